@@ -1,0 +1,257 @@
+"""The shared language: what a case is, what was measured of it, how it ended.
+
+Standard library only, and no syntax newer than Python 3.9: the worker imports this file under any
+interpreter that has torch. The JSON forms are read by other programs, so a name here is never
+changed, only added; a change of meaning raises SCHEMA.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+SCHEMA = 1
+
+
+class Status(str, enum.Enum):
+    """How a case ended. One word a row, whatever happened."""
+
+    PASS = "pass"
+    PASS_DUE_TO_SKIP = "pass_due_to_skip"
+    FAIL_ACCURACY = "fail_accuracy"
+    FAIL_TO_RUN = "fail_to_run"
+    EAGER_FAIL_TO_RUN = "eager_fail_to_run"
+    EAGER_TWO_RUNS_DIFFER = "eager_two_runs_differ"
+    MODEL_FAIL_TO_LOAD = "model_fail_to_load"
+    MISSING_DEPENDENCY = "missing_dependency"
+    NEEDS_NETWORK = "needs_network"
+    OOM = "oom"
+    EAGER_OOM = "eager_oom"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    INFRA_ERROR = "infra_error"
+    SKIPPED = "skipped"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+PASSING = frozenset({Status.PASS, Status.PASS_DUE_TO_SKIP})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model in one setting: the identity by which results are compared over time."""
+
+    suite: str
+    model: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    batch_size: int = 1
+    threads: int = 1
+    scenario: str = "inference"
+    backend: str = "inductor"
+    dynamic: bool = False
+    amp_dtype: Optional[str] = None
+
+    @property
+    def name(self) -> str:
+        """A file name that no other case of a run has."""
+        parts = [
+            self.suite,
+            self.model,
+            self.device,
+            f"amp-{self.amp_dtype}" if self.dtype == "amp" else self.dtype,
+            f"bs{self.batch_size}",
+            f"t{self.threads}",
+            self.scenario,
+            self.backend,
+        ]
+        if self.dynamic:
+            parts.append("dynamic")
+        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip(".") for part in parts)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """When the latency sampling of one process ends: never because a result looks significant."""
+
+    precision: float = 0.01  # half width of the within-process 95 % interval, relative
+    min_pairs: int = 30
+    max_pairs: int = 2000
+    min_s: float = 1.0
+    budget_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case as the worker is told to measure it: the case and how to build and judge it."""
+
+    case: Case
+    loader: str
+    target: str
+    scratch: str  # an empty folder of the case's own: caches, temporary files
+    role: str = "full"  # full | replica (latency only, compiled code from the case's cache)
+    weights: str = "random"  # random | pretrained
+    inputs: dict[str, Any] = field(default_factory=dict)
+    tolerance: float = 1e-3
+    factor: float = 2.0
+    check_accuracy: bool = True
+    cosine: bool = False
+    seed: int = 1337
+    allocator: str = "steady"
+    compile_mode: Optional[str] = None
+    inductor_config: dict[str, Any] = field(default_factory=dict)
+    sampling: Sampling = Sampling()
+    memory_limit_bytes: Optional[int] = None
+    timeout_s: float = 3600.0
+
+
+@dataclass
+class Measurement:
+    """A latency in milliseconds: median with its 95 % interval, and the clean samples behind it."""
+
+    median: float
+    ci_low: float
+    ci_high: float
+    mean: float
+    stdev: float
+    n: int
+    samples: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Speedup:
+    """Eager latency / backend latency with its 95 % interval.
+
+    basis says what the interval covers: `processes` (spread measured in this case's own processes),
+    `pooled` (spread between processes taken from the run's replicated cases) or `within` (one
+    process only: too narrow, and never enough for a verdict).
+    """
+
+    value: float
+    ci_low: float
+    ci_high: float
+    verdict: str  # faster | slower | equivalent | inconclusive
+    basis: str = "within"
+
+
+@dataclass
+class Failure:
+    """Why a case did not finish: type and message of the error, the log's name and last lines."""
+
+    type: str
+    message: str
+    log: Optional[str] = None
+    tail: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    """The record of one finished case (`results.jsonl`); None stands for "not measured"."""
+
+    case: Case
+    started: str
+    wall_s: float
+    status: Status
+    schema: int = SCHEMA
+    failed_phase: Optional[str] = None
+    error: Optional[Failure] = None
+    skip_reason: Optional[str] = None
+    eager_ms: Optional[Measurement] = None
+    backend_ms: Optional[Measurement] = None
+    speedup: Optional[Speedup] = None
+    compilation_s: Optional[float] = None
+    compilation_cpu_s: Optional[float] = None
+    first_call_s: Optional[float] = None
+    eager_peak_bytes: Optional[int] = None
+    backend_peak_bytes: Optional[int] = None
+    compile_peak_bytes: Optional[int] = None
+    compile_held_bytes: Optional[int] = None
+    weights_bytes: Optional[int] = None
+    compression_ratio: Optional[float] = None
+    memory: dict[str, Any] = field(default_factory=dict)  # the parts behind the peaks
+    accuracy: dict[str, Any] = field(default_factory=dict)
+    capture: dict[str, Any] = field(default_factory=dict)
+    quality: dict[str, Any] = field(default_factory=dict)
+    phases_s: dict[str, float] = field(default_factory=dict)
+    conditions: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RunInfo:
+    """What `run.json` says: when, where, with what; one a run."""
+
+    id: str
+    started: str
+    host: str
+    command: list[str]
+    configuration: dict[str, Any]
+    environment: dict[str, Any]
+    cases: int
+    perfdash: str
+    schema: int = SCHEMA
+    ended: Optional[str] = None
+    state: str = "running"  # running | done | interrupted | failed
+    noise: dict[str, Any] = field(default_factory=dict)
+
+
+def to_json(record: Any) -> dict[str, Any]:
+    """A record as plain dicts, lists, numbers and strings, ready for json.dumps."""
+    plain = dataclasses.asdict(record)
+    if isinstance(record, Result):
+        plain["status"] = record.status.value
+    return plain
+
+
+def _build(cls: Any, data: dict[str, Any]) -> Any:
+    known = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{key: value for key, value in data.items() if key in known})
+
+
+def job_from_json(data: dict[str, Any]) -> Job:
+    """The inverse of to_json for a Job."""
+    data = dict(data)
+    data["case"] = _build(Case, data["case"])
+    data["sampling"] = _build(Sampling, data["sampling"])
+    job: Job = _build(Job, data)
+    return job
+
+
+def result_from_json(data: dict[str, Any]) -> Result:
+    """The inverse of to_json for a Result. Raises ValueError for a newer schema or a broken record."""
+    if data.get("schema", 0) > SCHEMA:
+        raise ValueError(
+            f"record has schema {data['schema']}, this perfdash knows up to {SCHEMA}: update perfdash"
+        )
+    data = dict(data)
+    try:
+        data["case"] = _build(Case, data["case"])
+        data["status"] = Status(data["status"])
+        for key, cls in (
+            ("error", Failure),
+            ("eager_ms", Measurement),
+            ("backend_ms", Measurement),
+            ("speedup", Speedup),
+        ):
+            if data.get(key) is not None:
+                data[key] = _build(cls, data[key])
+        result: Result = _build(Result, data)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a perfdash result record: {error}") from error
+    return result
+
+
+def run_info_from_json(data: dict[str, Any]) -> RunInfo:
+    """The inverse of to_json for a RunInfo. Raises ValueError for a newer schema or a broken file."""
+    if data.get("schema", 0) > SCHEMA:
+        raise ValueError(f"run.json has schema {data['schema']}, newer than {SCHEMA}: update perfdash")
+    try:
+        info: RunInfo = _build(RunInfo, data)
+    except TypeError as error:
+        raise ValueError(f"not a perfdash run.json: {error}") from error
+    return info

@@ -1,0 +1,138 @@
+"""The fork parent: imports torch and the libraries once, then forks a process for every case.
+
+    python -m perfdash.worker CONTROL_FD PARENT_PID PACKAGE...
+
+It speaks over a SOCK_SEQPACKET socket, one JSON object a message. First it says `hello`. Then each
+message to it is a Job, with two file descriptors: where its events go (JSON lines) and its log. The
+answer is {"pid": ...} at once and {"exit": ...} when the process has ended and nothing that it
+started is left.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from perfdash.records import job_from_json
+from perfdash.worker import linux
+
+# Compiling imports these at the first call; they belong to no case's compilation latency.
+_COMPILER_MODULES = (
+    "torch._dynamo.backends.registry",
+    "torch._inductor.compile_fx",
+    "torch._inductor.ir",
+    "torch._inductor.codegen.cpp",
+    "torch._inductor.codegen.cpp_wrapper_cpu",
+)
+_MAX_MESSAGE = 1 << 22
+
+
+def main() -> None:
+    """Serves cases until the control socket closes."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    linux.die_with_parent(int(sys.argv[2]))
+    linux.adopt_orphans()
+    control.send(json.dumps(_hello(sys.argv[3:])).encode())
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _MAX_MESSAGE, 2)
+        if not message:
+            return
+        events, log = descriptors
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            _serve_case(parent, message, events, log)
+        os.close(events)
+        os.close(log)
+        control.send(json.dumps({"pid": pid}).encode())
+        _, status = os.waitpid(pid, 0)
+        _end_survivors()
+        control.send(json.dumps({"exit": status}).encode())
+
+
+def _hello(packages: list[str]) -> dict[str, Any]:
+    """Imports what cases will need and describes this interpreter."""
+    facts: dict[str, Any] = {"python": platform.python_version(), "executable": sys.executable}
+    try:
+        import torch
+    except Exception:
+        return {**facts, "error": traceback.format_exc()}
+    missing = {}
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except Exception as error:
+            missing[package] = f"{type(error).__name__}: {error}"
+    for module in _COMPILER_MODULES:
+        try:
+            importlib.import_module(module)
+        except Exception:  # another torch version arranges its modules otherwise: imported when needed
+            continue
+    import perfdash.worker.case  # noqa: F401  so that no case pays for it
+    from importlib import metadata
+
+    installed = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
+    return {
+        **facts,
+        "torch": torch.__version__,
+        "torch_git_version": torch.version.git_version,
+        "torch_cuda": torch.version.cuda,
+        "packages": dict(sorted(installed.items(), key=lambda item: item[0].lower())),
+        "missing": missing,
+        "cuda_initialized": torch.cuda.is_initialized(),
+        "threads": len(os.listdir("/proc/self/task")),
+    }
+
+
+def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:
+    """The life of a case's process; never returns."""
+    try:
+        os.setsid()
+        linux.die_with_parent(parent)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        from perfdash.worker.case import run_case
+
+        job = job_from_json(json.loads(message))
+        os.chdir(job.scratch)
+        with os.fdopen(events, "w", buffering=1) as pipe:
+
+            def emit(event: str, **facts: Any) -> None:
+                pipe.write(json.dumps({"event": event, **facts}) + "\n")
+                pipe.flush()
+
+            run_case(job, emit)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _end_survivors() -> None:
+    """Kills and reaps what a case has left running: each such process has become our child."""
+    while True:
+        left = linux.children_of(os.getpid())
+        if not left:
+            return
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main()

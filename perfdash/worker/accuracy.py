@@ -1,0 +1,193 @@
+"""Are the compiled outputs right? The judge is a float64 copy of the model.
+
+Compiled passes if it is as close to the judge as eager is, within a factor. All absolute tolerances
+scale with outputs that are smaller than one, so that outputs of 1e-6 are not right by being small.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any, Iterator, Optional
+
+import torch
+
+_COSINE = 0.99
+
+
+def leaves(value: Any, path: str = "out") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) for every tensor and plain value in a nest; other objects by their attributes."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}[{index}]")
+    elif dataclasses.is_dataclass(value):
+        for part in dataclasses.fields(value):
+            yield from leaves(getattr(value, part.name), f"{path}.{part.name}")
+    else:
+        yield path, value
+
+
+def structure(value: Any) -> Any:
+    """Container types, keys and lengths, without the values: equal for outputs of the same shape."""
+    if isinstance(value, dict):
+        return (type(value).__name__, [(key, structure(item)) for key, item in value.items()])
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, [structure(item) for item in value])
+    if isinstance(value, torch.Tensor):
+        return ("tensor", tuple(value.shape), str(value.dtype))
+    return type(value).__name__
+
+
+def detach(value: Any) -> Any:
+    """A copy of every tensor of a nest, so that a later call cannot overwrite it."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, (list, tuple)):
+        items = [detach(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return copy.deepcopy(value)
+
+
+def to_float64(value: Any) -> Any:
+    """A nest with its floating tensors in float64."""
+    if isinstance(value, torch.Tensor):
+        return value.to(torch.float64) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: to_float64(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([to_float64(item) for item in value])
+    return value
+
+
+def two_runs_differ(first: Any, second: Any) -> Optional[str]:
+    """Where two eager runs of one seed differ by more than rounding, None if they do not."""
+    if structure(first) != structure(second):
+        return "the structure of the output differs"
+    for (path, one), (_, two) in zip(leaves(first), leaves(second)):
+        if not isinstance(one, torch.Tensor):
+            if one != two and not (one != one and two != two):
+                return f"{path} differs: {one!r}, {two!r}"
+            continue
+        if one.numel() == 0 or torch.equal(one, two):
+            continue
+        one, two = _plain(one), _plain(two)
+        if not torch.equal(one.isfinite(), two.isfinite()):
+            return f"{path} differs in where it is finite"
+        finite = one.isfinite()
+        error = (one - two)[finite].abs().max().item() if finite.any() else 0.0
+        scale = one[finite].abs().max().item() if finite.any() else 0.0
+        if error > 1e-5 * scale:
+            return f"{path} differs by {error:.3g} where values reach {scale:.3g}"
+    return None
+
+
+def compare(
+    eager: Any, compiled: Any, judge: Any, *, tolerance: float, factor: float, cosine: bool = False
+) -> dict[str, Any]:
+    """The verdict on compiled outputs: {status: pass | fail, metric, value, tolerance, detail}.
+
+    Per leaf: allclose to eager; else rmse(judge, compiled) <= factor * rmse(judge, eager) +
+    tolerance / 10; without a judge (None), or with `cosine`, cosine similarity >= 0.99. NaN equals
+    NaN where both have it. The leaf furthest beyond, or nearest to, its bound is the one reported.
+    """
+    if structure(eager) != structure(compiled):
+        return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
+    judged = dict(leaves(judge)) if judge is not None else {}
+    worst, worst_ratio = _verdict(True, "equality", None, None, "the model returns nothing"), -1.0
+    for (path, one), (_, other) in zip(leaves(eager), leaves(compiled)):
+        if isinstance(one, torch.Tensor):
+            reference = judged.get(path)
+            if reference is not None and reference.shape != one.shape:
+                reference = None
+            verdict, ratio = _compare_leaf(path, one, other, reference, tolerance, factor, cosine)
+        else:
+            equal = bool(one == other) or (one != one and other != other)
+            verdict = _verdict(equal, "equality", None, None, f"{path}: {one!r} became {other!r}")
+            ratio = 0.0 if equal else math.inf
+        ratio = min(ratio, 1.0) if verdict["status"] == "pass" else max(ratio, 1.0 + 1e-9)
+        if ratio > worst_ratio:
+            worst, worst_ratio = verdict, ratio
+    return worst
+
+
+def _compare_leaf(
+    path: str,
+    eager: torch.Tensor,
+    compiled: torch.Tensor,
+    judge: Optional[torch.Tensor],
+    tolerance: float,
+    factor: float,
+    cosine: bool,
+) -> tuple[dict[str, Any], float]:
+    """The verdict on one tensor, and value / bound (over 1: wrong)."""
+    if not (eager.is_floating_point() or eager.is_complex() or eager.is_quantized):
+        wrong = int((eager != compiled).sum().item())
+        verdict = _verdict(wrong == 0, "elements_differ", wrong, 0, f"{path}: {wrong} elements differ")
+        return verdict, math.inf if wrong else 0.0
+    one, other = _plain(eager), _plain(compiled)
+    same_special = (one.isnan() == other.isnan()) & ((one.isinf() == other.isinf()) | one.isnan())
+    same_special &= ~(one.isinf() & other.isinf()) | (one == other)
+    if not bool(same_special.all()):
+        count = int((~same_special).sum().item())
+        return _verdict(False, "not_finite", count, 0, f"{path}: NaN or infinity not in the same {count} places"), math.inf
+    finite = one.isfinite()
+    note = "" if bool(finite.all()) else f"; {int((~finite).sum().item())} values are NaN or infinite in eager"
+    one, other = one[finite], other[finite]
+    if one.numel() == 0:
+        return _verdict(True, "allclose", 0.0, tolerance, f"{path}: nothing finite to compare{note}"), 0.0
+    scale = min(1.0, _rms(one))
+    if cosine:
+        return _cosine(path, one, other, note)
+    if bool(((one - other).abs() <= tolerance * scale + tolerance * one.abs()).all()):
+        value, bound, metric = _rms(one - other), tolerance * scale, "allclose"
+        return _verdict(True, metric, value, bound, f"{path}: rmse to eager {value:.3g}{note}"), value / bound if bound else 0.0
+    if judge is None:
+        return _cosine(path, one, other, note)
+    reference = _plain(judge)[finite]
+    eager_error, value = _rms(reference - one), _rms(reference - other)
+    if not (math.isfinite(eager_error) and math.isfinite(value)):
+        return _cosine(path, one, other, note + "; the judge is not finite")
+    bound = factor * eager_error + tolerance / 10 * scale
+    detail = f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}, scale {_rms(one):.3g}{note}"
+    return _verdict(value <= bound, "rmse_to_float64", value, bound, detail), value / bound if bound else math.inf
+
+
+def _cosine(path: str, one: torch.Tensor, other: torch.Tensor, note: str) -> tuple[dict[str, Any], float]:
+    norms = (one.norm() * other.norm()).item()
+    value = (one * other).sum().item() / norms if norms else float(bool((one == other).all()))
+    verdict = _verdict(value >= _COSINE, "cosine", value, _COSINE, f"{path}: cosine similarity {value:.6f}{note}")
+    return verdict, (1 - value) / (1 - _COSINE)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Any tensor as a flat dense float64 one on the CPU."""
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.to("cpu", torch.float64).flatten()
+
+
+def _rms(values: torch.Tensor) -> float:
+    return float(values.square().mean().sqrt().item()) if values.numel() else 0.0
+
+
+def _verdict(
+    passed: bool, metric: str, value: Optional[float], tolerance: Optional[float], detail: str
+) -> dict[str, Any]:
+    return {
+        "status": "pass" if passed else "fail",
+        "metric": metric,
+        "value": value,
+        "tolerance": tolerance,
+        "detail": detail[:1000],
+    }

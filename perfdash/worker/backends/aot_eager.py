@@ -1,0 +1,14 @@
+"""Dynamo and AOTAutograd without code generation: what tests use where generated code is no matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfdash.records import Job
+
+
+def prepare(module: Any, inputs: Any, job: Job) -> Any:
+    """torch.compile(module, backend="aot_eager")."""
+    import torch
+
+    return torch.compile(module, backend="aot_eager", dynamic=job.case.dynamic or None)

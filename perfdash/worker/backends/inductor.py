@@ -1,0 +1,50 @@
+"""torch.compile with its default compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfdash.records import Job
+
+
+def prepare(module: Any, inputs: Any, job: Job) -> Any:
+    """torch.compile(module) with the job's mode, dynamic shapes and inductor configuration."""
+    import torch
+    import torch._inductor.config as inductor_config
+
+    for key, value in job.inductor_config.items():
+        _set(inductor_config, key, value)
+    return torch.compile(
+        module, backend="inductor", mode=job.compile_mode, dynamic=job.case.dynamic or None
+    )
+
+
+def complaints(job: Job) -> list[str]:
+    """What of the job's options this torch does not know, each as a message for the user."""
+    import torch
+    import torch._inductor.config as inductor_config
+
+    found = [
+        f"inductor has no configuration key {key!r} in torch {torch.__version__}"
+        for key in job.inductor_config
+        if not _has(inductor_config, key)
+    ]
+    modes = ["default", *torch._inductor.list_mode_options()]
+    if job.compile_mode is not None and job.compile_mode not in modes:
+        found.append(f"torch.compile has no mode {job.compile_mode!r}; there are: {', '.join(modes)}")
+    return found
+
+
+def _set(config: Any, key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for name in path:
+        config = getattr(config, name)
+    setattr(config, last, value)
+
+
+def _has(config: Any, key: str) -> bool:
+    for name in key.split("."):
+        if not hasattr(config, name):
+            return False
+        config = getattr(config, name)
+    return True

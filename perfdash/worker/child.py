@@ -1,0 +1,64 @@
+"""A piece of work in a forked child, so that what it allocates or breaks stays there."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Callable
+
+from perfdash.worker import failures, linux
+
+
+class ChildFailed(Exception):
+    """The child's work raised; `failed` is the event that describes it (failures.describe)."""
+
+    def __init__(self, failed: dict[str, Any]) -> None:
+        super().__init__(failed["message"])
+        self.failed = failed
+
+
+class ChildDied(Exception):
+    """The child was ended by a signal (`signal`, a number) or left without an answer (0)."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"ended by signal {signal}" if signal else "ended without an answer")
+        self.signal = signal
+
+
+def in_child(phase: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The JSON-able dict that `work` returns in a forked child. Raises ChildFailed, ChildDied.
+
+    The parent sleeps in a read meanwhile. No OpenMP pool may exist in the parent at this point:
+    libgomp's threads do not survive a fork, and the child would wait for them for ever.
+    """
+    read_end, write_end = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        code = 1
+        try:
+            linux.die_with_parent(parent)
+            try:
+                answer = {"ok": work()}
+            except BaseException as error:
+                answer = {"failed": failures.describe(phase, error)}
+            with os.fdopen(write_end, "w") as pipe:
+                json.dump(answer, pipe)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        raise ChildDied(os.WTERMSIG(status))
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise ChildDied(0) from None
+    if "failed" in answer:
+        raise ChildFailed(answer["failed"])
+    ok: dict[str, Any] = answer["ok"]
+    return ok

@@ -1,0 +1,120 @@
+"""The first compiled call: how long it takes, what it leaves behind, what was captured."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import statistics
+import time
+from typing import Any, Callable, Iterator
+
+import torch
+
+from perfdash.worker import linux
+
+_REASONS = 20  # how many reasons for graph breaks are kept
+_REASON_CHARS = 300
+
+
+def use_caches_in(scratch: str) -> None:
+    """Empty caches and temporary files of the case's own for inductor, Triton and everything else."""
+    for variable, folder in (
+        ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+        ("TRITON_CACHE_DIR", "triton"),
+        ("TMPDIR", "tmp"),
+    ):
+        path = os.path.join(scratch, folder)
+        os.makedirs(path, exist_ok=True)
+        os.environ[variable] = path
+    # torch 2.4 and 2.5 keep no code cache unless told; replicas load the compiled code from it.
+    os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
+
+
+def first_call(make_step: Callable[[], Callable[[], Any]], synchronize: Callable[[], None]) -> Any:
+    """Builds the compiled step and calls it until it is steady: (step, figures).
+
+    compilation_s is the first call less the median of three steady ones; compilation_cpu_s the same
+    in CPU seconds of this process, of all it started and of all those have reaped.
+    """
+    gc.collect()
+    linux.malloc_trim()
+    linux.reset_high_water_mark()
+    before = linux.memory_status()
+    cpu = linux.tree_cpu_s(os.getpid())
+    start = time.perf_counter()
+    step = make_step()
+    step()
+    synchronize()
+    first_s = time.perf_counter() - start
+    first_cpu_s = linux.tree_cpu_s(os.getpid()) - cpu
+    peak = linux.memory_status()["VmHWM"]
+
+    steady_s, steady_cpu_s = [], []
+    for _ in range(3):
+        cpu, start = time.process_time(), time.perf_counter()
+        step()
+        synchronize()
+        steady_s.append(time.perf_counter() - start)
+        steady_cpu_s.append(time.process_time() - cpu)
+    gc.collect()
+    linux.malloc_trim()
+    held = linux.memory_status()["RssAnon"] - before["RssAnon"]
+    return step, {
+        "first_call_s": first_s,
+        "compilation_s": max(0.0, first_s - statistics.median(steady_s)),
+        "compilation_cpu_s": max(0.0, first_cpu_s - statistics.median(steady_cpu_s)),
+        "compile_peak_bytes": peak,
+        "compile_held_bytes": max(0, held),
+    }
+
+
+@contextlib.contextmanager
+def capture_figures() -> Iterator[dict[str, Any]]:
+    """Fills the dict, when the block ends, with what dynamo and inductor counted inside it."""
+    figures: dict[str, Any] = {}
+    fallbacks: dict[str, int] = {}
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    with _count_fallbacks(fallbacks):
+        try:
+            yield figures
+        finally:
+            breaks = counters["graph_break"]
+            figures.update(
+                graphs=int(counters["stats"]["unique_graphs"]),
+                calls_captured=int(counters["stats"]["calls_captured"]),
+                graph_breaks=int(sum(breaks.values())),
+                unique_graph_breaks=len(breaks),
+                break_reasons={str(r)[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
+                fallbacks=fallbacks,
+                cache_hits=int(
+                    counters["inductor"]["fxgraph_cache_hit"]
+                    + counters["aot_autograd"]["autograd_cache_hit"]
+                ),
+                autograd_captures=int(counters["compiled_autograd"]["captures"]),
+                autograd_compiles=int(counters["compiled_autograd"]["compiles"]),
+                cudagraph_skips=int(counters["inductor"]["cudagraph_skips"]),
+            )
+
+
+@contextlib.contextmanager
+def _count_fallbacks(found: dict[str, int]) -> Iterator[None]:
+    """Operators for which inductor calls the eager kernel, by name."""
+    kernel = getattr(getattr(torch, "_inductor", None), "ir", None)
+    fallback = getattr(kernel, "FallbackKernel", None)
+    if fallback is None:
+        yield
+        return
+    original = fallback.create
+
+    def create(cls: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        found[str(operator)] = found.get(str(operator), 0) + 1
+        return original.__func__(cls, operator, *args, **kwargs)
+
+    fallback.create = classmethod(create)
+    try:
+        yield
+    finally:
+        fallback.create = original

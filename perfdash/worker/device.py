@@ -1,0 +1,130 @@
+"""All that differs between CPU and CUDA: waiting, timing one sample, peak memory, placing tensors.
+
+The CPU is timed by the clock, with the thread's CPU time beside it to tell a disturbed sample. CUDA
+is timed by events, with the L2 cache flushed before each sample.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+import torch
+
+from perfdash.records import Status
+from perfdash.worker.failures import Unmeasurable
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed sample: nanoseconds over all its calls, and what the kernel did meanwhile."""
+
+    wall_ns: float
+    cpu_ns: Optional[float]  # thread CPU time; None where it says nothing (CUDA, several threads)
+    voluntary: int = 0  # context switches that the model asked for (it waited)
+    involuntary: int = 0  # context switches forced on it
+    faults: int = 0  # minor page faults
+
+
+class Cpu:
+    """The host processor."""
+
+    kind = "cpu"
+    l2_flush = False
+
+    def __init__(self, threads: int) -> None:
+        self.torch_device = torch.device("cpu")
+        self._single = threads == 1
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a call returns when it is done."""
+
+    def time(self, call: Callable[[], Any], repeats: int) -> Sample:
+        """`repeats` calls, timed together."""
+        before = resource.getrusage(resource.RUSAGE_THREAD)
+        cpu = time.thread_time_ns()
+        wall = time.perf_counter_ns()
+        for _ in range(repeats):
+            call()
+        wall = time.perf_counter_ns() - wall
+        cpu = time.thread_time_ns() - cpu
+        after = resource.getrusage(resource.RUSAGE_THREAD)
+        return Sample(
+            wall,
+            cpu if self._single else None,
+            after.ru_nvcsw - before.ru_nvcsw,
+            after.ru_nivcsw - before.ru_nivcsw,
+            after.ru_minflt - before.ru_minflt,
+        )
+
+
+class Cuda:
+    """The first visible GPU of CUDA."""
+
+    kind = "cuda"
+    l2_flush = True
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available():
+            raise Unmeasurable(Status.INFRA_ERROR, "CUDA is not available to this torch build")
+        self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or (64 << 20)
+        self._l2_buffer = torch.empty(2 * l2_bytes, dtype=torch.int8, device=self.torch_device)
+
+    def synchronize(self) -> None:
+        """Waits for all kernels launched so far."""
+        torch.cuda.synchronize()
+
+    def time(self, call: Callable[[], Any], repeats: int) -> Sample:
+        """`repeats` calls between two events, after a flush of the L2 cache."""
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        self._l2_buffer.zero_()
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        return Sample(start.elapsed_time(end) * 1e6, None)
+
+    def release_timing_buffer(self) -> int:
+        """Bytes of our own buffer, which the peak of a model must not count."""
+        return self._l2_buffer.numel()
+
+    def reset_peak(self) -> None:
+        """The allocator's peak starts again from what is allocated now."""
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> tuple[int, int]:
+        """Peak bytes allocated and reserved since reset_peak (torch.cuda.max_memory_allocated)."""
+        torch.cuda.synchronize()
+        own = self._l2_buffer.numel()
+        return torch.cuda.max_memory_allocated() - own, torch.cuda.max_memory_reserved()
+
+
+def open_device(kind: str, threads: int) -> Cpu | Cuda:
+    """The device by name. Raises Unmeasurable where it is not there."""
+    if kind == "cpu":
+        return Cpu(threads)
+    if kind == "cuda":
+        return Cuda()
+    raise Unmeasurable(Status.INFRA_ERROR, f"unknown device {kind!r}; there are: cpu, cuda")
+
+
+def probe(device_kind: str) -> Optional[float]:
+    """Milliseconds of a short fixed piece of work, median of 15: the speed of the core right now.
+
+    A neighbour on the host or a lower clock slows CPU time too, and only a fixed work shows it.
+    """
+    if device_kind != "cpu":
+        return None
+    left = torch.full((256, 256), 0.5)
+    times = []
+    for _ in range(15):
+        start = time.perf_counter_ns()
+        torch.mm(left, left)
+        times.append(time.perf_counter_ns() - start)
+    return sorted(times)[7] / 1e6

@@ -1,0 +1,144 @@
+"""Sampling of eager and compiled latency in pairs of random order (docs/method.md, Latency).
+
+Only collects; what the samples mean is computed by perfdash.stats in the parent.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from typing import Any, Callable, Optional
+
+from perfdash.records import Sampling
+from perfdash.worker import linux
+from perfdash.worker.device import Cpu, Cuda, Sample
+
+_SHORTEST_SAMPLE_NS = 1_000_000
+_CLEAN_EXCESS = 0.01  # of the wall time may pass without the thread running
+_GC_EVERY = 50  # pairs
+
+
+def is_clean(sample: Sample) -> bool:
+    """Whether the thread had the core for (all but 1 % of) the whole sample.
+
+    A sample in which the model itself waited (it gave the core up, and was never forced off it) is
+    clean too: a sleep is the model's, not the machine's. Where CPU time says nothing, all are clean.
+    """
+    if sample.cpu_ns is None:
+        return True
+    if sample.wall_ns - sample.cpu_ns <= _CLEAN_EXCESS * sample.wall_ns:
+        return True
+    return sample.voluntary > 0 and sample.involuntary == 0
+
+
+def warm_up(call: Callable[[], Any], device: Cpu | Cuda, budget_s: float = 10.0) -> float:
+    """Calls until the times stop falling; nanoseconds of the best call.
+
+    Ends when five calls in a row have not beaten the best by 1 %, or with the budget (at least two).
+    """
+    best, since, start, calls = math.inf, 0, time.monotonic(), 0
+    while since < 5 and (calls < 2 or time.monotonic() - start < budget_s):
+        wall = device.time(call, 1).wall_ns
+        since = 0 if wall < 0.99 * best else since + 1
+        best = min(best, wall)
+        calls += 1
+    return best
+
+
+def half_width(ratios: list[float]) -> float:
+    """Half the 95 % interval of the median of log ratios, by order statistics; inf below 6 values.
+
+    The ranks are those of the normal approximation of the binomial (Conover, Practical
+    Nonparametric Statistics, 3.2).
+    """
+    count = len(ratios)
+    if count < 6:
+        return math.inf
+    ordered = sorted(ratios)
+    reach = 0.98 * math.sqrt(count)
+    low = max(0, math.floor(count / 2 - reach))
+    high = min(count - 1, math.ceil(count / 2 + reach))
+    return (ordered[high] - ordered[low]) / 2
+
+
+def sample_pairs(
+    eager: Callable[[], Any],
+    backend: Callable[[], Any],
+    device: Cpu | Cuda,
+    sampling: Sampling,
+    seed: int,
+) -> dict[str, Any]:
+    """Pairs of samples until the interval is narrow enough or the budget is used.
+
+    Returns nanoseconds per call, one entry a pair: eager_ns, backend_ns, their CPU times (None where
+    not told), clean (both samples of the pair), and what happened meanwhile.
+    """
+    order = random.Random(seed)
+    start = time.monotonic()
+    repeats = [
+        max(1, math.ceil(_SHORTEST_SAMPLE_NS / max(1.0, warm_up(call, device, sampling.budget_s / 4))))
+        for call in (eager, backend)
+    ]
+    calls = (eager, backend)
+    samples: tuple[list[Sample], list[Sample]] = ([], [])
+    ratios: list[float] = []
+    stopped = "pairs"
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    stalled = linux.cpu_stall_s()
+    try:
+        sampling_start = time.monotonic()
+        for pair in range(sampling.max_pairs):
+            first = order.randrange(2)
+            for side in (first, 1 - first):
+                samples[side].append(device.time(calls[side], repeats[side]))
+            one, other = samples[0][-1], samples[1][-1]
+            if is_clean(one) and is_clean(other):
+                ratios.append(math.log(one.wall_ns / repeats[0]) - math.log(other.wall_ns / repeats[1]))
+            spent = time.monotonic() - sampling_start
+            enough = pair + 1 >= sampling.min_pairs and spent >= sampling.min_s
+            if enough and half_width(ratios) <= sampling.precision:
+                stopped = "precision"
+                break
+            if time.monotonic() - start >= sampling.budget_s and pair + 1 >= 6:
+                stopped = "budget"
+                break
+            if pair % _GC_EVERY == _GC_EVERY - 1:
+                gc.collect()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    wall = time.monotonic() - sampling_start
+    stalled_after = linux.cpu_stall_s()
+    every = [*samples[0], *samples[1]]
+    return {
+        "eager_ns": [s.wall_ns / repeats[0] for s in samples[0]],
+        "backend_ns": [s.wall_ns / repeats[1] for s in samples[1]],
+        "eager_cpu_ns": [_per_call(s.cpu_ns, repeats[0]) for s in samples[0]],
+        "backend_cpu_ns": [_per_call(s.cpu_ns, repeats[1]) for s in samples[1]],
+        "clean": [is_clean(a) and is_clean(b) for a, b in zip(*samples)],
+        "stopped": stopped,
+        "repeats": {"eager": repeats[0], "backend": repeats[1]},
+        "involuntary_switches": sum(s.involuntary for s in every),
+        "minor_faults_per_call": {
+            "eager": _mean([s.faults / repeats[0] for s in samples[0]]),
+            "backend": _mean([s.faults / repeats[1] for s in samples[1]]),
+        },
+        "cpu_pressure": (
+            round((stalled_after - stalled) / wall, 4)
+            if stalled is not None and stalled_after is not None
+            else None
+        ),
+        "l2_flush": device.l2_flush,
+    }
+
+
+def _per_call(nanoseconds: Optional[float], repeats: int) -> Optional[float]:
+    return None if nanoseconds is None else nanoseconds / repeats
+
+
+def _mean(values: list[float]) -> float:
+    return round(sum(values) / len(values), 2) if values else 0.0

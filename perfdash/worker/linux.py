@@ -1,0 +1,133 @@
+"""What the worker asks of the Linux kernel and of glibc: one function a request, no policy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_THP_DISABLE = 41
+
+# glibc malloc.h
+_M_TRIM_THRESHOLD = -1
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+_M_MMAP_MAX = -4
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when its parent ends; ends at once if `parent` is gone already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose own parent ends become children of this process, so that none escapes."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def huge_pages(allowed: bool) -> None:
+    """Transparent huge pages for this process on or off; off makes resident memory exact to a page."""
+    _libc.prctl(_PR_SET_THP_DISABLE, 0 if allowed else 1, 0, 0, 0)
+
+
+def has_mallopt() -> bool:
+    """Whether the C library is glibc (musl has no mallopt)."""
+    return hasattr(_libc, "mallopt") and hasattr(_libc, "malloc_trim")
+
+
+def malloc_steady() -> None:
+    """Fixed, very large malloc thresholds: memory once obtained is kept, calls fault no pages.
+
+    glibc refuses an M_MMAP_THRESHOLD above 32 MiB in some versions, so mmap is also switched off.
+    """
+    if has_mallopt():
+        _libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        _libc.mallopt(_M_MMAP_MAX, 0)
+        _libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        _libc.mallopt(_M_TOP_PAD, 256 << 20)
+
+
+def malloc_defaults() -> None:
+    """glibc's initial thresholds (128 KiB), without their later adjustment by what was freed."""
+    if has_mallopt():
+        _libc.mallopt(_M_MMAP_MAX, 65536)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 128 << 10)
+        _libc.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
+        _libc.mallopt(_M_TOP_PAD, 128 << 10)
+
+
+def malloc_trim() -> None:
+    """Gives every free page of the heap back to the kernel."""
+    if has_mallopt():
+        _libc.malloc_trim(0)
+
+
+def memory_status() -> dict[str, int]:
+    """VmHWM, VmRSS and RssAnon of this process in bytes (/proc/self/status)."""
+    found = {}
+    with open("/proc/self/status") as status:
+        for line in status:
+            key, _, rest = line.partition(":")
+            if key in ("VmHWM", "VmRSS", "RssAnon"):
+                found[key] = int(rest.split()[0]) * 1024
+    return found
+
+
+def reset_high_water_mark() -> None:
+    """VmHWM starts again from the present VmRSS (proc(5), /proc/pid/clear_refs, value 5)."""
+    with open("/proc/self/clear_refs", "w") as clear_refs:
+        clear_refs.write("5")
+
+
+def limit_data(limit_bytes: int) -> None:
+    """Private writable memory of this process and of each it starts is at most `limit_bytes`."""
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def children_of(parent: int) -> list[int]:
+    """Process ids whose parent is `parent`, zombies included."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields and int(fields[1]) == parent:
+                found.append(int(entry))
+    return found
+
+
+def tree_cpu_s(root: int) -> float:
+    """CPU seconds, user and system, of a process, of all its live descendants and reaped children."""
+    ticks = 0
+    todo = [root]
+    while todo:
+        pid = todo.pop()
+        fields = _stat(pid)
+        if fields:
+            ticks += sum(int(fields[index]) for index in (11, 12, 13, 14))
+            todo.extend(children_of(pid))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_stall_s() -> float | None:
+    """Seconds that some task of the machine has waited for a CPU (pressure stall), None if unknown."""
+    try:
+        with open("/proc/pressure/cpu") as pressure:
+            return int(pressure.readline().rsplit("=", 1)[1]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields 3 onwards of /proc/pid/stat (index 0 is the state, 1 the parent), None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return None

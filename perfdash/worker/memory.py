@@ -1,0 +1,100 @@
+"""Peak memory of a model: held + transient, by the kernel's high-water mark (docs/method.md).
+
+Held is counted from tensors; transient is VmHWM - VmRSS over steady calls. No process's resident
+size is ever subtracted from another's.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any, Callable, Iterable
+
+import torch
+
+from perfdash.worker import linux
+from perfdash.worker.device import Cuda
+
+
+def tensors_in(value: Any) -> Iterable[torch.Tensor]:
+    """Every tensor in a nest of tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Bytes by address of the storages behind tensors: shared and tied ones count once.
+
+    Packed tensors (mkldnn) have no storage; they count by their elements, under their identity.
+    """
+    found: dict[int, int] = {}
+    for tensor in tensors:
+        try:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        except (RuntimeError, NotImplementedError):
+            found[-id(tensor)] = tensor.numel() * tensor.element_size()
+    found.pop(0, None)
+    return found
+
+
+def weights(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters and buffers."""
+    return [*module.parameters(), *module.buffers()]
+
+
+def live_storages() -> dict[int, int]:
+    """storage_bytes of every real tensor that Python holds now (fake and meta ones hold nothing)."""
+    gc.collect()
+    real = []
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.device.type != "meta":
+            real.append(thing)
+    return storage_bytes(real)
+
+
+def owned_since(before: dict[int, int]) -> int:
+    """Bytes of the tensors that came alive since `before`: constants that a compiled artefact owns."""
+    return sum(size for address, size in live_storages().items() if address not in before)
+
+
+def transient_bytes(step: Callable[[], Any]) -> dict[str, int]:
+    """Bytes that a steady call needs beyond what is held, under the default allocator.
+
+    One warm-up call, garbage collection, every free page given back, the high-water mark reset;
+    then calls (two, or one where it takes over 2 s): VmHWM - VmRSS.
+    """
+    linux.malloc_defaults()
+    linux.huge_pages(False)
+    start = time.monotonic()
+    step()
+    calls = 1 if time.monotonic() - start > 2 else 2
+    gc.collect()
+    linux.malloc_trim()
+    linux.reset_high_water_mark()
+    before = linux.memory_status()
+    for _ in range(calls):
+        step()
+    after = linux.memory_status()
+    linux.huge_pages(True)
+    return {
+        "transient_bytes": max(0, after["VmHWM"] - before["VmRSS"]),
+        "high_water_bytes": after["VmHWM"],
+    }
+
+
+def cuda_peak(device: Cuda, step: Callable[[], Any]) -> dict[str, int]:
+    """torch.cuda.max_memory_allocated over two steady calls, the reserved peak beside it."""
+    step()
+    gc.collect()
+    device.reset_peak()
+    for _ in range(2):
+        step()
+    allocated, reserved = device.peak()
+    return {"peak_bytes": allocated, "reserved_bytes": reserved}
