@@ -49,6 +49,7 @@ class Settings(_Strict):
 
     batch_size: BatchSize | None = None
     tolerance: PerDtype | None = None
+    tolerance_freezing: float | None = None  # instead of it, where inductor freezes the weights
     factor: PerDtype | None = None
     cosine: bool | None = None
     check_accuracy: bool | None = None
@@ -154,6 +155,7 @@ class Selection:
     dynamic: bool = False
     env: tuple[tuple[str, str], ...] = ()
     timeout_s: float | None = None
+    freezing: bool = False
 
 
 def suite_names() -> list[str]:
@@ -250,7 +252,7 @@ def _plan(
         loader=registry.canonical(suite.loader),
         target=_target(suite, model),
         inputs=suite.setting(model, "inputs", {}),
-        tolerance=_per_dtype(suite.setting(model, "tolerance", 1e-3), dtype, 1e-3),
+        tolerance=_tolerance(suite, model, selection, dtype),
         factor=_per_dtype(suite.setting(model, "factor", _FACTOR), dtype, _FACTOR[dtype]),
         cosine=suite.setting(model, "cosine", False),
         check_accuracy=suite.setting(model, "check_accuracy", True),
@@ -278,6 +280,12 @@ def _target(suite: Suite, model: Model) -> str:
             f"and {path} is not a file"
         )
     return f"{path}:{function}"
+
+
+def _tolerance(suite: Suite, model: Model, selection: Selection, dtype: str) -> float:
+    plain = _per_dtype(suite.setting(model, "tolerance", 1e-3), dtype, 1e-3)
+    frozen = suite.setting(model, "tolerance_freezing", plain)
+    return float(frozen if selection.freezing else plain)
 
 
 def _batch_size(suite: Suite, model: Model, selection: Selection) -> int:

@@ -1,6 +1,6 @@
 """The fork parent: imports torch and the libraries once, then forks a process for every case.
 
-    python -m perfdash.worker CONTROL_FD PARENT_PID PACKAGE...
+    python -m perfdash.worker '{"control": FD, "parent": PID, "cores": [...], "packages": [...]}'
 
 It speaks over a SOCK_SEQPACKET socket, one JSON object a message. First it says `hello`. Then each
 message to it is a Job, with two file descriptors: where its events go (JSON lines) and its log. The
@@ -36,10 +36,13 @@ _MAX_MESSAGE = 1 << 22
 
 def main() -> None:
     """Serves cases until the control socket closes."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    linux.die_with_parent(int(sys.argv[2]))
+    orders = json.loads(sys.argv[1])
+    control = socket.socket(fileno=orders["control"])
+    linux.die_with_parent(orders["parent"])
     linux.adopt_orphans()
-    control.send(json.dumps(_hello(sys.argv[3:])).encode())
+    # Before torch is imported: it counts the cores to decide how many compilers to start.
+    os.sched_setaffinity(0, orders["cores"])
+    control.send(json.dumps(_hello(orders["packages"])).encode())
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _MAX_MESSAGE, 2)
         if not message:
@@ -97,6 +100,7 @@ def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:
     try:
         os.setsid()
         linux.die_with_parent(parent)
+        linux.preferred_victim()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)

@@ -32,6 +32,12 @@ def adopt_orphans() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def preferred_victim() -> None:
+    """When the machine runs out of memory the kernel ends this process, not the one that watches it."""
+    with open("/proc/self/oom_score_adj", "w") as adjust:
+        adjust.write("1000")
+
+
 def huge_pages(allowed: bool) -> None:
     """Transparent huge pages for this process on or off; off makes resident memory exact to a page."""
     _libc.prctl(_PR_SET_THP_DISABLE, 0 if allowed else 1, 0, 0, 0)

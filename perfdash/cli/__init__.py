@@ -1,0 +1,72 @@
+"""The commands: parse, call, render. A command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from perfdash import __version__
+from perfdash.cli import config, doctor, listing, run, show
+from perfdash.errors import PerfdashError
+
+app = typer.Typer(
+    name="perfdash",
+    help="Track what torch.compile does to real models: speed, compile time, memory, accuracy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("list")(listing.list_suites)
+app.command("show")(show.show)
+app.command("doctor")(doctor.doctor)
+app.command("config")(config.config)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"perfdash {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The `perfdash` command. Exit codes: 0 done, 1 a gate failed, 2 usage, 3 machine, 130 interrupted."""
+    debug = "--debug" in sys.argv
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except PerfdashError as error:
+        if debug:
+            raise
+        typer.echo(f"perfdash: {error}", err=True)
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("perfdash: interrupted", err=True)
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 0
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own: wrong usage
+            error.show()
+            code = error.exit_code
+        elif debug:
+            raise
+        else:
+            typer.echo(
+                f"perfdash: internal error: {type(error).__name__}: {error} (--debug shows where)", err=True
+            )
+            code = 3
+    sys.exit(code or 0)

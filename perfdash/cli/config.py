@@ -1,0 +1,28 @@
+"""`perfdash config`: every setting in force, with its origin."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def config(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show each setting of `run` with where it comes from: environment, perfdash.toml or default."""
+    from perfdash.runner.host import mask_secrets
+    from perfdash.settings import resolve
+
+    settings, origins = resolve({})
+    values = settings.model_dump(mode="json")
+    values["env"] = dict(
+        pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
+    )
+    if as_json:
+        typer.echo(json.dumps({k: {"value": values[k], "origin": origins[k]} for k in values}, indent=1))
+        return
+    width = max(map(len, values))
+    for key, value in values.items():
+        typer.echo(f"{key:<{width}}  {json.dumps(value):<28}  {origins[key]}")

@@ -1,0 +1,54 @@
+"""`perfdash list`: the suites, or the models of one."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def list_suites(
+    suite: Annotated[str | None, typer.Argument(help="A suite: its models are listed.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the suites, or the models of one with their batch sizes."""
+    from perfdash.cases import BatchSize, Suite, load_suite, suite_names
+
+    suites: list[Suite] = [load_suite(name) for name in ([suite] if suite else suite_names())]
+    if as_json:
+        typer.echo(
+            json.dumps(
+                [
+                    {
+                        "suite": s.name,
+                        "title": s.title,
+                        "loader": s.loader,
+                        "models": [
+                            {
+                                "name": m.name,
+                                "batch_size": s.setting(m, "batch_size", BatchSize()).model_dump(),
+                                "quick": m.quick,
+                                "skip": m.skip.reason if m.skip else None,
+                            }
+                            for m in s.models
+                        ],
+                    }
+                    for s in suites
+                ],
+                indent=1,
+            )
+        )
+        return
+    if suite is None:
+        for s in suites:
+            quick = sum(m.quick for m in s.models)
+            typer.echo(f"{s.name:<14} {len(s.models):>4} models, {quick} quick   {s.title}")
+        return
+    width = max(len(m.name) for m in suites[0].models)
+    typer.echo(f"{'model':<{width}}  batch size: one thread, cpu, cuda")
+    for m in suites[0].models:
+        sizes = suites[0].setting(m, "batch_size", BatchSize())
+        mark = "  quick" if m.quick else ""
+        skip = f"  skipped on {', '.join(m.skip.devices)}: {m.skip.reason}" if m.skip else ""
+        typer.echo(f"{m.name:<{width}}  {sizes.one_thread:>3} {sizes.cpu:>4} {sizes.cuda:>4}{mark}{skip}")

@@ -1,0 +1,95 @@
+"""How a run looks while it goes on: a live view on a terminal, one plain line an event in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from perfdash.records import Case, Result
+from perfdash.report.tables import one_line
+from perfdash.runner.session import Watcher
+
+
+@contextmanager
+def open_progress() -> Iterator[Watcher]:
+    """The live view where standard output is a terminal, else plain lines."""
+    if not sys.stdout.isatty():
+        yield Plain()
+        return
+    from rich.live import Live
+
+    # No refresh of its own: a thread that redraws ten times a second costs a core some of its time.
+    with Live(auto_refresh=False, transient=True) as live:
+        yield Terminal(live)
+
+
+class Plain:
+    """Lines for a log."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def case_started(self, number: int, total: int, case: Case) -> None:
+        print(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {case.backend} ...", flush=True)
+
+    def phase(self, name: str) -> None:
+        pass
+
+    def case_done(self, number: int, total: int, result: Result) -> None:
+        left = _left(self._start, number, total)
+        print(f"[{number}/{total}] {one_line(result)}{f'  ({left} left)' if left else ''}", flush=True)
+
+
+class Terminal:
+    """A few lines that are drawn anew at every event."""
+
+    def __init__(self, live: Any) -> None:
+        self._live = live
+        self._start = time.monotonic()
+        self._notes: deque[str] = deque(maxlen=3)
+        self._last: deque[str] = deque(maxlen=8)
+        self._head = "starting"
+        self._phase = ""
+        self._case_start = self._start
+
+    def say(self, text: str) -> None:
+        self._notes.append(text)
+        self._draw()
+
+    def case_started(self, number: int, total: int, case: Case) -> None:
+        left = _left(self._start, number - 1, total)
+        self._head = (
+            f"{number - 1}/{total} done{f', {left} left' if left else ''}: "
+            f"{case.suite} {case.model} {case.dtype} {case.backend}"
+        )
+        self._draw()
+
+    def phase(self, name: str) -> None:
+        self._phase = f"{name} (since {time.strftime('%H:%M:%S')})"
+        self._draw()
+
+    def case_done(self, number: int, total: int, result: Result) -> None:
+        self._last.append(one_line(result))
+        self._phase = ""
+        self._draw()
+
+    def _draw(self) -> None:
+        from rich.text import Text
+
+        lines = [*self._notes, *self._last, "", self._head, f"  {self._phase}"]
+        self._live.update(Text("\n".join(lines)), refresh=True)
+
+
+def _left(start: float, done: int, total: int) -> str:
+    """Time left at the pace so far, in words; empty where nothing is known or left."""
+    if not 0 < done < total:
+        return ""
+    seconds = (time.monotonic() - start) / done * (total - done)
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{max(1, round(seconds / 60))} min"

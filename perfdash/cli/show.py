@@ -1,0 +1,37 @@
+"""`perfdash show`: a run's tables again, or one model in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def show(
+    run: Annotated[str, typer.Argument(help="A run folder, its name, or `last`.")] = "last",
+    model: Annotated[str | None, typer.Option(help="Only models that match, each in full.")] = None,
+    phases: Annotated[bool, typer.Option("--phases", help="Where the time of each case went.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder with the runs.  [default: runs]")] = None,
+) -> None:
+    """Show a run: the summary tables, where the time went, or a model in full."""
+    import fnmatch
+
+    from perfdash.errors import UsageError
+    from perfdash.report.tables import details, phase_table, summary
+    from perfdash.runner.journal import find_run, read_info, read_results
+    from perfdash.settings import resolve
+
+    folder = find_run(run, resolve({"out": out})[0].out)
+    info, results = read_info(folder), read_results(folder)
+    if model is not None:
+        chosen = [r for r in results if fnmatch.fnmatchcase(r.case.model.lower(), model.lower())]
+        if not chosen:
+            names = ", ".join(sorted({r.case.model for r in results})) or "none"
+            raise UsageError(f"--model {model!r} matches no model of {folder.name}; there are: {names}")
+        typer.echo(phase_table(chosen) if phases else "\n\n".join(details(r) for r in chosen))
+        return
+    if not results:
+        typer.echo(f"{folder.name} ({info.state}): no case has finished")
+        return
+    typer.echo(phase_table(results) if phases else summary(results, info))

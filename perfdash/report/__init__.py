@@ -1,0 +1,1 @@
+"""What people read: tables from results. Pure functions of records."""

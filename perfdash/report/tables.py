@@ -1,0 +1,215 @@
+"""The tables of a run as plain text: the summary of the dashboard, then one row a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prettytable import PrettyTable
+
+from perfdash.records import PASSING, Result, RunInfo, Status
+from perfdash.stats.intervals import geometric_mean_interval
+from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+
+Cell = Callable[[Sequence[Result]], str]
+
+
+def summary(results: Sequence[Result], info: RunInfo) -> str:
+    """Everything about a run that fits a screen or two."""
+    environment = info.environment
+    worker = environment.get("worker", {})
+    first = results[0].case
+    parts = [
+        f"Run {info.id} ({info.state}): {len(results)} of {info.cases} cases, {first.device}, "
+        f"{first.threads} thread{'s' if first.threads > 1 else ''} "
+        f"on core {', '.join(map(str, info.configuration.get('cores', [])))}, {first.scenario}",
+        f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}",
+        _noise_line(info),
+        "",
+        _by_suite("Pass rate (of the cases attempted)", results, _pass_rate),
+        _by_suite("Geometric mean speedup, with its 95 % interval over models", results, _speedup),
+        _by_suite("The same clipped (slower counts as 1.00x: the old dashboard's number)", results, _clipped),
+        _by_suite("Mean compilation latency (seconds, cold caches)", results, _compilation),
+        _by_suite("Peak memory compression ratio, geometric mean (arithmetic)", results, _compression),
+        "Models",
+        model_table(results),
+    ]
+    notes = [f"  {r.case.model}: {note}" for r in results for note in r.notes]
+    if notes:
+        parts += ["Notes", *notes]
+    return "\n".join(part for part in parts if part is not None)
+
+
+def model_table(results: Sequence[Result]) -> str:
+    """One row a case, the fastest first, those without a speedup last."""
+    table = _table(
+        [
+            "name", "bs", "dtype", "backend", "status", "speedup", "95 % interval", "verdict",
+            "eager ms", "backend ms", "compile s", "compile CPU s", "memory ratio", "graphs", "breaks",
+        ]
+    )  # fmt: skip
+    table.align["name"] = "l"
+    for result in sorted(results, key=lambda r: -(r.speedup.value if r.speedup else -1)):
+        case, speed = result.case, result.speedup
+        table.add_row(
+            [
+                case.model,
+                case.batch_size,
+                case.dtype,
+                case.backend,
+                status_text(result),
+                f"{speed.value:.3f}x" if speed else "",
+                f"{speed.ci_low:.3f} .. {speed.ci_high:.3f}" if speed else "",
+                f"{speed.verdict}{'' if speed.basis == 'processes' else f' ({speed.basis})'}" if speed else "",
+                f"{result.eager_ms.median:.3f}" if result.eager_ms else "",
+                f"{result.backend_ms.median:.3f}" if result.backend_ms else "",
+                _number(result.compilation_s, ".1f"),
+                _number(result.compilation_cpu_s, ".1f"),
+                f"{result.compression_ratio:.3f}" if result.compression_ratio else "",
+                result.capture.get("graphs", ""),
+                result.capture.get("graph_breaks", ""),
+            ]
+        )
+    return str(table.get_string())
+
+
+def phase_table(results: Sequence[Result]) -> str:
+    """Where each case's seconds went; `own` is what perfdash itself cost: wall less all phases."""
+    phases = list(dict.fromkeys(name for result in results for name in result.phases_s))
+    table = _table(["name", "backend", "wall", *phases, "own"])
+    table.align["name"] = "l"
+    for result in results:
+        table.add_row(
+            [
+                result.case.model,
+                result.case.backend,
+                f"{result.wall_s:.2f}",
+                *(f"{result.phases_s[p]:.2f}" if p in result.phases_s else "" for p in phases),
+                f"{own_cost(result):.2f}",
+            ]
+        )
+    return str(table.get_string())
+
+
+def own_cost(result: Result) -> float:
+    """Seconds of a case in no phase: process start, journal, waiting."""
+    return result.wall_s - sum(result.phases_s.values())
+
+
+def details(result: Result) -> str:
+    """One case in full, without its samples."""
+    from perfdash.records import to_json
+
+    lines = [f"{result.case.model}: {status_text(result)}"]
+
+    def walk(value: object, indent: str) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if key == "samples" or item is None or item == {} or item == []:
+                    continue
+                if isinstance(item, dict):
+                    lines.append(f"{indent}{key}:")
+                    walk(item, indent + "  ")
+                elif key == "tail":
+                    lines.append(f"{indent}{key}:")
+                    lines.extend(f"{indent}  | {line}" for line in item)
+                else:
+                    lines.append(f"{indent}{key}: {item}")
+
+    walk(to_json(result), "  ")
+    return "\n".join(lines)
+
+
+def one_line(result: Result) -> str:
+    """A finished case in one line of a log."""
+    text = f"{result.case.model}: {status_text(result)}"
+    if result.speedup:
+        speed = result.speedup
+        text += f", {speed.value:.3f}x [{speed.ci_low:.3f}, {speed.ci_high:.3f}] {speed.verdict}"
+    if result.compilation_s is not None:
+        text += f", compile {result.compilation_s:.1f} s"
+    if result.compression_ratio:
+        text += f", memory {result.compression_ratio:.3f}x"
+    if result.error:
+        text += f" in {result.failed_phase}: {result.error.message.splitlines()[0][:160]}"
+    if result.skip_reason:
+        text += f": {result.skip_reason}"
+    return f"{text}  ({result.wall_s:.0f} s)"
+
+
+def status_text(result: Result) -> str:
+    """The status; a pass in which nothing was captured is marked, since its 1.00x says nothing."""
+    if result.status is Status.PASS and result.case.backend == "inductor" and not result.capture.get("graphs"):
+        return "pass (nothing captured)"
+    if result.status is Status.CRASH and result.error:
+        return f"crash ({result.error.type})"
+    return str(result.status)
+
+
+def _by_suite(title: str, results: Sequence[Result], cell: Cell) -> str:
+    suites = list(dict.fromkeys(result.case.suite for result in results))
+    compilers = list(dict.fromkeys((r.case.backend, r.case.dtype) for r in results))
+    one_dtype = len({dtype for _, dtype in compilers}) == 1
+    table = _table(["Compiler", *suites])
+    for backend, dtype in compilers:
+        rows = [r for r in results if (r.case.backend, r.case.dtype) == (backend, dtype)]
+        name = backend if one_dtype else f"{backend} {dtype}"
+        table.add_row([name, *(cell([r for r in rows if r.case.suite == suite]) for suite in suites)])
+    return f"{title}\n{table.get_string()}\n"
+
+
+def _pass_rate(rows: Sequence[Result]) -> str:
+    attempted = [r for r in rows if r.status is not Status.SKIPPED]
+    if not attempted:
+        return "0 attempted"
+    passed = sum(r.status in PASSING for r in attempted)
+    skipped = len(rows) - len(attempted)
+    extra = f" (+{skipped} skipped)" if skipped else ""
+    return f"{100 * passed // len(attempted)}%, {passed}/{len(attempted)}{extra}"
+
+
+def _passing_speedups(rows: Sequence[Result]) -> list[float]:
+    return [r.speedup.value for r in rows if r.status in PASSING and r.speedup]
+
+
+def _speedup(rows: Sequence[Result]) -> str:
+    values = _passing_speedups(rows)
+    if not values:
+        return "-"
+    low, high = geometric_mean_interval(values)
+    return f"{geometric_mean(values):.3f}x [{low:.3f}, {high:.3f}]"
+
+
+def _clipped(rows: Sequence[Result]) -> str:
+    values = _passing_speedups(rows)
+    return f"{clipped_geometric_mean(values):.3f}x" if values else "-"
+
+
+def _compilation(rows: Sequence[Result]) -> str:
+    values = [r.compilation_s for r in rows if r.status in PASSING and r.compilation_s is not None]
+    return f"{arithmetic_mean(values):.2f}" if values else "-"
+
+
+def _compression(rows: Sequence[Result]) -> str:
+    values = [r.compression_ratio for r in rows if r.status in PASSING and r.compression_ratio]
+    return f"{geometric_mean(values):.3f}x ({arithmetic_mean(values):.3f}x)" if values else "-"
+
+
+def _noise_line(info: RunInfo) -> str:
+    worst = info.noise.get("null", {}).get("worst")
+    between = info.noise.get("between_processes", {}).get("relative_sd")
+    parts = []
+    if worst is not None:
+        parts.append(f"a model against itself is off by at most {worst:.2%}")
+    if between is not None:
+        parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
+    return "Noise: " + ("; ".join(parts) or "not measured")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _table(columns: list[str]) -> PrettyTable:
+    table = PrettyTable()
+    table.field_names = columns
+    return table

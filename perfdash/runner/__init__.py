@@ -1,0 +1,1 @@
+"""Plans, places on cores, starts and watches workers, writes the journal."""

@@ -1,0 +1,150 @@
+"""Where a setting comes from: flag, then environment (PERFDASH_*), then perfdash.toml, then default."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from perfdash.cases import Dtype
+from perfdash.errors import UsageError
+
+CONFIG_FILE = "perfdash.toml"
+FAIL_ON = ("accuracy", "failure", "slower")
+
+
+class RunSettings(BaseModel):
+    """The options of `perfdash run`; the names are those of the flags, with underscores."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    suite: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    batch_size: tuple[int, ...] = ()
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: tuple[Dtype, ...] = ("float32",)
+    amp_dtype: Literal["bfloat16", "float16"] | None = None
+    backend: tuple[str, ...] = ("inductor",)
+    scenario: str = "inference"
+    threads: int = Field(default=1, ge=1)
+    cores: str | None = None
+    quick: bool = False
+    python: str = sys.executable
+    out: Path = Path("runs")
+    fail_on: tuple[Literal["accuracy", "failure", "slower"], ...] = ()
+    allocator: Literal["steady", "default", "jemalloc", "tcmalloc"] = "steady"
+    processes: int | None = Field(default=None, ge=1)
+    env: dict[str, str] = {}
+    inductor_config: dict[str, Any] = {}
+    compile_mode: str | None = None
+    dynamic: bool = False
+    weights: Literal["random", "pretrained"] = "random"
+    timeout: float | None = Field(default=None, gt=0)
+
+    @field_validator("suite", "model", "models", "batch_size", "dtype", "backend", "fail_on", mode="before")
+    @classmethod
+    def _split_commas(cls, value: Any) -> Any:
+        """`a,b` and ["a,b", "c"] as a list: flags repeat, variables hold one text."""
+        items = [value] if isinstance(value, (str, int)) else value
+        if not isinstance(items, (list, tuple)):
+            return value
+        return [part.strip() if isinstance(part, str) else part for item in items for part in _split(item)]
+
+    @field_validator("batch_size")
+    @classmethod
+    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(size < 1 for size in value):
+            raise ValueError("a batch size is at least 1")
+        return value
+
+    @field_validator("env", "inductor_config", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any, info: Any) -> Any:
+        """["KEY=VALUE", ...] as a table; values of inductor_config are read as JSON where they are."""
+        if isinstance(value, str):
+            value = value.split(",")
+        if not isinstance(value, (list, tuple)):
+            return value
+        table: dict[str, Any] = {}
+        for item in value:
+            key, equals, text = str(item).partition("=")
+            if not (key and equals):
+                raise ValueError(f"{item!r} is not KEY=VALUE")
+            table[key] = text if info.field_name == "env" else _literal(text)
+        return table
+
+
+def resolve(
+    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, folder: Path | None = None
+) -> tuple[RunSettings, dict[str, str]]:
+    """The settings in force, and for each the name of its origin.
+
+    `flags` holds what was given on the command line (None and empty for what was not). Raises
+    UsageError that names the flag, variable, or file and key at fault.
+    """
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(RunSettings.model_fields, "default")
+    path = (folder or Path.cwd()) / CONFIG_FILE
+    for key, value in _file_settings(path).items():
+        values[key], origins[key] = value, f"{path.name} [run] {key}"
+    for key in RunSettings.model_fields:
+        variable = f"PERFDASH_{key.upper()}"
+        if environ.get(variable):
+            values[key], origins[key] = environ[variable], variable
+    for key, value in flags.items():
+        if value not in (None, (), [], False):
+            values[key], origins[key] = value, f"--{key.replace('_', '-')}"
+    try:
+        return RunSettings(**values), origins
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        raise UsageError(f"{origins.get(key, key)}: {_plainly(first)}") from error
+
+
+def _file_settings(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
+    for key in data:
+        if key != "run":
+            raise UsageError(f"{path}: unknown table or key {key!r}; settings of runs stand in [run]")
+    run = data.get("run", {})
+    if not isinstance(run, dict):
+        raise UsageError(f"{path}: 'run' must be a table")
+    for key in run:
+        if key not in RunSettings.model_fields:
+            known = ", ".join(RunSettings.model_fields)
+            raise UsageError(f"{path}: [run] has no key {key!r}; there are: {known}")
+    return run
+
+
+def _split(item: Any) -> list[Any]:
+    return item.split(",") if isinstance(item, str) else [item]
+
+
+def _literal(text: str) -> Any:
+    spelled = {"True": True, "False": False, "None": None}
+    if text in spelled:
+        return spelled[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _plainly(complaint: Any) -> str:
+    given = complaint.get("input")
+    if complaint["type"] == "literal_error":
+        return f"{given!r} is not one of {complaint['ctx']['expected']}"
+    return f"{given!r}: {complaint['msg']}"
