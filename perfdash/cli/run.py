@@ -15,33 +15,64 @@ if TYPE_CHECKING:
     from perfdash.runner.session import Options
     from perfdash.settings import RunSettings
 
-Many = Annotated[list[str] | None, typer.Option(help="")]
-
 
 def run(
-    suite: Annotated[list[str] | None, typer.Option(help="Suite by name, or its TOML file by path. Repeatable.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="A model of your own: file.py:function, function(batch_size) -> (module, inputs).")] = None,
-    models: Annotated[list[str] | None, typer.Option(help="Only models that match, e.g. 'mobile*'. Repeatable, or commas.")] = None,
-    batch_size: Annotated[list[str] | None, typer.Option(help="Instead of the suite's batch size. Repeatable, or commas.")] = None,
+    suite: Annotated[
+        list[str] | None, typer.Option(help="Suite by name, or its TOML file by path. Repeatable.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model of your own: file.py:function, function(batch_size) -> (module, inputs)."),
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option(help="Only models that match, e.g. 'mobile*'. Repeatable, or commas.")
+    ] = None,
+    batch_size: Annotated[
+        list[str] | None, typer.Option(help="Instead of the suite's batch size. Repeatable, or commas.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.  [default: cpu]")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="float32, bfloat16, float16, amp.  [default: float32]")] = None,
-    amp_dtype: Annotated[str | None, typer.Option(help="What amp casts to.  [default: bfloat16 on cpu, float16 on cuda]")] = None,
-    backend: Annotated[list[str] | None, typer.Option(help="eager, inductor, aot-eager.  [default: inductor]")] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="float32, bfloat16, float16, amp.  [default: float32]")
+    ] = None,
+    amp_dtype: Annotated[
+        str | None, typer.Option(help="What amp casts to.  [default: bfloat16 on cpu, float16 on cuda]")
+    ] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option(help="eager, inductor, aot-eager.  [default: inductor]")
+    ] = None,
     scenario: Annotated[str | None, typer.Option(help="inference.  [default: inference]")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of torch and OpenMP, each on a core of its own.  [default: 1]")] = None,
-    cores: Annotated[str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: the last ones]")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch and OpenMP, each on a core of its own.  [default: 1]")
+    ] = None,
+    cores: Annotated[
+        str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: the last ones]")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the suite's few quick models.")] = False,
     python: Annotated[str | None, typer.Option(help="Measure the torch of another interpreter.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder that run folders are made in.  [default: runs]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder that run folders are made in.  [default: runs]")
+    ] = None,
     fail_on: Annotated[list[str] | None, typer.Option(help="Exit 1 on: accuracy, failure, slower.")] = None,
-    allocator: Annotated[str | None, typer.Option(help="Malloc while timing: steady, default, jemalloc, tcmalloc.  [default: steady]")] = None,
-    processes: Annotated[int | None, typer.Option(help="Sample every case in this many processes.  [default: 1, and 3 for the first few]")] = None,
+    allocator: Annotated[
+        str | None,
+        typer.Option(help="Malloc while timing: steady, default, jemalloc, tcmalloc.  [default: steady]"),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="Sample every case in this many processes.  [default: 1, and 3 for the first few]"),
+    ] = None,
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the worker. Repeatable.")] = None,
-    inductor_config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of torch._inductor.config. Repeatable.")] = None,
+    inductor_config: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE of torch._inductor.config. Repeatable.")
+    ] = None,
     compile_mode: Annotated[str | None, typer.Option(help="mode= of torch.compile.")] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Compile with dynamic shapes.")] = False,
-    weights: Annotated[str | None, typer.Option(help="random or pretrained (from the hub).  [default: random]")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds a case may take, instead of the suite's.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="random or pretrained (from the hub).  [default: random]")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds a case may take, instead of the suite's.")
+    ] = None,
 ) -> None:
     """Measure models: speedup, compilation latency, peak memory, accuracy."""
     from perfdash.settings import resolve
@@ -99,9 +130,7 @@ def _plan(settings: RunSettings) -> tuple[list[Planned], dict[str, str]]:
     for kind, names in (("backends", settings.backend), ("scenarios", (settings.scenario,))):
         for name in names:
             if registry.canonical(name) not in registry.names(kind):
-                raise UsageError(
-                    f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}"
-                )
+                raise UsageError(f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}")
     suites = [load_suite(name) for name in settings.suite] + [own_model(name) for name in settings.model]
     if not suites:
         raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")

@@ -59,7 +59,9 @@ def model_table(results: Sequence[Result]) -> str:
                 status_text(result),
                 f"{speed.value:.3f}x" if speed else "",
                 f"{speed.ci_low:.3f} .. {speed.ci_high:.3f}" if speed else "",
-                f"{speed.verdict}{'' if speed.basis == 'processes' else f' ({speed.basis})'}" if speed else "",
+                f"{speed.verdict}{'' if speed.basis == 'processes' else f' ({speed.basis})'}"
+                if speed
+                else "",
                 f"{result.eager_ms.median:.3f}" if result.eager_ms else "",
                 f"{result.backend_ms.median:.3f}" if result.backend_ms else "",
                 _number(result.compilation_s, ".1f"),
@@ -138,7 +140,11 @@ def one_line(result: Result) -> str:
 
 def status_text(result: Result) -> str:
     """The status; a pass in which nothing was captured is marked, since its 1.00x says nothing."""
-    if result.status is Status.PASS and result.case.backend == "inductor" and not result.capture.get("graphs"):
+    if (
+        result.status is Status.PASS
+        and result.case.backend == "inductor"
+        and not result.capture.get("graphs")
+    ):
         return "pass (nothing captured)"
     if result.status is Status.CRASH and result.error:
         return f"crash ({result.error.type})"

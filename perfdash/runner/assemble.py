@@ -132,14 +132,14 @@ def _peak(loaded: dict[str, Any], figures: dict[str, Any], constants: int) -> in
     return int(loaded["held_bytes"] + constants + figures["transient_bytes"])
 
 
-def _fill_latency(
-    result: Result, outcomes: Sequence[Outcome], pooled: Spread, allocator: str
-) -> Spread:
-    events = [found for outcome in outcomes if (found := outcome.find("latency"))]
+def _fill_latency(result: Result, outcomes: Sequence[Outcome], pooled: Spread, allocator: str) -> Spread:
+    events = [event for outcome in outcomes if (event := outcome.find("latency"))]
     if not events or not outcomes[0].find("latency"):
         return Spread()
     clean_fractions = [sum(event["clean"]) / len(event["clean"]) for event in events]
-    processes = [_pairs(event, "ns", fraction >= 0.5) for event, fraction in zip(events, clean_fractions)]
+    processes = [
+        _pairs(event, "ns", fraction >= 0.5) for event, fraction in zip(events, clean_fractions, strict=True)
+    ]
     found = estimate(processes, pooled)
     low, high = found.ci_low, found.ci_high
     if min(clean_fractions) < 0.5:
@@ -167,9 +167,7 @@ def _fill_latency(
         "allocator": allocator,
         "minor_faults_per_call": first["minor_faults_per_call"],
         "processes": len(events),
-        "process_ratios": [
-            round(float(np.median(p.eager) / np.median(p.backend)), 6) for p in processes
-        ],
+        "process_ratios": [round(float(np.median(p.eager) / np.median(p.backend)), 6) for p in processes],
         "samples_per_process": [len(p.eager) for p in processes],
         "stopped": [event["stopped"] for event in events],
         "probe_ms": first["probe_ms"],
@@ -197,7 +195,9 @@ def _cross_check(
         return found.ci_low, found.ci_high
     by_cpu = estimate([_pairs(event, "cpu_ns", False) for event in events], pooled)
     if not found.ci_low <= by_cpu.value <= found.ci_high:
-        result.notes.append(f"the ratio of CPU times, {by_cpu.value:.3f}, disagrees: the interval takes it in")
+        result.notes.append(
+            f"the ratio of CPU times, {by_cpu.value:.3f}, disagrees: the interval takes it in"
+        )
     return min(found.ci_low, by_cpu.value), max(found.ci_high, by_cpu.value)
 
 

@@ -33,68 +33,169 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
     found = [Finding("ok", "cpu", f"{facts['cpu']}, {facts['cores']} cores, {facts['sockets']} socket(s)")]
     add = found.append
     if facts["virtual"]:
-        add(Finding("note", "virtual machine", "neighbours on the host can slow it unseen", "trust the interval, and the probe before and after each case"))
+        add(
+            Finding(
+                "note",
+                "virtual machine",
+                "neighbours on the host can slow it unseen",
+                "trust the interval, and the probe before and after each case",
+            )
+        )
     governor = facts["governor"]
     if governor is None:
         add(Finding("note", "governor", "not visible here (a virtual machine?): the clock may vary"))
     elif governor == "performance":
         add(Finding("ok", "governor", governor))
     else:
-        add(Finding("warn", "governor", f"{governor}: the clock follows the load", "cpupower frequency-set -g performance"))
+        add(
+            Finding(
+                "warn",
+                "governor",
+                f"{governor}: the clock follows the load",
+                "cpupower frequency-set -g performance",
+            )
+        )
     if facts["turbo"] is None:
         add(Finding("note", "turbo", "not visible here"))
     else:
         add(
-            Finding("warn", "turbo", "on: the clock depends on heat and neighbours", "echo 1 > /sys/devices/system/cpu/intel_pstate/no_turbo (AMD: echo 0 > .../cpufreq/boost)")
+            Finding(
+                "warn",
+                "turbo",
+                "on: the clock depends on heat and neighbours",
+                "echo 1 > /sys/devices/system/cpu/intel_pstate/no_turbo (AMD: echo 0 > .../cpufreq/boost)",
+            )
             if facts["turbo"]
             else Finding("ok", "turbo", "off")
         )
     add(
-        Finding("warn", "SMT", "two hardware threads share a core", "leave the siblings of measured cores idle, or echo off > /sys/devices/system/cpu/smt/control")
+        Finding(
+            "warn",
+            "SMT",
+            "two hardware threads share a core",
+            "leave the siblings of measured cores idle, or echo off > /sys/devices/system/cpu/smt/control",
+        )
         if facts["smt"]
         else Finding("ok", "SMT", "one hardware thread a core")
     )
     if facts["cpu_limit"] is not None:
-        add(Finding("warn", "container limit", f"{facts['cpu_limit']:.2f} cores of CPU time, then it is throttled", "measure without a CPU quota; pin with a cpuset instead"))
+        add(
+            Finding(
+                "warn",
+                "container limit",
+                f"{facts['cpu_limit']:.2f} cores of CPU time, then it is throttled",
+                "measure without a CPU quota; pin with a cpuset instead",
+            )
+        )
     else:
         add(Finding("ok", "container limit", "no CPU quota"))
     if facts["load"] > 0.5:
-        add(Finding("warn", "load", f"{facts['load']:.2f} tasks want to run besides", "stop other work while measuring"))
+        add(
+            Finding(
+                "warn",
+                "load",
+                f"{facts['load']:.2f} tasks want to run besides",
+                "stop other work while measuring",
+            )
+        )
     else:
         add(Finding("ok", "load", f"{facts['load']:.2f}"))
     available = facts["memory_available_bytes"] or 0
     level = "warn" if available < 8 * _GIB else "ok"
-    add(Finding(level, "memory", f"{available / _GIB:.1f} GiB available", "large models need 16 GiB" if level == "warn" else ""))
+    add(
+        Finding(
+            level,
+            "memory",
+            f"{available / _GIB:.1f} GiB available",
+            "large models need 16 GiB" if level == "warn" else "",
+        )
+    )
     if facts["cores"] < 2:
-        add(Finding("warn", "cores", "one core: what watches runs where it measures", "give it a second core"))
+        add(
+            Finding("warn", "cores", "one core: what watches runs where it measures", "give it a second core")
+        )
     if facts["compiler"]:
         add(Finding("ok", "compiler", facts["compiler"]))
     else:
-        add(Finding("error", "compiler", "no C++ compiler: inductor cannot compile for the CPU", "install g++, or set CXX"))
+        add(
+            Finding(
+                "error",
+                "compiler",
+                "no C++ compiler: inductor cannot compile for the CPU",
+                "install g++, or set CXX",
+            )
+        )
     if "LD_PRELOAD" in facts["variables"]:
-        add(Finding("warn", "allocator", f"LD_PRELOAD={facts['variables']['LD_PRELOAD']} is in force for every worker", "unset it; use --allocator"))
+        add(
+            Finding(
+                "warn",
+                "allocator",
+                f"LD_PRELOAD={facts['variables']['LD_PRELOAD']} is in force for every worker",
+                "unset it; use --allocator",
+            )
+        )
     else:
         installed = [name for name in ("jemalloc", "tcmalloc") if host.allocator_library(name)]
-        add(Finding("ok", "allocator", f"steady (glibc with fixed thresholds); also installed: {', '.join(installed) or 'none'}"))
+        add(
+            Finding(
+                "ok",
+                "allocator",
+                f"steady (glibc with fixed thresholds); also installed: {', '.join(installed) or 'none'}",
+            )
+        )
     return found
 
 
 def judge_torch(hello: dict[str, Any]) -> list[Finding]:
     """The findings that follow from what a worker says of itself; pure."""
-    found = [Finding("ok", "torch", f"{hello['torch']} under Python {hello['python']}, CUDA {hello['torch_cuda'] or 'not built in'}")]
+    found = [
+        Finding(
+            "ok",
+            "torch",
+            f"{hello['torch']} under Python {hello['python']}, CUDA {hello['torch_cuda'] or 'not built in'}",
+        )
+    ]
     if hello["cuda_initialized"]:
-        found.append(Finding("error", "fork", "importing the libraries starts CUDA, so cases cannot be forked", "find which package does it (sitecustomize?)"))
+        found.append(
+            Finding(
+                "error",
+                "fork",
+                "importing the libraries starts CUDA, so cases cannot be forked",
+                "find which package does it (sitecustomize?)",
+            )
+        )
     version = hello["packages"].get("torchvision")
     trouble = hello["missing"].get("torchvision")
     if version is None:
-        found.append(Finding("note", "torchvision", "not installed: timm needs it", "pip install torch torchvision together"))
+        found.append(
+            Finding(
+                "note",
+                "torchvision",
+                "not installed: timm needs it",
+                "pip install torch torchvision together",
+            )
+        )
     elif trouble:
-        found.append(Finding("error", "torchvision", f"{version} does not import with this torch: {trouble}", "install torch and torchvision together, from one place"))
+        found.append(
+            Finding(
+                "error",
+                "torchvision",
+                f"{version} does not import with this torch: {trouble}",
+                "install torch and torchvision together, from one place",
+            )
+        )
     else:
         found.append(Finding("ok", "torchvision", f"{version} matches"))
     for package, trouble in hello["missing"].items():
         if package != "torchvision":
-            found.append(Finding("note", package, f"does not import: {trouble}", f"pip install {package}, if you measure its suite"))
+            found.append(
+                Finding(
+                    "note",
+                    package,
+                    f"does not import: {trouble}",
+                    f"pip install {package}, if you measure its suite",
+                )
+            )
     return found
 
 
@@ -113,5 +214,12 @@ def _examine_gpu(hello: dict[str, Any]) -> list[Finding]:
     if not os.path.exists("/dev/nvidiactl"):
         return [Finding("note", "gpu", "no NVIDIA device on this machine: only --device cpu")]
     if not hello["torch_cuda"]:
-        return [Finding("warn", "gpu", "there is a GPU, but this torch is built without CUDA", "install a CUDA build of torch")]
+        return [
+            Finding(
+                "warn",
+                "gpu",
+                "there is a GPU, but this torch is built without CUDA",
+                "install a CUDA build of torch",
+            )
+        ]
     return [Finding("ok", "gpu", f"NVIDIA device present, torch built for CUDA {hello['torch_cuda']}")]

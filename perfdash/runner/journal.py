@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from perfdash.records import Result, RunInfo, result_from_json, run_info_from_js
 
 def now() -> str:
     """UTC, ISO 8601, to the second."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Journal:
@@ -43,9 +43,7 @@ class Journal:
                     continue
                 raise UsageError(f"--out {out}: it is a file; give a folder") from None
             except OSError as error:
-                raise UsageError(
-                    f"--out {out}: no run folder can be made there: {error.strerror}"
-                ) from error
+                raise UsageError(f"--out {out}: no run folder can be made there: {error.strerror}") from error
             return cls(folder)
         raise UsageError(f"--out {out}: a hundred runs began there this second")
 

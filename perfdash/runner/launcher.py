@@ -128,7 +128,7 @@ class ForkParent:
 
     def run(self, job: Job, log: Path, on_event: OnEvent = lambda event: None) -> Outcome:
         """Measures one job, its output appended to `log`; ends it when job.timeout_s has passed."""
-        assert self._control is not None and self._process is not None
+        assert self._control is not None
         outcome = Outcome()
         kills = processes.oom_kills()
         reader, writer = os.pipe()

@@ -43,7 +43,7 @@ class Options:
     weights: str = "random"
     compile_mode: str | None = None
     inductor_config: dict[str, Any] = field(default_factory=dict)
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     seed: int = 1337
 
 
@@ -142,10 +142,8 @@ class Session:
     def _one(self, number: int, planned: Planned) -> None:
         total = len(self.planned)
         self.watcher.case_started(number, total, planned.case)
-        if planned.skip_reason is not None:
-            result = skipped(planned, now())
-        else:
-            result = self._measure(planned)
+        skip = planned.skip_reason is not None
+        result = skipped(planned, now()) if skip else self._measure(planned)
         self.results.append(result)
         self.journal.append(result)
         dynamo_csv.write(self.journal.folder / "csv", self.results, self.dynamo_names)

@@ -10,8 +10,8 @@ shows both).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 import numpy as np
 from scipy import stats
@@ -51,9 +51,7 @@ def estimate(processes: Sequence[Pairs], pooled: Spread, *, seed: int = 0) -> Es
     if not processes:
         raise ValueError("the speedup of no process")
     ratios = [log_ratio(p.eager, p.backend) for p in processes]
-    deviations = [
-        log_ratio_deviation(p.eager, p.backend, seed=seed + k) for k, p in enumerate(processes)
-    ]
+    deviations = [log_ratio_deviation(p.eager, p.backend, seed=seed + k) for k, p in enumerate(processes)]
     within = float(np.mean(np.square(deviations)))
     count = len(ratios)
     own = Spread(float(np.var(ratios, ddof=1)), count - 1) if count > 1 else Spread()

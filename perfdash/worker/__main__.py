@@ -79,8 +79,9 @@ def _hello(packages: list[str]) -> dict[str, Any]:
             importlib.import_module(module)
         except Exception:  # another torch version arranges its modules otherwise: imported when needed
             continue
-    import perfdash.worker.case  # noqa: F401  so that no case pays for it
     from importlib import metadata
+
+    import perfdash.worker.case  # noqa: F401  so that no case pays for it
 
     installed = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
     return {

@@ -135,9 +135,13 @@ def _compare_leaf(
     same_special &= ~(one.isinf() & other.isinf()) | (one == other)
     if not bool(same_special.all()):
         count = int((~same_special).sum().item())
-        return _verdict(False, "not_finite", count, 0, f"{path}: NaN or infinity not in the same {count} places"), math.inf
+        return _verdict(
+            False, "not_finite", count, 0, f"{path}: NaN or infinity not in the same {count} places"
+        ), math.inf
     finite = one.isfinite()
-    note = "" if bool(finite.all()) else f"; {int((~finite).sum().item())} values are NaN or infinite in eager"
+    note = (
+        "" if bool(finite.all()) else f"; {int((~finite).sum().item())} values are NaN or infinite in eager"
+    )
     one, other = one[finite], other[finite]
     if one.numel() == 0:
         return _verdict(True, "allclose", 0.0, tolerance, f"{path}: nothing finite to compare{note}"), 0.0
@@ -146,7 +150,8 @@ def _compare_leaf(
         return _cosine(path, one, other, note)
     if bool(((one - other).abs() <= tolerance * scale + tolerance * one.abs()).all()):
         value, bound, metric = _rms(one - other), tolerance * scale, "allclose"
-        return _verdict(True, metric, value, bound, f"{path}: rmse to eager {value:.3g}{note}"), value / bound if bound else 0.0
+        verdict = _verdict(True, metric, value, bound, f"{path}: rmse to eager {value:.3g}{note}")
+        return verdict, 0.0 if not bound else value / bound
     if judge is None:
         return _cosine(path, one, other, note)
     reference = _plain(judge)[finite]
@@ -154,14 +159,20 @@ def _compare_leaf(
     if not (math.isfinite(eager_error) and math.isfinite(value)):
         return _cosine(path, one, other, note + "; the judge is not finite")
     bound = factor * eager_error + tolerance / 10 * scale
-    detail = f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}, scale {_rms(one):.3g}{note}"
-    return _verdict(value <= bound, "rmse_to_float64", value, bound, detail), value / bound if bound else math.inf
+    detail = (
+        f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}, "
+        f"scale of the output {_rms(one):.3g}{note}"
+    )
+    verdict = _verdict(value <= bound, "rmse_to_float64", value, bound, detail)
+    return verdict, value / bound if bound else math.inf
 
 
 def _cosine(path: str, one: torch.Tensor, other: torch.Tensor, note: str) -> tuple[dict[str, Any], float]:
     norms = (one.norm() * other.norm()).item()
     value = (one * other).sum().item() / norms if norms else float(bool((one == other).all()))
-    verdict = _verdict(value >= _COSINE, "cosine", value, _COSINE, f"{path}: cosine similarity {value:.6f}{note}")
+    verdict = _verdict(
+        value >= _COSINE, "cosine", value, _COSINE, f"{path}: cosine similarity {value:.6f}{note}"
+    )
     return verdict, (1 - value) / (1 - _COSINE)
 
 

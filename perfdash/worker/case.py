@@ -65,9 +65,11 @@ class _Case:
     def probe(self) -> None:
         """What this interpreter can do with the job's device, dtype and options; measures nothing."""
         facts: dict[str, Any] = {"complaints": getattr(self.backend, "complaints", lambda job: [])(self.job)}
-        facts["cuda"] = [
-            torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
-        ] if torch.cuda.is_available() else []
+        facts["cuda"] = (
+            [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+            if torch.cuda.is_available()
+            else []
+        )
         self.emit("probed", **facts)
 
     def measure(self) -> None:

@@ -90,8 +90,7 @@ def capture_figures() -> Iterator[dict[str, Any]]:
                 break_reasons={str(r)[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
                 fallbacks=fallbacks,
                 cache_hits=int(
-                    counters["inductor"]["fxgraph_cache_hit"]
-                    + counters["aot_autograd"]["autograd_cache_hit"]
+                    counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 ),
                 autograd_captures=int(counters["compiled_autograd"]["captures"]),
                 autograd_compiles=int(counters["compiled_autograd"]["compiles"]),

@@ -12,5 +12,9 @@ def small(batch_size: int) -> tuple[Any, tuple[Any, ...]]:
 
     layers: list[Any] = []
     for channels_in, channels_out in ((3, 32), (32, 32), (32, 32)):
-        layers += [nn.Conv2d(channels_in, channels_out, 3, padding=1), nn.BatchNorm2d(channels_out), nn.ReLU()]
+        layers += [
+            nn.Conv2d(channels_in, channels_out, 3, padding=1),
+            nn.BatchNorm2d(channels_out),
+            nn.ReLU(),
+        ]
     return nn.Sequential(*layers), (torch.randn(batch_size, 3, 64, 64),)

@@ -14,9 +14,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
     for key, value in job.inductor_config.items():
         _set(inductor_config, key, value)
-    return torch.compile(
-        module, backend="inductor", mode=job.compile_mode, dynamic=job.case.dynamic or None
-    )
+    return torch.compile(module, backend="inductor", mode=job.compile_mode, dynamic=job.case.dynamic or None)
 
 
 def complaints(job: Job) -> list[str]:

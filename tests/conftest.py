@@ -1,0 +1,64 @@
+"""Fixtures: the command as a user runs it, and records to work on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from perfdash.records import Result, RunInfo
+from perfdash.runner.journal import read_info, read_results
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Ran:
+    """What a command printed and left."""
+
+    code: int
+    out: str
+    err: str
+    runs: Path
+
+    @property
+    def folder(self) -> Path:
+        """The one run folder that it made."""
+        (folder,) = self.runs.iterdir()
+        return folder
+
+    @property
+    def results(self) -> dict[str, Result]:
+        return {result.case.model: result for result in read_results(self.folder)}
+
+    @property
+    def info(self) -> RunInfo:
+        return read_info(self.folder)
+
+
+def perfdash(*arguments: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 580) -> Ran:
+    """Runs the command in `cwd` with runs in `cwd/runs`."""
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PERFDASH_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "perfdash", *arguments],
+        cwd=cwd,
+        env={**variables, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr, cwd / "runs")
+
+
+@pytest.fixture
+def command(tmp_path: Path):
+    """perfdash(...) in a temporary folder."""
+
+    def run(*arguments: str, env: dict[str, str] | None = None) -> Ran:
+        return perfdash(*arguments, cwd=tmp_path, env=env)
+
+    return run

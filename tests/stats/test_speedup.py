@@ -1,0 +1,101 @@
+"""Calibration at a small size; benchmarks/coverage.py is the same at a large one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdash.stats.intervals import Spread
+from perfdash.stats.speedup import Pairs, estimate, verdict
+
+
+def process(rng, ratio, between, pairs=60, within=0.03):
+    """One simulated process: its own log ratio, drift that hits both sides, skewed noise."""
+    shift = rng.normal(0, between)
+    drift = np.exp(rng.normal(0, 0.05, pairs).cumsum() / 20)
+    noise = np.exp(np.abs(rng.normal(0, within, (2, pairs))))
+    return Pairs(10 * drift * noise[0] * ratio * np.exp(shift), 10 * drift * noise[1])
+
+
+def test_value_is_the_ratio_of_medians():
+    pairs = Pairs(np.array([3.0, 4.0, 5.0]), np.array([2.0, 2.0, 8.0]))
+    found = estimate([pairs], Spread())
+    assert found.value == pytest.approx(2.0)
+    assert found.basis == "within"
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_interval_over_processes_covers_the_truth(count):
+    rng = np.random.default_rng(count)
+    hits = 0
+    for repeat in range(300):
+        found = estimate([process(rng, 1.4, 0.015) for _ in range(count)], Spread(), seed=repeat)
+        hits += found.ci_low <= 1.4 <= found.ci_high
+    assert hits >= 0.93 * 300
+
+
+def test_pooled_interval_covers_the_truth():
+    rng = np.random.default_rng(9)
+    hits = 0
+    for repeat in range(300):
+        pooled = Spread()
+        for _ in range(2):
+            own = estimate([process(rng, 1.2, 0.015) for _ in range(3)], Spread()).own
+            pooled = pooled.plus(own.variance, own.df)
+        found = estimate([process(rng, 1.4, 0.015)], pooled, seed=repeat)
+        assert found.basis == "pooled"
+        hits += found.ci_low <= 1.4 <= found.ci_high
+    assert hits >= 0.93 * 300
+
+
+def test_one_process_alone_is_too_narrow_and_gives_no_verdict():
+    rng = np.random.default_rng(5)
+    found = [estimate([process(rng, 1.4, 0.015)], Spread(), seed=k) for k in range(200)]
+    assert sum(f.ci_low <= 1.4 <= f.ci_high for f in found) < 0.8 * 200
+    assert {verdict(f.ci_low, f.ci_high, f.basis) for f in found} == {"inconclusive"}
+
+
+def test_a_model_against_itself_is_not_called_faster_or_slower():
+    rng = np.random.default_rng(6)
+    wrong = 0
+    for repeat in range(300):
+        found = estimate([process(rng, 1.0, 0.004) for _ in range(3)], Spread(), seed=repeat)
+        wrong += verdict(found.ci_low, found.ci_high, found.basis) in ("faster", "slower")
+    assert wrong <= 0.02 * 300
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (0.99, 1.01, "equivalent"),
+        (1.005, 1.015, "equivalent"),
+        (1.01, 1.05, "faster"),
+        (0.9, 0.97, "slower"),
+        (0.95, 1.01, "inconclusive"),
+        (0.5, 2.0, "inconclusive"),
+        (1.0, 1.1, "inconclusive"),
+    ],
+)
+def test_verdicts(low, high, word):
+    assert verdict(low, high, "processes") == word
+
+
+@given(st.floats(0.1, 10), st.floats(0, 2))
+def test_verdict_is_one_of_four_and_mirrors(low, width):
+    high = low + width
+    mirror = {
+        "faster": "slower",
+        "slower": "faster",
+        "equivalent": "equivalent",
+        "inconclusive": "inconclusive",
+    }
+    word = verdict(low, high, "processes")
+    inverse = verdict(1 / high, 1 / low, "processes")
+    margins = (1 / 1.02, 1.02, 1.0)
+    if all(abs(edge - m) > 1e-9 for edge in (low, high, 1 / low, 1 / high) for m in margins):
+        assert inverse == mirror[word]
+
+
+def test_no_process():
+    with pytest.raises(ValueError, match="no process"):
+        estimate([], Spread())

@@ -1,0 +1,98 @@
+"""The house rules that a program can check: arrows point one way, the worker needs only torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "perfdash"
+
+# What each part may import of perfdash, beside itself.
+ALLOWED = {
+    "records": set(),
+    "errors": set(),
+    "bundled": set(),
+    "worker": {"records"},
+    "cases": {"bundled", "errors", "records", "worker"},
+    "settings": {"cases", "errors"},
+    "stats": {"records"},
+    "runner": {"cases", "errors", "records", "stats", "worker"},
+    "report": {"records", "stats"},
+    "cli": {"bundled", "cases", "errors", "records", "report", "runner", "settings", "worker"},
+    "__main__": {"cli"},
+    "__init__": set(),
+}
+# The worker runs under an interpreter in which nothing but torch and the measured library is installed.
+WORKER_MAY_IMPORT = {"torch", "timm", *sys.stdlib_module_names}
+# Inside functions only: these take longer to import than --help may take.
+HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "rich", "prettytable"}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_point_one_way(path):
+    here = part(path)
+    parts = {p.stem for p in PACKAGE.glob("*.py")} | {p.name for p in PACKAGE.iterdir() if p.is_dir()}
+    used = {
+        name.split(".")[1] for name in imports(ast.parse(path.read_text())) if name.startswith("perfdash.")
+    }
+    forbidden = (used & parts) - ALLOWED[here] - {here}
+    assert not forbidden, f"{path} imports {forbidden}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in modules() if part(p) in ("worker", "records")],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_worker_needs_only_torch_and_python_3_9(path):
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    outside = {name.split(".")[0] for name in imports(tree)} - WORKER_MAY_IMPORT - {"perfdash", "__future__"}
+    assert not outside
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in modules() if part(p) == "cli"], ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_commands_import_nothing_heavy_before_they_run(path):
+    top = ast.Module(
+        [n for n in ast.parse(path.read_text()).body if isinstance(n, (ast.Import, ast.ImportFrom))], []
+    )
+    assert not {name.split(".")[0] for name in imports(top)} & HEAVY
+
+
+def test_help_and_list_import_nothing_heavy():
+    code = (
+        "import sys; from perfdash.cli import main; sys.argv = ['perfdash', 'list']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print(sorted({HEAVY - {'rich'}!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_files_stay_small():
+    long = {str(path): n for path in modules() if (n := len(path.read_text().splitlines())) > 350}
+    assert not long

@@ -1,0 +1,156 @@
+import pytest
+
+from perfdash.cases import Selection, load_suite, own_model, select, suite_names
+from perfdash.errors import UsageError
+
+GOOD = """
+name = "mine"
+loader = "timm"
+[defaults]
+batch_size = { one_thread = 1, cpu = 8, cuda = 64 }
+tolerance = { float32 = 1e-3, bfloat16 = 1e-2 }
+[[models]]
+name = "a_small"
+quick = true
+[[models]]
+name = "b_large"
+target = "b"
+batch_size = 4
+tolerance = 0.5
+factor = 7.0
+env = { X = "1" }
+skip = { reason = "too large", devices = ["cuda"] }
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def make(text):
+        path = tmp_path / "suite.toml"
+        path.write_text(text)
+        return str(path)
+
+    return make
+
+
+def test_the_suites_that_ship_load():
+    assert "timm" in suite_names()
+    for name in suite_names():
+        suite = load_suite(name)
+        assert suite.name == name
+        assert any(model.quick for model in suite.models)
+
+
+def test_timm_has_the_dashboard_and_todays_list():
+    suite = load_suite("timm")
+    assert len(suite.models) == 65  # 61 and 18, 14 of them in both
+    assert all(suite.setting(m, "batch_size").one_thread == 1 for m in suite.models)
+    gluon = next(m for m in suite.models if m.name == "gluon_xception65")
+    assert gluon.target == "xception65"
+
+
+def test_settings_come_from_the_model_then_the_defaults(write):
+    suite = load_suite(write(GOOD))
+    a, b = select(suite, Selection(env=(("Y", "2"),)))
+    assert (a.target, a.case.batch_size, a.tolerance, a.factor, a.env) == (
+        "a_small",
+        1,
+        1e-3,
+        2.0,
+        {"Y": "2"},
+    )
+    assert (b.target, b.case.batch_size, b.tolerance, b.factor, b.env) == (
+        "b",
+        4,
+        0.5,
+        7.0,
+        {"X": "1", "Y": "2"},
+    )
+    assert b.skip_reason is None
+
+
+def test_batch_size_follows_the_device_and_threads(write):
+    suite = load_suite(write(GOOD))
+    sizes = [
+        select(suite, Selection(models=("a*",), **setting))[0].case.batch_size
+        for setting in ({}, {"threads": 4}, {"device": "cuda"}, {"batch_sizes": (3,)})
+    ]
+    assert sizes == [1, 8, 64, 3]
+
+
+def test_skips_by_device(write):
+    suite = load_suite(write(GOOD))
+    assert [p.skip_reason for p in select(suite, Selection(device="cuda"))] == [None, "too large"]
+
+
+def test_expansion(write):
+    suite = load_suite(write(GOOD))
+    planned = select(
+        suite,
+        Selection(batch_sizes=(1, 2), dtypes=("float32", "amp"), backends=("eager", "aot_eager")),
+    )
+    assert len({p.case for p in planned}) == len({p.case.name for p in planned}) == len(planned) == 16
+    assert {p.case.backend for p in planned} == {"eager", "aot-eager"}
+    assert {p.case.amp_dtype for p in planned if p.case.dtype == "amp"} == {"bfloat16"}
+    assert {p.tolerance for p in planned if p.case.dtype == "amp" and p.case.model == "a_small"} == {1e-3}
+
+
+def test_selection(write):
+    suite = load_suite(write(GOOD))
+    names = lambda **setting: [p.case.model for p in select(suite, Selection(**setting))]  # noqa: E731
+    assert names(quick=True) == ["a_small"]
+    assert names(models=("*LARGE",)) == ["b_large"]
+    assert names(models=("b*", "a*")) == ["a_small", "b_large"]
+    assert names(quick=True, models=("b*",)) == ["b_large"]
+
+
+def test_freezing_has_its_own_tolerance():
+    suite = load_suite("timm")
+    plain, frozen = (
+        select(suite, Selection(models=("adv_inception_v3",), freezing=freezing))[0].tolerance
+        for freezing in (False, True)
+    )
+    assert (plain, frozen) == (1e-3, 0.08)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("quick = true", "quikc = true"), ["models.0.quikc", "a_small", "near: quick"]),
+        (("batch_size = 4", 'batch_size = "four"'), ["models.1.batch_size", "b_large"]),
+        (("batch_size = 4", "batch_size = 0"), ["models.1.batch_size", "greater than or equal to 1"]),
+        (('loader = "timm"', 'loader = "tim"'), ["key 'loader'", "'tim'", "timm"]),
+        (('loader = "timm"', ""), ["key 'loader'", "required"]),
+        (('name = "b_large"', 'name = "a_small"'), ["listed twice: a_small"]),
+        (("[defaults]", "[default]"), ["unknown key 'default'", "near: defaults"]),
+        (("tolerance = 0.5", "tolerance = = 0.5"), ["not valid TOML", "line 13"]),
+        (('devices = ["cuda"]', 'devices = ["gpu"]'), ["devices", "b_large"]),
+    ],
+)
+def test_a_wrong_suite_file_names_file_and_key(write, change, words):
+    path = write(GOOD.replace(*change))
+    with pytest.raises(UsageError) as caught:
+        load_suite(path)
+    for word in [path, *words]:
+        assert word in str(caught.value)
+
+
+def test_unknown_names_come_with_near_ones(write):
+    with pytest.raises(UsageError, match="near: timm"):
+        load_suite("tim")
+    with pytest.raises(UsageError, match=r"matches no model.*near: mobilenetv3_large_100"):
+        select(load_suite("timm"), Selection(models=("mobilenetv3_larg*",)))
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_suite("/nowhere/suite.toml")
+
+
+def test_own_model(tmp_path):
+    file = tmp_path / "m.py"
+    file.write_text("")
+    (planned,) = select(own_model(f"{file}:make"), Selection())
+    assert planned.target == f"{file}:make"
+    assert planned.case.model == "m.make"
+    with pytest.raises(UsageError, match=r"file\.py:function"):
+        own_model("just_a_name")
+    with pytest.raises(UsageError, match="is not a file"):
+        select(own_model("nowhere.py:make"), Selection())

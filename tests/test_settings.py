@@ -1,0 +1,49 @@
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.settings import resolve
+
+
+def test_precedence_and_origins(tmp_path):
+    (tmp_path / "perfdash.toml").write_text('[run]\nthreads = 2\ndevice = "cuda"\nsuite = "timm"\n')
+    environ = {"PERFDASH_THREADS": "3", "PERFDASH_BACKEND": "eager,inductor"}
+    settings, origins = resolve({"threads": 4, "models": ["a,b", "c"], "quick": False}, environ, tmp_path)
+    assert settings.threads == 4
+    assert settings.device == "cuda"
+    assert settings.suite == ("timm",)
+    assert settings.backend == ("eager", "inductor")
+    assert settings.models == ("a", "b", "c")
+    assert origins["threads"] == "--threads"
+    assert origins["backend"] == "PERFDASH_BACKEND"
+    assert origins["device"] == "perfdash.toml [run] device"
+    assert origins["dtype"] == origins["quick"] == "default"
+
+
+def test_tables(tmp_path):
+    flags = {"env": ["A=1", "B=x=y"], "inductor_config": ["freezing=True", "max_autotune=false", "x.y=3"]}
+    settings, _ = resolve(flags, {}, tmp_path)
+    assert settings.env == {"A": "1", "B": "x=y"}
+    assert settings.inductor_config == {"freezing": True, "max_autotune": False, "x.y": 3}
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "file", "words"),
+    [
+        ({"device": "gpu"}, {}, "", ["--device", "'gpu'", "'cpu' or 'cuda'"]),
+        ({"dtype": ["fp32"]}, {}, "", ["--dtype", "'fp32'", "'float32'"]),
+        ({}, {"PERFDASH_THREADS": "many"}, "", ["PERFDASH_THREADS", "'many'"]),
+        ({}, {}, "[run]\nthreads = 0\n", ["perfdash.toml [run] threads"]),
+        ({}, {}, "[run]\nthread = 1\n", ["perfdash.toml", "'thread'", "threads"]),
+        ({}, {}, "[runs]\n", ["perfdash.toml", "'runs'"]),
+        ({}, {}, "[run\n", ["perfdash.toml", "line 1"]),
+        ({"env": ["NOVALUE"]}, {}, "", ["--env", "KEY=VALUE"]),
+        ({"batch_size": ["0"]}, {}, "", ["--batch-size", "at least 1"]),
+        ({"fail_on": ["weather"]}, {}, "", ["--fail-on", "'weather'"]),
+    ],
+)
+def test_a_wrong_value_names_its_origin(tmp_path, flags, environ, file, words):
+    (tmp_path / "perfdash.toml").write_text(file)
+    with pytest.raises(UsageError) as caught:
+        resolve(flags, environ, tmp_path)
+    for word in words:
+        assert word in str(caught.value)

@@ -1,0 +1,270 @@
+"""Models whose answers are known by construction. The compiled side is told by is_compiling()."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import torch
+from torch import nn
+
+UNITS = 16 * 1024 * 1024  # floats: 64 MiB a buffer
+
+
+class Network(nn.Module):
+    """Calls a function of the input; a name for each case below."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def small(function):
+    torch.manual_seed(0)
+    return Network(function), (torch.randn(64, 64),)
+
+
+@torch.compiler.disable
+def nap(seconds):
+    time.sleep(seconds)
+
+
+@torch.compiler.disable
+def spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@torch.compiler.disable
+def call(function):
+    function()
+
+
+# --- memory: peaks in units of one buffer
+
+
+def three_to_two(batch_size):
+    """Eager holds x, sin(x) and the result at once: 3 buffers; fused: x and the result. Ratio 1.5."""
+    return Network(lambda x: x.sin().cos()), (torch.randn(UNITS),)
+
+
+def four_to_two(batch_size):
+    """Eager holds x, sin(x), cos(x) and the result: 4 buffers; fused: 2. Ratio 2."""
+
+    def function(x):
+        y, z = x.sin(), x.cos()
+        return y * z
+
+    return Network(function), (torch.randn(UNITS),)
+
+
+class Tied(nn.Module):
+    """Two layers share 16 MiB of weights, which count once."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2048, 2048, bias=False)
+        self.second = nn.Linear(2048, 2048, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def tied(batch_size):
+    return Tied(), (torch.randn(batch_size, 2048),)
+
+
+# --- latency
+
+
+def sleeps(batch_size):
+    """40 ms eager, 20 ms compiled, asleep."""
+
+    def function(x):
+        nap(0.02 if torch.compiler.is_compiling() else 0.04)
+        return x + 1
+
+    return small(function)
+
+
+def spins(batch_size):
+    """40 ms eager, 20 ms compiled, on the CPU."""
+
+    def function(x):
+        spin(0.02 if torch.compiler.is_compiling() else 0.04)
+        return x + 1
+
+    return small(function)
+
+
+def itself(batch_size):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)), (torch.randn(64, 512),)
+
+
+# --- accuracy
+
+
+def scaled_when_compiled(factor, scale=1.0):
+    def function(x):
+        y = (x @ x) * scale
+        return y * factor if torch.compiler.is_compiling() else y
+
+    return small(function)
+
+
+def wrong(batch_size):
+    return scaled_when_compiled(1.01)
+
+
+def wrong_but_tiny(batch_size):
+    """Outputs of 1e-7, a third too large: an absolute tolerance would let them pass."""
+    return scaled_when_compiled(1.3, scale=1e-8)
+
+
+def nearly_right(batch_size):
+    return scaled_when_compiled(1 + 1e-6)
+
+
+def not_a_number(batch_size):
+    return scaled_when_compiled(float("nan"))
+
+
+def other_shape(batch_size):
+    return small(lambda x: x[:32] if torch.compiler.is_compiling() else x)
+
+
+def never_the_same(batch_size):
+    return small(lambda x: x + noise(x))
+
+
+@torch.compiler.disable
+def noise(x):
+    generator = torch.Generator()
+    generator.manual_seed(int.from_bytes(os.urandom(4), "little"))
+    return torch.randn(x.shape, generator=generator)
+
+
+def dropout(batch_size):
+    """Random, but the same for the same seed: no fault of anybody's."""
+    return small(lambda x: torch.nn.functional.dropout(x @ x, training=True))
+
+
+# --- what is captured
+
+
+def never_captured(batch_size):
+    module, inputs = itself(batch_size)
+    module.forward = torch.compiler.disable(module.forward)
+    return module, inputs
+
+
+def graph_break(batch_size):
+    def function(x):
+        y = x + 1
+        nap(0)
+        return y * 2
+
+    return small(function)
+
+
+# --- failures
+
+
+def when(compiled, function):
+    def step(x):
+        if torch.compiler.is_compiling() == compiled:
+            call(function)
+        return x + 1
+
+    return small(step)
+
+
+def segfault():
+    ctypes.string_at(0)
+
+
+def eat():
+    held = []
+    while True:
+        held.append(torch.ones(32 * 1024 * 1024))
+
+
+def fail():
+    raise RuntimeError("this model does not run")
+
+
+def kill_oneself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def eager_segfault(batch_size):
+    return when(False, segfault)
+
+
+def compiled_segfault(batch_size):
+    return when(True, segfault)
+
+
+def killed(batch_size):
+    return when(True, kill_oneself)
+
+
+def eager_eats_memory(batch_size):
+    return when(False, eat)
+
+
+def compiled_eats_memory(batch_size):
+    return when(True, eat)
+
+
+def eager_fails(batch_size):
+    return when(False, fail)
+
+
+def compiled_fails(batch_size):
+    return when(True, fail)
+
+
+def hangs(batch_size):
+    return when(True, lambda: time.sleep(3600))
+
+
+def no_load(batch_size):
+    raise RuntimeError("no such weights")
+
+
+def no_package(batch_size):
+    import a_package_that_is_not_there  # noqa: F401
+
+
+def no_network(batch_size):
+    import urllib.request
+
+    urllib.request.urlopen("http://127.0.0.1:9/weights")  # nothing listens on the discard port
+
+
+def disk_full(batch_size):
+    raise OSError(28, "No space left on device")
+
+
+def wrong_return(batch_size):
+    return nn.Identity()
+
+
+def leaves_a_process(batch_size):
+    """Starts a process in a session of its own and forgets it."""
+    code = "import time; time.sleep(3600)  # perfdash-truth-survivor"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    return itself(batch_size)
+
+
+def exits(batch_size):
+    return when(True, lambda: os._exit(0))

@@ -1,0 +1,151 @@
+"""perfdash against models whose answers are known, for real through the command."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from conftest import HERE, Ran, perfdash
+
+from perfdash.records import Status
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+STATUSES = {
+    "itself": Status.PASS,
+    "sleeps": Status.PASS,
+    "spins": Status.PASS,
+    "wrong": Status.FAIL_ACCURACY,
+    "wrong_but_tiny": Status.FAIL_ACCURACY,
+    "nearly_right": Status.PASS,
+    "not_a_number": Status.FAIL_ACCURACY,
+    "other_shape": Status.FAIL_ACCURACY,
+    "never_the_same": Status.EAGER_TWO_RUNS_DIFFER,
+    "dropout": Status.PASS,
+    "graph_break": Status.PASS,
+    "unchecked": Status.PASS_DUE_TO_SKIP,
+    "eager_segfault": Status.CRASH,
+    "compiled_segfault": Status.CRASH,
+    "killed": Status.CRASH,
+    "eager_eats_memory": Status.EAGER_OOM,
+    "compiled_eats_memory": Status.OOM,
+    "eager_fails": Status.EAGER_FAIL_TO_RUN,
+    "compiled_fails": Status.FAIL_TO_RUN,
+    "hangs": Status.TIMEOUT,
+    "no_load": Status.MODEL_FAIL_TO_LOAD,
+    "no_package": Status.MISSING_DEPENDENCY,
+    "no_network": Status.NEEDS_NETWORK,
+    "disk_full": Status.INFRA_ERROR,
+    "wrong_return": Status.MODEL_FAIL_TO_LOAD,
+    "exits": Status.CRASH,
+    "not_here": Status.SKIPPED,
+    "leaves_a_process": Status.PASS,
+    "after_all_that": Status.PASS,
+}
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory) -> Ran:
+    suite = HERE / "truth" / "failures.toml"
+    return perfdash(
+        "run", "--suite", str(suite), "--backend", "aot_eager", cwd=tmp_path_factory.mktemp("failures")
+    )
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory) -> Ran:
+    suite = HERE / "truth" / "memory.toml"
+    return perfdash("run", "--suite", str(suite), cwd=tmp_path_factory.mktemp("memory"))
+
+
+def test_every_case_has_one_row_and_its_own_status(failures):
+    assert failures.code == 0, failures.err
+    found = {name: result.status for name, result in failures.results.items()}
+    assert found == STATUSES
+    assert failures.info.state == "done"
+
+
+def test_a_crash_tells_signal_phase_and_what_was_measured_before(failures):
+    eager, compiled = failures.results["eager_segfault"], failures.results["compiled_segfault"]
+    assert (eager.error.type, eager.failed_phase) == ("SIGSEGV", "eager")
+    assert (compiled.error.type, compiled.failed_phase) == ("SIGSEGV", "compile")
+    assert compiled.eager_peak_bytes is not None
+    assert compiled.weights_bytes == 0
+
+
+def test_failures_keep_message_log_and_last_lines(failures):
+    result = failures.results["compiled_fails"]
+    assert "this model does not run" in result.error.message
+    assert any("this model does not run" in line for line in result.error.tail)
+    assert (failures.folder / "logs" / result.error.log).is_file()
+
+
+def test_nothing_that_a_model_starts_is_left(failures):
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "perfdash-truth-survivor" not in listing
+    assert "perfdash.worker" not in listing
+
+
+@pytest.mark.parametrize("name", ["sleeps", "spins"])
+def test_known_latency_ratio(failures, name):
+    result = failures.results[name]
+    # The compiled call has some 0.05 ms of dynamo's own beside the 20 ms.
+    assert result.speedup.value == pytest.approx(2.0, rel=0.01)
+    assert result.speedup.ci_low <= 2.0 * 1.005
+    assert result.speedup.ci_high >= 2.0 * 0.99
+    assert result.speedup.verdict == "faster"
+    assert result.eager_ms.median == pytest.approx(40, rel=0.02)
+    assert result.conditions["clean_fraction"] > 0.5
+
+
+def test_capture_is_told(failures):
+    assert failures.results["itself"].capture["graphs"] == 1
+    assert failures.results["graph_break"].capture["graph_breaks"] >= 1
+    assert failures.results["graph_break"].capture["break_reasons"]
+
+
+def test_detail_of_a_wrong_result(failures):
+    wrong = failures.results["wrong"].accuracy
+    assert wrong["metric"] == "rmse_to_float64"
+    assert wrong["value"] > wrong["tolerance"]
+    assert failures.results["not_a_number"].accuracy["metric"] == "not_finite"
+    assert failures.results["other_shape"].accuracy["metric"] == "structure"
+
+
+def test_null_and_spread_are_recorded(failures):
+    noise = failures.info.noise
+    assert len(noise["null"]["start"]) == len(noise["null"]["end"]) == 3
+    assert noise["null"]["worst"] < 0.2
+    assert noise["between_processes"]["df"] == 6
+    assert failures.results["itself"].speedup.basis == "processes"
+    assert failures.results["after_all_that"].speedup.basis == "pooled"
+
+
+@pytest.mark.parametrize(
+    ("name", "eager", "fused"), [("three_to_two", 3 * 64, 2 * 64), ("four_to_two", 4 * 64, 2 * 64)]
+)
+def test_peak_memory_within_three_percent(memory, name, eager, fused):
+    result = memory.results[name]
+    assert result.status is Status.PASS, result
+    assert result.eager_peak_bytes == pytest.approx(eager * 2**20, rel=0.03)
+    assert result.backend_peak_bytes == pytest.approx(fused * 2**20, rel=0.03)
+    assert result.compression_ratio == pytest.approx(eager / fused, rel=0.03)
+
+
+def test_tied_weights_count_once(memory):
+    assert memory.results["tied"].weights_bytes == 2048 * 2048 * 4
+
+
+def test_nothing_captured_is_not_a_plain_pass(memory):
+    result = memory.results["never_captured"]
+    assert result.capture["graphs"] == 0
+    assert any("nothing was captured" in note for note in result.notes)
+    assert "pass (nothing captured)" in memory.out
+
+
+def test_the_dynamo_csvs_are_there(memory):
+    names = sorted(path.name for path in (memory.folder / "csv").iterdir())
+    assert names == [
+        "inductor_truth-memory_float32_inference_cpu_accuracy.csv",
+        "inductor_truth-memory_float32_inference_cpu_performance.csv",
+    ]

@@ -1,0 +1,77 @@
+import pytest
+import torch
+
+from perfdash.worker.accuracy import compare, two_runs_differ
+
+
+def judge_case(error, scale=1.0, tolerance=1e-3):
+    torch.manual_seed(0)
+    judge = torch.randn(1000, dtype=torch.float64) * scale
+    eager = (judge * (1 + 1e-7 * torch.randn(1000, dtype=torch.float64))).float()
+    compiled = (judge * (1 + error * torch.randn(1000, dtype=torch.float64))).float()
+    return compare(eager, compiled, judge, tolerance=tolerance, factor=2.0)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 1e4])
+def test_the_same_relative_error_has_the_same_verdict_at_every_scale(scale):
+    assert judge_case(1e-6, scale)["status"] == "pass"
+    assert judge_case(1e-1, scale)["status"] == "fail"
+
+
+def test_as_far_from_the_judge_as_eager_passes():
+    judge = torch.linspace(1, 2, 100, dtype=torch.float64)
+    eager, compiled = (judge * 1.01).float(), (judge * 0.985).float()
+    verdict = compare(eager, compiled, judge, tolerance=1e-3, factor=2.0)
+    assert (verdict["status"], verdict["metric"]) == ("pass", "rmse_to_float64")
+    assert compare(eager, compiled, judge, tolerance=1e-3, factor=1.0)["status"] == "fail"
+
+
+def test_structure_dtype_and_keys_must_agree():
+    x = torch.ones(2)
+    for other in ((x, x), [x], {"a": x}, x.double(), torch.ones(3), (x, None)):
+        assert compare((x,), other, None, tolerance=1e-3, factor=2)["metric"] == "structure"
+    assert compare({"a": x}, {"a": x.clone()}, None, tolerance=1e-3, factor=2)["status"] == "pass"
+
+
+def test_nan_equals_nan_only_in_the_same_places():
+    nan = float("nan")
+    a, b = torch.tensor([1.0, nan]), torch.tensor([nan, 1.0])
+    assert compare(a, a.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert "NaN" in compare(a, a.clone(), None, tolerance=1e-3, factor=2)["detail"]
+    assert compare(a, b, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    inf = torch.tensor([float("inf"), -float("inf")])
+    assert compare(inf, inf.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert compare(inf, -inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
+
+
+def test_without_a_judge_by_cosine():
+    x = torch.linspace(1, 2, 100)
+    assert compare(x, x * 1.05, None, tolerance=1e-3, factor=2)["metric"] == "cosine"
+    assert compare(x, -x, None, tolerance=1e-3, factor=2)["status"] == "fail"
+
+
+def test_integers_must_be_equal():
+    x = torch.arange(5)
+    assert compare(x, x.clone(), None, tolerance=1, factor=2)["status"] == "pass"
+    assert compare(x, x + 1, None, tolerance=1, factor=2)["status"] == "fail"
+
+
+def test_one_wrong_leaf_among_right_ones_fails():
+    x = torch.ones(10)
+    verdict = compare([x, x, x], [x, x * 2, x], [x.double()] * 3, tolerance=1e-3, factor=2)
+    assert verdict["status"] == "fail"
+    assert "out[1]" in verdict["detail"]
+
+
+def test_zero_outputs():
+    zero = torch.zeros(10)
+    assert compare(zero, zero.clone(), zero.double(), tolerance=1e-3, factor=2)["status"] == "pass"
+    assert compare(zero, zero + 1e-3, zero.double(), tolerance=1e-3, factor=2)["status"] == "fail"
+
+
+def test_two_runs():
+    x = torch.randn(100)
+    assert two_runs_differ((x,), (x.clone(),)) is None
+    assert two_runs_differ((x,), (x * (1 + 1e-7),)) is None
+    assert "differs" in two_runs_differ((x,), (x + 0.1,))
+    assert "structure" in two_runs_differ((x,), [x])

@@ -1,0 +1,53 @@
+import errno
+
+import pytest
+
+from perfdash.records import Status
+from perfdash.worker.failures import Unmeasurable, classify
+
+
+class LocalEntryNotFoundError(FileNotFoundError):
+    pass
+
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+
+def chained(outer, inner):
+    try:
+        try:
+            raise inner
+        except Exception as error:
+            raise outer from error
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("phase", "error", "status"),
+    [
+        ("load", RuntimeError("Unknown model (x)"), Status.MODEL_FAIL_TO_LOAD),
+        ("load", ModuleNotFoundError("no timm"), Status.MISSING_DEPENDENCY),
+        ("load", LocalEntryNotFoundError("offline"), Status.NEEDS_NETWORK),
+        ("load", chained(OSError("cannot load weights"), ConnectionError("refused")), Status.NEEDS_NETWORK),
+        ("load", MemoryError(), Status.EAGER_OOM),
+        ("eager", RuntimeError("shape mismatch"), Status.EAGER_FAIL_TO_RUN),
+        ("eager", OutOfMemoryError("CUDA out of memory"), Status.EAGER_OOM),
+        ("compile", RuntimeError("lowering failed"), Status.FAIL_TO_RUN),
+        ("compile", chained(RuntimeError("backend failed"), OutOfMemoryError("CUDA")), Status.OOM),
+        ("memory", RuntimeError("DefaultCPUAllocator: can't allocate memory"), Status.OOM),
+        ("compile", OSError(errno.ENOSPC, "No space left on device"), Status.INFRA_ERROR),
+        (
+            "compile",
+            chained(
+                RuntimeError("C++ compile error"), RuntimeError("Killed signal terminated program cc1plus")
+            ),
+            Status.INFRA_ERROR,
+        ),
+        ("load", Unmeasurable(Status.INFRA_ERROR, "no CUDA"), Status.INFRA_ERROR),
+        ("compile", ConnectionError("the model's own"), Status.FAIL_TO_RUN),
+    ],
+)
+def test_statuses(phase, error, status):
+    assert classify(phase, error) is status

@@ -1,0 +1,95 @@
+"""The sampling loop against a device that plays a script instead of a clock."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdash.records import Sampling
+from perfdash.worker.device import Cpu, Sample
+from perfdash.worker.latency import half_width, is_clean, sample_pairs, warm_up
+
+
+class Script:
+    """A device whose calls last what the callable says, in nanoseconds."""
+
+    l2_flush = False
+
+    def __init__(self):
+        self.log = []
+
+    def time(self, call, repeats):
+        wall = sum(call() for _ in range(repeats))
+        self.log.append(repeats)
+        return Sample(wall, wall)
+
+
+def test_clean_is_about_the_machine_not_the_model():
+    assert is_clean(Sample(1000, 995))
+    assert not is_clean(Sample(1000, 900, involuntary=1))
+    assert not is_clean(Sample(1000, 900))
+    assert is_clean(Sample(1000, 10, voluntary=1)), "the model slept"
+    assert not is_clean(Sample(1000, 10, voluntary=1, involuntary=1))
+    assert is_clean(Sample(1000, None))
+
+
+def test_warm_up_goes_on_while_times_fall():
+    times = iter([100, 90, 80, 70, 60, 50, *[50] * 100])
+    device = Script()
+    assert warm_up(lambda: next(times), device) == 50
+    assert len(device.log) == 11
+
+
+def test_short_calls_are_batched_to_a_millisecond():
+    found = sample_pairs(
+        lambda: 100_000, lambda: 30_000, Script(), Sampling(min_pairs=10, min_s=0, max_pairs=20), 0
+    )
+    assert found["repeats"] == {"eager": 10, "backend": 34}
+    assert found["eager_ns"][0] == 100_000
+    assert found["backend_ns"][0] == 30_000
+    assert found["stopped"] == "precision"
+    assert len(found["clean"]) == 10
+
+
+def test_the_order_within_pairs_is_random_and_seeded():
+    order = []
+
+    def side(name):
+        def call():
+            order.append(name)
+            return 2_000_000
+
+        return call
+
+    def run():
+        order.clear()
+        sample_pairs(side("a"), side("b"), Script(), Sampling(min_pairs=40, min_s=0, max_pairs=40), 7)
+        return order[-80:]
+
+    first = run()
+    firsts = first[0::2]
+    assert 8 < firsts.count("a") < 32
+    assert all({one, two} == {"a", "b"} for one, two in zip(first[0::2], first[1::2], strict=True))
+    assert run() == first
+
+
+@given(st.lists(st.floats(-1, 1), min_size=6, max_size=300))
+def test_half_width_is_finite_and_within_the_range(ratios):
+    assert 0 <= half_width(ratios) <= (max(ratios) - min(ratios)) / 2
+
+
+def test_half_width_of_few_is_infinite():
+    assert half_width([0.0] * 5) == math.inf
+
+
+def test_cpu_samples_tell_cpu_time_and_waiting():
+    import time
+
+    busy = Cpu(threads=1).time(lambda: sum(range(200_000)), 1)
+    assert busy.cpu_ns is not None
+    assert busy.cpu_ns > 0
+    asleep = Cpu(threads=1).time(lambda: time.sleep(0.01), 1)
+    assert asleep.voluntary >= 1
+    assert asleep.wall_ns > 9e6
+    assert asleep.cpu_ns < 5e6
+    assert Cpu(threads=2).time(lambda: None, 1).cpu_ns is None
