@@ -123,7 +123,7 @@ def test_freezing_has_its_own_tolerance():
         (('loader = "timm"', ""), ["key 'loader'", "required"]),
         (('name = "b_large"', 'name = "a_small"'), ["listed twice: a_small"]),
         (("[defaults]", "[default]"), ["unknown key 'default'", "near: defaults"]),
-        (("tolerance = 0.5", "tolerance = = 0.5"), ["not valid TOML", "line 13"]),
+        (("tolerance = 0.5", "tolerance = = 0.5"), ["not valid TOML", "line 14"]),
         (('devices = ["cuda"]', 'devices = ["gpu"]'), ["devices", "b_large"]),
     ],
 )
@@ -139,7 +139,7 @@ def test_unknown_names_come_with_near_ones(write):
     with pytest.raises(UsageError, match="near: timm"):
         load_suite("tim")
     with pytest.raises(UsageError, match=r"matches no model.*near: mobilenetv3_large_100"):
-        select(load_suite("timm"), Selection(models=("mobilenetv3_larg*",)))
+        select(load_suite("timm"), Selection(models=("mobilenetv3_largee*",)))
     with pytest.raises(UsageError, match="cannot be read"):
         load_suite("/nowhere/suite.toml")
 

@@ -59,7 +59,9 @@ def run(
     ] = None,
     processes: Annotated[
         int | None,
-        typer.Option(help="Sample every case in this many processes.  [default: 1, and 3 for the first few]"),
+        typer.Option(
+            help="Sample every case in this many processes.  [default: 1, and several for the first few]"
+        ),
     ] = None,
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the worker. Repeatable.")] = None,
     inductor_config: Annotated[

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,8 @@ def _status(outcome: Outcome) -> tuple[Status, str | None, tuple[str, str] | Non
         return Status(failed["status"]), failed["phase"], (failed["type"], failed["message"])
     if outcome.timed_out:
         return Status.TIMEOUT, where, ("Timeout", f"not done in time; ended in phase {where}")
+    if outcome.status is None:
+        return Status.INFRA_ERROR, where, ("WorkerLost", f"the fork parent ended, in phase {where}")
     number = _signal(outcome)
     if number is not None:
         name = signal.Signals(number).name if number in signal.Signals.__members__.values() else str(number)
@@ -141,17 +144,16 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], pooled: Spread, a
         _pairs(event, "ns", fraction >= 0.5) for event, fraction in zip(events, clean_fractions, strict=True)
     ]
     found = estimate(processes, pooled)
-    low, high = found.ci_low, found.ci_high
     if min(clean_fractions) < 0.5:
         result.notes.append(
             f"only {min(clean_fractions):.0%} of the pairs had the core for themselves: all pairs are used"
         )
-        low, high = _cross_check(result, events, pooled, found)
+        found = _cross_check(result, events, pooled, found)
     result.speedup = Speedup(
         round(found.value, 6),
-        round(low, 6),
-        round(high, 6),
-        verdict(low, high, found.basis),
+        round(found.ci_low, 6),
+        round(found.ci_high, 6),
+        verdict(found),
         found.basis,
     )
     result.eager_ms = _measurement([p.eager for p in processes])
@@ -189,16 +191,20 @@ def _pairs(event: dict[str, Any], clock: str, clean_only: bool) -> Pairs:
 
 def _cross_check(
     result: Result, events: Sequence[dict[str, Any]], pooled: Spread, found: Estimate
-) -> tuple[float, float]:
-    """The interval, widened to take in the ratio of CPU times where that disagrees."""
+) -> Estimate:
+    """The estimate, its intervals widened to take in the ratio of CPU times where that disagrees."""
     if any(value is None for event in events for value in event["eager_cpu_ns"]):
-        return found.ci_low, found.ci_high
-    by_cpu = estimate([_pairs(event, "cpu_ns", False) for event in events], pooled)
-    if not found.ci_low <= by_cpu.value <= found.ci_high:
-        result.notes.append(
-            f"the ratio of CPU times, {by_cpu.value:.3f}, disagrees: the interval takes it in"
-        )
-    return min(found.ci_low, by_cpu.value), max(found.ci_high, by_cpu.value)
+        return found
+    by_cpu = estimate([_pairs(event, "cpu_ns", False) for event in events], pooled).value
+    if not found.ci_low <= by_cpu <= found.ci_high:
+        result.notes.append(f"the ratio of CPU times, {by_cpu:.3f}, disagrees: the interval takes it in")
+    return replace(
+        found,
+        ci_low=min(found.ci_low, by_cpu),
+        ci_high=max(found.ci_high, by_cpu),
+        sure_low=min(found.sure_low, by_cpu),
+        sure_high=max(found.sure_high, by_cpu),
+    )
 
 
 def _measurement(processes: Sequence[Any]) -> Measurement:

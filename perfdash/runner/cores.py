@@ -14,8 +14,8 @@ def parse_cores(text: str) -> tuple[int, ...]:
     cores: list[int] = []
     try:
         for part in text.split(","):
-            low, _, high = part.partition("-")
-            cores.extend(range(int(low), int(high or low) + 1))
+            low, dash, high = part.partition("-")
+            cores.extend(range(int(low), int(high if dash else low) + 1))
     except ValueError:
         raise UsageError(f"--cores {text!r}: give cores like 0-3,8") from None
     if not cores or len(set(cores)) != len(cores):

@@ -19,6 +19,7 @@ _RELEVANT = re.compile(
     r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_|PERFDASH_)"
 )
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET_PAIR = re.compile(rf"^(.*?(?:{_SECRET.pattern})[^=]*)=.*$", re.IGNORECASE | re.DOTALL)
 _JEMALLOC = ("libjemalloc.so.2", "libjemalloc.so")
 _TCMALLOC = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so", "libtcmalloc.so")
 
@@ -71,11 +72,7 @@ def relevant_variables(variables: dict[str, str]) -> dict[str, str]:
 
 def mask_secrets(arguments: list[str]) -> list[str]:
     """A command line with the value of every KEY=VALUE masked whose key is named like a secret."""
-    return [
-        f"{key}=***" if "=" in word and _SECRET.search(key) else word
-        for word in arguments
-        for key in [word.partition("=")[0]]
-    ]
+    return [_SECRET_PAIR.sub(r"\1=***", word) for word in arguments]
 
 
 def compiler() -> str | None:

@@ -26,7 +26,6 @@ from perfdash.runner.launcher import ForkParent, Launch, Outcome
 from perfdash.stats.intervals import Spread
 from perfdash.worker import null_model, registry
 
-REPLICATED_PROCESSES = 3
 NULL_PROCESSES = 3
 _NULL_SAMPLING = Sampling(precision=0.003, min_pairs=50, min_s=0.5, budget_s=3.0)
 
@@ -39,7 +38,7 @@ class Options:
     cores: tuple[int, ...]
     threads: int
     allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
-    processes: int | None = None  # None: one, and three for the first few cases
+    processes: int | None = None  # None: one, and several for the first few cases
     weights: str = "random"
     compile_mode: str | None = None
     inductor_config: dict[str, Any] = field(default_factory=dict)
@@ -59,9 +58,9 @@ class Watcher(Protocol):
     def case_done(self, number: int, total: int, result: Result) -> None: ...
 
 
-def replicated_cases(count: int) -> int:
-    """How many cases of a run are measured in several processes, to know the spread between them."""
-    return 1 if count <= 4 else 2 if count <= 20 else 3
+def replication(cases: int) -> tuple[int, int]:
+    """(how many cases of a run are replicated, in how many processes each), to know the spread."""
+    return (1, 5) if cases == 1 else (2, 3) if cases <= 20 else (4, 3)
 
 
 class Session:
@@ -187,8 +186,8 @@ class Session:
         """The sampling again in processes started anew: a fork would share its parent's addresses."""
         count = self.options.processes
         if count is None:
-            wanted = replicated_cases(len(self.planned))
-            count = REPLICATED_PROCESSES if len(self._replicated) < wanted else 1
+            wanted, processes = replication(len(self.planned))
+            count = processes if len(self._replicated) < wanted else 1
         outcomes = []
         for number in range(1, count):
             self.watcher.phase(f"replica {number}/{count - 1}")

@@ -19,6 +19,7 @@ from scipy import stats
 from perfdash.stats.intervals import CONFIDENCE, Array, Spread, log_ratio, log_ratio_deviation
 
 MARGIN = 0.02
+SURE = 0.98  # level of the interval that a verdict faster or slower needs
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,16 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio with its 95 % interval; basis as in records.Speedup; own is this case's own spread."""
+    """A ratio with its 95 % interval, and the wider 98 % one on which a verdict rests.
+
+    basis as in records.Speedup; own is this case's own spread between processes.
+    """
 
     value: float
     ci_low: float
     ci_high: float
+    sure_low: float
+    sure_high: float
     basis: str
     own: Spread
 
@@ -58,29 +64,42 @@ def estimate(processes: Sequence[Pairs], pooled: Spread, *, seed: int = 0) -> Es
     spread = pooled.plus(own.variance, own.df)
     centre = float(np.mean(ratios))
     if spread.df == 0:
-        reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * math.sqrt(within)
-        basis = "within"
+        deviation, basis = math.sqrt(within), "within"
     else:
         # A spread seen smaller than what sampling alone makes is luck: never go below that.
-        variance = max(spread.variance, within) / count
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, spread.df)) * math.sqrt(variance)
+        deviation = math.sqrt(max(spread.variance, within) / count)
         basis = "processes" if own.df else "pooled"
+    reach = min(_quantile(CONFIDENCE, spread.df) * deviation, 700.0)
+    sure = min(_quantile(SURE, spread.df) * deviation, 700.0)
     return Estimate(
-        math.exp(centre), math.exp(centre - reach), math.exp(min(centre + reach, 700.0)), basis, own
+        value=math.exp(centre),
+        ci_low=math.exp(centre - reach),
+        ci_high=math.exp(centre + reach),
+        sure_low=math.exp(centre - sure),
+        sure_high=math.exp(centre + sure),
+        basis=basis,
+        own=own,
     )
 
 
-def verdict(ci_low: float, ci_high: float, basis: str, margin: float = MARGIN) -> str:
-    """faster, slower, equivalent or inconclusive, from a 95 % interval of the speedup.
+def _quantile(level: float, df: int) -> float:
+    """Two-sided quantile of Student's t, of the normal distribution where df is 0."""
+    distribution = stats.t(df) if df else stats.norm()
+    return float(distribution.ppf((1 + level) / 2))
 
-    Equivalent: the whole interval lies within 1 / (1 + margin) .. 1 + margin (two one-sided tests,
-    Schuirmann 1987, at 2.5 %). Faster and slower: it lies beyond 1. An interval that does not cover
-    the spread between processes (basis `within`) supports no verdict.
+
+def verdict(found: Estimate, margin: float = MARGIN) -> str:
+    """faster, slower, equivalent or inconclusive.
+
+    Equivalent: the whole 95 % interval lies within 1 / (1 + margin) .. 1 + margin (two one-sided
+    tests, Schuirmann 1987, at 2.5 %). Faster and slower: the 98 % interval lies beyond 1, so that a
+    model against itself is called so in at most 2 of 100. An interval that does not cover the spread
+    between processes (basis `within`) supports no verdict.
     """
-    if basis == "within":
+    if found.basis == "within":
         return "inconclusive"
-    if 1 / (1 + margin) <= ci_low and ci_high <= 1 + margin:
+    if 1 / (1 + margin) <= found.ci_low and found.ci_high <= 1 + margin:
         return "equivalent"
-    if ci_low > 1:
+    if found.sure_low > 1:
         return "faster"
-    return "slower" if ci_high < 1 else "inconclusive"
+    return "slower" if found.sure_high < 1 else "inconclusive"

@@ -122,6 +122,13 @@ class _Case:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.job.seed)
 
+    @contextlib.contextmanager
+    def thread_context(self) -> Iterator[None]:
+        """What torch keeps per thread: the number of threads, gradients, autocast."""
+        self.use_threads()
+        with self.scenario.context(self.job):
+            yield
+
     def use_threads(self) -> None:
         torch.set_num_threads(self.job.case.threads)
 
@@ -144,7 +151,7 @@ class _Case:
     def side_memory(self, step: Callable[[], Any]) -> dict[str, int]:
         if isinstance(self.device, device.Cuda):
             return memory.cuda_peak(self.device, step)
-        return memory.transient_bytes(step)
+        return memory.transient_bytes(step, self.thread_context)
 
     def compile(self) -> None:
         self.use_threads()

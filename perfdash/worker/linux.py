@@ -60,13 +60,17 @@ def malloc_steady() -> None:
         _libc.mallopt(_M_TOP_PAD, 256 << 20)
 
 
-def malloc_defaults() -> None:
-    """glibc's initial thresholds (128 KiB), without their later adjustment by what was freed."""
+def malloc_exact() -> None:
+    """Every block of 32 KiB or more is mapped for itself and given back when it is freed.
+
+    glibc's own default of 128 KiB moves with what is freed; here it stays, so that what is resident
+    is what is in use.
+    """
     if has_mallopt():
         _libc.mallopt(_M_MMAP_MAX, 65536)
-        _libc.mallopt(_M_MMAP_THRESHOLD, 128 << 10)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 10)
         _libc.mallopt(_M_TRIM_THRESHOLD, 128 << 10)
-        _libc.mallopt(_M_TOP_PAD, 128 << 10)
+        _libc.mallopt(_M_TOP_PAD, 0)
 
 
 def malloc_trim() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Any, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, ContextManager, Iterable
 
 import torch
 
@@ -64,25 +65,34 @@ def owned_since(before: dict[int, int]) -> int:
     return sum(size for address, size in live_storages().items() if address not in before)
 
 
-def transient_bytes(step: Callable[[], Any]) -> dict[str, int]:
-    """Bytes that a steady call needs beyond what is held, under the default allocator.
+def transient_bytes(step: Callable[[], Any], context: Callable[[], ContextManager[None]]) -> dict[str, int]:
+    """Bytes that a steady call needs beyond what is held.
 
     One warm-up call, garbage collection, every free page given back, the high-water mark reset;
-    then calls (two, or one where it takes over 2 s): VmHWM - VmRSS.
+    then calls (two, or one where it takes over 2 s): VmHWM - VmRSS. They run in a thread of their
+    own, within `context` (what torch keeps per thread): a new thread has a heap of its own, while
+    the free chunks of the main one, different in every process, hid or added up to a third.
     """
-    linux.malloc_defaults()
+    linux.malloc_exact()
     linux.huge_pages(False)
-    start = time.monotonic()
-    step()
-    calls = 1 if time.monotonic() - start > 2 else 2
-    gc.collect()
-    linux.malloc_trim()
-    linux.reset_high_water_mark()
-    before = linux.memory_status()
-    for _ in range(calls):
-        step()
-    after = linux.memory_status()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        figures = thread.submit(_transient, step, context).result()
     linux.huge_pages(True)
+    return figures
+
+
+def _transient(step: Callable[[], Any], context: Callable[[], ContextManager[None]]) -> dict[str, int]:
+    with context():
+        start = time.monotonic()
+        step()
+        calls = 1 if time.monotonic() - start > 2 else 2
+        gc.collect()
+        linux.malloc_trim()
+        linux.reset_high_water_mark()
+        before = linux.memory_status()
+        for _ in range(calls):
+            step()
+        after = linux.memory_status()
     return {
         "transient_bytes": max(0, after["VmHWM"] - before["VmRSS"]),
         "high_water_bytes": after["VmHWM"],

@@ -1,0 +1,141 @@
+"""The command as a user types it: what it prints, its exit codes, wrong input."""
+
+import json
+import os
+
+import pytest
+
+
+def test_list(command):
+    ran = command("list")
+    assert ran.code == 0
+    assert "timm" in ran.out
+    ran = command("list", "timm")
+    assert "mobilenetv3_large_100" in ran.out
+    (suite,) = json.loads(command("list", "timm", "--json").out)
+    assert {"name", "batch_size", "quick", "skip"} == set(suite["models"][0])
+
+
+def test_config_shows_origins(command, tmp_path):
+    (tmp_path / "perfdash.toml").write_text("[run]\nthreads = 2\n")
+    values = json.loads(
+        command("config", "--json", env={"PERFDASH_DEVICE": "cuda", "PERFDASH_ENV": "HF_TOKEN=s3cret"}).out
+    )
+    assert values["threads"] == {"value": 2, "origin": "perfdash.toml [run] threads"}
+    assert values["device"] == {"value": "cuda", "origin": "PERFDASH_DEVICE"}
+    assert values["env"]["value"] == {"HF_TOKEN": "***"}
+
+
+def test_doctor(command):
+    ran = command("doctor")
+    assert ran.code == 0, ran.err
+    assert "torchvision" in ran.out
+    ran = command("doctor", "--python", "/bin/false")
+    assert ran.code == 3
+
+
+def test_version(command):
+    assert command("--version").out.startswith("perfdash 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run"], 2, ["--suite NAME", "--model file.py:function"]),
+        (["run", "--suite", "tim"], 2, ["'tim'", "near: timm"]),
+        (["run", "--suite", "nowhere.toml"], 2, ["nowhere.toml", "No such file"]),
+        (["run", "--suite", "timm", "--models", "mobilnet"], 2, ["matches no model", "near: mobile"]),
+        (["run", "--suite", "timm", "--backend", "inductr"], 2, ["--backend", "'inductr'", "inductor"]),
+        (["run", "--suite", "timm", "--dtype", "float8"], 2, ["--dtype", "'float8'"]),
+        (["run", "--suite", "timm", "--device", "tpu"], 2, ["--device", "'tpu'"]),
+        (["run", "--suite", "timm", "--threads", "4096"], 2, ["--threads 4096", "cores"]),
+        (["run", "--suite", "timm", "--threads", "one"], 2, ["--threads", "integer"]),
+        (["run", "--suite", "timm", "--cores", "9999"], 2, ["9999"]),
+        (["run", "--suite", "timm", "--out", "/proc/nowhere"], 2, ["--out /proc/nowhere"]),
+        (["run", "--suite", "timm", "--python", "/nowhere"], 3, ["/nowhere", "--python"]),
+        (["run", "--suite", "timm", "--sweet"], 2, ["--sweet"]),
+        (["run", "--model", "nowhere.py:f"], 2, ["nowhere.py"]),
+        (["show"], 2, ["no run 'last'"]),
+        (["list", "tim"], 2, ["near: timm"]),
+        (["dance"], 2, ["dance"]),
+    ],
+)
+def test_wrong_input_is_one_clear_message(command, arguments, code, words):
+    ran = command(*arguments)
+    assert ran.code == code, ran.err
+    for word in words:
+        assert word in ran.err
+    assert "Traceback" not in ran.err
+    assert not ran.out or arguments[0] != "run" or "Saved" not in ran.out
+
+
+def test_device_and_options_that_this_torch_has_not(command):
+    import torch
+
+    if not torch.cuda.is_available():
+        ran = command("run", "--suite", "timm", "--models", "lcnet_050", "--device", "cuda")
+        assert (ran.code, "sees no GPU" in ran.err) == (2, True)
+    ran = command("run", "--suite", "timm", "--models", "lcnet_050", "--inductor-config", "freezng=1")
+    assert (ran.code, "no configuration key 'freezng'" in ran.err) == (2, True)
+    ran = command("run", "--suite", "timm", "--models", "lcnet_050", "--compile-mode", "fastest")
+    assert (ran.code, "no mode 'fastest'" in ran.err) == (2, True)
+
+
+def test_debug_shows_the_traceback(command):
+    assert "Traceback" in command("--debug", "run", "--suite", "tim").err
+
+
+MODEL = """
+import torch
+
+def linear(batch_size):
+    return torch.nn.Linear(64, 64), (torch.randn(batch_size, 64),)
+
+def keyword(batch_size):
+    class Two(torch.nn.Module):
+        def forward(self, a, b):
+            return {"sum": a + b, "product": a * b}
+    return Two(), {"a": torch.ones(batch_size), "b": torch.ones(batch_size)}
+
+def broken(batch_size):
+    raise RuntimeError("a line\\nand another")
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own(command, tmp_path):
+    (tmp_path / "mine.py").write_text(MODEL)
+    ran = command(
+        "run", "--model", "mine.py:linear", "--model", "mine.py:keyword", "--backend", "aot_eager",
+        "--batch-size", "4", "--env", "HF_TOKEN=s3cret", "--env", "OMP_PROC_BIND=false",
+        "--fail-on", "accuracy,failure",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert set(ran.results) == {"mine.linear", "mine.keyword"}
+    for result in ran.results.values():
+        assert result.status.value == "pass"
+        assert result.case.batch_size == 4
+        assert result.conditions["core"] == [max(os.sched_getaffinity(0))]
+        assert result.eager_ms.n == len(result.eager_ms.samples) > 20
+        assert result.conditions["processes"] == (3 if result.case.model == "mine.linear" else 1)
+    assert "Saved in runs" in ran.out
+    assert not any("s3cret" in path.read_text() for path in ran.folder.rglob("*") if path.is_file())
+    info = ran.info
+    assert info.state == "done"
+    assert info.environment["worker"]["torch_git_version"]
+    assert info.configuration["env"]["HF_TOKEN"] == "***"
+
+    for arguments in (["show"], ["show", "last", "--phases"], ["show", ran.folder.name, "--model", "*key*"]):
+        shown = command(*arguments)
+        assert shown.code == 0
+        assert "mine.keyword" in shown.out
+    assert command("show", "last", "--model", "nothing").code == 2
+
+
+@pytest.mark.slow
+def test_gates(command, tmp_path):
+    (tmp_path / "mine.py").write_text(MODEL)
+    ran = command("run", "--model", "mine.py:broken", "--backend", "eager", "--fail-on", "failure")
+    assert ran.code == 1
+    assert "--fail-on failure: 1 of 1: mine.broken" in ran.err
+    assert ran.results["mine.broken"].error.message == "a line\nand another"

@@ -1,0 +1,194 @@
+"""Statuses and figures from events, without a worker."""
+
+import signal
+
+import pytest
+
+from perfdash.cases import Planned
+from perfdash.records import Case, Status
+from perfdash.runner.assemble import assemble, skipped
+from perfdash.runner.launcher import Outcome
+from perfdash.stats.intervals import Spread
+
+PLANNED = Planned(
+    case=Case("s", "m"),
+    loader="python",
+    target="f.py:f",
+    inputs={},
+    tolerance=1e-3,
+    factor=2,
+    cosine=False,
+    check_accuracy=True,
+    env={},
+    timeout_s=60,
+    memory_limit_bytes=None,
+    skip_reason="not here",
+)
+MB = 1 << 20
+
+
+def latency(eager=10.0, backend=5.0, clean=1.0, pairs=40, cpu_ratio=None):
+    eager_ns = [eager * 1e6 * (1 + 0.001 * (k % 7)) for k in range(pairs)]
+    backend_ns = [backend * 1e6 * (1 + 0.001 * (k % 5)) for k in range(pairs)]
+    return {
+        "event": "latency",
+        "eager_ns": eager_ns,
+        "backend_ns": backend_ns,
+        "eager_cpu_ns": [v if cpu_ratio is None else v * cpu_ratio for v in eager_ns],
+        "backend_cpu_ns": backend_ns,
+        "clean": [k < clean * pairs for k in range(pairs)],
+        "stopped": "precision",
+        "repeats": {"eager": 1, "backend": 1},
+        "involuntary_switches": 3,
+        "minor_faults_per_call": {"eager": 0.0, "backend": 0.0},
+        "cpu_pressure": 0.0,
+        "l2_flush": False,
+        "probe_ms": [1.0, 1.0],
+        "load": 0.1,
+        "cores": [1],
+        "torch_threads": 1,
+    }
+
+
+def events(*, upto="done", accuracy="pass", graphs=1, **sampling):
+    capture = {"graphs": graphs, "graph_breaks": 0}
+    compiled = {
+        "compilation_s": 2.0,
+        "compilation_cpu_s": 1.9,
+        "first_call_s": 2.1,
+        "compile_peak_bytes": 500 * MB,
+        "compile_held_bytes": 40 * MB,
+        "capture": capture,
+    }
+    script = [
+        {"event": "phase", "name": "load"},
+        {"event": "loaded", "weights_bytes": 8 * MB, "held_bytes": 10 * MB, "parameters": 7},
+        {"event": "phase_end", "name": "load", "seconds": 0.5},
+        {"event": "phase", "name": "eager"},
+        {"event": "eager", "differ": None, "memory": {"transient_bytes": 20 * MB, "high_water_bytes": 1}},
+        {"event": "phase", "name": "compile"},
+        {"event": "compiled", **compiled},
+        {"event": "phase", "name": "memory"},
+        {"event": "memory", "constants_bytes": 5 * MB, "transient_bytes": 5 * MB, "high_water_bytes": 1},
+        {"event": "phase", "name": "accuracy"},
+        {"event": "accuracy", "status": accuracy, "detail": "d"},
+        {"event": "phase", "name": "latency"},
+        latency(**sampling),
+        {"event": "done"},
+    ]
+    names = [e["event"] if e["event"] != "phase" else f"phase {e['name']}" for e in script]
+    return script[: names.index(upto) + 1]
+
+
+def ended(phase, status, *, died=None, **flags):
+    """A process that ended in a phase, by itself or by the signal of its child."""
+    more = [{"event": "died", "phase": phase, "signal": died}] if died else []
+    return Outcome([*events(upto=f"phase {phase}"), *more], status=status, **flags)
+
+
+def run(*outcomes, pooled=None):
+    return assemble(
+        PLANNED, outcomes, pooled or Spread(), started="t", wall_s=9.0, allocator="steady", log="m.log"
+    )
+
+
+def test_everything_measured():
+    result, own = run(Outcome(events(), status=0))
+    assert result.status is Status.PASS
+    assert result.speedup.value == pytest.approx(2.0, rel=0.01)
+    assert result.speedup.verdict == "inconclusive", "one process and nothing pooled"
+    assert result.eager_peak_bytes == 30 * MB
+    assert result.backend_peak_bytes == 20 * MB
+    assert result.compression_ratio == 1.5
+    assert result.compilation_s == 2.0
+    assert result.phases_s == {"load": 0.5}
+    assert result.eager_ms.n == len(result.eager_ms.samples) == 40
+    assert own == Spread()
+
+
+def test_pooled_and_own_spread():
+    pooled = Spread(0.01**2, 4)
+    assert run(Outcome(events(), status=0), pooled=pooled)[0].speedup.basis == "pooled"
+    replicas = [Outcome(events(eager=eager), status=0) for eager in (10.0, 10.2, 9.9)]
+    result, own = run(*replicas)
+    assert result.speedup.basis == "processes"
+    assert own.df == 2
+    assert result.conditions["processes"] == 3
+    assert result.conditions["samples_per_process"] == [40, 40, 40]
+    assert result.speedup.ci_low < 2.0 < result.speedup.ci_high
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("pass", Status.PASS),
+        ("fail", Status.FAIL_ACCURACY),
+        ("skipped", Status.PASS_DUE_TO_SKIP),
+        ("eager_two_runs_differ", Status.EAGER_TWO_RUNS_DIFFER),
+    ],
+)
+def test_status_from_accuracy_keeps_the_numbers(word, status):
+    result, _ = run(Outcome(events(accuracy=word), status=0))
+    assert result.status is status
+    assert result.speedup is not None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "phase"),
+    [
+        (ended("compile", signal.SIGSEGV), Status.CRASH, "compile"),
+        (ended("eager", signal.SIGKILL), Status.CRASH, "eager"),
+        (ended("eager", signal.SIGKILL, oom_killed=True), Status.EAGER_OOM, "eager"),
+        (ended("memory", signal.SIGKILL, oom_killed=True), Status.OOM, "memory"),
+        (ended("latency", signal.SIGKILL, timed_out=True), Status.TIMEOUT, "latency"),
+        (ended("accuracy", 0), Status.CRASH, "accuracy"),
+        (Outcome([], status=0), Status.CRASH, "start"),
+        (ended("eager", None), Status.INFRA_ERROR, "eager"),
+        (
+            ended("eager", 0, died=11),
+            Status.CRASH,
+            "eager",
+        ),
+    ],
+)  # fmt: skip
+def test_ends_without_a_word(outcome, status, phase):
+    result, _ = run(outcome)
+    assert (result.status, result.failed_phase) == (status, phase)
+    assert result.error.message
+    assert result.error.log == "m.log"
+
+
+def test_what_was_measured_before_a_crash_is_kept():
+    result, _ = run(ended("memory", signal.SIGSEGV))
+    assert result.error.type == "SIGSEGV"
+    assert result.weights_bytes == 8 * MB
+    assert result.eager_peak_bytes == 30 * MB
+    assert result.compilation_s == 2.0
+    assert result.backend_peak_bytes is None
+    assert result.speedup is None
+
+
+def test_dirty_samples():
+    result, _ = run(Outcome(events(clean=0.75), status=0))
+    assert result.eager_ms.n == 30
+    assert result.conditions["clean_fraction"] == 0.75
+    assert not result.notes
+    result, _ = run(Outcome(events(clean=0.25, cpu_ratio=0.8), status=0))
+    assert result.eager_ms.n == 40
+    assert result.speedup.ci_low == pytest.approx(1.6, rel=0.02), "the CPU-time ratio is taken in"
+    assert len(result.notes) == 2
+
+
+def test_nothing_captured_is_noted():
+    assert "nothing was captured" in run(Outcome(events(graphs=0), status=0))[0].notes[0]
+
+
+def test_a_lost_replica_is_noted():
+    result, _ = run(Outcome(events(), status=0), ended("compile", 9))
+    assert result.conditions["processes"] == 1
+    assert "1 of 1 replicas failed" in result.notes[0]
+
+
+def test_skipped():
+    result = skipped(PLANNED, "t")
+    assert (result.status, result.skip_reason) == (Status.SKIPPED, "not here")

@@ -1,0 +1,64 @@
+import csv
+
+from perfdash.records import Case, Measurement, Result, Speedup, Status
+from perfdash.runner import dynamo_csv
+
+
+def result(model, status, **fields):
+    return Result(Case("timm", model, backend=fields.pop("backend", "inductor")), "t", 1.0, status, **fields)
+
+
+def read(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_files_columns_and_words(tmp_path):
+    good = result(
+        "good",
+        Status.PASS,
+        speedup=Speedup(1.25, 1.2, 1.3, "faster", "pooled"),
+        backend_ms=Measurement(8.0, 8, 8, 8, 0, 1),
+        compilation_s=20.5,
+        compression_ratio=1.1,
+        eager_peak_bytes=2_200_000_000,
+        backend_peak_bytes=2_000_000_000,
+        capture={"graphs": 1, "calls_captured": 98, "graph_breaks": 0},
+    )
+    rows = [
+        good,
+        result("crashed", Status.CRASH),
+        result("big", Status.EAGER_OOM),
+        result("left_out", Status.SKIPPED),
+        result("good", Status.PASS, backend="aot-eager"),
+    ]
+    paths = dynamo_csv.write(tmp_path / "csv", rows, {"timm": "timm_models"})
+    assert sorted(path.name for path in paths) == [
+        "aot_eager_timm_models_float32_inference_cpu_accuracy.csv",
+        "aot_eager_timm_models_float32_inference_cpu_performance.csv",
+        "inductor_timm_models_float32_inference_cpu_accuracy.csv",
+        "inductor_timm_models_float32_inference_cpu_performance.csv",
+    ]
+    performance = read(paths[0])
+    assert [row["name"] for row in performance] == ["good", "crashed", "big"]
+    assert performance[0] == {
+        "dev": "cpu",
+        "name": "good",
+        "batch_size": "1",
+        "speedup": "1.25",
+        "abs_latency": "8.0",
+        "compilation_latency": "20.5",
+        "compression_ratio": "1.1",
+        "eager_peak_mem": "2.2",
+        "dynamo_peak_mem": "2.0",
+        "calls_captured": "98",
+        "unique_graphs": "1",
+        "graph_breaks": "0",
+        "unique_graph_breaks": "0",
+        "autograd_captures": "0",
+        "autograd_compiles": "0",
+        "cudagraph_skips": "0",
+    }
+    assert performance[1]["speedup"] == "0.0"
+    accuracy = read(paths[1])
+    assert [row["accuracy"] for row in accuracy] == ["pass", "fail_to_run", "eager_1st_run_OOM"]

@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.records import Case, Measurement, Result, RunInfo, Status
+from perfdash.runner.journal import Journal, find_run, read_info, read_results
+
+INFO = RunInfo("r", "t", "h", ["perfdash"], {}, {}, 1, "0")
+
+
+def result(model="m"):
+    nan = float("nan")
+    return Result(Case("s", model), "t", 1.0, Status.PASS, eager_ms=Measurement(1, 1, 1, 1, nan, 1, [1.0]))
+
+
+def test_records_are_read_back(tmp_path):
+    journal = Journal.create(tmp_path / "a" / "runs")
+    journal.write_info(INFO)
+    journal.append(result("one"))
+    journal.append(result("two"))
+    assert [r.case.model for r in read_results(journal.folder)] == ["one", "two"]
+    assert read_info(journal.folder) == INFO
+    for line in (journal.folder / "results.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    journal = Journal.create(tmp_path)
+    journal.append(result("one"))
+    path = journal.folder / "results.jsonl"
+    whole = path.read_bytes()
+    for cut in (1, 20, len(whole) - 2):
+        path.write_bytes(whole + whole[:cut])
+        assert [r.case.model for r in read_results(journal.folder)] == ["one"]
+    path.write_bytes(whole + whole[:-1])
+    assert len(read_results(journal.folder)) == 2, "only the newline was lost"
+
+
+def test_a_broken_line_in_the_middle_names_its_place(tmp_path):
+    journal = Journal.create(tmp_path)
+    (journal.folder / "results.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match=r"results.jsonl, line 1: not a perfdash result record"):
+        read_results(journal.folder)
+
+
+def test_two_runs_in_one_second_have_two_folders(tmp_path):
+    assert Journal.create(tmp_path).folder != Journal.create(tmp_path).folder
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--out"):
+        Journal.create(tmp_path / "file")
+    with pytest.raises(UsageError, match="--out"):
+        Journal.create(tmp_path / "file" / "below")
+
+
+def test_a_disk_that_refuses(tmp_path):
+    journal = Journal.create(tmp_path)
+    journal.append(result())
+    (journal.folder / "results.jsonl").unlink()
+    (journal.folder / "results.jsonl").symlink_to("/dev/full")
+    with pytest.raises(MachineError, match="No space left on device"):
+        journal.append(result())
+
+
+def test_find_run(tmp_path):
+    with pytest.raises(UsageError, match="none"):
+        find_run("last", tmp_path)
+    journal = Journal.create(tmp_path)
+    journal.write_info(INFO)
+    for name in ("last", journal.folder.name, str(journal.folder)):
+        assert find_run(name, tmp_path) == journal.folder
+    with pytest.raises(UsageError, match=journal.folder.name):
+        find_run("nothing", tmp_path)
+
+
+def test_not_a_run_folder(tmp_path):
+    with pytest.raises(UsageError, match="not a run folder"):
+        read_info(tmp_path)
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"run\.json"):
+        read_info(tmp_path)

@@ -1,0 +1,54 @@
+"""The wheel, installed in an empty environment away from the checkout, lists suites and runs a case.
+
+torch is not installed there: the case runs under this interpreter, by --python, as it would for
+another torch build.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdash.runner.journal import read_info, read_results
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+CHECKOUT = Path(__file__).parents[1]
+MODEL = "import torch\ndef f(n):\n    return torch.nn.Linear(8, 8), (torch.randn(n, 8),)\n"
+
+
+def test_wheel(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, CHECKOUT],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    constraints = CHECKOUT / "ci" / "constraints.txt"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-c", constraints, wheel], check=True)
+
+    away = tmp_path / "away"
+    away.mkdir()
+    (away / "m.py").write_text(MODEL)
+    command = tmp_path / "venv" / "bin" / "perfdash"
+
+    def run(*arguments):
+        return subprocess.run([command, *arguments], cwd=away, capture_output=True, text=True)
+
+    listed = run("list", "timm")
+    assert listed.returncode == 0, listed.stderr
+    assert "lcnet_050" in listed.stdout
+
+    without = run("run", "--model", "m.py:f")
+    assert without.returncode == 3
+    assert "torch does not import" in without.stderr
+
+    done = run("run", "--model", "m.py:f", "--backend", "aot_eager", "--python", sys.executable, "--out", "o")
+    assert done.returncode == 0, done.stderr
+    folder = max((away / "o").iterdir())
+    assert [r.status.value for r in read_results(folder)] == ["pass"]
+    worker = read_info(folder).environment["worker"]
+    assert worker["executable"] == sys.executable
+    assert worker["torch"]
