@@ -47,7 +47,7 @@ def run(
     cores: Annotated[
         str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: the last ones]")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the suite's few quick models.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the suite's few quick models, unless --models names some.")] = False,
     python: Annotated[str | None, typer.Option(help="Measure the torch of another interpreter.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder that run folders are made in.  [default: runs]")
@@ -80,13 +80,14 @@ def run(
     from perfdash.settings import resolve
 
     flags = {key: value for key, value in locals().items() if key != "resolve"}
-    settings, origins = resolve(flags)
-    raise typer.Exit(_measure(settings, origins))
+    settings, _ = resolve(flags)
+    raise typer.Exit(_measure(settings))
 
 
-def _measure(settings: RunSettings, origins: dict[str, str]) -> int:
+def _measure(settings: RunSettings) -> int:
     """Plans, measures, prints; the exit code."""
     from perfdash.cli.progress import open_progress
+    from perfdash.errors import PerfdashError
     from perfdash.report.tables import summary
     from perfdash.runner.cores import choose_cores
     from perfdash.runner.journal import Journal
@@ -115,6 +116,10 @@ def _measure(settings: RunSettings, origins: dict[str, str]) -> int:
             session.run()
         except KeyboardInterrupt:
             interrupted = True
+        except PerfdashError:
+            if not session.results:
+                journal.discard()
+            raise
     if session.results:
         typer.echo(summary(session.results, info))
     typer.echo(f"Saved in {journal.folder}")
@@ -200,7 +205,9 @@ def _gate(results: list[Result], fail_on: tuple[str, ...]) -> int:
     failing = {
         "accuracy": [r for r in results if r.status is Status.FAIL_ACCURACY],
         "failure": [r for r in results if r.status not in PASSING | {Status.SKIPPED}],
-        "slower": [r for r in results if r.speedup and r.speedup.verdict == "slower"],
+        "slower": [
+            r for r in results if r.status in PASSING and r.speedup and r.speedup.verdict == "slower"
+        ],
     }
     code = 0
     for gate in fail_on:

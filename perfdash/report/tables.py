@@ -40,7 +40,7 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
 
 
 def model_table(results: Sequence[Result]) -> str:
-    """One row a case, the fastest first, those without a speedup last."""
+    """One row a case: those that pass, the fastest first, then the rest, without a verdict."""
     table = _table(
         [
             "name", "bs", "dtype", "backend", "status", "speedup", "95 % interval", "verdict",
@@ -48,7 +48,11 @@ def model_table(results: Sequence[Result]) -> str:
         ]
     )  # fmt: skip
     table.align["name"] = "l"
-    for result in sorted(results, key=lambda r: -(r.speedup.value if r.speedup else -1)):
+
+    def rank(result: Result) -> tuple[bool, float]:
+        return result.status not in PASSING, -(result.speedup.value if result.speedup else 0)
+
+    for result in sorted(results, key=rank):
         case, speed = result.case, result.speedup
         table.add_row(
             [
@@ -59,9 +63,7 @@ def model_table(results: Sequence[Result]) -> str:
                 status_text(result),
                 f"{speed.value:.3f}x" if speed else "",
                 f"{speed.ci_low:.3f} .. {speed.ci_high:.3f}" if speed else "",
-                f"{speed.verdict}{'' if speed.basis == 'processes' else f' ({speed.basis})'}"
-                if speed
-                else "",
+                verdict_text(result),
                 f"{result.eager_ms.median:.3f}" if result.eager_ms else "",
                 f"{result.backend_ms.median:.3f}" if result.backend_ms else "",
                 _number(result.compilation_s, ".1f"),
@@ -126,7 +128,8 @@ def one_line(result: Result) -> str:
     text = f"{result.case.model}: {status_text(result)}"
     if result.speedup:
         speed = result.speedup
-        text += f", {speed.value:.3f}x [{speed.ci_low:.3f}, {speed.ci_high:.3f}] {speed.verdict}"
+        text += f", {speed.value:.3f}x [{speed.ci_low:.3f}, {speed.ci_high:.3f}]"
+        text += f" {verdict_text(result)}".rstrip()
     if result.compilation_s is not None:
         text += f", compile {result.compilation_s:.1f} s"
     if result.compression_ratio:
@@ -151,6 +154,14 @@ def status_text(result: Result) -> str:
     return str(result.status)
 
 
+def verdict_text(result: Result) -> str:
+    """The verdict, with the basis of its interval unless measured here; none for a wrong result."""
+    if not result.speedup or result.status not in PASSING:
+        return ""
+    basis = result.speedup.basis
+    return result.speedup.verdict + ("" if basis == "processes" else f" ({basis})")
+
+
 def _by_suite(title: str, results: Sequence[Result], cell: Cell) -> str:
     suites = list(dict.fromkeys(result.case.suite for result in results))
     compilers = list(dict.fromkeys((r.case.backend, r.case.dtype) for r in results))
@@ -170,7 +181,8 @@ def _pass_rate(rows: Sequence[Result]) -> str:
     passed = sum(r.status in PASSING for r in attempted)
     skipped = len(rows) - len(attempted)
     extra = f" (+{skipped} skipped)" if skipped else ""
-    return f"{100 * passed // len(attempted)}%, {passed}/{len(attempted)}{extra}"
+    percent = 100 if passed == len(attempted) else min(99, round(100 * passed / len(attempted)))
+    return f"{percent}%, {passed}/{len(attempted)}{extra}"
 
 
 def _passing_speedups(rows: Sequence[Result]) -> list[float]:

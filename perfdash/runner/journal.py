@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -46,6 +47,10 @@ class Journal:
                 raise UsageError(f"--out {out}: no run folder can be made there: {error.strerror}") from error
             return cls(folder)
         raise UsageError(f"--out {out}: a hundred runs began there this second")
+
+    def discard(self) -> None:
+        """Removes the folder of a run in which nothing could be measured."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def write_info(self, info: RunInfo) -> None:
         """run.json, replaced whole: a reader sees the old one or the new one."""

@@ -82,16 +82,14 @@ class Cuda:
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         self._l2_buffer.zero_()
+        # Else the first launches would hide behind the flush.
+        torch.cuda.synchronize()
         start.record()
         for _ in range(repeats):
             call()
         end.record()
         torch.cuda.synchronize()
         return Sample(start.elapsed_time(end) * 1e6, None)
-
-    def release_timing_buffer(self) -> int:
-        """Bytes of our own buffer, which the peak of a model must not count."""
-        return self._l2_buffer.numel()
 
     def reset_peak(self) -> None:
         """The allocator's peak starts again from what is allocated now."""

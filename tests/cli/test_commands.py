@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+from perfdash.runner.journal import read_results
+
 
 def test_list(command):
     ran = command("list")
@@ -97,6 +99,15 @@ def keyword(batch_size):
             return {"sum": a + b, "product": a * b}
     return Two(), {"a": torch.ones(batch_size), "b": torch.ones(batch_size)}
 
+def wide(batch_size):
+    return torch.nn.Linear(1024, 1024), (torch.randn(256, 1024),)
+
+def random(batch_size):
+    class Random(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.dropout(x, training=True)
+    return Random(), (torch.randn(1000),)
+
 def broken(batch_size):
     raise RuntimeError("a line\\nand another")
 """
@@ -130,6 +141,31 @@ def test_a_model_of_ones_own(command, tmp_path):
         assert shown.code == 0
         assert "mine.keyword" in shown.out
     assert command("show", "last", "--model", "nothing").code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_two_threads(command, tmp_path):
+    (tmp_path / "mine.py").write_text(MODEL)
+    arguments = ["--model", "mine.py:wide", "--threads", "2", "--dtype", "float32,bfloat16,amp"]
+    ran = command("run", *arguments, "--processes", "2", "--timeout", "120")
+    assert ran.code == 0, ran.err
+    results = [r for r in read_results(ran.folder)]
+    assert [r.case.dtype for r in results] == ["float32", "bfloat16", "amp"]
+    for result in results:
+        assert result.status.value == "pass", result.accuracy
+        assert len(result.conditions["core"]) == result.conditions["torch_threads"] == 2
+        assert result.conditions["processes"] == 2
+        assert result.capture["graphs"] == 1
+
+
+@pytest.mark.slow
+def test_a_random_model_is_checked_with_the_random_numbers_of_eager(command, tmp_path):
+    (tmp_path / "mine.py").write_text(MODEL)
+    ran = command("run", "--model", "mine.py:random", "--processes", "1")
+    (result,) = ran.results.values()
+    assert result.status.value == "pass"
+    assert "random numbers of eager" in result.accuracy["detail"]
 
 
 @pytest.mark.slow

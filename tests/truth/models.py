@@ -29,16 +29,24 @@ def small(function):
     return Network(function), (torch.randn(64, 64),)
 
 
-@torch.compiler.disable
-def nap(seconds):
+@torch.library.custom_op("truth::nap", mutates_args=())
+def nap(x: torch.Tensor, seconds: float) -> torch.Tensor:
+    """Takes `seconds`, asleep; an operator, so that dynamo captures it without a graph break."""
     time.sleep(seconds)
+    return x.clone()
 
 
-@torch.compiler.disable
-def spin(seconds):
+@torch.library.custom_op("truth::spin", mutates_args=())
+def spin(x: torch.Tensor, seconds: float) -> torch.Tensor:
+    """Takes `seconds`, on the CPU."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
+    return x.clone()
+
+
+nap.register_fake(lambda x, seconds: torch.empty_like(x))
+spin.register_fake(lambda x, seconds: torch.empty_like(x))
 
 
 @torch.compiler.disable
@@ -88,8 +96,7 @@ def sleeps(batch_size):
     """40 ms eager, 20 ms compiled, asleep."""
 
     def function(x):
-        nap(0.02 if torch.compiler.is_compiling() else 0.04)
-        return x + 1
+        return nap(x, 0.02 if torch.compiler.is_compiling() else 0.04)
 
     return small(function)
 
@@ -98,8 +105,7 @@ def spins(batch_size):
     """40 ms eager, 20 ms compiled, on the CPU."""
 
     def function(x):
-        spin(0.02 if torch.compiler.is_compiling() else 0.04)
-        return x + 1
+        return spin(x, 0.02 if torch.compiler.is_compiling() else 0.04)
 
     return small(function)
 
@@ -169,7 +175,7 @@ def never_captured(batch_size):
 def graph_break(batch_size):
     def function(x):
         y = x + 1
-        nap(0)
+        call(dict)
         return y * 2
 
     return small(function)

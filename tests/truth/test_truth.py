@@ -89,9 +89,9 @@ def test_nothing_that_a_model_starts_is_left(failures):
 @pytest.mark.parametrize("name", ["sleeps", "spins"])
 def test_known_latency_ratio(failures, name):
     result = failures.results[name]
-    # The compiled call has some 0.05 ms of dynamo's own beside the 20 ms.
+    # Both sides have the operator's overhead, some 0.1 ms, beside the 40 and 20 ms.
     assert result.speedup.value == pytest.approx(2.0, rel=0.01)
-    assert result.speedup.ci_low <= 2.0 * 1.005
+    assert result.speedup.ci_low <= 2.0
     assert result.speedup.ci_high >= 2.0 * 0.99
     assert result.speedup.verdict == "faster"
     assert result.eager_ms.median == pytest.approx(40, rel=0.02)
@@ -116,7 +116,7 @@ def test_null_and_spread_are_recorded(failures):
     noise = failures.info.noise
     assert len(noise["null"]["start"]) == len(noise["null"]["end"]) == 3
     assert noise["null"]["worst"] < 0.2
-    assert noise["between_processes"]["df"] == 6
+    assert noise["between_processes"]["df"] == 8
     assert failures.results["itself"].speedup.basis == "processes"
     assert failures.results["after_all_that"].speedup.basis == "pooled"
 
