@@ -1,6 +1,6 @@
 """How long `perfdash --help` and `perfdash list` take: at most 0.3 s is wanted.
 
-    python benchmarks/startup.py
+python benchmarks/startup.py
 """
 
 from __future__ import annotations

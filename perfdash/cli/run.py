@@ -47,7 +47,9 @@ def run(
     cores: Annotated[
         str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: the last ones]")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the suite's few quick models, unless --models names some.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the suite's few quick models, unless --models names some.")
+    ] = False,
     python: Annotated[str | None, typer.Option(help="Measure the torch of another interpreter.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder that run folders are made in.  [default: runs]")
@@ -205,9 +207,7 @@ def _gate(results: list[Result], fail_on: tuple[str, ...]) -> int:
     failing = {
         "accuracy": [r for r in results if r.status is Status.FAIL_ACCURACY],
         "failure": [r for r in results if r.status not in PASSING | {Status.SKIPPED}],
-        "slower": [
-            r for r in results if r.status in PASSING and r.speedup and r.speedup.verdict == "slower"
-        ],
+        "slower": [r for r in results if r.status in PASSING and r.speedup and r.speedup.verdict == "slower"],
     }
     code = 0
     for gate in fail_on:

@@ -63,6 +63,13 @@ def replication(cases: int) -> tuple[int, int]:
     return (1, 5) if cases == 1 else (2, 3) if cases <= 20 else (4, 3)
 
 
+def replicated_first(planned: Sequence[Planned]) -> list[Planned]:
+    """The cases in the order they are measured: those to be replicated first, taken from all over."""
+    count, _ = replication(len(planned))
+    chosen = {index * len(planned) // count for index in range(count)}
+    return [planned[index] for index in sorted(range(len(planned)), key=lambda i: i not in chosen)]
+
+
 class Session:
     """A run under way. `results` holds what has been measured so far."""
 
@@ -75,7 +82,7 @@ class Session:
         watcher: Watcher,
         dynamo_names: dict[str, str],
     ) -> None:
-        self.planned = planned
+        self.planned = replicated_first(planned)
         self.options = options
         self.journal = journal
         self.info = info

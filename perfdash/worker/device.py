@@ -41,6 +41,10 @@ class Cpu:
     def synchronize(self) -> None:
         """Nothing to wait for: a call returns when it is done."""
 
+    def random_state(self) -> torch.Tensor:
+        """The state of the generator that models draw from."""
+        return torch.get_rng_state()
+
     def time(self, call: Callable[[], Any], repeats: int) -> Sample:
         """`repeats` calls, timed together."""
         before = resource.getrusage(resource.RUSAGE_THREAD)
@@ -76,6 +80,10 @@ class Cuda:
     def synchronize(self) -> None:
         """Waits for all kernels launched so far."""
         torch.cuda.synchronize()
+
+    def random_state(self) -> torch.Tensor:
+        """The state of the GPU's generator."""
+        return torch.cuda.get_rng_state()
 
     def time(self, call: Callable[[], Any], repeats: int) -> Sample:
         """`repeats` calls between two events, after a flush of the L2 cache."""

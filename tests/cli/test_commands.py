@@ -150,7 +150,7 @@ def test_two_threads(command, tmp_path):
     arguments = ["--model", "mine.py:wide", "--threads", "2", "--dtype", "float32,bfloat16,amp"]
     ran = command("run", *arguments, "--processes", "2", "--timeout", "120")
     assert ran.code == 0, ran.err
-    results = [r for r in read_results(ran.folder)]
+    results = list(read_results(ran.folder))
     assert [r.case.dtype for r in results] == ["float32", "bfloat16", "amp"]
     for result in results:
         assert result.status.value == "pass", result.accuracy

@@ -118,7 +118,7 @@ def test_null_and_spread_are_recorded(failures):
     assert noise["null"]["worst"] < 0.2
     assert noise["between_processes"]["df"] == 8
     assert failures.results["itself"].speedup.basis == "processes"
-    assert failures.results["after_all_that"].speedup.basis == "pooled"
+    assert failures.results["nearly_right"].speedup.basis == "pooled"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,20 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     return torch.compile(module, backend="inductor", mode=job.compile_mode, dynamic=job.case.dynamic or None)
 
 
+def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
+    """The same, but drawing the random numbers that eager draws: for checking a random model.
+
+    A back end of its own to dynamo, so that the code that is timed stays as it is.
+    """
+    import torch
+    from torch._inductor.compile_fx import compile_fx
+
+    def compile_with_eager_random(graph: Any, example_inputs: Any) -> Any:
+        return compile_fx(graph, example_inputs, config_patches={"fallback_random": True})
+
+    return torch.compile(module, backend=compile_with_eager_random, dynamic=job.case.dynamic or None)
+
+
 def complaints(job: Job) -> list[str]:
     """What of the job's options this torch does not know, each as a message for the user."""
     import torch
