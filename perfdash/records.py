@@ -94,7 +94,9 @@ class Job:
     loader: str
     target: str
     scratch: str  # an empty folder of the case's own: caches, temporary files
-    role: str = "full"  # full | replica (latency only, compiled code from the case's cache)
+    # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache)
+    role: str = "full"
+    process: int = 0  # which of the case's processes: each has its own order of pairs
     weights: str = "random"  # random | pretrained
     inputs: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-3

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from perfdash.cases import Dtype
 from perfdash.errors import UsageError
+from perfdash.suites import Dtype
 
 CONFIG_FILE = "perfdash.toml"
 FAIL_ON = ("accuracy", "failure", "slower")
@@ -99,7 +99,7 @@ def resolve(
         if environ.get(variable):
             values[key], origins[key] = environ[variable], variable
     for key, value in flags.items():
-        if value not in (None, (), [], False):
+        if value is not None and value is not False and value not in ((), []):
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"
     try:
         return RunSettings(**values), origins

@@ -1,7 +1,8 @@
 import pytest
 
-from perfdash.cases import Selection, load_suite, own_model, select, suite_names
+from perfdash.cases import Selection, select
 from perfdash.errors import UsageError
+from perfdash.suites import load_suite, own_models, suite_names
 
 GOOD = """
 name = "mine"
@@ -51,7 +52,7 @@ def test_timm_has_the_dashboard_and_todays_list():
 
 def test_settings_come_from_the_model_then_the_defaults(write):
     suite = load_suite(write(GOOD))
-    a, b = select(suite, Selection(env=(("Y", "2"),)))
+    a, b = select([suite], Selection(env=(("Y", "2"),)))
     assert (a.target, a.case.batch_size, a.tolerance, a.factor, a.env) == (
         "a_small",
         1,
@@ -72,7 +73,7 @@ def test_settings_come_from_the_model_then_the_defaults(write):
 def test_batch_size_follows_the_device_and_threads(write):
     suite = load_suite(write(GOOD))
     sizes = [
-        select(suite, Selection(models=("a*",), **setting))[0].case.batch_size
+        select([suite], Selection(models=("a*",), **setting))[0].case.batch_size
         for setting in ({}, {"threads": 4}, {"device": "cuda"}, {"batch_sizes": (3,)})
     ]
     assert sizes == [1, 8, 64, 3]
@@ -80,13 +81,13 @@ def test_batch_size_follows_the_device_and_threads(write):
 
 def test_skips_by_device(write):
     suite = load_suite(write(GOOD))
-    assert [p.skip_reason for p in select(suite, Selection(device="cuda"))] == [None, "too large"]
+    assert [p.skip_reason for p in select([suite], Selection(device="cuda"))] == [None, "too large"]
 
 
 def test_expansion(write):
     suite = load_suite(write(GOOD))
     planned = select(
-        suite,
+        [suite],
         Selection(batch_sizes=(1, 2), dtypes=("float32", "amp"), backends=("eager", "aot_eager")),
     )
     assert len({p.case for p in planned}) == len({p.case.name for p in planned}) == len(planned) == 16
@@ -97,7 +98,7 @@ def test_expansion(write):
 
 def test_selection(write):
     suite = load_suite(write(GOOD))
-    names = lambda **setting: [p.case.model for p in select(suite, Selection(**setting))]  # noqa: E731
+    names = lambda **setting: [p.case.model for p in select([suite], Selection(**setting))]  # noqa: E731
     assert names(quick=True) == ["a_small"]
     assert names(models=("*LARGE",)) == ["b_large"]
     assert names(models=("b*", "a*")) == ["a_small", "b_large"]
@@ -107,7 +108,7 @@ def test_selection(write):
 def test_freezing_has_its_own_tolerance():
     suite = load_suite("timm")
     plain, frozen = (
-        select(suite, Selection(models=("adv_inception_v3",), freezing=freezing))[0].tolerance
+        select([suite], Selection(models=("adv_inception_v3",), freezing=freezing))[0].tolerance
         for freezing in (False, True)
     )
     assert (plain, frozen) == (1e-3, 0.08)
@@ -116,6 +117,7 @@ def test_freezing_has_its_own_tolerance():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (("[[models]]", "[[model]]"), ["models", "required"]),
         (("quick = true", "quikc = true"), ["models.0.quikc", "a_small", "near: quick"]),
         (("batch_size = 4", 'batch_size = "four"'), ["models.1.batch_size", "b_large"]),
         (("batch_size = 4", "batch_size = 0"), ["models.1.batch_size", "greater than or equal to 1"]),
@@ -139,18 +141,32 @@ def test_unknown_names_come_with_near_ones(write):
     with pytest.raises(UsageError, match="near: timm"):
         load_suite("tim")
     with pytest.raises(UsageError, match=r"matches no model.*near: mobilenetv3_large_100"):
-        select(load_suite("timm"), Selection(models=("mobilenetv3_largee*",)))
+        select([load_suite("timm")], Selection(models=("mobilenetv3_largee*",)))
     with pytest.raises(UsageError, match="cannot be read"):
         load_suite("/nowhere/suite.toml")
+
+
+def test_several_suites(write):
+    mine, timm = load_suite(write(GOOD)), load_suite("timm")
+    found = select([mine, timm, mine], Selection(models=("a_small", "lcnet_050")))
+    assert [(p.case.suite, p.case.model) for p in found] == [("mine", "a_small"), ("timm", "lcnet_050")]
+
+
+def test_own_models_of_one_name_are_told_apart(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "net.py").write_text("")
+    targets = [f"{tmp_path}/a/net.py:make", f"{tmp_path}/b/net.py:make", f"{tmp_path}/a/net.py:make"]
+    assert len({p.case.name for p in select([own_models(targets)], Selection())}) == 2
 
 
 def test_own_model(tmp_path):
     file = tmp_path / "m.py"
     file.write_text("")
-    (planned,) = select(own_model(f"{file}:make"), Selection())
+    (planned,) = select([own_models([f"{file}:make"])], Selection())
     assert planned.target == f"{file}:make"
     assert planned.case.model == "m.make"
     with pytest.raises(UsageError, match=r"file\.py:function"):
-        own_model("just_a_name")
+        own_models(["just_a_name"])
     with pytest.raises(UsageError, match="is not a file"):
-        select(own_model("nowhere.py:make"), Selection())
+        select([own_models(["nowhere.py:make"])], Selection())

@@ -29,6 +29,9 @@ def test_tables(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "environ", "file", "words"),
     [
+        ({"threads": 0}, {}, "", ["--threads", "0"]),
+        ({"processes": 0}, {}, "", ["--processes", "0"]),
+        ({"timeout": 0.0}, {}, "", ["--timeout", "0"]),
         ({"device": "gpu"}, {}, "", ["--device", "'gpu'", "'cpu' or 'cuda'"]),
         ({"dtype": ["fp32"]}, {}, "", ["--dtype", "'fp32'", "'float32'"]),
         ({}, {"PERFDASH_THREADS": "many"}, "", ["PERFDASH_THREADS", "'many'"]),

@@ -13,7 +13,7 @@ def list_suites(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the suites, or the models of one with their batch sizes."""
-    from perfdash.cases import BatchSize, Suite, load_suite, suite_names
+    from perfdash.suites import BatchSize, Suite, load_suite, suite_names
 
     suites: list[Suite] = [load_suite(name) for name in ([suite] if suite else suite_names())]
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -34,17 +35,17 @@ class Plain:
         self._start = time.monotonic()
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        _line(text)
 
     def case_started(self, number: int, total: int, case: Case) -> None:
-        print(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {case.backend} ...", flush=True)
+        _line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {case.backend} ...")
 
     def phase(self, name: str) -> None:
         pass
 
     def case_done(self, number: int, total: int, result: Result) -> None:
         left = _left(self._start, number, total)
-        print(f"[{number}/{total}] {one_line(result)}{f'  ({left} left)' if left else ''}", flush=True)
+        _line(f"[{number}/{total}] {one_line(result)}{f'  ({left} left)' if left else ''}")
 
 
 class Terminal:
@@ -85,6 +86,14 @@ class Terminal:
 
         lines = [*self._notes, *self._last, "", self._head, f"  {self._phase}"]
         self._live.update(Text("\n".join(lines)), refresh=True)
+
+
+def _line(text: str) -> None:
+    """A line on standard output; a reader that has gone away (`| head`) does not end the run."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the rest of the process
 
 
 def _left(start: float, done: int, total: int) -> str:

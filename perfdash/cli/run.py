@@ -110,7 +110,9 @@ def _measure(settings: RunSettings) -> int:
     _check_machine(settings)
     journal = Journal.create(settings.out)
     info = _info(journal.folder.name, settings, options, len(planned))
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
     with open_progress() as progress:
         session = Session(planned, options, journal, info, progress, dynamo_names)
         interrupted = False
@@ -132,15 +134,18 @@ def _measure(settings: RunSettings) -> int:
 
 
 def _plan(settings: RunSettings) -> tuple[list[Planned], dict[str, str]]:
-    from perfdash.cases import Selection, load_suite, own_model, select
+    from perfdash.cases import Selection, select
     from perfdash.errors import UsageError
+    from perfdash.suites import load_suite, own_models
     from perfdash.worker import registry
 
     for kind, names in (("backends", settings.backend), ("scenarios", (settings.scenario,))):
         for name in names:
             if registry.canonical(name) not in registry.names(kind):
                 raise UsageError(f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}")
-    suites = [load_suite(name) for name in settings.suite] + [own_model(name) for name in settings.model]
+    suites = [load_suite(name) for name in settings.suite]
+    if settings.model:
+        suites.append(own_models(settings.model))
     if not suites:
         raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")
     selection = Selection(
@@ -158,8 +163,7 @@ def _plan(settings: RunSettings) -> tuple[list[Planned], dict[str, str]]:
         timeout_s=settings.timeout,
         freezing=bool(settings.inductor_config.get("freezing")),
     )
-    planned = [case for suite in suites for case in select(suite, selection)]
-    return planned, {suite.name: suite.dynamo_name or suite.name for suite in suites}
+    return select(suites, selection), {suite.name: suite.dynamo_name or suite.name for suite in suites}
 
 
 def _check_machine(settings: RunSettings) -> None:

@@ -154,6 +154,11 @@ def status_text(result: Result) -> str:
     return str(result.status)
 
 
+def is_uncaptured(result: Result) -> bool:
+    """Whether torch.compile ran but captured no graph: the compiled side is eager."""
+    return result.case.backend == "inductor" and result.capture.get("graphs") == 0
+
+
 def verdict_text(result: Result) -> str:
     """The verdict, with the basis of its interval unless measured here; none for a wrong result."""
     if not result.speedup or result.status not in PASSING:
@@ -175,18 +180,25 @@ def _by_suite(title: str, results: Sequence[Result], cell: Cell) -> str:
 
 
 def _pass_rate(rows: Sequence[Result]) -> str:
-    attempted = [r for r in rows if r.status is not Status.SKIPPED]
+    """Passed over attempted; what was skipped or not checked is neither, and stands beside it."""
+    apart = {Status.SKIPPED: "skipped", Status.PASS_DUE_TO_SKIP: "not checked"}
+    attempted = [r for r in rows if r.status not in apart]
+    counts = [(word, sum(r.status is status for r in rows)) for status, word in apart.items()]
+    extra = "".join(f" (+{count} {word})" for word, count in counts if count)
     if not attempted:
-        return "0 attempted"
-    passed = sum(r.status in PASSING for r in attempted)
-    skipped = len(rows) - len(attempted)
-    extra = f" (+{skipped} skipped)" if skipped else ""
+        return f"0 attempted{extra}"
+    passed = sum(r.status is Status.PASS for r in attempted)
     percent = 100 if passed == len(attempted) else min(99, round(100 * passed / len(attempted)))
     return f"{percent}%, {passed}/{len(attempted)}{extra}"
 
 
+def _counts(result: Result) -> bool:
+    """Whether a case enters the means: it passed, and something was compiled in it."""
+    return result.status is Status.PASS and not is_uncaptured(result)
+
+
 def _passing_speedups(rows: Sequence[Result]) -> list[float]:
-    return [r.speedup.value for r in rows if r.status in PASSING and r.speedup]
+    return [r.speedup.value for r in rows if _counts(r) and r.speedup]
 
 
 def _speedup(rows: Sequence[Result]) -> str:
@@ -203,12 +215,12 @@ def _clipped(rows: Sequence[Result]) -> str:
 
 
 def _compilation(rows: Sequence[Result]) -> str:
-    values = [r.compilation_s for r in rows if r.status in PASSING and r.compilation_s is not None]
+    values = [r.compilation_s for r in rows if _counts(r) and r.compilation_s is not None]
     return f"{arithmetic_mean(values):.2f}" if values else "-"
 
 
 def _compression(rows: Sequence[Result]) -> str:
-    values = [r.compression_ratio for r in rows if r.status in PASSING and r.compression_ratio]
+    values = [r.compression_ratio for r in rows if _counts(r) and r.compression_ratio]
     return f"{geometric_mean(values):.3f}x ({arithmetic_mean(values):.3f}x)" if values else "-"
 
 

@@ -118,26 +118,30 @@ def _fill_memory(result: Result, main: Outcome) -> None:
         result.weights_bytes = loaded["weights_bytes"]
         result.memory = {"held_bytes": loaded["held_bytes"], "parameters": loaded["parameters"]}
     if loaded and eager:
-        result.eager_peak_bytes = _peak(loaded, eager["memory"], 0)
+        result.eager_peak_bytes = _peak(loaded, eager["memory"])
         result.memory["eager"] = eager["memory"]
     if loaded and backend:
         figures = {key: value for key, value in backend.items() if key != "event"}
-        result.backend_peak_bytes = _peak(loaded, figures, figures["constants_bytes"])
+        result.backend_peak_bytes = _peak(loaded, figures)
+        if result.backend_peak_bytes is None:
+            result.notes.append("this kernel gives no high-water mark of memory: peaks are unknown")
         result.memory["backend"] = figures
     if result.eager_peak_bytes and result.backend_peak_bytes:
         result.compression_ratio = round(result.eager_peak_bytes / result.backend_peak_bytes, 4)
 
 
-def _peak(loaded: dict[str, Any], figures: dict[str, Any], constants: int) -> int:
+def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:
     """CUDA's allocator tells the peak itself; on the CPU it is held + transient."""
     if "peak_bytes" in figures:
         return int(figures["peak_bytes"])
-    return int(loaded["held_bytes"] + constants + figures["transient_bytes"])
+    if figures["transient_bytes"] is None:
+        return None
+    return int(loaded["held_bytes"] + figures["constants_bytes"] + figures["transient_bytes"])
 
 
 def _fill_latency(result: Result, outcomes: Sequence[Outcome], pooled: Spread, allocator: str) -> Spread:
     events = [event for outcome in outcomes if (event := outcome.find("latency"))]
-    if not events or not outcomes[0].find("latency"):
+    if not events:
         return Spread()
     clean_fractions = [sum(event["clean"]) / len(event["clean"]) for event in events]
     processes = [
@@ -175,9 +179,9 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], pooled: Spread, a
         "probe_ms": first["probe_ms"],
         "l2_flush": first["l2_flush"],
     }
-    lost = len(outcomes) - len(events)
+    lost = sum(not outcome.find("done") for outcome in outcomes)
     if lost:
-        result.notes.append(f"{lost} of {len(outcomes) - 1} replicas failed")
+        result.notes.append(f"{lost} of {len(outcomes)} processes failed")
     return found.own
 
 

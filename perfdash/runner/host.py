@@ -16,7 +16,7 @@ from perfdash.runner.cores import available_cores, sibling_groups, spell
 # What changes how torch and its libraries behave. Values of secrets are never recorded.
 _RELEVANT = re.compile(
     r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
-    r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_|PERFDASH_)"
+    r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_)"
 )
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
 _SECRET_PAIR = re.compile(rf"^(.*?(?:{_SECRET.pattern})[^=]*)=.*$", re.IGNORECASE | re.DOTALL)

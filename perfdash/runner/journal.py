@@ -8,13 +8,14 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result, RunInfo, result_from_json, run_info_from_json, to_json
+from perfdash.runner import dynamo_csv
 
 
 def now() -> str:
@@ -60,6 +61,10 @@ class Journal:
         """One record, on the disk when this returns. Raises MachineError when the disk refuses."""
         line = json.dumps(finite(to_json(result)), allow_nan=False, separators=(",", ":")) + "\n"
         self._guard(lambda: _append(self.folder / "results.jsonl", line))
+
+    def write_csv(self, results: Sequence[Result], dynamo_names: dict[str, str]) -> None:
+        """The CSVs of all results so far (perfdash.runner.dynamo_csv)."""
+        self._guard(lambda: dynamo_csv.write(self.folder / "csv", results, dynamo_names))
 
     def _guard(self, write: Any) -> None:
         try:

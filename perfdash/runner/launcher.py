@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from perfdash.errors import MachineError
 from perfdash.records import Job, to_json
 from perfdash.runner import processes
 
+GRACE_S = 10.0  # for a killed process to be gone
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
 _MAX_MESSAGE = 1 << 22
 OnEvent = Callable[[dict[str, Any]], None]
@@ -92,7 +94,7 @@ class ForkParent:
         try:
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [self.launch.python, "-m", "perfdash.worker", json.dumps(orders)],
+                    [_interpreter(self.launch.python), "-m", "perfdash.worker", json.dumps(orders)],
                     cwd=home,
                     env=environment(self.launch, os.environ),
                     stdin=subprocess.DEVNULL,
@@ -131,8 +133,11 @@ class ForkParent:
         assert self._control is not None
         outcome = Outcome()
         kills = processes.oom_kills()
+        try:
+            log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise MachineError(f"the log {log} cannot be written: {error.strerror}") from error
         reader, writer = os.pipe()
-        log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             message = json.dumps(to_json(job)).encode()
             socket.send_fds(self._control, [message], [writer, log_fd])
@@ -146,9 +151,9 @@ class ForkParent:
             self._watch(reader, job.timeout_s, outcome, on_event)
         finally:
             os.close(reader)
-            if self._case_pid is not None and outcome.status is None:
-                processes.kill_session(self._case_pid)
         outcome.oom_killed = processes.oom_kills() > kills
+        if outcome.status is None:
+            self.close()  # lost, or stuck: the next case gets a new one
         self._case_pid = None
         return outcome
 
@@ -156,15 +161,17 @@ class ForkParent:
         assert self._control is not None
         deadline = time.monotonic() + timeout_s
         buffer = b""
-        events_open = True
-        while outcome.status is None or events_open:
-            left = None if outcome.timed_out else max(0.0, deadline - time.monotonic())
-            waiting: list[Any] = [self._control] if outcome.status is None else []
-            ready, _, _ = select.select(waiting + ([reader] if events_open else []), [], [], left)
-            if not ready and not outcome.timed_out:
+        events_open = control_open = True
+        while events_open or (control_open and outcome.status is None):
+            sources: list[Any] = [self._control] if control_open and outcome.status is None else []
+            sources += [reader] if events_open else []
+            ready, _, _ = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                if outcome.timed_out or not control_open:
+                    return  # killed, and still not gone: stuck in the kernel; close() ends the rest
                 outcome.timed_out = True
-                if self._case_pid is not None:
-                    processes.kill_session(self._case_pid)
+                deadline = time.monotonic() + GRACE_S
+                self._kill_case()
             if reader in ready:
                 chunk = os.read(reader, 1 << 16)
                 events_open = bool(chunk)
@@ -176,12 +183,20 @@ class ForkParent:
             if self._control in ready:
                 data = self._control.recv(_MAX_MESSAGE)
                 if not data:  # the fork parent itself is gone, and by PDEATHSIG the case with it
-                    if self._case_pid is not None:
-                        processes.kill_session(self._case_pid)
-                    return
+                    control_open = False
+                    deadline = time.monotonic() + GRACE_S
+                    self._kill_case()
+                    continue
                 message = json.loads(data)
-                self._case_pid = message.get("pid", self._case_pid)
-                outcome.status = message.get("exit")
+                if "pid" in message:
+                    self._case_pid = message["pid"]
+                    if outcome.timed_out:  # it was not known yet when the time was up
+                        self._kill_case()
+                outcome.status = message.get("exit", outcome.status)
+
+    def _kill_case(self) -> None:
+        if self._case_pid is not None:
+            processes.kill_session(self._case_pid)
 
     def _receive(self, timeout_s: float) -> dict[str, Any] | None:
         assert self._control is not None
@@ -191,16 +206,41 @@ class ForkParent:
 
     def close(self) -> None:
         """Ends the fork parent, the case it is on and everything that they have started."""
-        if self._case_pid is not None:
-            processes.kill_session(self._case_pid)
-        if self._process is not None:
-            processes.kill_session(self._process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-        if self._control is not None:
-            self._control.close()
-        self._home.cleanup()
+        with _uninterrupted():
+            if self._case_pid is not None and self.alive:
+                self._kill_case()
+                # The fork parent now ends what the case has put into sessions of their own.
+                with contextlib.suppress(OSError):
+                    while (message := self._receive(1.0)) and "exit" not in message:
+                        pass
+            if self._process is not None:
+                processes.kill_session(self._process.pid)
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(GRACE_S)
+            if self._control is not None:
+                self._control.close()
+            self._home.cleanup()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C must not stop the clearing up after the first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interpreter(python: str) -> str:
+    """The interpreter by absolute path: the worker starts in a folder of its own."""
+    return os.path.abspath(python) if os.sep in python else python
 
 
 def environment(launch: Launch, inherited: os._Environ[str] | dict[str, str]) -> dict[str, str]:
@@ -214,11 +254,14 @@ def environment(launch: Launch, inherited: os._Environ[str] | dict[str, str]) ->
         PYTHONUNBUFFERED="1",
         TORCH_WARM_POOL="0",  # a pool started at import would be shared by all forks
         TOKENIZERS_PARALLELISM="false",
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",  # asking whether there is a GPU must not start CUDA
     )
     env.setdefault("HF_HUB_OFFLINE", "1")
+    # torch 2.4 and 2.5 keep no code cache unless told; replicas load the compiled code from it.
+    env.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
+    env.update(launch.env)
     if launch.allocator_library:
         env["LD_PRELOAD"] = ":".join(filter(None, [launch.allocator_library, env.get("LD_PRELOAD")]))
-    env.update(launch.env)
     return env
 
 

@@ -18,16 +18,13 @@ from typing import Any, Protocol
 from perfdash.cases import Planned
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Job, Result, RunInfo, Sampling
-from perfdash.runner import dynamo_csv, host
+from perfdash.runner import host, noise
 from perfdash.runner.assemble import assemble, skipped
 from perfdash.runner.cores import available_cores
 from perfdash.runner.journal import Journal, now
 from perfdash.runner.launcher import ForkParent, Launch, Outcome
 from perfdash.stats.intervals import Spread
-from perfdash.worker import null_model, registry
-
-NULL_PROCESSES = 3
-_NULL_SAMPLING = Sampling(precision=0.003, min_pairs=50, min_s=0.5, budget_s=3.0)
+from perfdash.worker import registry
 
 
 @dataclass(frozen=True)
@@ -58,18 +55,6 @@ class Watcher(Protocol):
     def case_done(self, number: int, total: int, result: Result) -> None: ...
 
 
-def replication(cases: int) -> tuple[int, int]:
-    """(how many cases of a run are replicated, in how many processes each), to know the spread."""
-    return (1, 5) if cases == 1 else (2, 3) if cases <= 20 else (4, 3)
-
-
-def replicated_first(planned: Sequence[Planned]) -> list[Planned]:
-    """The cases in the order they are measured: those to be replicated first, taken from all over."""
-    count, _ = replication(len(planned))
-    chosen = {index * len(planned) // count for index in range(count)}
-    return [planned[index] for index in sorted(range(len(planned)), key=lambda i: i not in chosen)]
-
-
 class Session:
     """A run under way. `results` holds what has been measured so far."""
 
@@ -82,7 +67,7 @@ class Session:
         watcher: Watcher,
         dynamo_names: dict[str, str],
     ) -> None:
-        self.planned = replicated_first(planned)
+        self.planned = noise.replicated_first(planned)
         self.options = options
         self.journal = journal
         self.info = info
@@ -122,8 +107,9 @@ class Session:
         """Starts the first fork parent, asks it what it can do, and writes run.json."""
         parent = self._parent_for(self.planned[0])
         environment = self.info.environment
-        environment["worker"] = {key: value for key, value in parent.hello.items() if key != "missing"}
+        environment["worker"] = parent.hello
         self.journal.write_info(self.info)
+        self._refuse_what_cannot_run(parent)
         for planned in {p.case.backend: p for p in self.planned}.values():
             facts = self._probe(parent, planned)
             if planned.case.device == "cuda" and not facts["cuda"]:
@@ -134,6 +120,22 @@ class Session:
             environment["gpus"] = facts["cuda"]
             if facts["complaints"]:
                 raise UsageError("; ".join(facts["complaints"]))
+
+    def _refuse_what_cannot_run(self, parent: ForkParent) -> None:
+        """Raises MachineError where every case would fail for the same reason."""
+        hello = parent.hello
+        needed = {planned.loader for planned in self.planned}
+        for package, trouble in hello["missing"].items():
+            if "torchvision" in trouble or len(needed) == 1:
+                raise MachineError(
+                    f"{package} does not import under {hello['executable']}: {trouble}; with torch "
+                    f"{hello['torch']} install torch, torchvision and {package} together, from one place"
+                )
+        if hello["cuda_initialized"]:
+            raise MachineError(
+                "importing the libraries has started CUDA, so that no case can be forked: find out "
+                "which package does it (a sitecustomize?)"
+            )
 
     def _probe(self, parent: ForkParent, planned: Planned) -> dict[str, Any]:
         with self._scratch() as scratch:
@@ -152,15 +154,21 @@ class Session:
         result = skipped(planned, now()) if skip else self._measure(planned)
         self.results.append(result)
         self.journal.append(result)
-        dynamo_csv.write(self.journal.folder / "csv", self.results, self.dynamo_names)
+        self.journal.write_csv(self.results, self.dynamo_names)
         self.watcher.case_done(number, total, result)
 
     def _measure(self, planned: Planned) -> Result:
         started, start = now(), time.monotonic()
         log = self.journal.logs / f"{planned.case.name}.log"
+        # A preloaded malloc hides what is resident: all but the timing is done without it.
+        preload = host.allocator_library(self.options.allocator) is not None
+        replica_s = 0.0
         with self._scratch() as scratch:
-            job = self._job(planned, scratch)
-            outcomes = [self._parent_for(planned).run(job, log, self._on_event)]
+            job = replace(self._job(planned, scratch), role="untimed" if preload else "full")
+            try:
+                outcomes = [self._parent_for(planned).run(job, log, self._on_event)]
+            except MachineError as error:
+                outcomes = [_not_started(error)]
             if outcomes[0].find("done"):
                 replica_start = time.monotonic()
                 outcomes += self._replicas(planned, job, log)
@@ -193,37 +201,39 @@ class Session:
         """The sampling again in processes started anew: a fork would share its parent's addresses."""
         count = self.options.processes
         if count is None:
-            wanted, processes = replication(len(self.planned))
+            wanted, processes = noise.replication(len(self.planned))
             count = processes if len(self._replicated) < wanted else 1
+        if job.role == "untimed":
+            count += 1  # the main process is not one of the timed ones
         outcomes = []
         for number in range(1, count):
             self.watcher.phase(f"replica {number}/{count - 1}")
-            with ForkParent(self._launch(planned)) as fresh:
-                replica = replace(job, role="replica", seed=job.seed)
-                outcomes.append(fresh.run(replica, log))
+            try:
+                with ForkParent(self._launch(planned, timed=True)) as fresh:
+                    outcomes.append(fresh.run(replace(job, role="replica", process=number), log))
+            except MachineError as error:
+                outcomes.append(_not_started(error))
         return outcomes
 
     def _null(self, when: str) -> None:
         """The A/A null: a small model against itself, in several processes."""
         first = self.planned[0]
-        planned = replace(
-            first,
-            case=replace(
-                first.case, suite="null", model="small", backend="eager", batch_size=1, dtype="float32"
-            ),
-            loader="python",
-            target=f"{null_model.__file__}:small",
-            inputs={},
-            timeout_s=120.0,
-        )
+        planned = noise.null_case(first)
         ratios = []
-        for _ in range(NULL_PROCESSES):
+        for number in range(noise.NULL_PROCESSES):
             with self._scratch() as scratch:
-                job = replace(self._job(planned, scratch), role="replica", sampling=_NULL_SAMPLING)
-                outcome = self._parent_for(first).run(job, self.journal.logs / "null.log")
-            result, _ = assemble(
-                planned, [outcome], Spread(), started=now(), wall_s=0, allocator=self.options.allocator
-            )
+                job = replace(
+                    self._job(planned, scratch),
+                    role="replica",
+                    process=number,
+                    allocator="steady",
+                    sampling=noise.NULL_SAMPLING,
+                )
+                try:
+                    outcome = self._parent_for(first).run(job, self.journal.logs / "null.log")
+                except MachineError as error:
+                    outcome = _not_started(error)
+            result, _ = assemble(planned, [outcome], Spread(), started=now(), wall_s=0, allocator="steady")
             if result.speedup:
                 ratios.append(result.speedup.value)
         null = self.info.noise.setdefault("null", {})
@@ -248,7 +258,7 @@ class Session:
             self._parent = ForkParent(launch).__enter__()
         return self._parent
 
-    def _launch(self, planned: Planned) -> Launch:
+    def _launch(self, planned: Planned, timed: bool = False) -> Launch:
         env = dict(planned.env)
         if self.options.weights == "pretrained":
             env.setdefault("HF_HUB_OFFLINE", "0")
@@ -258,7 +268,7 @@ class Session:
             threads=self.options.threads,
             packages=registry.find("loaders", planned.loader).PRELOAD,
             env=tuple(sorted(env.items())),
-            allocator_library=host.allocator_library(self.options.allocator),
+            allocator_library=host.allocator_library(self.options.allocator) if timed else None,
         )
 
     def _job(self, planned: Planned, scratch: str) -> Job:
@@ -302,6 +312,12 @@ def _away_from(cores: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def _not_started(error: MachineError) -> Outcome:
+    """The outcome of a process whose fork parent could not be started."""
+    failed = {"status": "infra_error", "phase": "start", "type": "MachineError", "message": str(error)}
+    return Outcome([{"event": "failed", **failed}], status=0)
 
 
 def _tail(log: Path, lines: int = 20) -> list[str]:

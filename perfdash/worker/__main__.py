@@ -30,6 +30,7 @@ _COMPILER_MODULES = (
     "torch._inductor.ir",
     "torch._inductor.codegen.cpp",
     "torch._inductor.codegen.cpp_wrapper_cpu",
+    "torch._inductor.codegen.triton",
 )
 _MAX_MESSAGE = 1 << 22
 

@@ -1,8 +1,8 @@
 """One case from load to latency, in the process that was forked for it.
 
 Every phase ends with an event, so what was measured before a crash is kept. The order matters:
-load with one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile, take
-the compiled side's memory, judge, and time last, under the steady allocator.
+load with one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile,
+judge, time under the steady allocator, and take the compiled side's memory last.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import os
 import random
 import sys
 import time
-from typing import Any, Callable, Iterator
+from dataclasses import replace
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
-from perfdash.records import Job
-from perfdash.worker import accuracy, compilation, device, failures, latency, linux, memory, registry
+from perfdash.records import Job, Status
+from perfdash.worker import accuracy, compilation, device, failures, latency, linux, memory, nest, registry
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
 
 Emit = Callable[..., None]
@@ -37,6 +38,7 @@ def run_case(job: Job, emit: Emit) -> None:
         else:
             case.measure()
     except ChildFailed as error:
+        print(error.failed["traceback"], file=sys.stderr, flush=True)
         emit("failed", **error.failed)
     except ChildDied as error:
         emit("died", phase=case.phase_name, signal=error.signal)
@@ -60,12 +62,16 @@ class _Case:
         self.phase_name = name
         self.emit("phase", name=name)
         start = time.perf_counter()
-        yield
-        self.emit("phase_end", name=name, seconds=time.perf_counter() - start)
+        try:
+            yield
+        finally:
+            self.emit("phase_end", name=name, seconds=time.perf_counter() - start)
 
     def probe(self) -> None:
         """What this interpreter can do with the job's device, dtype and options; measures nothing."""
-        facts: dict[str, Any] = {"complaints": getattr(self.backend, "complaints", lambda job: [])(self.job)}
+        complaints: list[str] = getattr(self.backend, "complaints", lambda job: [])(self.job)
+        about_dtype = device.complaint(self.job.case.device, self.job.case.dtype)
+        facts: dict[str, Any] = {"complaints": [*complaints, *([about_dtype] if about_dtype else [])]}
         facts["cuda"] = (
             [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
             if torch.cuda.is_available()
@@ -81,18 +87,21 @@ class _Case:
         with self.phase("load"):
             self.load()
         with self.scenario.context(job):
-            if job.role == "full":
+            if job.role != "replica":
                 with self.phase("eager"):
                     self.eager()
             with self.phase("compile"):
                 self.compile()
-            if job.role == "full":
-                with self.phase("memory"):
-                    self.backend_memory()
+            if job.role != "replica":
                 with self.phase("accuracy"):
                     self.accuracy()
-            with self.phase("latency"):
-                self.latency()
+            if job.role != "untimed":
+                with self.phase("latency"):
+                    self.latency()
+            # Last: it changes the settings of malloc, which must not reach the timing.
+            if job.role != "replica":
+                with self.phase("memory"):
+                    self.backend_memory()
         self.emit("done")
 
     def load(self) -> None:
@@ -103,12 +112,19 @@ class _Case:
         self.scenario.set_mode(module)
         # CUDA starts here, in the forked process and nowhere earlier.
         self.device = device.open_device(job.case.device, job.case.threads)
-        dtype = _DTYPES.get(job.case.dtype, torch.float32)
-        self.module = module.to(device=self.device.torch_device, dtype=dtype)
-        self.inputs = _place(inputs, self.device.torch_device, dtype)
+        dtype = _DTYPES.get(job.case.dtype)
+        where = self.device.torch_device
+
+        def cast(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+
+        nest.cast_module(module, cast)
+        self.module = module.to(where)
+        self.inputs = nest.map_tensors(inputs, lambda tensor: cast(tensor.to(where)))
+        self.pristine_inputs = nest.detach(self.inputs)
         self.eager_step = self.scenario.make_step(self.module, self.inputs, job)
         weights = memory.weights(self.module)
-        held = memory.storage_bytes([*weights, *memory.tensors_in(self.inputs)])
+        held = memory.storage_bytes([*weights, *nest.tensors_in(self.inputs)])
         self.held_bytes = sum(held.values())
         self.emit(
             "loaded",
@@ -118,10 +134,14 @@ class _Case:
         )
 
     def seed(self) -> None:
+        """All random generators and the inputs as they were at the start (a model may change them)."""
         random.seed(self.job.seed)
         torch.manual_seed(self.job.seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.job.seed)
+        if hasattr(self, "pristine_inputs"):
+            for tensor, pristine in zip(nest.tensors_in(self.inputs), nest.tensors_in(self.pristine_inputs)):
+                tensor.copy_(pristine)
 
     @contextlib.contextmanager
     def thread_context(self) -> Iterator[None]:
@@ -138,25 +158,27 @@ class _Case:
 
         def work() -> dict[str, Any]:
             self.use_threads()
+            live_before = memory.live_storages()
             self.seed()
-            first = accuracy.detach(self.eager_step())
+            first = nest.detach(self.eager_step())
             self.seed()
-            differ = accuracy.two_runs_differ(first, accuracy.detach(self.eager_step()))
+            differ = accuracy.two_runs_differ(first, nest.detach(self.eager_step()))
             del first
-            return {"differ": differ, **self.side_memory(self.eager_step)}
+            constants = memory.owned_since(live_before)
+            return {"differ": differ, "constants_bytes": constants, **self.side_memory(self.eager_step)}
 
         facts = work() if self.device.kind == "cuda" else in_child("eager", work)
         self.eager_differs = facts.pop("differ")
         self.emit("eager", differ=self.eager_differs, memory=facts)
 
-    def side_memory(self, step: Callable[[], Any]) -> dict[str, int]:
+    def side_memory(self, step: Callable[[], Any]) -> dict[str, Optional[int]]:
         if isinstance(self.device, device.Cuda):
             return memory.cuda_peak(self.device, step)
         return memory.transient_bytes(step, self.thread_context)
 
     def compile(self) -> None:
         self.use_threads()
-        self.live_before = memory.live_storages() if self.job.role == "full" else {}
+        self.live_before = memory.live_storages() if self.job.role != "replica" else {}
 
         def make_step() -> Callable[[], Any]:
             model = self.backend.prepare(self.module, self.inputs, self.job)
@@ -166,11 +188,12 @@ class _Case:
         self.seed()
         with compilation.capture_figures() as capture:
             self.backend_step, figures = compilation.first_call(make_step, self.device.synchronize)
+        self.constants_bytes = memory.owned_since(self.live_before)
         self.emit("compiled", **figures, capture=capture)
 
     def backend_memory(self) -> None:
-        constants = memory.owned_since(self.live_before)
-        self.emit("memory", constants_bytes=constants, **self.side_memory(self.backend_step))
+        figures = self.side_memory(self.backend_step)
+        self.emit("memory", constants_bytes=self.constants_bytes, **figures)
 
     def accuracy(self) -> None:
         job = self.job
@@ -182,10 +205,10 @@ class _Case:
             return
         self.seed()
         state = self.device.random_state()
-        eager = accuracy.detach(self.eager_step())
+        eager = nest.detach(self.eager_step())
         is_random = not torch.equal(self.device.random_state(), state)
         self.seed()
-        compiled = accuracy.detach(self.backend_step())
+        compiled = nest.detach(self.backend_step())
         judge, why_none = self.judge()
         compare = functools.partial(
             accuracy.compare, tolerance=job.tolerance, factor=job.factor, cosine=job.cosine
@@ -195,7 +218,7 @@ class _Case:
             model = self.backend.prepare_repeatable(self.module, self.inputs, job)
             step = self.scenario.make_step(model, self.inputs, job)
             self.seed()
-            verdict = compare(eager, accuracy.detach(step()), judge)
+            verdict = compare(eager, nest.detach(step()), judge)
             verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
         if why_none:
             verdict["detail"] += f"; no float64 judge: {why_none}"
@@ -204,37 +227,34 @@ class _Case:
     def judge(self) -> tuple[Any, str]:
         """The outputs of a float64 copy of the model, or None and why there is none."""
         try:
-            module = copy.deepcopy(self.module).to(torch.float64)
-            step = self.scenario.make_step(module, accuracy.to_float64(self.inputs), self.job)
+            module = copy.deepcopy(self.module)
+            nest.cast_module(module, nest.double)
+            exact = replace(self.job, case=replace(self.job.case, dtype="float64", amp_dtype=None))
             self.seed()
-            with torch.autocast(self.job.case.device, enabled=False):
-                return accuracy.detach(step()), ""
+            step = self.scenario.make_step(module, nest.to_float64(self.inputs), exact)
+            return nest.detach(step()), ""
         except Exception as error:
             return None, f"{type(error).__name__}: {str(error)[:200]}"
 
     def latency(self) -> None:
         gc.collect()
         linux.malloc_trim()
-        if self.job.allocator == "steady":
+        allocator = self.job.allocator
+        if allocator == "steady":
             linux.malloc_steady()
+        elif allocator != "default" and not linux.is_mapped(allocator):
+            raise failures.Unmeasurable(Status.INFRA_ERROR, f"{allocator} is not loaded in this process")
         before = device.probe(self.device.kind)
         load = os.getloadavg()[0]
         figures = latency.sample_pairs(
-            self.eager_step, self.backend_step, self.device, self.job.sampling, self.job.seed
+            self.eager_step,
+            self.backend_step,
+            self.device,
+            self.job.sampling,
+            self.job.seed + self.job.process,
         )
         figures["probe_ms"] = [before, device.probe(self.device.kind)]
         figures["load"] = round(load, 2)
         figures["cores"] = sorted(os.sched_getaffinity(0))
         figures["torch_threads"] = torch.get_num_threads()
         self.emit("latency", **figures)
-
-
-def _place(value: Any, where: torch.device, dtype: torch.dtype) -> Any:
-    """Inputs on the device, floating ones in the dtype."""
-    if isinstance(value, torch.Tensor):
-        return value.to(where, dtype) if value.is_floating_point() else value.to(where)
-    if isinstance(value, dict):
-        return {key: _place(item, where, dtype) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)([_place(item, where, dtype) for item in value])
-    return value

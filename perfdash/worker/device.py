@@ -86,18 +86,20 @@ class Cuda:
         return torch.cuda.get_rng_state()
 
     def time(self, call: Callable[[], Any], repeats: int) -> Sample:
-        """`repeats` calls between two events, after a flush of the L2 cache."""
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        self._l2_buffer.zero_()
-        # Else the first launches would hide behind the flush.
-        torch.cuda.synchronize()
-        start.record()
+        """`repeats` calls, each between two events of its own and after a flush of the L2 cache."""
+        elapsed_ms = 0.0
         for _ in range(repeats):
+            start = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            self._l2_buffer.zero_()
+            # Else the first launches would hide behind the flush.
+            torch.cuda.synchronize()
+            start.record()
             call()
-        end.record()
-        torch.cuda.synchronize()
-        return Sample(start.elapsed_time(end) * 1e6, None)
+            end.record()
+            torch.cuda.synchronize()
+            elapsed_ms += start.elapsed_time(end)
+        return Sample(elapsed_ms * 1e6, None)
 
     def reset_peak(self) -> None:
         """The allocator's peak starts again from what is allocated now."""
@@ -108,7 +110,7 @@ class Cuda:
         """Peak bytes allocated and reserved since reset_peak (torch.cuda.max_memory_allocated)."""
         torch.cuda.synchronize()
         own = self._l2_buffer.numel()
-        return torch.cuda.max_memory_allocated() - own, torch.cuda.max_memory_reserved()
+        return torch.cuda.max_memory_allocated() - own, torch.cuda.max_memory_reserved() - own
 
 
 def open_device(kind: str, threads: int) -> Cpu | Cuda:
@@ -118,6 +120,18 @@ def open_device(kind: str, threads: int) -> Cpu | Cuda:
     if kind == "cuda":
         return Cuda()
     raise Unmeasurable(Status.INFRA_ERROR, f"unknown device {kind!r}; there are: cpu, cuda")
+
+
+def complaint(kind: str, dtype: str) -> Optional[str]:
+    """Why a dtype cannot be used on a device, None where it can: a small product is tried."""
+    if dtype not in ("bfloat16", "float16") or (kind == "cuda" and not torch.cuda.is_available()):
+        return None
+    try:
+        square = torch.ones(8, 8, dtype=getattr(torch, dtype), device=kind)
+        torch.mm(square, square)
+    except RuntimeError as error:
+        return f"dtype {dtype} is not available on {kind} with torch {torch.__version__}: {error}"
+    return None
 
 
 def probe(device_kind: str) -> Optional[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -34,7 +35,7 @@ def adopt_orphans() -> None:
 
 def preferred_victim() -> None:
     """When the machine runs out of memory the kernel ends this process, not the one that watches it."""
-    with open("/proc/self/oom_score_adj", "w") as adjust:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjust:
         adjust.write("1000")
 
 
@@ -90,15 +91,25 @@ def memory_status() -> dict[str, int]:
     return found
 
 
-def reset_high_water_mark() -> None:
-    """VmHWM starts again from the present VmRSS (proc(5), /proc/pid/clear_refs, value 5)."""
-    with open("/proc/self/clear_refs", "w") as clear_refs:
-        clear_refs.write("5")
+def reset_high_water_mark() -> bool:
+    """VmHWM starts again from the present VmRSS (proc(5), clear_refs, 5); False where it cannot."""
+    try:
+        with open("/proc/self/clear_refs", "w") as clear_refs:
+            clear_refs.write("5")
+    except OSError:
+        return False
+    return True
 
 
 def limit_data(limit_bytes: int) -> None:
     """Private writable memory of this process and of each it starts is at most `limit_bytes`."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def is_mapped(library: str) -> bool:
+    """Whether a shared library with this in its name is loaded into this process."""
+    with open("/proc/self/maps") as maps:
+        return any(library in line.rpartition("/")[2] for line in maps)
 
 
 def children_of(parent: int) -> list[int]:

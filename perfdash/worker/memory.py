@@ -6,27 +6,16 @@ size is ever subtracted from another's.
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, ContextManager, Iterable
+from typing import Any, Callable, ContextManager, Iterable, Optional
 
 import torch
 
 from perfdash.worker import linux
 from perfdash.worker.device import Cuda
-
-
-def tensors_in(value: Any) -> Iterable[torch.Tensor]:
-    """Every tensor in a nest of tuples, lists and dicts."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
@@ -65,41 +54,48 @@ def owned_since(before: dict[int, int]) -> int:
     return sum(size for address, size in live_storages().items() if address not in before)
 
 
-def transient_bytes(step: Callable[[], Any], context: Callable[[], ContextManager[None]]) -> dict[str, int]:
+def transient_bytes(
+    step: Callable[[], Any], context: Callable[[], ContextManager[None]]
+) -> dict[str, Optional[int]]:
     """Bytes that a steady call needs beyond what is held.
 
     One warm-up call, garbage collection, every free page given back, the high-water mark reset;
-    then calls (two, or one where it takes over 2 s): VmHWM - VmRSS. They run in a thread of their
-    own, within `context` (what torch keeps per thread): a new thread has a heap of its own, while
-    the free chunks of the main one, different in every process, hid or added up to a third.
+    then calls (two, or one where it takes over 2 s): VmHWM - VmRSS, None where the kernel cannot
+    reset the mark. They run in a thread of their own, within `context` (what torch keeps per
+    thread): a new thread has a heap of its own, while the free chunks of the main one, different in
+    every process, hid or added up to a third.
     """
     linux.malloc_exact()
     linux.huge_pages(False)
     with ThreadPoolExecutor(max_workers=1) as thread:
-        figures = thread.submit(_transient, step, context).result()
+        # torch keeps its configuration in context variables, which a thread does not inherit.
+        inherited = contextvars.copy_context()
+        figures = thread.submit(inherited.run, _transient, step, context).result()
     linux.huge_pages(True)
     return figures
 
 
-def _transient(step: Callable[[], Any], context: Callable[[], ContextManager[None]]) -> dict[str, int]:
+def _transient(
+    step: Callable[[], Any], context: Callable[[], ContextManager[None]]
+) -> dict[str, Optional[int]]:
     with context():
         start = time.monotonic()
         step()
         calls = 1 if time.monotonic() - start > 2 else 2
         gc.collect()
         linux.malloc_trim()
-        linux.reset_high_water_mark()
+        known = linux.reset_high_water_mark()
         before = linux.memory_status()
         for _ in range(calls):
             step()
         after = linux.memory_status()
     return {
-        "transient_bytes": max(0, after["VmHWM"] - before["VmRSS"]),
+        "transient_bytes": max(0, after["VmHWM"] - before["VmRSS"]) if known else None,
         "high_water_bytes": after["VmHWM"],
     }
 
 
-def cuda_peak(device: Cuda, step: Callable[[], Any]) -> dict[str, int]:
+def cuda_peak(device: Cuda, step: Callable[[], Any]) -> dict[str, Optional[int]]:
     """torch.cuda.max_memory_allocated over two steady calls, the reserved peak beside it."""
     step()
     gc.collect()

@@ -27,6 +27,9 @@ PLANNED = Planned(
 MB = 1 << 20
 
 
+MEMORY = {"constants_bytes": 0, "transient_bytes": 20 * MB, "high_water_bytes": 1}
+
+
 def latency(eager=10.0, backend=5.0, clean=1.0, pairs=40, cpu_ratio=None):
     eager_ns = [eager * 1e6 * (1 + 0.001 * (k % 7)) for k in range(pairs)]
     backend_ns = [backend * 1e6 * (1 + 0.001 * (k % 5)) for k in range(pairs)]
@@ -65,15 +68,15 @@ def events(*, upto="done", accuracy="pass", graphs=1, **sampling):
         {"event": "loaded", "weights_bytes": 8 * MB, "held_bytes": 10 * MB, "parameters": 7},
         {"event": "phase_end", "name": "load", "seconds": 0.5},
         {"event": "phase", "name": "eager"},
-        {"event": "eager", "differ": None, "memory": {"transient_bytes": 20 * MB, "high_water_bytes": 1}},
+        {"event": "eager", "differ": None, "memory": MEMORY},
         {"event": "phase", "name": "compile"},
         {"event": "compiled", **compiled},
-        {"event": "phase", "name": "memory"},
-        {"event": "memory", "constants_bytes": 5 * MB, "transient_bytes": 5 * MB, "high_water_bytes": 1},
         {"event": "phase", "name": "accuracy"},
         {"event": "accuracy", "status": accuracy, "detail": "d"},
         {"event": "phase", "name": "latency"},
         latency(**sampling),
+        {"event": "phase", "name": "memory"},
+        {"event": "memory", "constants_bytes": 5 * MB, "transient_bytes": 5 * MB, "high_water_bytes": 1},
         {"event": "done"},
     ]
     names = [e["event"] if e["event"] != "phase" else f"phase {e['name']}" for e in script]
@@ -159,7 +162,7 @@ def test_ends_without_a_word(outcome, status, phase):
 
 
 def test_what_was_measured_before_a_crash_is_kept():
-    result, _ = run(ended("memory", signal.SIGSEGV))
+    result, _ = run(ended("accuracy", signal.SIGSEGV))
     assert result.error.type == "SIGSEGV"
     assert result.weights_bytes == 8 * MB
     assert result.eager_peak_bytes == 30 * MB
@@ -186,7 +189,7 @@ def test_nothing_captured_is_noted():
 def test_a_lost_replica_is_noted():
     result, _ = run(Outcome(events(), status=0), ended("compile", 9))
     assert result.conditions["processes"] == 1
-    assert "1 of 1 replicas failed" in result.notes[0]
+    assert "1 of 2 processes failed" in result.notes[0]
 
 
 def test_skipped():

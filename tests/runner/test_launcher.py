@@ -58,7 +58,7 @@ def test_one_case_after_another_without_an_import(parent, tmp_path):
         assert outcome.find("latency")["cores"] == list(LAUNCH.cores)
         assert outcome.find("latency")["torch_threads"] == 1
     phases = [event["name"] for event in seen if event["event"] == "phase"]
-    assert phases == ["load", "eager", "compile", "memory", "accuracy", "latency"] * 2
+    assert phases == ["load", "eager", "compile", "accuracy", "latency", "memory"] * 2
 
 
 def test_a_time_limit_ends_it_and_the_next_case_runs(parent, tmp_path):

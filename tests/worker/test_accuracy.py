@@ -75,3 +75,26 @@ def test_two_runs():
     assert two_runs_differ((x,), (x * (1 + 1e-7),)) is None
     assert "differs" in two_runs_differ((x,), (x + 0.1,))
     assert "structure" in two_runs_differ((x,), [x])
+
+
+def test_objects_and_arrays():
+    class Output:
+        def __init__(self, x):
+            self.logits = x
+            self.marker = object()
+
+    import numpy as np
+
+    x = torch.randn(10)
+    assert two_runs_differ(Output(x), Output(x.clone())) is None
+    assert compare(Output(x), Output(x * 2), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert compare(Output(x), Output(-x), None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert compare(Output(x), Output(x[:5]), None, tolerance=1e-3, factor=2)["metric"] == "structure"
+    assert two_runs_differ(np.ones(3), np.ones(3)) is None
+    assert two_runs_differ(np.ones(3), np.zeros(3)) is not None
+
+
+def test_rounding_of_bfloat16_is_no_difference():
+    x = torch.randn(100).bfloat16()
+    assert two_runs_differ(x, (x.float() * 1.004).bfloat16()) is None
+    assert two_runs_differ(x, x * 1.2) is not None

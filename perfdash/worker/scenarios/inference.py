@@ -14,20 +14,30 @@ def set_mode(module: Any) -> None:
 
 
 def make_step(model: Any, inputs: Any, job: Job) -> Callable[[], Any]:
-    """A forward pass over the inputs, positional or by keyword."""
-    if isinstance(inputs, dict):
-        return lambda: model(**inputs)
-    return lambda: model(*inputs)
+    """A forward pass over the inputs, positional or by keyword.
+
+    Autocast is entered at every call: within one long context torch would keep the cast weights, and
+    eager would never cast them again.
+    """
+    arguments, keywords = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    if job.case.dtype != "amp":
+        return lambda: model(*arguments, **keywords)
+
+    import torch
+
+    dtype = getattr(torch, job.case.amp_dtype or "bfloat16")
+
+    def step() -> Any:
+        with torch.autocast(job.case.device, dtype=dtype):
+            return model(*arguments, **keywords)
+
+    return step
 
 
 @contextlib.contextmanager
 def context(job: Job) -> Iterator[None]:
-    """No gradients, and autocast for the dtype `amp`."""
+    """No gradients."""
     import torch
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if job.case.dtype == "amp":
-            dtype = getattr(torch, job.case.amp_dtype or "bfloat16")
-            stack.enter_context(torch.autocast(job.case.device, dtype=dtype))
+    with torch.no_grad():
         yield

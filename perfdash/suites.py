@@ -1,0 +1,174 @@
+"""Suite files: what a TOML file may say, reading it, and what is wrong with it in one message."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from perfdash.bundled import bundled
+from perfdash.errors import UsageError
+from perfdash.worker import registry
+
+Dtype = Literal["float32", "bfloat16", "float16", "amp"]
+PerDtype = float | dict[Dtype, float]
+DTYPES = ("float32", "bfloat16", "float16", "amp")
+DEVICES = ("cpu", "cuda")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BatchSize(_Strict):
+    """Batch sizes by where the model runs: on one CPU thread, on several, on a GPU."""
+
+    one_thread: int = Field(default=1, ge=1)
+    cpu: int = Field(default=1, ge=1)
+    cuda: int = Field(default=1, ge=1)
+
+
+class Skip(_Strict):
+    """Why a model is not measured, and on which devices (all by default)."""
+
+    reason: str
+    devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]
+
+
+class Settings(_Strict):
+    """What `[defaults]` and each `[[models]]` may set; None leaves it to the level above."""
+
+    batch_size: BatchSize | None = None
+    tolerance: PerDtype | None = None
+    tolerance_freezing: float | None = None  # instead of it, where inductor freezes the weights
+    factor: PerDtype | None = None
+    cosine: bool | None = None
+    check_accuracy: bool | None = None
+    inputs: dict[str, Any] | None = None
+    env: dict[str, str] | None = None
+    timeout_s: float | None = Field(default=None, gt=0)
+    memory_limit_gb: float | None = Field(default=None, gt=0)
+    skip: Skip | None = None
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _one_number_for_all(cls, value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"one_thread": value, "cpu": value, "cuda": value}
+        return value
+
+
+class Model(Settings):
+    """One model: its name here, and what the loader knows it by where that differs."""
+
+    name: str = Field(min_length=1)
+    target: str | None = None
+    quick: bool = False
+
+
+class Suite(_Strict):
+    """A suite file."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    loader: str
+    title: str = ""
+    dynamo_name: str | None = None  # the suite's name in the dynamo runners' file names
+    defaults: Settings = Settings()
+    models: tuple[Model, ...] = Field(min_length=1)
+    path: Path
+
+    @field_validator("models")
+    @classmethod
+    def _names_are_unique(cls, models: tuple[Model, ...]) -> tuple[Model, ...]:
+        names = [model.name for model in models]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"listed twice: {', '.join(twice)}")
+        return models
+
+    def setting(self, model: Model, key: str, otherwise: Any = None) -> Any:
+        """A setting of a model: its own, else the suite's default, else `otherwise`."""
+        for level in (model, self.defaults):
+            if getattr(level, key) is not None:
+                return getattr(level, key)
+        return otherwise
+
+
+def suite_names() -> list[str]:
+    """The suites that ship with perfdash."""
+    return sorted(path.stem for path in bundled("suites").glob("*.toml"))
+
+
+def load_suite(name_or_path: str) -> Suite:
+    """A suite by name or by the path of its file. Raises UsageError that names file, line or key."""
+    path = Path(name_or_path)
+    if path.suffix != ".toml":
+        path = bundled("suites") / f"{name_or_path}.toml"
+        if not path.is_file():
+            hint = near(name_or_path, suite_names())
+            raise UsageError(
+                f"no suite named {name_or_path!r}{hint}; there are: {', '.join(suite_names())} "
+                "(a file of your own is given by its path, ending in .toml)"
+            )
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"suite file {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"suite file {path} is not valid TOML: {error}") from error
+    try:
+        suite = Suite(**data, path=path.resolve())
+    except ValidationError as error:
+        raise UsageError(_explain(path, data, error)) from error
+    except TypeError as error:
+        raise UsageError(f"suite file {path}: {error}") from error
+    if registry.canonical(suite.loader) not in registry.names("loaders"):
+        raise UsageError(
+            f"suite file {path}: key 'loader': no loader named {suite.loader!r}; "
+            f"there are: {', '.join(registry.names('loaders'))}"
+        )
+    return suite
+
+
+def own_models(targets: Sequence[str]) -> Suite:
+    """A suite of models of the user's own, each from `file.py:function`."""
+    models: list[Model] = []
+    for target in dict.fromkeys(targets):
+        file, _, function = target.rpartition(":")
+        if not file or not function:
+            raise UsageError(f"--model {target!r}: give it as file.py:function")
+        name = f"{Path(file).stem}.{function}"
+        if any(model.name == name for model in models):
+            name = f"{Path(file).with_suffix('')}.{function}"
+        models.append(Model(name=name, target=target, quick=True))
+    return Suite(name="own", loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
+
+
+def near(word: str, names: list[str]) -> str:
+    """` (near: a, b)` for the names most like a word or pattern; empty where none is."""
+    bare = re.sub(r"[*?\[\]]", "", word)
+    close = difflib.get_close_matches(bare, names, n=4, cutoff=0.5)
+    return f" (near: {', '.join(close)})" if close else ""
+
+
+def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
+    """The first complaint of pydantic with the key as one would write it, and the model's name."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    where = ""
+    if len(first["loc"]) >= 2 and first["loc"][0] == "models" and isinstance(first["loc"][1], int):
+        model = data["models"][first["loc"][1]]
+        named = model.get("name") if isinstance(model, dict) else None
+        where = f" (model {named!r})" if named else f" (model number {first['loc'][1] + 1})"
+    hint = ""
+    if first["type"] == "extra_forbidden":
+        allowed = [*Suite.model_fields, *Model.model_fields, *BatchSize.model_fields, *Skip.model_fields]
+        hint = near(str(first["loc"][-1]), allowed)
+        return f"suite file {path}: unknown key '{key}'{where}{hint}"
+    more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
+    return f"suite file {path}: key '{key}'{where}: {first['msg']}{more}"
