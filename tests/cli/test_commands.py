@@ -128,7 +128,7 @@ def test_a_model_of_ones_own(command, tmp_path):
         assert result.case.batch_size == 4
         assert result.conditions["core"] == [max(os.sched_getaffinity(0))]
         assert result.eager_ms.n == len(result.eager_ms.samples) > 20
-        assert result.conditions["processes"] == (3 if result.case.model == "mine.linear" else 1)
+        assert result.conditions["processes"] == 3
     assert "Saved in runs" in ran.out
     assert not any("s3cret" in path.read_text() for path in ran.folder.rglob("*") if path.is_file())
     info = ran.info

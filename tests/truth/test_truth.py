@@ -89,12 +89,12 @@ def test_nothing_that_a_model_starts_is_left(failures):
 @pytest.mark.parametrize("name", ["sleeps", "spins"])
 def test_known_latency_ratio(failures, name):
     result = failures.results[name]
-    # Both sides have the operator's overhead, some 0.1 ms, beside the 40 and 20 ms.
+    # The compiled call has some 0.2 ms of its own beside the 80 ms.
     assert result.speedup.value == pytest.approx(2.0, rel=0.01)
     assert result.speedup.ci_low <= 2.0
     assert result.speedup.ci_high >= 2.0 * 0.99
     assert result.speedup.verdict == "faster"
-    assert result.eager_ms.median == pytest.approx(40, rel=0.02)
+    assert result.eager_ms.median == pytest.approx(160, rel=0.02)
     assert result.conditions["clean_fraction"] > 0.5
 
 
