@@ -127,7 +127,7 @@ class Measurement:
 
 @dataclass
 class Speedup:
-    """Eager latency / backend latency with its 95 % interval.
+    """Eager latency / backend latency with its 95 % interval (of what another run would report).
 
     basis says what the interval covers: `processes` (spread measured in this case's own processes),
     `pooled` (spread between processes taken from the run's replicated cases) or `within` (one

@@ -206,8 +206,6 @@ def _cross_check(
         found,
         ci_low=min(found.ci_low, by_cpu),
         ci_high=max(found.ci_high, by_cpu),
-        sure_low=min(found.sure_low, by_cpu),
-        sure_high=max(found.sure_high, by_cpu),
     )
 
 

@@ -22,7 +22,7 @@ def null_case(like: Planned) -> Planned:
 
 def replication(cases: int) -> tuple[int, int]:
     """(how many cases of a run are replicated, in how many processes each), to know the spread."""
-    return (1, 5) if cases == 1 else (2, 3) if cases <= 20 else (4, 3)
+    return (1, 6) if cases == 1 else (2, 3) if cases <= 20 else (4, 3)
 
 
 def replicated_first(planned: Sequence[Planned]) -> list[Planned]:

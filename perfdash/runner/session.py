@@ -110,7 +110,7 @@ class Session:
         environment["worker"] = parent.hello
         self.journal.write_info(self.info)
         self._refuse_what_cannot_run(parent)
-        for planned in {p.case.backend: p for p in self.planned}.values():
+        for planned in {(p.case.backend, p.case.dtype): p for p in self.planned}.values():
             facts = self._probe(parent, planned)
             if planned.case.device == "cuda" and not facts["cuda"]:
                 raise UsageError(

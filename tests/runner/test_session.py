@@ -92,7 +92,7 @@ def test_a_replica_that_does_not_start_loses_no_row(start):
     (result,) = start([case("a")], fails_to_start=("fresh",)).run()
     assert result.status is Status.PASS
     assert result.conditions["processes"] == 1
-    assert any("4 of 5 processes failed" in note for note in result.notes)
+    assert any("5 of 6 processes failed" in note for note in result.notes)
 
 
 def test_torch_and_torchvision_that_do_not_match_are_one_message(start):

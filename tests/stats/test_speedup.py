@@ -51,7 +51,7 @@ def test_pooled_interval_covers_the_truth():
 def test_one_process_alone_is_too_narrow_and_gives_no_verdict():
     rng = np.random.default_rng(5)
     found = [estimate([process(rng, 1.4, 0.015)], Spread(), seed=k) for k in range(200)]
-    assert sum(f.ci_low <= 1.4 <= f.ci_high for f in found) < 0.8 * 200
+    assert sum(f.ci_low <= 1.4 <= f.ci_high for f in found) < 0.85 * 200
     assert {verdict(f) for f in found} == {"inconclusive"}
 
 
@@ -65,17 +65,29 @@ def test_a_model_against_itself_is_not_called_faster_or_slower(between):
     assert wrong <= 0.02 * 500 + 5, "2 % and the luck of 500 draws"
 
 
+@pytest.mark.parametrize("count", [3, 6])
+def test_the_interval_holds_what_another_run_reports(count):
+    rng = np.random.default_rng(7)
+    held = 0
+    for repeat in range(400):
+        one, other = (
+            estimate([process(rng, 1.4, 0.015) for _ in range(count)], Spread(), seed=repeat)
+            for _ in range(2)
+        )
+        held += one.ci_low <= other.value <= one.ci_high
+    assert held >= 0.93 * 400
+
+
 def result(low, high, basis="processes"):
-    return Estimate((low * high) ** 0.5, low, high, low * 0.995, high * 1.005, basis, Spread())
+    return Estimate((low * high) ** 0.5, low, high, basis, Spread())
 
 
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [
         (0.99, 1.01, "equivalent"),
-        (1.008, 1.015, "equivalent"),
+        (1.005, 1.015, "equivalent"),
         (1.01, 1.05, "faster"),
-        (1.002, 1.05, "inconclusive"),
         (0.9, 0.97, "slower"),
         (0.95, 1.01, "inconclusive"),
         (0.5, 2.0, "inconclusive"),
@@ -91,8 +103,7 @@ def test_verdict_mirrors(low, width):
     high = low + width
     mirror = {"faster": "slower", "slower": "faster"}
     word, inverse = verdict(result(low, high)), verdict(result(1 / high, 1 / low))
-    edges = (low, high, low * 0.995, high * 1.005)
-    if all(abs(edge - m) > 1e-2 for edge in edges for m in (1 / 1.02, 1.02, 1.0)):
+    if all(abs(edge - m) > 1e-6 for edge in (low, high) for m in (1 / 1.02, 1.02, 1.0)):
         assert inverse == mirror.get(word, word)
 
 
