@@ -10,6 +10,7 @@ started is left.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -43,7 +44,11 @@ def main() -> None:
     linux.adopt_orphans()
     # Before torch is imported: it counts the cores to decide how many compilers to start.
     os.sched_setaffinity(0, orders["cores"])
-    control.send(json.dumps(_hello(orders["packages"])).encode())
+    hello = _hello(orders["packages"])
+    # Collections in the forked processes need not visit, and so copy, all that was imported.
+    gc.collect()
+    gc.freeze()
+    control.send(json.dumps(hello).encode())
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _MAX_MESSAGE, 2)
         if not message:

@@ -178,6 +178,7 @@ class _Case:
 
     def compile(self) -> None:
         self.use_threads()
+        gc.unfreeze()  # compiling collects garbage as it does in any other process
         self.live_before = memory.live_storages() if self.job.role != "replica" else {}
 
         def make_step() -> Callable[[], Any]:
