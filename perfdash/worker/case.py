@@ -164,6 +164,7 @@ class _Case:
             self.seed()
             differ = accuracy.two_runs_differ(first, nest.detach(self.eager_step()))
             del first
+            gc.collect()
             constants = memory.owned_since(live_before)
             return {"differ": differ, "constants_bytes": constants, **self.side_memory(self.eager_step)}
 
@@ -179,6 +180,7 @@ class _Case:
     def compile(self) -> None:
         self.use_threads()
         gc.unfreeze()  # compiling collects garbage as it does in any other process
+        gc.collect()
         self.live_before = memory.live_storages() if self.job.role != "replica" else {}
 
         def make_step() -> Callable[[], Any]:

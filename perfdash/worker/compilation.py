@@ -33,9 +33,9 @@ def first_call(make_step: Callable[[], Callable[[], Any]], synchronize: Callable
     """Builds the compiled step and calls it until it is steady: (step, figures).
 
     compilation_s is the first call less the median of three steady ones; compilation_cpu_s the same
-    in CPU seconds of this process, of all it started and of all those have reaped.
+    in CPU seconds of this process, of all it started and of all those have reaped. Garbage is
+    collected at the end.
     """
-    gc.collect()
     linux.malloc_trim()
     known = linux.reset_high_water_mark()
     before = linux.memory_status()

@@ -40,8 +40,10 @@ def weights(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def live_storages() -> dict[int, int]:
-    """storage_bytes of every real tensor that Python holds now (fake and meta ones hold nothing)."""
-    gc.collect()
+    """storage_bytes of every real tensor that Python holds now (fake and meta ones hold nothing).
+
+    Garbage counts too: collect it before.
+    """
     real = []
     for thing in gc.get_objects():
         if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.device.type != "meta":
