@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.records import Case, Job, Sampling
 from perfdash.suites import BatchSize, Model, PerDtype, Skip, Suite, near
 from perfdash.worker import registry
+
+# Seconds that a phase may take, unless the suite or the user says otherwise; the case's own limit
+# holds beside them. Generous: they are there for what hangs, not for what is slow.
+PHASE_TIMEOUTS: dict[str, float] = {
+    "load": 900.0,
+    "eager": 1800.0,
+    "compile": 2700.0,
+    "accuracy": 1800.0,
+    "latency": 1800.0,
+    "memory": 1200.0,
+}
 
 # Rounding to fewer bits leaves both sides further from the judge, and less alike (dynamo's factors).
 _FACTOR: dict[str, float] = {"float32": 2.0, "bfloat16": 3.0, "float16": 3.0, "amp": 3.0}
@@ -32,6 +43,9 @@ class Planned:
     timeout_s: float
     memory_limit_bytes: int | None
     skip_reason: str | None = None
+    phase_timeouts: dict[str, float] = field(default_factory=dict)
+    output_limit_bytes: int = 64 << 20
+    cost_s: float | None = None
 
     def job(self, *, scratch: str, sampling: Sampling, **options: Any) -> Job:
         """The worker's order for this case."""
@@ -46,10 +60,22 @@ class Planned:
             check_accuracy=self.check_accuracy,
             timeout_s=self.timeout_s,
             memory_limit_bytes=self.memory_limit_bytes,
+            output_limit_bytes=self.output_limit_bytes,
+            phase_timeouts=self.phase_timeouts,
             scratch=scratch,
             sampling=sampling,
             **options,
         )
+
+
+def planned_from_json(data: dict[str, Any]) -> Planned:
+    """The inverse of records.to_json for a Planned. Raises ValueError where it is not one."""
+    known = {each.name for each in fields(Planned)}
+    try:
+        rest = {key: value for key, value in data.items() if key in known and key != "case"}
+        return Planned(case=Case(**data["case"]), **rest)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a planned case: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -68,6 +94,9 @@ class Selection:
     dynamic: bool = False
     env: tuple[tuple[str, str], ...] = ()
     timeout_s: float | None = None
+    phase_timeouts: tuple[tuple[str, float], ...] = ()
+    memory_limit_gb: float | None = None
+    output_limit_mb: float | None = None
     freezing: bool = False
 
 
@@ -121,7 +150,8 @@ def _plan(
         amp_dtype=_amp_dtype(selection) if dtype == "amp" else None,
     )
     skip: Skip | None = suite.setting(model, "skip")
-    limit = suite.setting(model, "memory_limit_gb")
+    memory_gb = selection.memory_limit_gb or suite.setting(model, "memory_limit_gb")
+    output_mb = selection.output_limit_mb or suite.setting(model, "output_limit_mb", 64.0)
     return Planned(
         case=case,
         loader=registry.canonical(suite.loader),
@@ -133,8 +163,15 @@ def _plan(
         check_accuracy=suite.setting(model, "check_accuracy", True),
         env={**suite.setting(model, "env", {}), **dict(selection.env)},
         timeout_s=selection.timeout_s or suite.setting(model, "timeout_s", 3600.0),
-        memory_limit_bytes=int(limit * 2**30) if limit else None,
+        memory_limit_bytes=int(memory_gb * 2**30) if memory_gb else None,
         skip_reason=skip.reason if skip and selection.device in skip.devices else None,
+        phase_timeouts={
+            **PHASE_TIMEOUTS,
+            **suite.setting(model, "phase_timeout_s", {}),
+            **dict(selection.phase_timeouts),
+        },
+        output_limit_bytes=int(output_mb * 2**20),
+        cost_s=suite.setting(model, "cost_s"),
     )
 
 

@@ -94,7 +94,8 @@ class Job:
     loader: str
     target: str
     scratch: str  # an empty folder of the case's own: caches, temporary files
-    # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache)
+    # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
+    # probe (what the interpreter can do) | isa (what inductor compiles for)
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     weights: str = "random"  # random | pretrained
@@ -109,7 +110,10 @@ class Job:
     inductor_config: dict[str, Any] = field(default_factory=dict)
     sampling: Sampling = Sampling()
     memory_limit_bytes: Optional[int] = None
+    group: Optional[str] = None  # cgroup.procs of the group that holds it to that limit
+    output_limit_bytes: int = 64 << 20
     timeout_s: float = 3600.0
+    phase_timeouts: dict[str, float] = field(default_factory=dict)  # seconds, by phase
 
 
 @dataclass
@@ -143,12 +147,16 @@ class Speedup:
 
 @dataclass
 class Failure:
-    """Why a case did not finish: type and message of the error, the log's name and last lines."""
+    """Why a case did not finish: type and message of the error, the log's name and last lines.
+
+    limit, where one was passed: {what: time | memory | output, scope: case | phase, limit, unit}.
+    """
 
     type: str
     message: str
     log: Optional[str] = None
     tail: list[str] = field(default_factory=list)
+    limit: Optional[dict[str, Any]] = None
 
 
 @dataclass
@@ -182,6 +190,8 @@ class Result:
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    # What came before by the machine's fault, and was measured again: {started, status, error}.
+    attempts: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -198,8 +208,13 @@ class RunInfo:
     perfdash: str
     schema: int = SCHEMA
     ended: Optional[str] = None
-    state: str = "running"  # running | done | interrupted | failed
+    state: str = "running"  # running | done | interrupted | failed | incomplete (merged, some missing)
     noise: dict[str, Any] = field(default_factory=dict)
+    # What was to be measured: {fingerprint, total, shard, dynamo_names}; the same fingerprint in all shards.
+    plan: dict[str, Any] = field(default_factory=dict)
+    # One entry each time it was started or resumed: {started, ended, state, command, host, slots}.
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    merged_from: list[str] = field(default_factory=list)
 
 
 def to_json(record: Any) -> dict[str, Any]:

@@ -10,10 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    ValidationError,
+    field_validator,
+)
 
 from perfdash.errors import UsageError
-from perfdash.suites import Dtype
+from perfdash.suites import Dtype, Phase
 
 CONFIG_FILE = "perfdash.toml"
 FAIL_ON = ("accuracy", "failure", "slower")
@@ -47,6 +54,16 @@ class RunSettings(BaseModel):
     dynamic: bool = False
     weights: Literal["random", "pretrained"] = "random"
     timeout: float | None = Field(default=None, gt=0)
+    phase_timeout: dict[Phase, PositiveFloat] = {}
+    memory_limit: float | None = Field(default=None, gt=0)
+    output_limit: float | None = Field(default=None, gt=0)
+    retries: int = Field(default=2, ge=0)
+    retry_pause: float = Field(default=30.0, ge=0)
+    jobs: int | Literal["auto"] = 1
+    shard: str | None = None
+    costs: str | None = None
+    executor: Literal["local", "dask"] = "local"
+    scheduler: str | None = None
 
     @field_validator("suite", "model", "models", "batch_size", "dtype", "backend", "fail_on", mode="before")
     @classmethod
@@ -64,12 +81,21 @@ class RunSettings(BaseModel):
             raise ValueError("a batch size is at least 1")
         return value
 
-    @field_validator("env", "inductor_config", mode="before")
+    @field_validator("jobs", mode="before")
+    @classmethod
+    def _number_or_auto(cls, value: Any) -> Any:
+        if value == "auto" or (str(value).isdigit() and int(value) >= 1):
+            return value if value == "auto" else int(value)
+        raise ValueError("give a number from 1, or auto")
+
+    @field_validator("env", "inductor_config", "phase_timeout", mode="before")
     @classmethod
     def _pairs(cls, value: Any, info: Any) -> Any:
-        """["KEY=VALUE", ...] as a table; values of inductor_config are read as JSON where they are."""
+        """["KEY=VALUE", ...] as a table; values but those of env are read as JSON where they are."""
         if isinstance(value, str):
             value = value.split(",")
+        if isinstance(value, (list, tuple)) and info.field_name == "phase_timeout":
+            value = [part for item in value for part in _split(item)]
         if not isinstance(value, (list, tuple)):
             return value
         table: dict[str, Any] = {}

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator
 
 from perfdash.bundled import bundled
 from perfdash.errors import UsageError
 from perfdash.worker import registry
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
+Phase = Literal["load", "eager", "compile", "accuracy", "latency", "memory"]
 PerDtype = float | dict[Dtype, float]
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")
@@ -52,7 +53,10 @@ class Settings(_Strict):
     inputs: dict[str, Any] | None = None
     env: dict[str, str] | None = None
     timeout_s: float | None = Field(default=None, gt=0)
+    phase_timeout_s: dict[Phase, PositiveFloat] | None = None
     memory_limit_gb: float | None = Field(default=None, gt=0)
+    output_limit_mb: float | None = Field(default=None, gt=0)
+    cost_s: float | None = Field(default=None, gt=0)  # about how long it takes, for planning
     skip: Skip | None = None
 
     @field_validator("batch_size", mode="before")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from perfdash import __version__
-from perfdash.cli import config, doctor, listing, run, show
+from perfdash.cli import compare, config, doctor, listing, merge, run, show
 from perfdash.errors import PerfdashError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("merge")(merge.merge)
+app.command("compare")(compare.compare)
 app.command("list")(listing.list_suites)
 app.command("show")(show.show)
 app.command("doctor")(doctor.doctor)

@@ -40,7 +40,7 @@ class Plain:
     def case_started(self, number: int, total: int, case: Case) -> None:
         _line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {case.backend} ...")
 
-    def phase(self, name: str) -> None:
+    def phase(self, case: Case, name: str) -> None:
         pass
 
     def case_done(self, number: int, total: int, result: Result) -> None:
@@ -57,8 +57,7 @@ class Terminal:
         self._notes: deque[str] = deque(maxlen=3)
         self._last: deque[str] = deque(maxlen=8)
         self._head = "starting"
-        self._phase = ""
-        self._case_start = self._start
+        self._phases: dict[Case, str] = {}
 
     def say(self, text: str) -> None:
         self._notes.append(text)
@@ -66,25 +65,28 @@ class Terminal:
 
     def case_started(self, number: int, total: int, case: Case) -> None:
         left = _left(self._start, number - 1, total)
-        self._head = (
-            f"{number - 1}/{total} done{f', {left} left' if left else ''}: "
-            f"{case.suite} {case.model} {case.dtype} {case.backend}"
-        )
+        done = number - 1 - len(self._phases)
+        self._head = f"{done}/{total} done{f', {left} left' if left else ''}"
+        self._phases[case] = "starting"
         self._draw()
 
-    def phase(self, name: str) -> None:
-        self._phase = f"{name} (since {time.strftime('%H:%M:%S')})"
+    def phase(self, case: Case, name: str) -> None:
+        self._phases[case] = f"{name} (since {time.strftime('%H:%M:%S')})"
         self._draw()
 
     def case_done(self, number: int, total: int, result: Result) -> None:
         self._last.append(one_line(result))
-        self._phase = ""
+        self._phases.pop(result.case, None)
         self._draw()
 
     def _draw(self) -> None:
         from rich.text import Text
 
-        lines = [*self._notes, *self._last, "", self._head, f"  {self._phase}"]
+        busy = [
+            f"  {case.suite} {case.model} {case.dtype} {case.backend}: {phase}"
+            for case, phase in self._phases.items()
+        ]
+        lines = [*self._notes, *self._last, "", self._head, *busy]
         self._live.update(Text("\n".join(lines)), refresh=True)
 
 

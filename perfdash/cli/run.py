@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from perfdash.cases import Planned
-    from perfdash.records import Result, RunInfo
-    from perfdash.runner.session import Options
-    from perfdash.settings import RunSettings
 
 
 def run(
@@ -61,9 +53,7 @@ def run(
     ] = None,
     processes: Annotated[
         int | None,
-        typer.Option(
-            help="Sample every case in this many processes.  [default: 1, and several for the first few]"
-        ),
+        typer.Option(help="Sample every case in this many processes.  [default: 1, and several for a few]"),
     ] = None,
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for the worker. Repeatable.")] = None,
     inductor_config: Annotated[
@@ -77,150 +67,48 @@ def run(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds a case may take, instead of the suite's.")
     ] = None,
+    phase_timeout: Annotated[
+        list[str] | None, typer.Option(help="PHASE=SECONDS that a phase may take, e.g. compile=600.")
+    ] = None,
+    memory_limit: Annotated[
+        float | None, typer.Option(help="GiB a case may use, instead of the suite's.  [default: 90 % of all]")
+    ] = None,
+    output_limit: Annotated[float | None, typer.Option(help="MiB a case may print.  [default: 64]")] = None,
+    retries: Annotated[
+        int | None,
+        typer.Option(help="Times a case is tried again after the machine failed.  [default: 2]"),
+    ] = None,
+    retry_pause: Annotated[
+        float | None, typer.Option(help="Seconds before it is tried again.  [default: 30]")
+    ] = None,
+    jobs: Annotated[
+        str | None, typer.Option(help="Cases side by side, each on cores of its own; or auto.  [default: 1]")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="i/n: only the i-th of n parts; `perfdash merge` puts them together.")
+    ] = None,
+    costs: Annotated[
+        str | None, typer.Option(help="A run whose durations plan the shards; the same for all of them.")
+    ] = None,
+    executor: Annotated[str | None, typer.Option(help="local or dask.  [default: local]")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler, tcp://...")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="Go on with a run (folder, name or `last`): what is left of it.")
+    ] = None,
+    retry: Annotated[
+        list[str] | None,
+        typer.Option(help="With --resume: measure again what ended with this status. Repeatable, or commas."),
+    ] = None,
 ) -> None:
     """Measure models: speedup, compilation latency, peak memory, accuracy."""
-    from perfdash.settings import resolve
-
-    flags = {key: value for key, value in locals().items() if key != "resolve"}
-    settings, _ = resolve(flags)
-    raise typer.Exit(_measure(settings))
-
-
-def _measure(settings: RunSettings) -> int:
-    """Plans, measures, prints; the exit code."""
-    from perfdash.cli.progress import open_progress
-    from perfdash.errors import PerfdashError
-    from perfdash.report.tables import summary
-    from perfdash.runner.cores import choose_cores
-    from perfdash.runner.journal import Journal
-    from perfdash.runner.session import Options, Session
-
-    planned, dynamo_names = _plan(settings)
-    cores = choose_cores(settings.threads, settings.cores)
-    options = Options(
-        python=settings.python,
-        cores=cores,
-        threads=settings.threads,
-        allocator=settings.allocator,
-        processes=settings.processes,
-        weights=settings.weights,
-        compile_mode=settings.compile_mode,
-        inductor_config=settings.inductor_config,
-    )
-    _check_machine(settings)
-    journal = Journal.create(settings.out)
-    info = _info(journal.folder.name, settings, options, len(planned))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _interrupt)
-    with open_progress() as progress:
-        session = Session(planned, options, journal, info, progress, dynamo_names)
-        interrupted = False
-        try:
-            session.run()
-        except KeyboardInterrupt:
-            interrupted = True
-        except PerfdashError:
-            if not session.results:
-                journal.discard()
-            raise
-    if session.results:
-        typer.echo(summary(session.results, info))
-    typer.echo(f"Saved in {journal.folder}")
-    if interrupted:
-        typer.echo(f"Interrupted after {len(session.results)} of {len(planned)} cases.", err=True)
-        return 130
-    return _gate(session.results, settings.fail_on)
-
-
-def _plan(settings: RunSettings) -> tuple[list[Planned], dict[str, str]]:
-    from perfdash.cases import Selection, select
+    flags = dict(locals())
+    from perfdash.cli import measure
     from perfdash.errors import UsageError
-    from perfdash.suites import load_suite, own_models
-    from perfdash.worker import registry
 
-    for kind, names in (("backends", settings.backend), ("scenarios", (settings.scenario,))):
-        for name in names:
-            if registry.canonical(name) not in registry.names(kind):
-                raise UsageError(f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}")
-    suites = [load_suite(name) for name in settings.suite]
-    if settings.model:
-        suites.append(own_models(settings.model))
-    if not suites:
-        raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")
-    selection = Selection(
-        models=settings.models,
-        quick=settings.quick,
-        batch_sizes=settings.batch_size,
-        device=settings.device,
-        dtypes=settings.dtype,
-        amp_dtype=settings.amp_dtype,
-        threads=settings.threads,
-        scenario=settings.scenario,
-        backends=settings.backend,
-        dynamic=settings.dynamic,
-        env=tuple(settings.env.items()),
-        timeout_s=settings.timeout,
-        freezing=bool(settings.inductor_config.get("freezing")),
-    )
-    return select(suites, selection), {suite.name: suite.dynamo_name or suite.name for suite in suites}
-
-
-def _check_machine(settings: RunSettings) -> None:
-    """What would make every case fail, said once and before."""
-    from perfdash.errors import MachineError
-    from perfdash.runner import host
-
-    if settings.allocator in ("jemalloc", "tcmalloc") and not host.allocator_library(settings.allocator):
-        package = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}[settings.allocator]
-        raise MachineError(
-            f"--allocator {settings.allocator}: its library is not installed (Debian: {package}); "
-            "install it, or use --allocator steady"
-        )
-    if "inductor" in settings.backend and settings.device == "cpu" and not host.compiler():
-        raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
-
-
-def _info(run_id: str, settings: RunSettings, options: Options, cases: int) -> RunInfo:
-    from perfdash import __version__
-    from perfdash.records import RunInfo
-    from perfdash.runner import host
-    from perfdash.runner.journal import now
-
-    facts = host.facts()
-    configuration: dict[str, Any] = settings.model_dump(mode="json")
-    configuration["env"] = dict(
-        pair.split("=", 1) for pair in host.mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
-    )
-    return RunInfo(
-        id=run_id,
-        started=now(),
-        host=facts["host"],
-        command=["perfdash", *host.mask_secrets(sys.argv[1:])],
-        configuration={**configuration, "cores": list(options.cores)},
-        environment={**facts, "host_class": host.host_class(facts)},
-        cases=cases,
-        perfdash=__version__,
-    )
-
-
-def _gate(results: list[Result], fail_on: tuple[str, ...]) -> int:
-    """1 where a gate that the user asked for failed, with the rows that did it; else 0."""
-    from perfdash.records import PASSING, Status
-
-    failing = {
-        "accuracy": [r for r in results if r.status is Status.FAIL_ACCURACY],
-        "failure": [r for r in results if r.status not in PASSING | {Status.SKIPPED}],
-        "slower": [r for r in results if r.status in PASSING and r.speedup and r.speedup.verdict == "slower"],
-    }
-    code = 0
-    for gate in fail_on:
-        if failing[gate]:
-            names = ", ".join(r.case.model for r in failing[gate])
-            typer.echo(f"--fail-on {gate}: {len(failing[gate])} of {len(results)}: {names}", err=True)
-            code = 1
-    return code
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    for key in ("resume", "retry"):
+        del flags[key]
+    if resume is not None:
+        raise typer.Exit(measure.resumed(resume, tuple(retry or ()), flags))
+    if retry:
+        raise UsageError("--retry needs --resume RUN: it measures rows of an earlier run again")
+    raise typer.Exit(measure.new(flags))

@@ -19,11 +19,13 @@ def show(
 
     from perfdash.errors import UsageError
     from perfdash.report.tables import details, phase_table, summary
-    from perfdash.runner.journal import find_run, read_info, read_results
+    from perfdash.runner.journal import find_run, is_being_measured, read_info, read_results
     from perfdash.settings import resolve
 
     folder = find_run(run, resolve({"out": out})[0].out)
     info, results = read_info(folder), read_results(folder)
+    if info.state == "running" and not is_being_measured(folder):
+        info.state = "was killed; `perfdash run --resume` goes on with it"
     if model is not None:
         chosen = [r for r in results if fnmatch.fnmatchcase(r.case.model.lower(), model.lower())]
         if not chosen:

@@ -21,7 +21,7 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
     parts = [
         f"Run {info.id} ({info.state}): {len(results)} of {info.cases} cases, {first.device}, "
         f"{first.threads} thread{'s' if first.threads > 1 else ''} "
-        f"on core {', '.join(map(str, info.configuration.get('cores', [])))}, {first.scenario}",
+        f"{_where(info)}, {first.scenario}",
         f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}",
         _noise_line(info),
         "",
@@ -37,6 +37,19 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
     if notes:
         parts += ["Notes", *notes]
     return "\n".join(part for part in parts if part is not None)
+
+
+def _where(info: RunInfo) -> str:
+    """On what was measured last: cores, or slots on hosts."""
+    slots = info.sessions[-1].get("slots", []) if info.sessions else []
+    if not slots:
+        cores = info.configuration.get("cores")
+        return f"on core {', '.join(map(str, cores))}" if isinstance(cores, list) else "on no slot"
+    hosts = {slot["host"] for slot in slots}
+    if len(hosts) > 1:
+        return f"in {len(slots)} slots on {len(hosts)} hosts"
+    places = " + ".join(", ".join(map(str, slot["cores"])) for slot in slots)
+    return f"on core {places}" if len(slots) == 1 else f"in {len(slots)} slots, cores {places}"
 
 
 def model_table(results: Sequence[Result]) -> str:

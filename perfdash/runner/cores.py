@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from perfdash.errors import UsageError
@@ -23,9 +25,27 @@ def parse_cores(text: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
+@functools.cache
 def available_cores() -> list[int]:
-    """The cores this process may use, in order."""
+    """The cores this process may use, in order, as it was started (see away_from)."""
     return sorted(os.sched_getaffinity(0))
+
+
+@contextmanager
+def away_from(slots: Sequence[Sequence[int]]) -> Iterator[None]:
+    """Keeps this thread, and those it starts, off the measured cores where there are others."""
+    before = os.sched_getaffinity(0)
+    measured = {core for cores in slots for core in cores}
+    whole = {physical_core(core) for core in measured}
+    here = set(available_cores())
+    # Rather not on a sibling thread of a measured core either.
+    others = {core for core in here if physical_core(core) not in whole} or here - measured
+    if others:
+        os.sched_setaffinity(0, others)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def sibling_groups(cores: Sequence[int]) -> list[list[int]]:
@@ -38,6 +58,85 @@ def sibling_groups(cores: Sequence[int]) -> list[list[int]]:
         except OSError:
             groups.setdefault(str(core), []).append(core)
     return list(groups.values())
+
+
+def physical_core(core: int) -> int:
+    """The lowest-numbered hardware thread of the physical core that `core` belongs to."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    try:
+        return min(parse_cores(path.read_text().strip()))
+    except (OSError, UsageError):
+        return core
+
+
+def numa_nodes(cores: Sequence[int]) -> list[list[int]]:
+    """The cores by NUMA node, in the kernel's order; one node where it does not say."""
+    nodes = []
+    for path in sorted(
+        Path("/sys/devices/system/node").glob("node[0-9]*/cpulist"),
+        key=lambda path: int(path.parent.name.removeprefix("node")),
+    ):
+        try:
+            here = set(parse_cores(path.read_text().strip()))
+        except (OSError, UsageError):  # a node of memory only has no cores
+            continue
+        if mine := [core for core in cores if core in here]:
+            nodes.append(mine)
+    known = {core for node in nodes for core in node}
+    rest = [core for core in cores if core not in known]
+    return [*nodes, rest] if rest else nodes
+
+
+def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple[int, ...]]:
+    """The cores of each slot: `jobs` sets of `threads` cores (`auto`: as many as there is room for).
+
+    One hardware thread per physical core, no slot across two NUMA nodes as long as one has room,
+    the slots spread evenly over the nodes and from the last core down. `auto` leaves the first
+    physical core to the kernel and to perfdash itself where there are two or more. Raises UsageError
+    where there are not enough.
+    """
+    if jobs == 1:
+        return [choose_cores(threads, asked)]
+    here = available_cores() if asked is None else list(parse_cores(asked))
+    allowed = available_cores()
+    missing = [core for core in here if core not in allowed]
+    if missing:
+        raise UsageError(f"--cores: core {missing[0]} is not available; there are: {spell(allowed)}")
+    nodes = [[group[0] for group in sibling_groups(node)] for node in numa_nodes(here)]
+    if jobs == "auto":
+        first = min(core for node in nodes for core in node)
+        if asked is None and sum(map(len, nodes)) > 1:
+            nodes = [[core for core in node if core != first] for node in nodes]
+        wanted = max(1, sum(len(node) // threads for node in nodes))
+    else:
+        wanted = int(jobs)
+    slots: list[tuple[int, ...]] = []
+    while len(slots) < wanted:
+        # The emptiest node next; of those equally empty, the last.
+        node = max(nodes, key=lambda node: (len(node), node), default=[])
+        if len(node) < threads:
+            rest = sorted(core for node in nodes for core in node)
+            if len(rest) < threads:
+                room = len(slots)
+                raise UsageError(
+                    f"--jobs {jobs} with --threads {threads}: {spell(here)} has room for {room} at a time "
+                    f"(one thread per physical core); give --jobs {max(1, room)} or fewer"
+                )
+            node = rest
+        slots.append(tuple(node[-threads:]))
+        taken = set(slots[-1])
+        nodes = [[core for core in each if core not in taken] for each in nodes]
+    return slots
+
+
+def every_slot(threads: int) -> list[tuple[int, ...]]:
+    """All the sets of `threads` cores that could be slots at the same time, the last cores first.
+
+    Raises UsageError where there is room for none.
+    """
+    nodes = [sibling_groups(node) for node in numa_nodes(available_cores())]
+    within = sum(len(node) // threads for node in nodes)
+    return choose_slots(within, threads, None) if within > 1 else [choose_cores(threads, None)]
 
 
 def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:

@@ -105,6 +105,13 @@ def allocator_library(name: str) -> str | None:
     return None
 
 
+def visible_gpus(named: str | None) -> list[str]:
+    """The entries of a CUDA_VISIBLE_DEVICES; without one, the numbers of all NVIDIA GPUs."""
+    if named is not None:
+        return [word.strip() for word in named.split(",") if word.strip() not in ("", "-1")]
+    return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
+
+
 def cpu_limit() -> float | None:
     """Cores' worth of CPU time that the container may use (cgroup v2, then v1); None without limit."""
     quota = (_read("/sys/fs/cgroup/cpu.max") or "").split()

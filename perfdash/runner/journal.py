@@ -1,7 +1,10 @@
-"""The run folder: run.json, results.jsonl (each record fsynced), logs, the dynamo CSVs."""
+"""The run folder: run.json, plan.json, results.jsonl (each record fsynced), logs, the dynamo CSVs."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import math
 import os
@@ -14,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.records import Result, RunInfo, result_from_json, run_info_from_json, to_json
+from perfdash.records import Case, Result, RunInfo, result_from_json, run_info_from_json, to_json
 from perfdash.runner import dynamo_csv
+
+INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
 
 
 def now() -> str:
@@ -24,11 +29,19 @@ def now() -> str:
 
 
 class Journal:
-    """The folder of a run that is being measured."""
+    """The folder of a run that is being measured, locked against a second one at the same time."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises UsageError where another perfdash is measuring this very run."""
         self.folder = folder
         self.logs = folder / "logs"
+        try:
+            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
+        if not _lock(self._lock):
+            os.close(self._lock)
+            raise UsageError(f"{folder} is being measured by another perfdash; wait for it, or end it")
 
     @classmethod
     def create(cls, out: Path) -> Journal:
@@ -49,18 +62,56 @@ class Journal:
             return cls(folder)
         raise UsageError(f"--out {out}: a hundred runs began there this second")
 
+    @classmethod
+    def reopen(cls, folder: Path) -> Journal:
+        """An earlier run to go on with; a last line that was cut short (power cut) is taken out."""
+        journal = cls(folder)
+        try:
+            (folder / "logs").mkdir(exist_ok=True)
+            _mend(folder / RESULTS)
+        except OSError as error:
+            journal.close()
+            raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
+        return journal
+
+    def close(self) -> None:
+        """Gives up the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
     def discard(self) -> None:
         """Removes the folder of a run in which nothing could be measured."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.close()
+
+    def log_for(self, case: Case) -> Path:
+        """A log file that no earlier attempt at the case has written to."""
+        names = (f"{case.name}.log", *(f"{case.name}.{number}.log" for number in range(2, 1000)))
+        return next(path for name in names if not (path := self.logs / name).exists())
 
     def write_info(self, info: RunInfo) -> None:
         """run.json, replaced whole: a reader sees the old one or the new one."""
-        self._guard(lambda: _replace(self.folder / "run.json", json.dumps(finite(to_json(info)), indent=1)))
+        self._guard(lambda: _replace(self.folder / INFO, json.dumps(finite(to_json(info)), indent=1) + "\n"))
+
+    def write_plan(self, plan: dict[str, Any]) -> None:
+        """plan.json: all that was to be measured, and how (runner.plan)."""
+        self._guard(lambda: _replace(self.folder / PLAN, json.dumps(plan, indent=1) + "\n"))
 
     def append(self, result: Result) -> None:
-        """One record, on the disk when this returns. Raises MachineError when the disk refuses."""
-        line = json.dumps(finite(to_json(result)), allow_nan=False, separators=(",", ":")) + "\n"
-        self._guard(lambda: _append(self.folder / "results.jsonl", line))
+        """One record, on the disk when this returns. Raises MachineError when the disk refuses.
+
+        Then the file is as it was before.
+        """
+        self._guard(lambda: _append(self.folder / RESULTS, _line(result)))
+
+    def rewrite(self, results: Sequence[Result]) -> None:
+        """The latest record of each case replaced (intervals made anew), those before it kept."""
+        latest = {result.case: result for result in results}
+        lines: list[str] = []
+        for result in reversed(read_all(self.folder)):
+            lines.append(_line(latest.pop(result.case, result)))
+        self._guard(lambda: _replace(self.folder / RESULTS, "".join(reversed(lines))))
 
     def write_csv(self, results: Sequence[Result], dynamo_names: dict[str, str]) -> None:
         """The CSVs of all results so far (perfdash.runner.dynamo_csv)."""
@@ -72,26 +123,55 @@ class Journal:
         except OSError as error:
             raise MachineError(
                 f"{self.folder} cannot be written: {error.strerror}; what was measured before is in "
-                "its results.jsonl"
+                f"its results.jsonl: make room, then perfdash run --resume {self.folder}"
             ) from error
 
 
 def read_info(folder: Path) -> RunInfo:
     """The run.json of a run folder. Raises UsageError where there is none or it is not one."""
     try:
-        return run_info_from_json(json.loads((folder / "run.json").read_text(encoding="utf-8")))
+        return run_info_from_json(json.loads((folder / INFO).read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(f"{folder} is not a run folder: run.json: {error.strerror}") from error
     except (ValueError, AttributeError) as error:
-        raise UsageError(f"{folder / 'run.json'}: {error}") from error
+        raise UsageError(f"{folder / INFO}: {error}") from error
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """The plan.json of a run. Raises UsageError where there is none (made by an older perfdash)."""
+    try:
+        plan: dict[str, Any] = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder / PLAN} cannot be read: {error}; this run cannot be resumed") from error
+    return plan
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The records of a run. A torn last line (power cut) is left out; any other is a UsageError."""
-    path = folder / "results.jsonl"
+    """The latest record of each case of a run, in the order in which the cases were first measured.
+
+    A torn last line (power cut) is left out; any other is a UsageError.
+    """
+    return list({result.case: result for result in read_all(folder)}.values())
+
+
+def read_all(folder: Path) -> list[Result]:
+    """Every record of a run, those that were measured again (--retry) included, oldest first."""
+    path = folder / RESULTS
     if not path.exists():
         return []
     return list(_parse(path, path.read_bytes()))
+
+
+def is_being_measured(folder: Path) -> bool:
+    """Whether a perfdash has the run open; one whose state is `running` otherwise was killed."""
+    try:
+        fd = os.open(folder / LOCK, os.O_RDWR)  # to be locked on NFS it must be open for writing
+    except OSError:
+        return False
+    try:
+        return not _lock(fd)
+    finally:
+        os.close(fd)
 
 
 def _parse(path: Path, data: bytes) -> Iterator[Result]:
@@ -131,17 +211,75 @@ def finite(value: Any) -> Any:
     return value
 
 
+def _line(result: Result) -> str:
+    return json.dumps(finite(to_json(result)), allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _lock(fd: int) -> bool:
+    """Takes the lock of an open file; False when another process has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing to hold on to
+        pass
+    return True
+
+
+def _mend(path: Path) -> None:
+    """Cuts off a last line that is not whole; ends one that lacks only its newline."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    rest = data.rpartition(b"\n")[2]
+    if rest:
+        whole = bool(list(_parse(path, rest)))
+        with path.open("r+b") as file:
+            if whole:
+                file.seek(0, os.SEEK_END)
+                file.write(b"\n")
+            else:
+                file.truncate(len(data) - len(rest))
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    new = not path.exists()
+    with path.open("ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        try:
+            data = text.encode()
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):  # half a line would spoil the next one
+                file.truncate(before)
+            raise
+    if new:
+        _sync_folder(path.parent)
 
 
 def _replace(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new name is on the disk only once its folder is."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

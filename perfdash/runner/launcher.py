@@ -1,33 +1,39 @@
-"""Starting a fork parent under an interpreter and having it measure one case after another.
-
-Nothing here spins: the parent sleeps in select until a worker speaks, ends or runs out of time.
-"""
+"""Starting a fork parent under an interpreter and sending it one job after another."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError
 from perfdash.records import Job, to_json
 from perfdash.runner import processes
+from perfdash.runner.cgroup import MemoryGroup
+from perfdash.runner.watch import (
+    GRACE_S,
+    MAX_MESSAGE,
+    OnEvent,
+    Outcome,
+    Stop,
+    Stopped,
+    Watch,
+    ready_of,
+)
 
-GRACE_S = 10.0  # for a killed process to be gone
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
-_MAX_MESSAGE = 1 << 22
-OnEvent = Callable[[dict[str, Any]], None]
+GUARD_S = 5.0  # for the guard to end what is below it
+_PIPE_BYTES = 1 << 20  # so that a model that prints does not wait for the runner
 
 
 @dataclass(frozen=True)
@@ -42,30 +48,20 @@ class Launch:
     allocator_library: str | None = None  # preloaded; None for the C library's own malloc
 
 
-@dataclass
-class Outcome:
-    """How a case's process ended, with the events that it sent before."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    status: int | None = None  # of waitpid; None when the fork parent was lost with it
-    timed_out: bool = False
-    oom_killed: bool = False
-
-    def find(self, name: str) -> dict[str, Any] | None:
-        """The last event of a name."""
-        return next((event for event in reversed(self.events) if event["event"] == name), None)
-
-
 class ForkParent:
     """A running fork parent. Use as a context manager: at the end no process of it is left."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, locks: tuple[int, ...] = (), stop: Stop | None = None) -> None:
+        """`locks` are descriptors that its guard is to hold; `stop` ends the wait for its start."""
         self.launch = launch
         self.hello: dict[str, Any] = {}
-        self._home = tempfile.TemporaryDirectory(prefix="perfdash-worker-")
+        self._locks = locks
+        self._stop = stop
+        self._mark = processes.new_mark()
+        self._home: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._case_pid: int | None = None
+        self._watch: Watch | None = None
 
     def __enter__(self) -> ForkParent:
         try:
@@ -79,14 +75,11 @@ class ForkParent:
         self.close()
 
     def _start(self) -> None:
-        home = Path(self._home.name)
-        # Only perfdash becomes importable there, not the packages that are installed beside it here:
-        # a torch from this environment under that interpreter would be a silent wrong measurement.
-        (home / "perfdash").symlink_to(Path(__file__).resolve().parents[1], target_is_directory=True)
+        home = self._make_home()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         orders = {
             "control": theirs.fileno(),
-            "parent": os.getpid(),
+            "locks": list(self._locks),
             "cores": list(self.launch.cores),
             "packages": list(self.launch.packages),
         }
@@ -96,11 +89,11 @@ class ForkParent:
                 self._process = subprocess.Popen(
                     [_interpreter(self.launch.python), "-m", "perfdash.worker", json.dumps(orders)],
                     cwd=home,
-                    env=environment(self.launch, os.environ),
+                    env={**environment(self.launch, os.environ), processes.MARK: self._mark},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *self._locks),
                     start_new_session=True,
                 )
         except OSError as error:
@@ -111,7 +104,7 @@ class ForkParent:
         finally:
             theirs.close()
         self._control = ours
-        message = self._receive(HELLO_S)
+        message = self._receive(HELLO_S, self._stop)
         if message is None:
             tail = _tail(self.log)
             raise MachineError(f"the worker under {self.launch.python} did not start:\n{tail}")
@@ -123,105 +116,134 @@ class ForkParent:
                 "(pip install torch), or give --python an interpreter that has it"
             )
 
+    def _make_home(self) -> Path:
+        """The folder that the worker starts in.
+
+        Only perfdash becomes importable there, not the packages that are installed beside it here: a
+        torch from this environment under that interpreter would be a silent wrong measurement.
+        """
+        try:
+            self._home = tempfile.TemporaryDirectory(prefix="perfdash-worker-", ignore_cleanup_errors=True)
+            home = Path(self._home.name)
+            (home / "perfdash").symlink_to(Path(__file__).resolve().parents[1], target_is_directory=True)
+        except OSError as error:
+            raise MachineError(
+                f"no temporary folder for a worker in {tempfile.gettempdir()}: {error.strerror}; "
+                "make room there or set TMPDIR"
+            ) from error
+        return home
+
     @property
     def alive(self) -> bool:
         """Whether it can take another case."""
         return self._process is not None and self._process.poll() is None
 
-    def run(self, job: Job, log: Path, on_event: OnEvent = lambda event: None) -> Outcome:
-        """Measures one job, its output appended to `log`; ends it when job.timeout_s has passed."""
+    def run(
+        self,
+        job: Job,
+        log: Path,
+        on_event: OnEvent = lambda event: None,
+        stop: Stop | None = None,
+    ) -> Outcome:
+        """Measures one job, its output appended to `log`; ends it when it passes one of its limits.
+
+        Raises Stopped when `stop` is set meanwhile, the case ended.
+        """
         assert self._control is not None
-        outcome = Outcome()
         kills = processes.oom_kills()
-        try:
-            log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise MachineError(f"the log {log} cannot be written: {error.strerror}") from error
-        reader, writer = os.pipe()
-        try:
-            message = json.dumps(to_json(job)).encode()
-            socket.send_fds(self._control, [message], [writer, log_fd])
-        except OSError:
-            os.close(reader)
-            return outcome
-        finally:
-            os.close(writer)
-            os.close(log_fd)
-        try:
-            self._watch(reader, job.timeout_s, outcome, on_event)
-        finally:
-            os.close(reader)
-        outcome.oom_killed = processes.oom_kills() > kills
+        with _memory_group(job) as group:
+            if group:
+                job = replace(job, group=str(group.procs))
+            watch = self._send(job, log, group, on_event, stop)
+            if watch is None:
+                self.close()
+                return Outcome(memory_limit_bytes=job.memory_limit_bytes)
+            self._watch = watch
+            outcome = watch.run()
+            if group and group.oom_kills():
+                outcome.oom_killed = "limit"
+            elif processes.oom_kills() > kills:
+                outcome.oom_killed = "kernel"
         if outcome.status is None:
             self.close()  # lost, or stuck: the next case gets a new one
-        self._case_pid = None
+        self._watch = None
         return outcome
 
-    def _watch(self, reader: int, timeout_s: float, outcome: Outcome, on_event: OnEvent) -> None:
+    def _send(
+        self, job: Job, log: Path, group: MemoryGroup | None, on_event: OnEvent, stop: Stop | None
+    ) -> Watch | None:
+        """The job with the pipes for its events and output; None when the fork parent is gone."""
         assert self._control is not None
-        deadline = time.monotonic() + timeout_s
-        buffer = b""
-        events_open = control_open = True
-        while events_open or (control_open and outcome.status is None):
-            sources: list[Any] = [self._control] if control_open and outcome.status is None else []
-            sources += [reader] if events_open else []
-            ready, _, _ = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                if outcome.timed_out or not control_open:
-                    return  # killed, and still not gone: stuck in the kernel; close() ends the rest
-                outcome.timed_out = True
-                deadline = time.monotonic() + GRACE_S
-                self._kill_case()
-            if reader in ready:
-                chunk = os.read(reader, 1 << 16)
-                events_open = bool(chunk)
-                *lines, buffer = (buffer + chunk).split(b"\n")
-                for line in lines:
-                    event = json.loads(line)
-                    outcome.events.append(event)
-                    on_event(event)
-            if self._control in ready:
-                data = self._control.recv(_MAX_MESSAGE)
-                if not data:  # the fork parent itself is gone, and by PDEATHSIG the case with it
-                    control_open = False
-                    deadline = time.monotonic() + GRACE_S
-                    self._kill_case()
-                    continue
-                message = json.loads(data)
-                if "pid" in message:
-                    self._case_pid = message["pid"]
-                    if outcome.timed_out:  # it was not known yet when the time was up
-                        self._kill_case()
-                outcome.status = message.get("exit", outcome.status)
+        pipes = [os.pipe(), os.pipe()]
+        (events, events_writer), (output, output_writer) = pipes
+        with contextlib.suppress(OSError):  # a user may have no pages left for larger pipes
+            fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        try:
+            message = json.dumps(to_json(job)).encode()
+            socket.send_fds(self._control, [message], [events_writer, output_writer])
+        except OSError:
+            for fd in (events, output):
+                os.close(fd)
+            return None
+        finally:
+            os.close(events_writer)
+            os.close(output_writer)
+        return Watch(
+            self._control,
+            job,
+            events=events,
+            output=output,
+            log=log,
+            group=group,
+            on_event=on_event,
+            stop=stop,
+        )
 
-    def _kill_case(self) -> None:
-        if self._case_pid is not None:
-            processes.kill_session(self._case_pid)
-
-    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
+    def _receive(self, timeout_s: float, stop: Stop | None = None) -> dict[str, Any] | None:
         assert self._control is not None
-        ready, _, _ = select.select([self._control], [], [], timeout_s)
-        data = self._control.recv(_MAX_MESSAGE) if ready else b""
+        ready = ready_of([self._control.fileno(), *([stop.fd] if stop else [])], timeout_s)
+        if stop and stop.fd in ready:
+            raise Stopped
+        try:
+            data = self._control.recv(MAX_MESSAGE) if ready else b""
+        except OSError:
+            data = b""
         return json.loads(data) if data else None
 
     def close(self) -> None:
-        """Ends the fork parent, the case it is on and everything that they have started."""
+        """Ends the fork parent, the case it is on and everything that they have started.
+
+        The guard does it when the control socket closes; what is left after that (a guard that was
+        killed or frozen) is found by its mark.
+        """
         with _uninterrupted():
-            if self._case_pid is not None and self.alive:
-                self._kill_case()
-                # The fork parent now ends what the case has put into sessions of their own.
+            if self._control is not None:
                 with contextlib.suppress(OSError):
-                    while (message := self._receive(1.0)) and "exit" not in message:
-                        pass
+                    self._control.shutdown(socket.SHUT_RDWR)
+                self._control.close()
             if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(GUARD_S)
                 processes.kill_session(self._process.pid)
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.send_signal(signal.SIGKILL)
+                if self._watch and self._watch.case_pid:
+                    processes.kill_session(self._watch.case_pid)
+                processes.end_marked(self._mark)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(GRACE_S)
-            if self._control is not None:
-                self._control.close()
-            self._home.cleanup()
+                self._process = None  # its number may be another's from now on
+            if self._home is not None:
+                self._home.cleanup()
+
+
+@contextlib.contextmanager
+def _memory_group(job: Job) -> Iterator[MemoryGroup | None]:
+    """A control group for a job with a limit, where this user may make one."""
+    group = MemoryGroup.create(job.memory_limit_bytes) if job.memory_limit_bytes else None
+    try:
+        yield group
+    finally:
+        if group:
+            group.close()
 
 
 @contextlib.contextmanager
@@ -243,7 +265,7 @@ def _interpreter(python: str) -> str:
     return os.path.abspath(python) if os.sep in python else python
 
 
-def environment(launch: Launch, inherited: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
     """The worker's environment: threads, no warm compile pool, no hub unless asked, then the user's."""
     threads = str(launch.threads)
     env = {key: value for key, value in inherited.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+# Every process below a fork parent has this variable: how what has escaped is found.
+MARK = "PERFDASH_WORKER"
+_numbers = itertools.count()
 
 
 def session_members(session: int) -> list[int]:
     """Process ids of a session (setsid), zombies left out."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path("/proc", entry, "stat").read_bytes()
-            except OSError:
-                continue
-            fields = stat.rpartition(b")")[2].split()
-            if fields[0] != b"Z" and int(fields[3]) == session:
-                found.append(int(entry))
-    return found
+    return [pid for pid, fields in _all() if fields[0] != b"Z" and int(fields[3]) == session]
 
 
 def kill_session(session: int, patience_s: float = 2.0) -> None:
@@ -31,13 +28,64 @@ def kill_session(session: int, patience_s: float = 2.0) -> None:
     deadline = time.monotonic() + patience_s
     while members := session_members(session):
         for pid in members:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+            _kill(pid)
         if time.monotonic() > deadline:
             return
         time.sleep(0.01)
+
+
+def is_frozen(session: int) -> bool:
+    """Whether a process of the session is stopped (SIGSTOP, a debugger)."""
+    return any(fields[0] in (b"T", b"t") for _, fields in _all() if int(fields[3]) == session)
+
+
+def descendants(root: int) -> list[int]:
+    """A process and all below it. Needs the kernel's list of children, as usual kernels have it."""
+    found, todo = [], [root]
+    while todo:
+        pid = todo.pop()
+        found.append(pid)
+        with contextlib.suppress(OSError):
+            for task in Path("/proc", str(pid), "task").iterdir():
+                with contextlib.suppress(OSError):
+                    todo.extend(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def resident_over(root: int, limit_bytes: int) -> bool:
+    """Whether a process and all below it together hold more than `limit_bytes` in memory.
+
+    The cheap sum counts what forks share once for each; only when that is over, the proportional
+    sizes, which the kernel takes long to add up, decide.
+    """
+    members = descendants(root)
+    if sum(_anonymous(pid) for pid in members) <= limit_bytes:
+        return False
+    return sum(_proportional(pid) for pid in members) > limit_bytes
+
+
+def new_mark() -> str:
+    """A value for MARK: it names this process, so that others can tell when it is gone."""
+    return f"{os.getpid()}.{_start_time(os.getpid())}.{next(_numbers)}"
+
+
+def end_marked(mark: str) -> None:
+    """Ends every process of this user that was started under a fork parent's mark."""
+    wanted = f"{MARK}={mark}".encode()
+    for pid, variables in _environments():
+        if wanted in variables:
+            _kill(pid)
+
+
+def end_strays() -> None:
+    """Ends what runs of this user have left running that are themselves gone, however they ended."""
+    for pid, variables in _environments():
+        for variable in variables:
+            name, _, mark = variable.partition(b"=")
+            if name == MARK.encode():
+                runner, start, _ = [*mark.split(b"."), b"", b""][:3]
+                if runner.isdigit() and start and _start_time(int(runner)) != int(start):
+                    _kill(pid)
 
 
 def oom_kills() -> int:
@@ -49,3 +97,67 @@ def oom_kills() -> int:
     except OSError:
         pass
     return 0
+
+
+def _all() -> Iterator[tuple[int, list[bytes]]]:
+    """(process id, fields 3 onwards of its stat) of every process."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields:
+                yield int(entry), fields
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    try:
+        return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+
+
+def _start_time(pid: int) -> int:
+    """When a process began, in clock ticks since boot: with its number it names it for good."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] != b"Z" else -1
+
+
+def _environments() -> Iterator[tuple[int, list[bytes]]]:
+    """(process id, its environment when it was started) of every other process of this user.
+
+    Only of this pid namespace: in another one (a container) the numbers in a mark mean others.
+    """
+    namespace = os.readlink("/proc/self/ns/pid")
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            here = Path("/proc", entry)
+            with contextlib.suppress(OSError):
+                if here.stat().st_uid == os.getuid() and os.readlink(here / "ns" / "pid") == namespace:
+                    yield int(entry), (here / "environ").read_bytes().split(b"\0")
+
+
+def _anonymous(pid: int) -> int:
+    """Anonymous and shared memory of a process that is resident, bytes."""
+    try:
+        text = Path("/proc", str(pid), "status").read_text()
+    except OSError:
+        return 0
+    lines = [line for line in text.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))]
+    return sum(int(line.split()[1]) * 1024 for line in lines)
+
+
+def _proportional(pid: int) -> int:
+    """Anonymous and shared memory, each page over the number of processes that have it, bytes."""
+    try:
+        text = Path("/proc", str(pid), "smaps_rollup").read_text()
+    except OSError:
+        return 0
+    return sum(
+        int(line.split()[1]) * 1024
+        for line in text.splitlines()
+        if line.startswith(("Pss_Anon:", "Pss_Shmem:"))
+    )
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)

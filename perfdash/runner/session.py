@@ -1,46 +1,41 @@
-"""One run from the first null to the last: the loop that measures case after case.
+"""One run from the first null to the last: which case goes to which slot, and what becomes of it.
 
-It owns the fork parents and the journal; how things look on a terminal is the watcher's business.
+It owns the journal and decides what is measured again; who measures is the executor's business, how
+things look on a terminal the watcher's.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.cases import Planned
-from perfdash.errors import MachineError, UsageError
-from perfdash.records import Case, Job, Result, RunInfo, Sampling
-from perfdash.runner import host, noise
+from perfdash.errors import MachineError
+from perfdash.records import Case, Result, RunInfo, to_json
+from perfdash.runner import likeness, noise, null, planner, preflight
 from perfdash.runner.assemble import assemble, skipped
-from perfdash.runner.cores import available_cores
+from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
+from perfdash.runner.executor import Executor
 from perfdash.runner.journal import Journal, now
-from perfdash.runner.launcher import ForkParent, Launch, Outcome
-from perfdash.stats.intervals import Spread
-from perfdash.worker import registry
+from perfdash.runner.orders import Answer, Order
+from perfdash.stats.settle import settle
+
+_LOOK_S = 2.0  # how often slots are counted again while cases wait for one
 
 
 @dataclass(frozen=True)
-class Options:
-    """How every case of a run is measured."""
+class Policy:
+    """What a run does beside measuring: repeats, and how often it tries."""
 
-    python: str
-    cores: tuple[int, ...]
-    threads: int
-    allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
-    processes: int | None = None  # None: one, and several for the first few cases
-    weights: str = "random"
-    compile_mode: str | None = None
-    inductor_config: dict[str, Any] = field(default_factory=dict)
-    sampling: Sampling = field(default_factory=Sampling)
-    seed: int = 1337
+    allocator: str = "steady"
+    processes: int | None = None  # None: one, and several for a few cases
+    retries: int = 2  # of a case that failed by the machine's fault
+    retry_pause_s: float = 30.0
 
 
 class Watcher(Protocol):
@@ -50,278 +45,261 @@ class Watcher(Protocol):
 
     def case_started(self, number: int, total: int, case: Case) -> None: ...
 
-    def phase(self, name: str) -> None: ...
+    def phase(self, case: Case, name: str) -> None: ...
 
     def case_done(self, number: int, total: int, result: Result) -> None: ...
 
 
 class Session:
-    """A run under way. `results` holds what has been measured so far."""
+    """A run under way. `results` holds the latest result of each case, in order of measurement."""
 
     def __init__(
         self,
         planned: Sequence[Planned],
-        options: Options,
+        costs: Sequence[float],
+        policy: Policy,
+        executor: Executor,
         journal: Journal,
         info: RunInfo,
         watcher: Watcher,
         dynamo_names: dict[str, str],
+        done: Sequence[Result] = (),
     ) -> None:
-        self.planned = noise.replicated_first(planned)
-        self.options = options
+        """`planned` are the cases that are left, `costs` their seconds; `done` was measured before."""
+        self.planned = list(planned)
+        self.costs = list(costs)
+        self.policy = policy
+        self.executor = executor
         self.journal = journal
         self.info = info
         self.watcher = watcher
         self.dynamo_names = dynamo_names
-        self.results: list[Result] = []
-        self.pooled = Spread()
-        self._replicated: list[str] = []
-        self._parent: ForkParent | None = None
+        self._results = {result.case: result for result in done}
+        self._replicated = self._choose_replicated()
+        self._queue: deque[int] = deque()
+        self._again: deque[tuple[float, int]] = deque()  # (not before, index), in order of time
+        self._busy: dict[int, tuple[int, Path]] = {}
+        self._attempts: dict[int, list[dict[str, Any]]] = {}
+        self._complained = False
+        self.begun = False  # whether a case has been started
 
-    def run(self) -> list[Result]:
-        """Measures everything. Raises UsageError or MachineError where nothing can be measured.
+    @property
+    def results(self) -> list[Result]:
+        """The latest result of each case."""
+        return list(self._results.values())
 
-        However it ends, what was measured is in the journal, and no process is left.
+    def run(self) -> None:
+        """Measures what is left. Raises UsageError or MachineError where nothing can be measured.
+
+        However it ends, what was measured is in the journal.
         """
+        self._state("running")
         state = "failed"
-        with _away_from(self.options.cores):
-            try:
-                self._introduce()
-                self._null("start")
-                for number, planned in enumerate(self.planned, start=1):
-                    self._one(number, planned)
-                self._null("end")
-                state = "done"
-            except KeyboardInterrupt:
-                state = "interrupted"
-                raise
-            finally:
-                if self._parent:
-                    self._parent.close()
-                self.info.state = state
-                self.info.ended = now()
-                self.journal.write_info(self.info)
-        return self.results
-
-    def _introduce(self) -> None:
-        """Starts the first fork parent, asks it what it can do, and writes run.json."""
-        parent = self._parent_for(self.planned[0])
-        environment = self.info.environment
-        environment["worker"] = parent.hello
-        self.journal.write_info(self.info)
-        self._refuse_what_cannot_run(parent)
-        for planned in {(p.case.backend, p.case.dtype): p for p in self.planned}.values():
-            facts = self._probe(parent, planned)
-            if planned.case.device == "cuda" and not facts["cuda"]:
-                raise UsageError(
-                    "--device cuda: this torch sees no GPU (`perfdash doctor` says more); "
-                    f"torch {parent.hello['torch']}, CUDA {parent.hello['torch_cuda'] or 'not built in'}"
-                )
-            environment["gpus"] = facts["cuda"]
-            if facts["complaints"]:
-                raise UsageError("; ".join(facts["complaints"]))
-
-    def _refuse_what_cannot_run(self, parent: ForkParent) -> None:
-        """Raises MachineError where every case would fail for the same reason."""
-        hello = parent.hello
-        needed = {planned.loader for planned in self.planned}
-        for package, trouble in hello["missing"].items():
-            if "torchvision" in trouble or len(needed) == 1:
-                raise MachineError(
-                    f"{package} does not import under {hello['executable']}: {trouble}; with torch "
-                    f"{hello['torch']} install torch, torchvision and {package} together, from one place"
-                )
-        if hello["cuda_initialized"]:
-            raise MachineError(
-                "importing the libraries has started CUDA, so that no case can be forked: find out "
-                "which package does it (a sitecustomize?)"
-            )
-
-    def _probe(self, parent: ForkParent, planned: Planned) -> dict[str, Any]:
-        with self._scratch() as scratch:
-            job = replace(self._job(planned, scratch), role="probe", timeout_s=300.0)
-            outcome = parent.run(job, self.journal.logs / "probe.log")
-        probed = outcome.find("probed")
-        if probed is None:
-            failed = outcome.find("failed") or {"message": "it ended without a word"}
-            raise MachineError(f"the worker under {self.options.python} failed: {failed['message']}")
-        return probed
-
-    def _one(self, number: int, planned: Planned) -> None:
-        total = len(self.planned)
-        self.watcher.case_started(number, total, planned.case)
-        skip = planned.skip_reason is not None
-        result = skipped(planned, now()) if skip else self._measure(planned)
-        self.results.append(result)
-        self.journal.append(result)
-        self.journal.write_csv(self.results, self.dynamo_names)
-        self.watcher.case_done(number, total, result)
-
-    def _measure(self, planned: Planned) -> Result:
-        started, start = now(), time.monotonic()
-        log = self.journal.logs / f"{planned.case.name}.log"
-        # A preloaded malloc hides what is resident: all but the timing is done without it.
-        preload = host.allocator_library(self.options.allocator) is not None
-        replica_s = 0.0
-        with self._scratch() as scratch:
-            job = replace(self._job(planned, scratch), role="untimed" if preload else "full")
-            try:
-                outcomes = [self._parent_for(planned).run(job, log, self._on_event)]
-            except MachineError as error:
-                outcomes = [_not_started(error)]
-            if outcomes[0].find("done"):
-                replica_start = time.monotonic()
-                outcomes += self._replicas(planned, job, log)
-                replica_s = time.monotonic() - replica_start
-        own_fault = not outcomes[0].find("done")
-        result, own = assemble(
-            planned,
-            outcomes,
-            self.pooled,
-            started=started,
-            wall_s=time.monotonic() - start,
-            allocator=self.options.allocator,
-            log=log.name,
-            log_tail=_tail(log) if own_fault else (),
-        )
-        if len(outcomes) > 1:
-            result.phases_s["replicas"] = round(replica_s, 4)
-        if own.df:
-            self.pooled = self.pooled.plus(own.variance, own.df)
-            self._replicated.append(planned.case.name)
-            self.info.noise["between_processes"] = {
-                "relative_sd": round(math.sqrt(self.pooled.variance), 6),
-                "df": self.pooled.df,
-                "cases": self._replicated,
-            }
-            self.journal.write_info(self.info)
-        return result
-
-    def _replicas(self, planned: Planned, job: Job, log: Path) -> list[Outcome]:
-        """The sampling again in processes started anew: a fork would share its parent's addresses."""
-        count = self.options.processes
-        if count is None:
-            wanted, processes = noise.replication(len(self.planned))
-            count = processes if len(self._replicated) < wanted else 1
-        if job.role == "untimed":
-            count += 1  # the main process is not one of the timed ones
-        outcomes = []
-        for number in range(1, count):
-            self.watcher.phase(f"replica {number}/{count - 1}")
-            try:
-                with ForkParent(self._launch(planned, timed=True)) as fresh:
-                    outcomes.append(fresh.run(replace(job, role="replica", process=number), log))
-            except MachineError as error:
-                outcomes.append(_not_started(error))
-        return outcomes
-
-    def _null(self, when: str) -> None:
-        """The A/A null: a small model against itself, in several processes."""
-        first = self.planned[0]
-        planned = noise.null_case(first)
-        ratios = []
-        for number in range(noise.NULL_PROCESSES):
-            with self._scratch() as scratch:
-                job = replace(
-                    self._job(planned, scratch),
-                    role="replica",
-                    process=number,
-                    allocator="steady",
-                    sampling=noise.NULL_SAMPLING,
-                )
-                try:
-                    outcome = self._parent_for(first).run(job, self.journal.logs / "null.log")
-                except MachineError as error:
-                    outcome = _not_started(error)
-            result, _ = assemble(planned, [outcome], Spread(), started=now(), wall_s=0, allocator="steady")
-            if result.speedup:
-                ratios.append(result.speedup.value)
-        null = self.info.noise.setdefault("null", {})
-        null[when] = ratios
-        every = [ratio for part in ("start", "end") for ratio in null.get(part, [])]
-        if every:
-            null["worst"] = round(max(abs(ratio - 1) for ratio in every), 6)
-            self.watcher.say(
-                f"A/A null at the {when}: a model against itself is off by at most "
-                f"{max(abs(ratio - 1) for ratio in ratios or every):.2%}"
-            )
-        else:
-            self.watcher.say("A/A null: could not be measured (logs/null.log)")
-
-    def _parent_for(self, planned: Planned) -> ForkParent:
-        """The running fork parent for a case; another one is started where this one will not do."""
-        launch = self._launch(planned)
-        if self._parent and (not self._parent.alive or self._parent.launch != launch):
-            self._parent.close()
-            self._parent = None
-        if self._parent is None:
-            self._parent = ForkParent(launch).__enter__()
-        return self._parent
-
-    def _launch(self, planned: Planned, timed: bool = False) -> Launch:
-        env = dict(planned.env)
-        if self.options.weights == "pretrained":
-            env.setdefault("HF_HUB_OFFLINE", "0")
-        return Launch(
-            python=self.options.python,
-            cores=self.options.cores,
-            threads=self.options.threads,
-            packages=registry.find("loaders", planned.loader).PRELOAD,
-            env=tuple(sorted(env.items())),
-            allocator_library=host.allocator_library(self.options.allocator) if timed else None,
-        )
-
-    def _job(self, planned: Planned, scratch: str) -> Job:
-        options = self.options
-        job = planned.job(
-            scratch=scratch,
-            sampling=options.sampling,
-            weights=options.weights,
-            allocator=options.allocator,
-            compile_mode=options.compile_mode,
-            inductor_config=options.inductor_config,
-            seed=options.seed,
-        )
-        return replace(job, memory_limit_bytes=job.memory_limit_bytes or host.default_memory_limit())
-
-    def _on_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "phase":
-            self.watcher.phase(event["name"])
-
-    @contextmanager
-    def _scratch(self) -> Iterator[str]:
         try:
-            folder = tempfile.TemporaryDirectory(prefix="perfdash-case-", ignore_cleanup_errors=True)
-        except OSError as error:
-            raise MachineError(
-                f"no temporary folder for a case in {tempfile.gettempdir()}: {error.strerror}; "
-                "make room there or set TMPDIR"
-            ) from error
-        with folder as path:
-            yield path
+            real = [planned for planned in self.planned if planned.skip_reason is None]
+            if real:
+                self._introduce(real)
+                null.at_start(self.executor, real[0], self.info, self.watcher.say)
+            self._measure_all()
+            if real:
+                null.at_end(self.executor, real[0], self.info, self.watcher.say)
+            state = "done"
+        except KeyboardInterrupt:
+            state = "interrupted"
+            raise
+        finally:
+            self._finish(state)
 
+    def _finish(self, state: str) -> None:
+        """The intervals from the whole run, the CSVs and run.json; a full disk hides no error."""
+        try:
+            self._settle()
+            if self._results:
+                self.journal.rewrite(self.results)
+                self.journal.write_csv(self.results, self.dynamo_names)
+            self._state(state)
+        except MachineError as error:
+            if state == "done":
+                raise
+            self.watcher.say(str(error))
 
-@contextmanager
-def _away_from(cores: Sequence[int]) -> Iterator[None]:
-    """Keeps this process off the measured cores where it has others."""
-    before = available_cores()
-    others = set(before) - set(cores)
-    if others:
-        os.sched_setaffinity(0, others)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+    def _state(self, state: str) -> None:
+        self.info.state = state
+        session = self.info.sessions[-1]
+        session["state"] = state
+        if state != "running":
+            self.info.ended = session["ended"] = now()
+        self.journal.write_info(self.info)
 
+    def _introduce(self, planned: Sequence[Planned]) -> None:
+        """Asks every slot what it can do, refuses what cannot work, writes run.json."""
+        said = self.executor.introduce(planned)
+        preflight.refuse(said, planned)
+        environment = said[0]["environment"]
+        if self.info.environment:
+            likeness.refuse(self.info.environment, environment, self.info.id)
+            known = self.info.environment.get("vector_isa")
+            environment["vector_isa"] = environment.get("vector_isa") or known
+        self.info.environment = environment
+        self.info.sessions[-1]["slots"] = [one["where"] for one in said]
+        self.journal.write_info(self.info)
 
-def _not_started(error: MachineError) -> Outcome:
-    """The outcome of a process whose fork parent could not be started."""
-    failed = {"status": "infra_error", "phase": "start", "type": "MachineError", "message": str(error)}
-    return Outcome([{"event": "failed", **failed}], status=0)
+    # What is measured next, and where
 
+    def _choose_replicated(self) -> set[int]:
+        """Indices of the cases that are sampled in several processes, from all over the run."""
+        real = [index for index, planned in enumerate(self.planned) if planned.skip_reason is None]
+        again = {planned.case for planned in self.planned}
+        kept = [result for result in self.results if result.case not in again]
+        wanted, _ = noise.replication(self.info.cases)
+        wanted -= sum(result.conditions.get("processes", 0) > 1 for result in kept)
+        if self.policy.processes is not None or wanted <= 0:
+            return set()
+        return {real[place] for place in noise.spread_out(len(real), wanted)}
 
-def _tail(log: Path, lines: int = 20) -> list[str]:
-    try:
-        return log.read_text(errors="replace").splitlines()[-lines:]
-    except OSError:
-        return []
+    def _processes(self, index: int) -> int:
+        if self.policy.processes is not None:
+            return self.policy.processes
+        if index in self._replicated:
+            return noise.replication(self.info.cases)[1]
+        return 1
+
+    def _measure_all(self) -> None:
+        for index, planned in enumerate(self.planned):
+            if planned.skip_reason is not None:
+                self._record(index, skipped(planned, now()))
+        rest = [index for index, planned in enumerate(self.planned) if planned.skip_reason is None]
+        places = planner.order([self._expected(index) for index in rest], max(1, self.executor.slots))
+        # Replicated ones first: the spread they tell is wanted for all the others.
+        ordered = sorted((rest[place] for place in places), key=lambda i: i not in self._replicated)
+        self._queue = deque(ordered)
+        while self._queue or self._again or self._busy:
+            self._dispatch()
+            message = self.executor.wait(self._patience())
+            if message is None:
+                continue
+            index, log = self._busy[message.slot]
+            if message.kind == "phase":
+                self.watcher.phase(self.planned[index].case, message.value)
+                continue
+            del self._busy[message.slot]
+            if message.kind == "failed":
+                raise message.value
+            self._take(index, log, message.value)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for a message: until a pause is over, or a slot more may have come."""
+        if self._queue:
+            return None if self._busy and len(self._busy) >= self.executor.slots else _LOOK_S
+        if self._again:
+            return min(_LOOK_S, max(0.0, self._again[0][0] - time.monotonic()))
+        return None
+
+    def _expected(self, index: int) -> float:
+        """Seconds; sampling in further processes takes some ten each."""
+        return self.costs[index] + 10.0 * (self._processes(index) - 1)
+
+    def _dispatch(self) -> None:
+        """Gives every free slot the next case: a new one first, else one whose pause is over."""
+        for slot in range(self.executor.slots):
+            if slot in self._busy:
+                continue
+            if self._queue:
+                index = self._queue.popleft()
+            elif self._again and self._again[0][0] <= time.monotonic():
+                _, index = self._again.popleft()
+            else:
+                return
+            attempt = len(self._attempts.get(index, [])) + 1
+            planned = self.planned[index]
+            log = self.journal.log_for(planned.case)
+            self._busy[slot] = index, log
+            self.begun = True
+            number = min(len(self._results) + len(self._busy), self.info.cases)
+            self.watcher.case_started(number, self.info.cases, planned.case)
+            self.executor.start(slot, Order(planned, self._processes(index), attempt), log)
+
+    # What becomes of an answer
+
+    def _take(self, index: int, log: Path, answer: Answer) -> None:
+        planned = self.planned[index]
+        result = assemble(
+            planned,
+            answer.outcomes,
+            started=answer.started,
+            wall_s=answer.wall_s,
+            allocator=self.policy.allocator,
+            log=log.name,
+        )
+        result.conditions.update(answer.where)
+        if "ATEN_CPU_CAPABILITY" not in planned.env:  # such a one asks for others
+            check_isa(result, self.info.environment.get("vector_isa"))
+        if len(answer.outcomes) > 1:
+            result.phases_s["replicas"] = round(answer.replica_s, 4)
+        before = self._attempts.setdefault(index, [])
+        if may_be_the_machine(result, self.executor.slots > 1) and len(before) < self.policy.retries:
+            before.append(
+                {
+                    "started": result.started,
+                    "status": str(result.status),
+                    "error": to_json(result.error) if result.error else None,
+                }
+            )
+            self._again.append((time.monotonic() + self.policy.retry_pause_s, index))
+            if index in self._replicated and self._replicate_another():
+                self._replicated.discard(index)  # its turn comes last: too late for the others
+            message = result.error.message.splitlines()[0][:160] if result.error else ""
+            self.watcher.say(
+                f"{planned.case.model}: {result.status} ({message}): measured again in "
+                f"{self.policy.retry_pause_s:g} s ({len(before)} of {self.policy.retries})"
+            )
+            return
+        result.attempts = before
+        result.status = after_all(result, before)
+        self._record(index, result)
+
+    def _record(self, index: int, result: Result) -> None:
+        self._results.pop(result.case, None)  # measured again on request: it counts as new
+        self._results[result.case] = result
+        settle(self.results, only=result)
+        self._keep(result)
+        try:
+            self.journal.write_csv(self.results, self.dynamo_names)
+            self.journal.write_info(self.info)
+        except MachineError as error:  # made from the journal, and made again after the next case
+            if not self._complained:
+                self.watcher.say(str(error))
+            self._complained = True
+        self.watcher.case_done(len(self._results), self.info.cases, result)
+        if index in self._replicated and result.conditions.get("processes", 0) < 2:
+            self._replicate_another()
+
+    def _keep(self, result: Result) -> None:
+        """Into the journal; a disk that is full is given time to be made room on."""
+        for attempt in range(self.policy.retries + 1):
+            try:
+                self.journal.append(result)
+                return
+            except MachineError as error:
+                if attempt == self.policy.retries:
+                    del self._results[result.case]
+                    raise
+                self.watcher.say(f"{error}; tried again in {self.policy.retry_pause_s:g} s")
+                time.sleep(self.policy.retry_pause_s)
+
+    def _replicate_another(self) -> bool:
+        """One that was to tell the spread failed: the next that waits does it instead, if one does."""
+        waiting = [index for index in self._queue if index not in self._replicated]
+        self._replicated.update(waiting[:1])
+        return bool(waiting)
+
+    def _settle(self) -> None:
+        """Every interval from all that is known so far of the spread between processes."""
+        results = self.results
+        spread = settle(results)
+        if spread.df:
+            self.info.noise["between_processes"] = {
+                "relative_sd": round(math.sqrt(spread.variance), 6),
+                "df": spread.df,
+                "cases": [r.case.name for r in results if r.conditions.get("processes", 0) > 1],
+            }

@@ -29,6 +29,13 @@ class Spread:
             return self
         return Spread((self.variance * self.df + variance * df) / total, total)
 
+    def minus(self, part: Spread) -> Spread:
+        """Without a part that was pooled into it; the inverse of plus, up to rounding."""
+        left = self.df - part.df
+        if left <= 0:
+            return Spread()
+        return Spread(max(0.0, (self.variance * self.df - part.variance * part.df) / left), left)
+
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the median by order statistics, distribution free (Conover, 3.2).

@@ -40,7 +40,31 @@ class Estimate:
     own: Spread
 
 
-def estimate(processes: Sequence[Pairs], pooled: Spread, *, seed: int = 0) -> Estimate:
+@dataclass(frozen=True)
+class Summary:
+    """What the interval needs of the samples: a log ratio a process, the variance within them."""
+
+    ratios: tuple[float, ...]
+    within: float
+
+    @property
+    def own(self) -> Spread:
+        """The spread between the processes."""
+        count = len(self.ratios)
+        return Spread(float(np.var(self.ratios, ddof=1)), count - 1) if count > 1 else Spread()
+
+
+def summarize(processes: Sequence[Pairs], *, seed: int = 0) -> Summary:
+    """The samples of one or more processes in brief. Raises ValueError without processes."""
+    if not processes:
+        raise ValueError("the speedup of no process")
+    deviations = [log_ratio_deviation(p.eager, p.backend, seed=seed + k) for k, p in enumerate(processes)]
+    return Summary(
+        tuple(log_ratio(p.eager, p.backend) for p in processes), float(np.mean(np.square(deviations)))
+    )
+
+
+def estimate(summary: Summary, pooled: Spread) -> Estimate:
     """The speedup over one or more processes, `pooled` being what other cases tell of the spread.
 
     With one process the variance is the pooled one, or the within-process one where that is larger;
@@ -48,22 +72,16 @@ def estimate(processes: Sequence[Pairs], pooled: Spread, *, seed: int = 0) -> Es
     add up. The interval holds what another run of the same case would report, 95 times in 100 (ISO
     5725-6, reproducibility limit: sqrt(2) times the interval of one result), and so the truth more
     often than that. Without any knowledge of the spread the interval is the within-process one, and
-    basis says `within`. Raises ValueError without processes.
+    basis says `within`.
     """
-    if not processes:
-        raise ValueError("the speedup of no process")
-    ratios = [log_ratio(p.eager, p.backend) for p in processes]
-    deviations = [log_ratio_deviation(p.eager, p.backend, seed=seed + k) for k, p in enumerate(processes)]
-    within = float(np.mean(np.square(deviations)))
-    count = len(ratios)
-    own = Spread(float(np.var(ratios, ddof=1)), count - 1) if count > 1 else Spread()
+    own = summary.own
     spread = pooled.plus(own.variance, own.df)
-    centre = float(np.mean(ratios))
+    centre = float(np.mean(summary.ratios))
     if spread.df == 0:
-        deviation, basis = math.sqrt(within), "within"
+        deviation, basis = math.sqrt(summary.within), "within"
     else:
         # A spread seen smaller than what sampling alone makes is luck: never go below that.
-        deviation = math.sqrt(max(spread.variance, within) / count)
+        deviation = math.sqrt(max(spread.variance, summary.within) / len(summary.ratios))
         basis = "processes" if own.df else "pooled"
     reach = min(_quantile(spread.df) * deviation, 700.0)
     return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach), basis, own)
@@ -79,17 +97,17 @@ def _quantile(df: int) -> float:
     return max(math.sqrt(2) * float(distribution.ppf(0.975)), float(distribution.ppf(0.99)))
 
 
-def verdict(found: Estimate, margin: float = MARGIN) -> str:
-    """faster, slower, equivalent or inconclusive.
+def verdict(basis: str, low: float, high: float, margin: float = MARGIN) -> str:
+    """faster, slower, equivalent or inconclusive, for an interval and what it rests on.
 
     Equivalent: the whole interval lies within 1 / (1 + margin) .. 1 + margin (two one-sided tests,
     Schuirmann 1987). Faster and slower: it lies beyond 1. An interval that does not cover the spread
     between processes (basis `within`) supports no verdict.
     """
-    if found.basis == "within":
+    if basis == "within":
         return "inconclusive"
-    if 1 / (1 + margin) <= found.ci_low and found.ci_high <= 1 + margin:
+    if 1 / (1 + margin) <= low and high <= 1 + margin:
         return "equivalent"
-    if found.ci_low > 1:
+    if low > 1:
         return "faster"
-    return "slower" if found.ci_high < 1 else "inconclusive"
+    return "slower" if high < 1 else "inconclusive"

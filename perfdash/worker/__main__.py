@@ -1,11 +1,12 @@
 """The fork parent: imports torch and the libraries once, then forks a process for every case.
 
-    python -m perfdash.worker '{"control": FD, "parent": PID, "cores": [...], "packages": [...]}'
+    python -m perfdash.worker '{"control": FD, "locks": [FD ...], "cores": [...], "packages": [...]}'
 
-It speaks over a SOCK_SEQPACKET socket, one JSON object a message. First it says `hello`. Then each
-message to it is a Job, with two file descriptors: where its events go (JSON lines) and its log. The
-answer is {"pid": ...} at once and {"exit": ...} when the process has ended and nothing that it
-started is left.
+It stands under a guard (guard.py), which ends everything when it ends or its starter does. It speaks
+over a SOCK_SEQPACKET socket, one JSON object a message. First it says `hello`. Then each message to
+it is a Job, with two file descriptors: where its events go (JSON lines) and what it prints. The answer
+is {"pid": ...} at once and {"exit": ...} when the process has ended and nothing that it started is
+left.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from perfdash.records import job_from_json
 from perfdash.worker import linux
+from perfdash.worker.guard import fork_under_guard
 
 # Compiling imports these at the first call; they belong to no case's compilation latency.
 _COMPILER_MODULES = (
@@ -40,7 +42,7 @@ def main() -> None:
     """Serves cases until the control socket closes."""
     orders = json.loads(sys.argv[1])
     control = socket.socket(fileno=orders["control"])
-    linux.die_with_parent(orders["parent"])
+    fork_under_guard(control, orders["locks"])
     linux.adopt_orphans()
     # Before torch is imported: it counts the cores to decide how many compilers to start.
     os.sched_setaffinity(0, orders["cores"])
@@ -63,7 +65,7 @@ def main() -> None:
         os.close(log)
         control.send(json.dumps({"pid": pid}).encode())
         _, status = os.waitpid(pid, 0)
-        _end_survivors()
+        linux.end_children()  # what the case has left running has become our child
         control.send(json.dumps({"exit": status}).encode())
 
 
@@ -135,20 +137,6 @@ def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _end_survivors() -> None:
-    """Kills and reaps what a case has left running: each such process has become our child."""
-    while True:
-        left = linux.children_of(os.getpid())
-        if not left:
-            return
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":

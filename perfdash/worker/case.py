@@ -35,6 +35,9 @@ def run_case(job: Job, emit: Emit) -> None:
     try:
         if job.role == "probe":
             case.probe()
+        elif job.role == "isa":
+            compilation.use_caches_in(job.scratch)
+            emit("probed", vector_isa=case.vector_isa(find_out=True))
         else:
             case.measure()
     except ChildFailed as error:
@@ -82,6 +85,8 @@ class _Case:
     def measure(self) -> None:
         job = self.job
         compilation.use_caches_in(job.scratch)
+        if job.group:
+            linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":
             linux.limit_data(job.memory_limit_bytes)
         with self.phase("load"):
@@ -192,7 +197,15 @@ class _Case:
         with compilation.capture_figures() as capture:
             self.backend_step, figures = compilation.first_call(make_step, self.device.synchronize)
         self.constants_bytes = memory.owned_since(self.live_before)
+        if self.job.case.device == "cpu":
+            capture["vector_isa"] = self.vector_isa(find_out=False)
         self.emit("compiled", **figures, capture=capture)
+
+    def vector_isa(self, find_out: bool) -> Optional[str]:
+        """What the back end compiles for, where it says so."""
+        ask = getattr(self.backend, "vector_isa", None)
+        answer: Optional[str] = ask(self.job, find_out) if ask else None
+        return answer
 
     def backend_memory(self) -> None:
         figures = self.side_memory(self.backend_step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import traceback
 from typing import Any, Iterator
 
@@ -13,8 +14,11 @@ _INFRA_TEXT = (
     "no space left on device",
     "disk quota exceeded",
     "killed signal terminated program",  # gcc, when its compiler proper was killed
+    "a process in the process pool was terminated abruptly",  # one of inductor's compile workers
     "gpu is lost",
     "fallen off the bus",
+    "uncorrectable ecc error",
+    "devices are busy or unavailable",
 )
 _OOM_TEXT = (
     "out of memory",
@@ -55,7 +59,7 @@ def classify(phase: str, error: BaseException) -> Status:
     for link in chain:
         if isinstance(link, Unmeasurable):
             return link.status
-    if any(_is_infra(link) for link in chain):
+    if phase == "start" or any(_is_infra(link) for link in chain):
         return Status.INFRA_ERROR
     if any(_is_oom(link) for link in chain):
         return Status.EAGER_OOM if phase in ("load", "eager") else Status.OOM
@@ -92,6 +96,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_infra(error: BaseException) -> bool:
+    # subprocess.CalledProcessError of a compiler that was killed, not one that found a fault.
+    if getattr(error, "returncode", 0) in (-signal.SIGKILL, -signal.SIGTERM):
+        return True
     if isinstance(error, OSError) and error.errno in _INFRA_ERRNO:
         return True
     return any(text in str(error).lower() for text in _INFRA_TEXT)

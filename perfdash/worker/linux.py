@@ -39,6 +39,12 @@ def preferred_victim() -> None:
         adjust.write("1000")
 
 
+def join_group(procs: str) -> None:
+    """This process, and all it will start, into a control group, given by its cgroup.procs."""
+    with open(procs, "w") as group:
+        group.write("0")
+
+
 def huge_pages(allowed: bool) -> None:
     """Transparent huge pages for this process on or off; off makes resident memory exact to a page."""
     _libc.prctl(_PR_SET_THP_DISABLE, 0 if allowed else 1, 0, 0, 0)
@@ -121,6 +127,16 @@ def children_of(parent: int) -> list[int]:
             if fields and int(fields[1]) == parent:
                 found.append(int(entry))
     return found
+
+
+def end_children() -> None:
+    """Kills and reaps every child until none is left; orphans below have become children too."""
+    while left := children_of(os.getpid()):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
 
 def tree_cpu_s(root: int) -> float:

@@ -7,8 +7,9 @@ import pytest
 from perfdash.cases import Planned
 from perfdash.records import Case, Status
 from perfdash.runner.assemble import assemble, skipped
-from perfdash.runner.launcher import Outcome
+from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread
+from perfdash.stats.settle import set_interval, summary_of
 
 PLANNED = Planned(
     case=Case("s", "m"),
@@ -25,6 +26,7 @@ PLANNED = Planned(
     skip_reason="not here",
 )
 MB = 1 << 20
+TIME = {"what": "time", "scope": "phase", "limit": 7.0, "unit": "s"}
 
 
 MEMORY = {"constants_bytes": 0, "transient_bytes": 20 * MB, "high_water_bytes": 1}
@@ -90,9 +92,11 @@ def ended(phase, status, *, died=None, **flags):
 
 
 def run(*outcomes, pooled=None):
-    return assemble(
-        PLANNED, outcomes, pooled or Spread(), started="t", wall_s=9.0, allocator="steady", log="m.log"
-    )
+    result = assemble(PLANNED, outcomes, started="t", wall_s=9.0, allocator="steady", log="m.log")
+    summary = summary_of(result)
+    if pooled:
+        set_interval(result, summary, pooled)
+    return result, summary.own if summary else None
 
 
 def test_everything_measured():
@@ -141,9 +145,10 @@ def test_status_from_accuracy_keeps_the_numbers(word, status):
     [
         (ended("compile", signal.SIGSEGV), Status.CRASH, "compile"),
         (ended("eager", signal.SIGKILL), Status.CRASH, "eager"),
-        (ended("eager", signal.SIGKILL, oom_killed=True), Status.EAGER_OOM, "eager"),
-        (ended("memory", signal.SIGKILL, oom_killed=True), Status.OOM, "memory"),
-        (ended("latency", signal.SIGKILL, timed_out=True), Status.TIMEOUT, "latency"),
+        (ended("eager", signal.SIGKILL, oom_killed="kernel"), Status.EAGER_OOM, "eager"),
+        (ended("compile", signal.SIGKILL, oom_killed="limit"), Status.OOM, "compile"),
+        (ended("memory", signal.SIGKILL, oom_killed="kernel"), Status.OOM, "memory"),
+        (ended("latency", signal.SIGKILL, limit=TIME), Status.TIMEOUT, "latency"),
         (ended("accuracy", 0), Status.CRASH, "accuracy"),
         (Outcome([], status=0), Status.CRASH, "start"),
         (ended("eager", None), Status.INFRA_ERROR, "eager"),

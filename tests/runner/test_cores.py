@@ -40,3 +40,47 @@ def test_too_many(monkeypatch):
 
 def test_here():
     assert set(cores.choose_cores(1, None)) <= os.sched_getaffinity(0)
+
+
+@pytest.fixture
+def two_sockets(monkeypatch):
+    """Two nodes of four physical cores with two hardware threads each."""
+    monkeypatch.setattr(cores, "available_cores", lambda: list(range(16)))
+    monkeypatch.setattr(cores, "sibling_groups", lambda some: [[c, c + 8] for c in some if c < 8])
+    monkeypatch.setattr(
+        cores,
+        "numa_nodes",
+        lambda some: [[c for c in some if c % 8 < 4], [c for c in some if c % 8 >= 4]],
+    )
+
+
+def test_slots_are_spread_over_the_nodes_and_never_across(two_sockets):
+    assert cores.choose_slots(2, 1, None) == [(7,), (3,)]
+    assert cores.choose_slots(4, 2, None) == [(6, 7), (2, 3), (4, 5), (0, 1)]
+    assert cores.choose_slots(2, 4, None) == [(4, 5, 6, 7), (0, 1, 2, 3)]
+    assert cores.choose_slots(1, 2, None) == [cores.choose_cores(2, None)]
+
+
+def test_auto_leaves_a_core_for_the_rest(two_sockets):
+    assert sorted(cores.choose_slots("auto", 1, None)) == [(c,) for c in range(1, 8)]
+    assert cores.choose_slots("auto", 2, None) == [(6, 7), (2, 3), (4, 5)]
+    assert len(cores.choose_slots("auto", 1, "0-7")) == 8
+
+
+def test_only_a_slot_too_wide_for_a_node_goes_across(two_sockets):
+    assert cores.choose_slots("auto", 6, None) == [(2, 3, 4, 5, 6, 7)]
+
+
+def test_more_jobs_than_room(two_sockets):
+    with pytest.raises(UsageError, match=r"room for 8 at a time.*--jobs 8 or fewer"):
+        cores.choose_slots(9, 1, None)
+    with pytest.raises(UsageError, match="room for 2 at a time"):
+        cores.choose_slots(3, 3, None)
+    with pytest.raises(UsageError, match="core 77 is not available"):
+        cores.choose_slots(2, 1, "0,77")
+
+
+def test_nodes_hold_every_core_once():
+    here = cores.available_cores()
+    assert sorted(core for node in cores.numa_nodes(here) for core in node) == here
+    assert cores.physical_core(here[0]) <= here[0]

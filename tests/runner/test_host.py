@@ -1,3 +1,5 @@
+import pytest
+
 from perfdash.runner import doctor, host
 
 
@@ -74,3 +76,10 @@ def test_torch_and_torchvision_that_do_not_match():
     findings = {finding.subject: finding for finding in doctor.judge_torch(hello)}
     assert findings["torchvision"].level == "error"
     assert "together" in findings["torchvision"].do
+
+
+@pytest.mark.parametrize(
+    ("named", "gpus"), [("0,1", ["0", "1"]), ("GPU-8a, 3", ["GPU-8a", "3"]), ("", []), ("-1", [])]
+)
+def test_visible_gpus(named, gpus):
+    assert host.visible_gpus(named) == gpus

@@ -4,7 +4,7 @@ import pytest
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Measurement, Result, RunInfo, Status
-from perfdash.runner.journal import Journal, find_run, read_info, read_results
+from perfdash.runner.journal import Journal, find_run, is_being_measured, read_all, read_info, read_results
 
 INFO = RunInfo("r", "t", "h", ["perfdash"], {}, {}, 1, "0")
 
@@ -34,7 +34,61 @@ def test_a_torn_last_line_is_left_out(tmp_path):
         path.write_bytes(whole + whole[:cut])
         assert [r.case.model for r in read_results(journal.folder)] == ["one"]
     path.write_bytes(whole + whole[:-1])
-    assert len(read_results(journal.folder)) == 2, "only the newline was lost"
+    assert len(read_all(journal.folder)) == 2, "only the newline was lost"
+
+
+def test_reopened_it_goes_on_after_the_last_whole_line(tmp_path):
+    journal = Journal.create(tmp_path)
+    journal.append(result("one"))
+    journal.append(result("two"))
+    journal.close()
+    path = journal.folder / "results.jsonl"
+    whole = path.read_bytes()
+    for torn in (whole[:-30], whole[:-1], whole + b"\0" * 40, whole + whole[:50]):
+        path.write_bytes(torn)
+        again = Journal.reopen(journal.folder)
+        again.append(result("three"))
+        again.close()
+        names = [r.case.model for r in read_results(journal.folder)]
+        assert names == (["one", "three"] if torn == whole[:-30] else ["one", "two", "three"])
+
+
+def test_a_run_is_measured_by_one_at_a_time(tmp_path):
+    journal = Journal.create(tmp_path)
+    assert is_being_measured(journal.folder)
+    with pytest.raises(UsageError, match="is being measured by another"):
+        Journal.reopen(journal.folder)
+    journal.close()
+    assert not is_being_measured(journal.folder)
+    Journal.reopen(journal.folder).close()
+
+
+def test_a_case_measured_again_has_one_result_and_its_history(tmp_path):
+    journal = Journal.create(tmp_path)
+    first, other, again = result("one"), result("two"), result("one")
+    again.status = Status.TIMEOUT
+    for each in (first, other, again):
+        journal.append(each)
+    assert [(r.case.model, r.status) for r in read_results(journal.folder)] == [
+        ("one", Status.TIMEOUT),
+        ("two", Status.PASS),
+    ]
+    again.notes, other.notes = ["settled"], ["settled"]
+    journal.rewrite([other, again])
+    assert [(r.case.model, r.status, r.notes) for r in read_all(journal.folder)] == [
+        ("one", Status.PASS, []),
+        ("two", Status.PASS, ["settled"]),
+        ("one", Status.TIMEOUT, ["settled"]),
+    ]
+
+
+def test_every_attempt_has_its_own_log(tmp_path):
+    journal = Journal.create(tmp_path)
+    case = Case("s", "m")
+    for name in (f"{case.name}.log", f"{case.name}.2.log", f"{case.name}.3.log"):
+        path = journal.log_for(case)
+        assert path.name == name
+        path.touch()
 
 
 def test_a_broken_line_in_the_middle_names_its_place(tmp_path):

@@ -15,8 +15,10 @@ import pytest
 
 from perfdash.errors import MachineError
 from perfdash.records import Case, Job, Sampling
-from perfdash.runner import processes
+from perfdash.runner import processes, watch
+from perfdash.runner.cgroup import MemoryGroup
 from perfdash.runner.launcher import ForkParent, Launch, environment
+from perfdash.runner.watch import Stop, Stopped
 
 MODELS = Path(__file__).parents[1] / "truth" / "models.py"
 LAUNCH = Launch(sys.executable, cores=(min(os.sched_getaffinity(0)),), threads=1)
@@ -65,10 +67,97 @@ def test_a_time_limit_ends_it_and_the_next_case_runs(parent, tmp_path):
     start = time.monotonic()
     hang = replace(job(tmp_path, "hangs", timeout_s=2), case=Case("t", "hangs", backend="aot-eager"))
     outcome = parent.run(hang, tmp_path / "log")
-    assert outcome.timed_out
+    assert outcome.limit == {"what": "time", "scope": "case", "limit": 2, "unit": "s"}
     assert time.monotonic() - start < 20
     assert outcome.find("phase")["name"] == "compile"
     assert parent.run(job(tmp_path, "itself"), tmp_path / "log").find("done")
+
+
+def test_a_phase_has_its_own_limit(parent, tmp_path):
+    hang = replace(
+        job(tmp_path, "hangs", timeout_s=500, phase_timeouts={"load": 300, "compile": 1.5}),
+        case=Case("t", "hangs", backend="aot-eager"),
+    )
+    outcome = parent.run(hang, tmp_path / "log")
+    assert outcome.limit == {"what": "time", "scope": "phase", "limit": 1.5, "unit": "s"}
+    assert not outcome.frozen
+    assert outcome.find("eager"), "what was measured before is kept"
+
+
+def test_one_that_was_stopped_is_known(parent, tmp_path):
+    def stop(event):
+        if event == {"event": "phase", "name": "compile"}:
+            case = processes.descendants(parent._process.pid)[-1]
+            os.kill(case, signal.SIGSTOP)
+
+    slow = replace(
+        job(tmp_path, "itself", phase_timeouts={"compile": 1.5}),
+        case=Case("t", "itself", backend="aot-eager"),
+    )
+    outcome = parent.run(slow, tmp_path / "log", stop)
+    assert outcome.limit["what"] == "time"
+    assert outcome.frozen
+
+
+def test_output_has_a_limit(parent, tmp_path):
+    outcome = parent.run(job(tmp_path, "chatty", output_limit_bytes=3 << 20), tmp_path / "log")
+    assert outcome.limit == {"what": "output", "scope": "case", "limit": 3 << 20, "unit": "bytes"}
+    assert 3 << 20 <= (tmp_path / "log").stat().st_size <= 4 << 20
+    assert len(outcome.tail) == 20
+    assert outcome.tail[-1].startswith("xxx")
+    assert parent.run(job(tmp_path, "itself"), tmp_path / "log").find("done")
+
+
+def test_a_log_that_cannot_be_written_loses_no_measurement(parent, tmp_path):
+    outcome = parent.run(job(tmp_path, "itself"), Path("/dev/full"))
+    assert outcome.find("done")
+    assert parent.run(job(tmp_path, "itself"), tmp_path / "no" / "folder" / "log").find("done")
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_memory_has_a_limit_that_sees_shared_memory_too(parent, tmp_path, monkeypatch, grouped):
+    if not grouped:  # as where this user may make no control group
+        monkeypatch.setattr(MemoryGroup, "create", lambda limit: None)
+    elif MemoryGroup.create(1 << 30) is None:
+        pytest.skip("no control group can be made here")
+    outcome = parent.run(job(tmp_path, "shares_memory", memory_limit_bytes=1 << 30), tmp_path / "log")
+    if grouped:
+        assert outcome.oom_killed == "limit"
+    else:
+        assert outcome.limit == {"what": "memory", "scope": "case", "limit": 1 << 30, "unit": "bytes"}
+    assert outcome.find("loaded")
+    assert not outcome.find("done")
+
+
+def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "FORK_S", 1.0)
+    with ForkParent(LAUNCH) as parent:
+        _guard, fork_parent = processes.descendants(parent._process.pid)
+        os.kill(fork_parent, signal.SIGSTOP)
+        outcome = parent.run(job(tmp_path, "itself"), tmp_path / "log")
+        assert (outcome.status, outcome.limit) == (None, None)
+        assert not parent.alive
+    with ForkParent(LAUNCH) as parent:  # gone before it has read the job
+        _guard, fork_parent = processes.descendants(parent._process.pid)
+        os.kill(fork_parent, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (fork_parent, signal.SIGKILL)).start()
+        monkeypatch.setattr(watch, "FORK_S", 60.0)
+        outcome = parent.run(job(tmp_path, "itself"), tmp_path / "log")
+        assert (outcome.status, outcome.limit) == (None, None)
+
+
+def test_told_to_stop_it_ends_the_case(tmp_path):
+    parent = ForkParent(LAUNCH).__enter__()
+    stop = Stop()
+    threading.Timer(1.0, stop.set).start()
+    slow = replace(job(tmp_path, "hangs"), case=Case("t", "hangs", backend="aot-eager"))
+    with pytest.raises(Stopped):
+        parent.run(slow, tmp_path / "log", stop=stop)
+    stop.close()
+    pid = parent._process.pid
+    parent.close()
+    parent.close()  # again is nothing
+    assert processes.session_members(pid) == []
 
 
 def test_the_loss_of_the_fork_parent_is_told(tmp_path):
@@ -78,7 +167,7 @@ def test_the_loss_of_the_fork_parent_is_told(tmp_path):
         slow = replace(job(tmp_path, "hangs", timeout_s=60), case=Case("t", "hangs", backend="aot-eager"))
         outcome = parent.run(slow, tmp_path / "log")
         assert outcome.status is None
-        assert not outcome.timed_out
+        assert outcome.limit is None
         assert not parent.alive
         assert not parent.run(job(tmp_path, "itself"), tmp_path / "log").events
 
@@ -87,7 +176,7 @@ def test_nothing_is_left_when_it_closes():
     with ForkParent(LAUNCH) as parent:
         pid = parent._process.pid
         home = Path(parent._home.name)
-        assert processes.session_members(pid) == [pid]
+        assert len(processes.session_members(pid)) == 2, "the guard and the fork parent"
     assert processes.session_members(pid) == []
     assert not home.exists()
 
@@ -109,6 +198,43 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
     while processes.session_members(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes.session_members(pid) == []
+
+
+@pytest.mark.parametrize("victim", ["guard", "fork parent", "both"])
+def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim):
+    with ForkParent(LAUNCH) as parent:
+        slow = replace(job(tmp_path, "hangs"), case=Case("t", "hangs", backend="aot-eager"))
+        struck = []
+
+        def strike(event):
+            if event == {"event": "phase", "name": "compile"}:
+                guard, fork_parent, case = processes.descendants(parent._process.pid)[:3]
+                assert [guard, fork_parent] == processes.session_members(guard)
+                struck.append(case)
+                for pid in {"guard": [guard], "fork parent": [fork_parent]}.get(victim, [guard, fork_parent]):
+                    os.kill(pid, signal.SIGKILL)
+
+        outcome = parent.run(slow, tmp_path / "log", strike)
+        assert outcome.status is None
+        assert outcome.limit is None
+        assert not parent.alive
+    assert processes.session_members(struck[0]) == []
+
+
+def test_a_compiler_that_escaped_is_found_by_its_mark():
+    with ForkParent(LAUNCH) as parent:
+        mark = f"{processes.MARK}={parent._mark}"
+        name, value = mark.split("=")
+        escaped = subprocess.Popen(["sleep", "60"], env={name: value}, start_new_session=True)
+        other = subprocess.Popen(["sleep", "60"], env={name: f"{value}0"}, start_new_session=True)
+    assert escaped.wait(5) == -signal.SIGKILL
+    assert other.poll() is None
+    gone = subprocess.Popen(["sleep", "60"], env={name: "999999999.1.0"}, start_new_session=True)
+    processes.end_strays()
+    assert gone.wait(5) == -signal.SIGKILL, "its run is gone"
+    assert other.poll() is None, "its run, which is this process, is not"
+    other.kill()
+    other.wait()
 
 
 def test_an_interpreter_that_is_not_one():

@@ -1,15 +1,16 @@
 """The loop of a run with workers that are played back: what it does when something is lost."""
 
-from types import SimpleNamespace
-
 import pytest
-from test_assemble import PLANNED, events
+from test_assemble import PLANNED, TIME, events
 
 from perfdash.errors import MachineError
 from perfdash.records import Case, RunInfo, Status
-from perfdash.runner import noise, session
+from perfdash.runner import noise, null
+from perfdash.runner.executor import Message
 from perfdash.runner.journal import Journal, read_info, read_results
-from perfdash.runner.launcher import Outcome
+from perfdash.runner.orders import Answer
+from perfdash.runner.session import Policy, Session
+from perfdash.runner.watch import Outcome
 
 HELLO = {
     "executable": "python",
@@ -17,56 +18,88 @@ HELLO = {
     "torch_cuda": None,
     "missing": {},
     "cuda_initialized": False,
+    "packages": {"torch": "2.15"},
 }
+HOST = {"host_class": "h x 2", "cores": 2}
+LATENCY = [event for event in events() if event["event"] in ("latency", "done")]
+FAILED = {"event": "failed", "phase": "compile", "type": "OSError", "message": "No space left on device"}
+INFRA = Outcome([{**FAILED, "status": "infra_error"}], status=0)
 
 
 class Played:
-    """A fork parent that answers every job with the same events."""
+    """An executor that answers at once; `script` has the outcomes of a model's attempts, in turn."""
 
-    fails_to_start: tuple[str, ...] = ()
-    hello = HELLO
+    def __init__(self, slots=1, script=None, hello=HELLO, nulls=(), unlike=None):
+        self.slots = slots
+        self.script = {name: list(outcomes) for name, outcomes in (script or {}).items()}
+        self.hello = hello
+        self.nulls = list(nulls)
+        self.unlike = unlike or {}
+        self.orders = []
+        self.answers = []
 
-    def __init__(self, launch):
-        self.launch = launch
-        self.alive = True
-        self.started = False
+    def introduce(self, planned):
+        return [
+            {
+                "environment": {
+                    "host_class": "h x 2",
+                    "cores": 2,
+                    "worker": self.hello,
+                    **self.unlike.get(slot, {}),
+                },
+                "probes": [{"cuda": [], "complaints": []}],
+                "where": {"slot": slot, "host": f"host{slot}", "cores": [slot]},
+            }
+            for slot in range(self.slots)
+        ]
 
-    def __enter__(self):
-        if "fresh" in self.fails_to_start and type(self).count:
-            raise MachineError("no memory for another interpreter")
-        type(self).count += 1
-        return self
+    def null(self, like, processes, slots=None):
+        ratio = self.nulls.pop(0) if self.nulls and slots is None else 1.0
+        latency = {"event": "latency", "eager_ns": [1e6 * ratio], "backend_ns": [1e6], "clean": [True]}
+        return [[Outcome([latency], status=0)] * processes for _ in range(slots or self.slots)]
 
-    def __exit__(self, *_):
-        pass
+    def shrink(self, slots):
+        self.slots = slots
 
-    def close(self):
-        pass
+    def start(self, slot, order, log):
+        self.orders.append((slot, order))
+        scripted = self.script.get(order.planned.case.model)
+        main = scripted.pop(0) if scripted else Outcome(events(), status=0)
+        replicas = [Outcome(LATENCY, status=0)] * (order.processes - 1) if main.find("done") else []
+        log.write_text("printed")
+        where = {"slot": slot, "host": "h", "cores": [slot]}
+        self.answers.append(Message(slot, "answer", Answer([main, *replicas], "t", 1.0, 0.1, where)))
 
-    def run(self, job, log, on_event=None):
-        if job.role == "probe":
-            return Outcome([{"event": "probed", "complaints": [], "cuda": []}], status=0)
-        if job.role == "replica":
-            return Outcome([e for e in events() if e["event"] in ("latency", "done")], status=0)
-        return Outcome(events(), status=0)
+    def wait(self, timeout_s):
+        return self.answers.pop(0) if self.answers else None
 
 
-class Silent:
-    def say(self, text): ...
+class Lines(list):
+    def say(self, text):
+        self.append(text)
+
     def case_started(self, number, total, case): ...
-    def phase(self, name): ...
+    def phase(self, case, name): ...
     def case_done(self, number, total, result): ...
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
-    def make(planned, hello=HELLO, fails_to_start=()):
-        played = type("P", (Played,), {"hello": hello, "fails_to_start": fails_to_start, "count": 0})
-        monkeypatch.setattr(session, "ForkParent", played)
-        journal = Journal.create(tmp_path)
-        info = RunInfo(journal.folder.name, "t", "h", [], {}, {}, len(planned), "0")
-        options = session.Options(python="python", cores=(0,), threads=1)
-        return session.Session(planned, options, journal, info, Silent(), {})
+def start(tmp_path):
+    def make(planned, executor=None, done=(), journal=None, costs=None, **policy):
+        journal = journal or Journal.create(tmp_path)
+        total = len(planned) + len(done)
+        info = RunInfo(journal.folder.name, "t", "h", [], {}, {}, total, "0", sessions=[{}])
+        return Session(
+            planned,
+            costs or [1.0] * len(planned),
+            Policy(retry_pause_s=0.0, **policy),
+            executor or Played(),
+            journal,
+            info,
+            Lines(),
+            {},
+            done,
+        )
 
     return make
 
@@ -78,18 +111,25 @@ def case(model, **change):
 
 def test_a_run(start):
     run = start([case("a"), case("b"), case("c"), PLANNED])
-    results = run.run()
-    assert [r.status for r in read_results(run.journal.folder)] == [r.status for r in results]
+    run.run()
+    results = read_results(run.journal.folder)
     assert sorted(r.case.model for r in results) == ["a", "b", "c", "m"]
+    assert [r.status for r in results] == [r.status for r in run.results]
     assert sum(r.conditions.get("processes") == 3 for r in results) == 2
     info = read_info(run.journal.folder)
     assert info.state == "done"
     assert len(info.noise["null"]["start"]) == 3
     assert info.noise["between_processes"]["df"] == 4
+    assert {r.speedup.basis for r in results if r.speedup} == {"processes", "pooled"}, "settled at the end"
 
 
 def test_a_replica_that_does_not_start_loses_no_row(start):
-    (result,) = start([case("a")], fails_to_start=("fresh",)).run()
+    run = start([case("a")])
+    run.executor.start = lambda slot, order, log: run.executor.answers.append(
+        Message(0, "answer", Answer([Outcome(events(), status=0), *[INFRA] * 5], "t", 1.0, 0.1, {}))
+    )
+    run.run()
+    (result,) = run.results
     assert result.status is Status.PASS
     assert result.conditions["processes"] == 1
     assert any("5 of 6 processes failed" in note for note in result.notes)
@@ -97,16 +137,208 @@ def test_a_replica_that_does_not_start_loses_no_row(start):
 
 def test_torch_and_torchvision_that_do_not_match_are_one_message(start):
     trouble = {"timm": "RuntimeError: operator torchvision::nms does not exist"}
-    run = start([case("a")], hello={**HELLO, "missing": trouble})
+    run = start([case("a")], Played(hello={**HELLO, "missing": trouble}))
     with pytest.raises(MachineError, match="install torch, torchvision and timm together"):
         run.run()
+    assert read_info(run.journal.folder).state == "failed"
     with pytest.raises(MachineError, match="started CUDA"):
-        start([case("a")], hello={**HELLO, "cuda_initialized": True}).run()
+        start([case("a")], Played(hello={**HELLO, "cuda_initialized": True})).run()
+
+
+def test_the_machines_fault_is_tried_again_and_told(start):
+    run = start([case("a"), case("b")], Played(script={"a": [INFRA, INFRA]}))
+    run.run()
+    assert [r.status for r in run.results] == [Status.PASS] * 2
+    a = next(r for r in run.results if r.case.model == "a")
+    assert [attempt["status"] for attempt in a.attempts] == ["infra_error"] * 2
+    assert "No space left" in a.attempts[0]["error"]["message"]
+    assert sorted(path.name for path in run.journal.logs.glob("s_a_*")) == [
+        f"{a.case.name}.2.log",
+        f"{a.case.name}.3.log",
+        f"{a.case.name}.log",
+    ]
+    assert [order.attempt for _, order in run.executor.orders if order.planned.case.model == "a"] == [1, 2, 3]
+
+
+def test_after_so_many_tries_it_stays(start):
+    run = start([case("a")], Played(script={"a": [INFRA] * 9}), retries=1)
+    run.run()
+    (result,) = run.results
+    assert result.status is Status.INFRA_ERROR
+    assert len(result.attempts) == 1
+    assert result.error.message == "No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "tries"),
+    [
+        (Outcome([{**FAILED, "status": "fail_to_run"}], status=0), 1),
+        (Outcome(events(upto="phase compile"), status=11), 1),  # SIGSEGV
+        (Outcome(events(upto="phase compile"), status=9), 3),  # SIGKILL comes from outside
+        (Outcome(events(upto="phase compile"), status=9, oom_killed="limit"), 1),
+        (Outcome(events(upto="phase compile"), status=9, limit=TIME), 1),
+        (Outcome(events(upto="phase compile"), status=9, limit=TIME, frozen=True), 3),
+        (Outcome(events(upto="phase compile"), status=None), 3),
+        (Outcome(events(upto="phase compile"), status=9, oom_killed="kernel"), 1),
+    ],
+)
+def test_a_models_own_failure_is_never_tried_again(start, outcome, tries):
+    run = start([case("a")], Played(script={"a": [outcome] * 9}))
+    run.run()
+    assert len(run.executor.orders) == tries
+    assert run.results[0].error.message
+
+
+def test_memory_of_the_machine_may_be_the_neighbours_fault(start):
+    outcome = Outcome(events(upto="phase compile"), status=9, oom_killed="kernel")
+    run = start([case("a"), case("b")], Played(slots=2, script={"a": [outcome]}))
+    run.run()
+    assert {r.status for r in run.results} == {Status.PASS}
+
+
+def test_a_case_that_takes_its_worker_with_it_every_time_is_a_crash(start):
+    lost = Outcome(events(upto="phase compile"), status=None)
+    run = start([case("a"), case("b")], Played(script={"a": [lost] * 9, "b": [lost]}))
+    run.run()
+    assert {r.case.model: r.status for r in run.results} == {"a": Status.CRASH, "b": Status.PASS}
+
+
+def test_slots_that_come_and_go(start):
+    """As in a cluster: none for a while, then two; a case waits, and none is left out."""
+    run = start([case("a"), case("b"), case("c")], Played(slots=1, script={"a": [INFRA]}))
+    waits = []
+
+    def wait(timeout_s):
+        waits.append(timeout_s)
+        assert timeout_s is not None or run.executor.answers, "it would wait for ever"
+        assert len(waits) < 100
+        run.executor.slots = 0 if 2 < len(waits) < 6 else 2
+        return run.executor.answers.pop(0) if run.executor.answers else None
+
+    run.executor.wait = wait
+    run.run()
+    assert {r.status for r in run.results} == {Status.PASS}
+    assert len(run.results) == 3
+
+
+def test_skipped_cases_are_not_the_replicated_ones(start):
+    skipped = [case(name, skip_reason="no") for name in "ab"]
+    run = start([*skipped, case("c"), case("d"), case("e")])
+    run.run()
+    assert sorted(r.case.model for r in run.results if r.conditions.get("processes") == 3) == ["c", "d"]
+
+
+def test_rows_measured_again_tell_the_spread_again(start):
+    first = start([case("a"), case("b"), case("c")])
+    first.run()
+    again = start([case("a"), case("b"), case("c")], done=first.results, journal=first.journal)
+    again.info.cases = 3
+    again.run()
+    assert sum(r.conditions["processes"] == 3 for r in again.results) == 2
+    assert "within" not in {r.speedup.basis for r in again.results}
+
+
+def test_a_timing_process_that_was_lost_is_not_a_pass(start):
+    untimed = Outcome([e for e in events() if e["event"] != "latency"], status=0)
+    run = start([case("a")], retries=1)
+    run.executor.start = lambda slot, order, log: run.executor.answers.append(
+        Message(0, "answer", Answer([untimed, Outcome([], status=9)], "t", 1.0, 0.1, {}))
+    )
+    run.run()
+    (result,) = run.results
+    assert (result.status, result.error.type, len(result.attempts)) == (Status.CRASH, "SIGKILL", 1)
+
+
+def test_code_for_other_instructions_is_the_machines_fault(start):
+    lesser = events()
+    next(e for e in lesser if e["event"] == "compiled")["capture"]["vector_isa"] = "avx2"
+    run = start(
+        [case("a")], Played(script={"a": [Outcome(lesser, status=0)]}, unlike={0: {"vector_isa": "avx512"}})
+    )
+    run.run()
+    (result,) = run.results
+    assert result.status is Status.PASS
+    assert result.attempts[0]["error"]["type"] == "OtherCode"
+
+
+def test_a_full_disk_is_waited_for(start, monkeypatch):
+    run = start([case("a")])
+    append, refusals = run.journal.append, [1, 2]
+
+    def full(result):
+        if refusals:
+            refusals.pop()
+            raise MachineError("cannot be written")
+        append(result)
+
+    monkeypatch.setattr(run.journal, "append", full)
+    run.run()
+    assert len(read_results(run.journal.folder)) == 1
+    refusals[:] = [1] * 9
+    again = start([case("b")])
+    monkeypatch.setattr(again.journal, "append", full)
+    with pytest.raises(MachineError, match="cannot be written"):
+        again.run()
+    assert again.results == []
+
+
+def test_resumed_it_measures_what_is_left_and_keeps_the_rest(start):
+    first = start([case("a"), case("b"), case("c")])
+    first.run()
+    kept = [r for r in first.results if r.case.model != "b"]
+    second = start([case("b")], done=kept, journal=first.journal)
+    second.info.environment = first.info.environment
+    second.run()
+    assert [order.planned.case.model for _, order in second.executor.orders] == ["b"]
+    assert sorted(r.case.model for r in second.results) == ["a", "b", "c"]
+    assert sum(r.conditions["processes"] > 1 for r in second.results) == 2
+
+
+def test_another_environment_is_refused(start):
+    run = start([case("a")])
+    run.info.environment = {**HOST, "worker": {**HELLO, "torch": "2.14"}}
+    with pytest.raises(MachineError, match=r"torch: 2\.14 \| 2\.15"):
+        run.run()
+    assert not run.executor.orders
+
+
+def test_slots_that_are_not_alike_are_refused(start):
+    run = start([case("a")], Played(slots=2, unlike={1: {"host_class": "other x 2"}}))
+    with pytest.raises(MachineError, match=r"host0 and host1 are not alike(.|\n)*h x 2 \| other x 2"):
+        run.run()
+
+
+def test_two_slots_share_the_work(start):
+    run = start([case(name) for name in "abcdef"], Played(slots=2), costs=[6, 1, 1, 1, 1, 1])
+    run.run()
+    assert {slot for slot, _ in run.executor.orders} == {0, 1}
+    assert len(run.results) == 6
+    assert run.info.noise["slots"][0]["slots"] == 2
+
+
+def test_jobs_are_reduced_where_the_null_is_out_of_bounds(start):
+    run = start([case(name) for name in "abc"], Played(slots=4, nulls=[1.05, 1.03, 1.001]))
+    run.run()
+    assert run.executor.slots == 1
+    assert [entry["slots"] for entry in run.info.noise["slots"]] == [4, 2, 1]
+    assert any("--jobs reduced to 2" in line for line in run.watcher)
+    assert len(run.results) == 3
+
+
+def test_the_worst_null_is_over_all_sessions():
+    info = RunInfo("r", "t", "h", [], {}, {}, 1, "0")
+    for ratio in (1.03, 1.001):
+        null.at_start(Played(nulls=[ratio]), case("a"), info, lambda text: None)
+    assert info.noise["null"]["worst"] == pytest.approx(0.03)
+    assert info.noise["null"]["start"] == [1.001] * 3
+
+
+@pytest.mark.parametrize(("ratios", "fine"), [([], False), ([1.0], True), ([1.03], False), ([0.97], False)])
+def test_bounds(ratios, fine):
+    assert noise.within_bounds(ratios) is fine
+    assert noise.within_bounds([*ratios, *[1.0] * 19]) is True
 
 
 @pytest.mark.parametrize(("count", "first"), [(1, [0]), (3, [0, 1]), (10, [0, 5]), (65, [0, 16, 32, 48])])
-def test_replicated_cases_come_first_and_from_all_over(count, first):
-    planned = [SimpleNamespace(number=number) for number in range(count)]
-    order = [each.number for each in noise.replicated_first(planned)]
-    assert order[: len(first)] == first
-    assert sorted(order) == list(range(count))
+def test_replicated_cases_are_from_all_over(count, first):
+    assert noise.spread_out(count, noise.replication(count)[0]) == first

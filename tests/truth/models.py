@@ -274,3 +274,28 @@ def leaves_a_process(batch_size):
 
 def exits(batch_size):
     return when(True, lambda: os._exit(0))
+
+
+def chatty(batch_size):
+    """Prints without end in eager."""
+
+    class Chatty(torch.nn.Module):
+        def forward(self, x):
+            while True:
+                print("x" * 1000)
+
+    return Chatty(), (torch.randn(batch_size, 4),)
+
+
+def shares_memory(batch_size):
+    """Holds 2 GiB of shared memory in eager, which counts in no limit of the process itself."""
+    import mmap
+
+    class Shares(torch.nn.Module):
+        def forward(self, x):
+            held = mmap.mmap(-1, 2 << 30)
+            for _ in range(2 << 10):
+                held.write(b"x" * (1 << 20))
+            return x
+
+    return Shares(), (torch.randn(batch_size, 4),)

@@ -47,9 +47,8 @@ STATUSES = {
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory) -> Ran:
     suite = HERE / "truth" / "failures.toml"
-    return perfdash(
-        "run", "--suite", str(suite), "--backend", "aot_eager", cwd=tmp_path_factory.mktemp("failures")
-    )
+    arguments = ["run", "--suite", str(suite), "--backend", "aot_eager", "--retry-pause", "0"]
+    return perfdash(*arguments, cwd=tmp_path_factory.mktemp("failures"))
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +62,17 @@ def test_every_case_has_one_row_and_its_own_status(failures):
     found = {name: result.status for name, result in failures.results.items()}
     assert found == STATUSES
     assert failures.info.state == "done"
+
+
+def test_only_what_may_be_the_machines_fault_was_tried_again(failures):
+    again = {name: len(result.attempts) for name, result in failures.results.items() if result.attempts}
+    assert again == {"killed": 2, "disk_full": 2}
+
+
+def test_limits_are_told(failures):
+    assert failures.results["hangs"].error.limit["what"] == "time"
+    for name in ("eager_eats_memory", "compiled_eats_memory"):
+        assert failures.results[name].error.limit["limit"] == 4 << 30
 
 
 def test_a_crash_tells_signal_phase_and_what_was_measured_before(failures):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 from perfdash.records import Job
 
@@ -45,6 +45,26 @@ def complaints(job: Job) -> list[str]:
     if job.compile_mode is not None and job.compile_mode not in modes:
         found.append(f"torch.compile has no mode {job.compile_mode!r}; there are: {', '.join(modes)}")
     return found
+
+
+def vector_isa(job: Job, find_out: bool) -> Optional[str]:
+    """The vector instructions that inductor compiles for, as it has found them to work here.
+
+    It finds out by compiling a test, once a process, and falls back without a word to lesser ones when
+    that fails: also when the compiler was killed. None where it has not looked yet, unless `find_out`.
+    """
+    try:
+        from torch._inductor import cpu_vec_isa as isa
+    except ImportError:  # torch 2.4
+        from torch._inductor import codecache as isa
+    if find_out:
+        import torch._inductor.config as inductor_config
+
+        for key, value in job.inductor_config.items():
+            _set(inductor_config, key, value)
+    elif not isa.valid_vec_isa_list.cache_info().currsize:
+        return None
+    return str(isa.pick_vec_isa())
 
 
 def _set(config: Any, key: str, value: Any) -> None:

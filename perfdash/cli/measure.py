@@ -1,0 +1,253 @@
+"""What `perfdash run` does: a new run, or an earlier one gone on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from perfdash.cli import planning
+
+if TYPE_CHECKING:
+    from perfdash.records import Result, RunInfo
+    from perfdash.runner.journal import Journal
+    from perfdash.runner.plan import Plan
+    from perfdash.settings import RunSettings
+
+# What may be said anew when a run goes on: where and how long, not what is measured and how.
+_MAY_CHANGE = {
+    "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
+    "python", "retries", "retry_pause", "scheduler", "timeout",
+    "suite", "model",  # the plan tells whether they are the same
+}  # fmt: skip
+
+
+def new(flags: Mapping[str, Any]) -> int:
+    """Plans, measures, prints; the exit code."""
+    from perfdash.errors import PerfdashError
+    from perfdash.runner.journal import Journal
+    from perfdash.settings import resolve
+
+    settings, _ = resolve(flags)
+    plan, dynamo_names = planning.plan(settings)
+    slots = planning.slots(settings)
+    planning.check_machine(settings)
+    journal = Journal.create(settings.out)
+    try:
+        info = _info(journal.folder.name, settings, plan, dynamo_names)
+        journal.write_plan(plan.to_json())
+    except PerfdashError:
+        journal.discard()
+        raise
+    return _measure(settings, plan, plan.mine, dynamo_names, slots, journal, info, [])
+
+
+def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
+    """What is left of an earlier run, and what of it is to be measured again; the exit code."""
+    from perfdash.errors import UsageError
+    from perfdash.runner import likeness
+    from perfdash.runner.journal import Journal, find_run, read_info, read_plan, read_results
+    from perfdash.runner.plan import differences, plan_from_json
+    from perfdash.settings import resolve
+
+    statuses = planning.statuses(retry)
+    folder = find_run(name, resolve({"out": flags["out"]})[0].out)
+    info, old = read_info(folder), read_plan(folder)
+    settings = _settings_of(info, flags)
+    fresh, dynamo_names = planning.plan(settings, uncut=True)
+    if found := differences(old, fresh.to_json()):
+        raise UsageError(
+            f"{folder.name} was planned otherwise, so it cannot go on so (then | now):\n"
+            f"{likeness.shown(found)}"
+        )
+    then = plan_from_json(old)
+    by_case = {each.case: each for each in fresh.cases}
+    plan = replace(then, cases=tuple(by_case[each.case] for each in then.cases))
+    slots = planning.slots(settings)
+    planning.check_machine(settings)
+    journal = Journal.reopen(folder)
+    results = read_results(folder)
+    done = {result.case: result.status for result in results}
+    left = [
+        index
+        for index in plan.mine
+        if plan.cases[index].case not in done or done[plan.cases[index].case] in statuses
+    ]
+    lost = sum(status == "infra_error" for status in done.values())
+    if lost and "infra_error" not in statuses:
+        typer.echo(f"{lost} cases ended in infra_error; --retry infra_error measures them again", err=True)
+    typer.echo(f"{folder.name}: {len(left)} of {len(plan.mine)} cases to measure")
+    return _measure(settings, plan, left, dynamo_names, slots, journal, info, results)
+
+
+def _measure(
+    settings: RunSettings,
+    plan: Plan,
+    left: Sequence[int],
+    dynamo_names: dict[str, str],
+    slots: Sequence[tuple[int, ...]],
+    journal: Journal,
+    info: RunInfo,
+    done: Sequence[Result],
+) -> int:
+    from perfdash.cli.progress import open_progress
+    from perfdash.errors import PerfdashError
+    from perfdash.report.tables import summary
+    from perfdash.runner import host, processes
+    from perfdash.runner.cores import away_from
+    from perfdash.runner.journal import now
+    from perfdash.runner.session import Policy, Session
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
+    info.sessions.append(
+        {
+            "started": now(),
+            "command": ["perfdash", *host.mask_secrets(sys.argv[1:])],
+            "executor": settings.executor,
+            "slots": [],
+        }
+    )
+    policy = Policy(settings.allocator, settings.processes, settings.retries, settings.retry_pause)
+    planned = [plan.cases[index] for index in left]
+    costs = [plan.costs[index] for index in left]
+    interrupted = False
+    session = None
+    processes.end_strays()
+    with open_progress() as progress:
+        try:
+            with away_from(slots), planning.executor(settings, slots if left else (), journal) as executor:
+                session = Session(
+                    planned, costs, policy, executor, journal, info, progress, dynamo_names, done
+                )
+                session.run()
+        except KeyboardInterrupt:
+            interrupted = True
+        except PerfdashError:
+            if len(info.sessions) == 1 and not (session and session.begun):
+                journal.discard()
+            else:
+                saved = len(session.results if session else done)
+                typer.echo(
+                    f"{saved} of {info.cases} cases are saved. "
+                    f"To go on: perfdash run --resume {journal.folder}",
+                    err=True,
+                )
+            raise
+        finally:
+            journal.close()
+    results = session.results if session else list(done)
+    if results:
+        typer.echo(summary(results, info))
+    typer.echo(f"Saved in {journal.folder}")
+    if interrupted:
+        typer.echo(
+            f"Interrupted after {len(results)} of {info.cases} cases. "
+            f"To go on: perfdash run --resume {journal.folder}",
+            err=True,
+        )
+        return 130
+    return _gate(results, settings.fail_on)
+
+
+def _settings_of(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
+    """The settings that a run was begun with, and what may be said anew.
+
+    Raises UsageError for a flag that would measure something else, showing both.
+    """
+    from pydantic import ValidationError
+
+    from perfdash.errors import UsageError
+    from perfdash.settings import RunSettings, resolve
+
+    now, origins = resolve(flags, environ={}, folder=Path("/nonexistent"))
+    said = {key: value for key, value in now.model_dump(mode="json").items() if origins[key] != "default"}
+    then = dict(info.configuration)
+    may_change = _MAY_CHANGE
+    if "executor" in said:  # these belong to the other one
+        may_change = may_change | {"jobs"}
+        for key in ("scheduler", "jobs", "cores"):
+            then.pop(key, None)
+    env = {**then.get("env", {}), **said.pop("env", {})}
+    hidden = [key for key, value in env.items() if value == "***"]
+    if hidden:
+        raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
+    found = [
+        f"  --{key.replace('_', '-')}: {then.get(key)} | {value}"
+        for key, value in said.items()
+        if key not in may_change and value != then.get(key)
+    ]
+    if found:
+        raise UsageError(
+            f"--resume: {info.id} was begun otherwise, so it cannot go on so (then | now):\n"
+            + "\n".join(found)
+        )
+    try:
+        return RunSettings(**{**then, **said, "env": env})
+    except ValidationError as error:
+        raise UsageError(f"{info.id} cannot be resumed: its run.json is of an older perfdash") from error
+
+
+def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
+    import socket
+
+    from perfdash import __version__
+    from perfdash.records import RunInfo
+    from perfdash.runner import host
+    from perfdash.runner.journal import now
+
+    configuration: dict[str, Any] = settings.model_dump(mode="json")
+    configuration["env"] = dict(
+        pair.split("=", 1) for pair in host.mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
+    )
+    # So that it can be gone on with from another folder.
+    configuration["suite"] = [os.path.abspath(s) if s.endswith(".toml") else s for s in settings.suite]
+    if len({Path(target).name for target in settings.model}) == len(settings.model):  # names stay
+        configuration["model"] = [os.path.abspath(target) for target in settings.model]
+    if os.sep in settings.python:
+        configuration["python"] = os.path.abspath(settings.python)
+    return RunInfo(
+        id=run_id,
+        started=now(),
+        host=socket.gethostname().split(".")[0],
+        command=["perfdash", *host.mask_secrets(sys.argv[1:])],
+        configuration=configuration,
+        environment={},
+        cases=len(plan.mine),
+        perfdash=__version__,
+        plan={
+            "fingerprint": plan.fingerprint,
+            "total": len(plan.cases),
+            "shard": f"{plan.shard[0]}/{plan.shard[1]}" if plan.shard else None,
+            "dynamo_names": dynamo_names,
+        },
+    )
+
+
+def _gate(results: list[Result], fail_on: tuple[str, ...]) -> int:
+    """1 where a gate that the user asked for failed, with the rows that did it; else 0."""
+    from perfdash.records import PASSING, Status
+
+    failing = {
+        "accuracy": [r for r in results if r.status is Status.FAIL_ACCURACY],
+        "failure": [r for r in results if r.status not in PASSING | {Status.SKIPPED}],
+        "slower": [r for r in results if r.status in PASSING and r.speedup and r.speedup.verdict == "slower"],
+    }
+    code = 0
+    for gate in fail_on:
+        if failing[gate]:
+            names = ", ".join(r.case.model for r in failing[gate])
+            typer.echo(f"--fail-on {gate}: {len(failing[gate])} of {len(results)}: {names}", err=True)
+            code = 1
+    return code
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

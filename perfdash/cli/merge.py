@@ -1,0 +1,36 @@
+"""`perfdash merge`: one run of the shards of a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def merge(
+    runs: Annotated[list[str], typer.Argument(help="The runs of the shards: folders or names.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder that the new run is made in.  [default: runs]")
+    ] = None,
+) -> None:
+    """Make one run of the shards (`run --shard i/n`) of a plan."""
+    from perfdash.report.tables import summary
+    from perfdash.runner.journal import find_run
+    from perfdash.runner.merge import merge as merge_runs
+    from perfdash.runner.merge import read_shard
+    from perfdash.settings import resolve
+
+    below = resolve({"out": out})[0].out
+    shards = [read_shard(find_run(run, below)) for run in runs]
+    folder, info, results, missing = merge_runs(shards, below)
+    if results:
+        typer.echo(summary(results, info))
+    typer.echo(f"Saved in {folder}")
+    if missing:
+        names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
+        typer.echo(
+            f"{len(missing)} of {info.cases} cases are missing: {names}\n"
+            f"To measure them here: perfdash run --resume {folder}",
+            err=True,
+        )

@@ -1,0 +1,154 @@
+"""From the settings of `perfdash run` to what is measured and by whom."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfdash.records import Status
+    from perfdash.runner.journal import Journal
+    from perfdash.runner.plan import Plan
+    from perfdash.settings import RunSettings
+
+
+def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, str]]:
+    """The cases with their costs and the shard, and the suites' names in the dynamo runners' files.
+
+    `uncut` leaves costs and shard out, for a run that has its own. Raises UsageError.
+    """
+    from perfdash.cases import Selection, select
+    from perfdash.errors import UsageError
+    from perfdash.runner import planner
+    from perfdash.runner.journal import find_run, read_results
+    from perfdash.runner.plan import cut, parse_shard
+    from perfdash.suites import load_suite, own_models
+    from perfdash.worker import registry
+
+    for kind, names in (("backends", settings.backend), ("scenarios", (settings.scenario,))):
+        for name in names:
+            if registry.canonical(name) not in registry.names(kind):
+                raise UsageError(f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}")
+    suites = [load_suite(name) for name in settings.suite]
+    if settings.model:
+        suites.append(own_models(settings.model))
+    if not suites:
+        raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")
+    selection = Selection(
+        models=settings.models,
+        quick=settings.quick,
+        batch_sizes=settings.batch_size,
+        device=settings.device,
+        dtypes=settings.dtype,
+        amp_dtype=settings.amp_dtype,
+        threads=settings.threads,
+        scenario=settings.scenario,
+        backends=settings.backend,
+        dynamic=settings.dynamic,
+        env=tuple(settings.env.items()),
+        timeout_s=settings.timeout,
+        phase_timeouts=tuple(settings.phase_timeout.items()),
+        memory_limit_gb=settings.memory_limit,
+        output_limit_mb=settings.output_limit,
+        freezing=bool(settings.inductor_config.get("freezing")),
+    )
+    planned = select(suites, selection)
+    dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
+    if uncut:
+        return cut(planned, [], None), dynamo_names
+    known = read_results(find_run(settings.costs, settings.out)) if settings.costs else []
+    costs = planner.costs(planned, {result.case.name: result.wall_s for result in known})
+    shard = parse_shard(settings.shard) if settings.shard else None
+    if shard and shard[1] > len(planned):
+        raise UsageError(f"--shard {settings.shard}: there are only {len(planned)} cases")
+    return cut(planned, costs, shard), dynamo_names
+
+
+def statuses(words: Sequence[str]) -> set[Status]:
+    """The statuses that --retry names. Raises UsageError for a word that is none."""
+    from perfdash.errors import UsageError
+    from perfdash.records import Status
+    from perfdash.suites import near
+
+    known = [str(status) for status in Status]
+    found = set()
+    for word in (part.strip() for item in words for part in item.split(",")):
+        if word not in known:
+            hint = near(word, known)
+            raise UsageError(f"--retry {word!r} is no status{hint}; there are: {', '.join(known)}")
+        found.add(Status(word))
+    return found
+
+
+def slots(settings: RunSettings) -> list[tuple[int, ...]]:
+    """The cores of each slot of this machine; none where others measure. Raises UsageError."""
+    from perfdash.errors import UsageError
+    from perfdash.runner.cores import choose_slots
+
+    if settings.executor == "dask":
+        if not settings.scheduler:
+            raise UsageError("--executor dask needs --scheduler ADDRESS (tcp://host:8786)")
+        if not re.fullmatch(r"((tcp|tls|ws|wss|ucx)://)?(\[[^\]\s]+\]|[^/:\s]+):\d+", settings.scheduler):
+            raise UsageError(f"--scheduler {settings.scheduler!r}: give it as tcp://host:8786")
+        if settings.jobs != 1 or settings.cores:
+            raise UsageError("--jobs and --cores are for this machine; each Dask worker is one slot")
+        return []
+    if settings.scheduler:
+        raise UsageError("--scheduler needs --executor dask")
+    found = choose_slots(settings.jobs, settings.threads, settings.cores)
+    gpus = _gpus(settings)
+    if settings.device == "cuda" and len(found) > max(1, len(gpus)):
+        if settings.jobs != "auto":
+            raise UsageError(f"--jobs {settings.jobs}: {len(gpus)} GPUs are visible; each slot needs its own")
+        found = found[: max(1, len(gpus))]
+    return found
+
+
+def executor(
+    settings: RunSettings, cores: Sequence[tuple[int, ...]], journal: Journal
+) -> AbstractContextManager[Any]:
+    """Who measures: the slots of this machine, or a Dask cluster."""
+    from perfdash.runner.executor import LocalExecutor
+    from perfdash.runner.orders import Options
+
+    options = Options(
+        python=settings.python,
+        threads=settings.threads,
+        device=settings.device,
+        allocator=settings.allocator,
+        weights=settings.weights,
+        compile_mode=settings.compile_mode,
+        inductor_config=settings.inductor_config,
+    )
+    if settings.executor == "dask":
+        from perfdash.runner.dask_executor import DaskExecutor
+
+        return DaskExecutor(settings.scheduler or "", options, journal.logs)
+    return LocalExecutor(cores, options, journal.logs, _gpus(settings)[: len(cores)])
+
+
+def check_machine(settings: RunSettings) -> None:
+    """What would make every case fail, said once and before. Raises MachineError."""
+    from perfdash.errors import MachineError
+    from perfdash.runner import host
+
+    if settings.executor != "local":
+        return
+    if settings.allocator in ("jemalloc", "tcmalloc") and not host.allocator_library(settings.allocator):
+        package = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}[settings.allocator]
+        raise MachineError(
+            f"--allocator {settings.allocator}: its library is not installed (Debian: {package}); "
+            "install it, or use --allocator steady"
+        )
+    if "inductor" in settings.backend and settings.device == "cpu" and not host.compiler():
+        raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
+
+
+def _gpus(settings: RunSettings) -> list[str]:
+    from perfdash.runner import host
+
+    named = settings.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return host.visible_gpus(named) if settings.device == "cuda" else []

@@ -1,0 +1,139 @@
+"""How a case ended, in one word, and whether the machine may be to blame: pure.
+
+The environment's faults are measured again, a model's own never are. What tells them apart is here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfdash.records import Failure, Result, Status
+from perfdash.runner.watch import Outcome
+
+Ending = tuple[Status, str | None, Failure | None]
+
+_EAGER_PHASES = ("start", "load", "eager")
+_ACCURACY_STATUS = {
+    "pass": Status.PASS,
+    "fail": Status.FAIL_ACCURACY,
+    "skipped": Status.PASS_DUE_TO_SKIP,
+    "eager_two_runs_differ": Status.EAGER_TWO_RUNS_DIFFER,
+}
+
+
+def ending(outcome: Outcome) -> Ending:
+    """(status, failed phase, failure) of a case's main process; the failure without its log."""
+    phase = outcome.find("phase")
+    where = phase["name"] if phase else "start"
+    out_of_memory = Status.EAGER_OOM if where in _EAGER_PHASES else Status.OOM
+    if outcome.limit:
+        return _past_limit(outcome, where)
+    failed = outcome.find("failed")
+    if failed:
+        status = Status(failed["status"])
+        if outcome.oom_killed == "limit":  # it killed a compiler, say, and the model's process told of that
+            status = out_of_memory
+        limit = memory_limit(outcome) if status in (Status.OOM, Status.EAGER_OOM) else None
+        return status, failed["phase"], Failure(failed["type"], failed["message"], limit=limit)
+    if outcome.find("done"):
+        accuracy = outcome.find("accuracy") or {"status": "skipped"}
+        return _ACCURACY_STATUS[accuracy["status"]], None, None
+    if outcome.status is None:
+        return Status.INFRA_ERROR, where, Failure("WorkerLost", f"the fork parent ended, in phase {where}")
+    number = _signal(outcome)
+    if number is None:
+        return Status.CRASH, where, Failure("NoAnswer", f"the process ended in phase {where} without a word")
+    if number == signal.SIGKILL and outcome.oom_killed == "limit":
+        limit = memory_limit(outcome)
+        return out_of_memory, where, Failure("MemoryLimit", _says(limit, where), limit=limit)
+    if number == signal.SIGKILL and outcome.oom_killed:
+        return out_of_memory, where, Failure("OutOfMemory", "killed by the kernel for want of memory")
+    name = signal.Signals(number).name if number in signal.Signals.__members__.values() else str(number)
+    return Status.CRASH, where, Failure(name, f"ended by {name} in phase {where}")
+
+
+def may_be_the_machine(result: Result, neighbours: bool) -> bool:
+    """Whether the case is to be measured again.
+
+    An infra_error; a SIGKILL that no limit explains, since it comes from outside; with other cases
+    beside it (`neighbours`), also memory that the whole machine ran out of.
+    """
+    kind = result.error.type if result.error else None
+    if result.status is Status.INFRA_ERROR:
+        return True
+    if result.status is Status.CRASH and kind == "SIGKILL":
+        return True
+    return neighbours and kind == "OutOfMemory" and result.status in (Status.OOM, Status.EAGER_OOM)
+
+
+def check_isa(result: Result, expected: str | None) -> None:
+    """Sets the status to infra_error where the case was compiled for other vector instructions.
+
+    The compiler was killed, or the disk full, just when inductor tried out what it can compile.
+    """
+    found = result.capture.get("vector_isa")
+    if expected and found and found != expected:
+        result.status = Status.INFRA_ERROR
+        result.failed_phase = "compile"
+        message = f"compiled for {found}, where inductor compiles for {expected} on this machine"
+        result.error = Failure("OtherCode", message)
+
+
+def after_all(result: Result, attempts: Sequence[Mapping[str, Any]]) -> Status:
+    """The status that stands when no further attempt is made.
+
+    A case that took its worker with it every time is the one to blame.
+    """
+    kinds = [(attempt.get("error") or {}).get("type") for attempt in attempts]
+    lost = result.error is not None and result.error.type == "WorkerLost"
+    return Status.CRASH if lost and kinds and set(kinds) == {"WorkerLost"} else result.status
+
+
+def memory_limit(outcome: Outcome) -> dict[str, object] | None:
+    """The limit of memory that a process ran under, as in records.Failure."""
+    if outcome.memory_limit_bytes is None:
+        return None
+    return {"what": "memory", "scope": "case", "limit": outcome.memory_limit_bytes, "unit": "bytes"}
+
+
+def _past_limit(outcome: Outcome, where: str) -> Ending:
+    limit = outcome.limit or {}
+    text = _says(limit, where)
+    if limit["what"] == "memory":
+        status = Status.EAGER_OOM if where in _EAGER_PHASES else Status.OOM
+        return status, where, Failure("MemoryLimit", text, limit=limit)
+    if limit["what"] == "output":
+        status = {"load": Status.MODEL_FAIL_TO_LOAD, "eager": Status.EAGER_FAIL_TO_RUN}.get(
+            where, Status.FAIL_TO_RUN
+        )
+        return status, where, Failure("OutputLimit", text, limit=limit)
+    if outcome.frozen:
+        message = f"a process of it had been stopped (SIGSTOP) when its time was up: {text}"
+        return Status.INFRA_ERROR, where, Failure("Frozen", message, limit=limit)
+    return Status.TIMEOUT, where, Failure("Timeout", text, limit=limit)
+
+
+def _says(limit: dict[str, object] | None, where: str) -> str:
+    """A limit that was passed, in words."""
+    if limit is None:
+        return f"killed for its memory in phase {where}"
+    value = float(str(limit["limit"]))
+    if limit["what"] == "time":
+        whose = f"phase {where}" if limit["scope"] == "phase" else "the case"
+        return f"{whose} took longer than its limit of {value:g} s; ended in phase {where}"
+    if limit["what"] == "output":
+        return f"printed more than its limit of {value / 2**20:g} MiB, in phase {where}"
+    return f"needed more memory than its limit of {value / 2**30:.2f} GiB, in phase {where}"
+
+
+def _signal(outcome: Outcome) -> int | None:
+    """The signal that ended the case's process, or the child in which it measures eager."""
+    died = outcome.find("died")
+    if died and died["signal"]:
+        return int(died["signal"])
+    if outcome.status is not None and os.WIFSIGNALED(outcome.status):
+        return os.WTERMSIG(outcome.status)
+    return None

@@ -1,0 +1,100 @@
+"""Whether two runs, or a run and this machine, may be put together: what differs between them. Pure.
+
+Numbers from unlike hosts or packages are never mixed; whoever would mix them asks here first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.records import RunInfo
+
+# What a number depends on, of the host (host.facts) and of the measured interpreter (hello).
+_HOST = (
+    "host_class", "cores", "sockets", "smt", "governor", "turbo", "huge_pages", "cpu_limit", "libc",
+    "compiler",
+)  # fmt: skip
+_WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
+# Those that change how code runs; the others name folders, which differ from host to host.
+_VARIABLES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "MALLOC_", "LD_PRELOAD")
+_MAY_BE_UNKNOWN = ("vector_isa",)
+_SHOWN = 12
+
+
+def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of run.json's `environment` that must agree, flat: {name: value}."""
+    worker = environment.get("worker", {})
+    return {
+        **{name: environment.get(name) for name in _HOST},
+        **{name: worker.get(name) for name in _WORKER},
+        "gpus": environment.get("gpus"),
+        "vector_isa": environment.get("vector_isa"),
+        **{f"package {name}": version for name, version in worker.get("packages", {}).items()},
+        **{
+            f"variable {name}": value
+            for name, value in environment.get("variables", {}).items()
+            if name.startswith(_VARIABLES)
+        },
+    }
+
+
+def refuse(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
+    """Raises MachineError where a run was begun in another environment than there is now."""
+    found = differences(fingerprint(then), fingerprint(now))
+    if found:
+        raise MachineError(
+            f"{run} was begun in another environment, so it cannot go on here (then | now):\n{shown(found)}"
+        )
+
+
+def refuse_unlike_hosts(old: RunInfo, new: RunInfo) -> None:
+    """Raises UsageError where two runs say nothing of each other: other hosts, or other neighbours.
+
+    Other packages are what runs are compared for.
+    """
+    found = differences(_host_of(old), _host_of(new))
+    if found:
+        raise UsageError(
+            f"{old.id} and {new.id} were measured on unlike hosts, and are never compared:\n{shown(found)}"
+        )
+
+
+def _host_of(info: RunInfo) -> dict[str, Any]:
+    # The fullest session: one that had nothing left to measure used no slot.
+    every: list[list[dict[str, Any]]] = [session.get("slots", []) for session in info.sessions]
+    slots = max(every, key=len, default=[])
+    hosts = {slot["host"] for slot in slots} or {info.host}
+    return {
+        "host_class": info.environment.get("host_class"),
+        "cores": info.environment.get("cores"),
+        "gpus": info.environment.get("gpus"),
+        "cases side by side on a host": max(1, len(slots) // len(hosts)),
+    }
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """`name: this | that` for every name whose values differ, missing ones as `none`."""
+    names = list(dict.fromkeys([*one, *other]))
+    return [
+        f"{name}: {_spell(one.get(name))} | {_spell(other.get(name))}"
+        for name in names
+        if one.get(name) != other.get(name) and not (name in _MAY_BE_UNKNOWN and _unknown(name, one, other))
+    ]
+
+
+def shown(found: list[str]) -> str:
+    """The differences as indented lines, the first few of many."""
+    lines = [f"  {line}" for line in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"  ... and {len(found) - _SHOWN} more")
+    return "\n".join(lines)
+
+
+def _unknown(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.get(name) is None or other.get(name) is None
+
+
+def _spell(value: Any) -> str:
+    return "none" if value is None else str(value)

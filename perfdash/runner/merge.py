@@ -1,0 +1,136 @@
+"""One run from the shards of a plan: refused where they are not of one kind. See runner.likeness."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.records import Result, RunInfo
+from perfdash.runner import likeness
+from perfdash.runner.journal import Journal, is_being_measured, read_info, read_plan, read_results
+from perfdash.runner.plan import Plan, differences, plan_from_json
+from perfdash.stats.settle import settle
+
+# Settings in which shards may differ: which part, where it ran, when it gave up.
+_MAY_DIFFER = {
+    "shard", "out", "cores", "executor", "scheduler", "fail_on", "retries", "retry_pause", "timeout",
+    "phase_timeout", "memory_limit", "output_limit", "python", "suite", "model", "costs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A run folder that has been read."""
+
+    folder: Path
+    info: RunInfo
+    plan: Plan
+    plain_plan: dict[str, Any]
+    results: tuple[Result, ...]
+
+
+def read_shard(folder: Path) -> Shard:
+    """A run to be merged. Raises UsageError where it is none, or is still being measured."""
+    if is_being_measured(folder):
+        raise UsageError(f"{folder} is still being measured")
+    plain = read_plan(folder)
+    return Shard(folder, read_info(folder), plan_from_json(plain), plain, tuple(read_results(folder)))
+
+
+def refuse(shards: Sequence[Shard]) -> None:
+    """Raises UsageError, with what differs, where the runs are not parts of one."""
+    if len(shards) < 2:
+        raise UsageError("merge: give two runs or more")
+    first = shards[0]
+    known = next((shard.info for shard in shards if shard.info.environment), first.info)
+    for other in shards[1:]:
+        names = f"{first.info.id} and {other.info.id}"
+        environment = other.info.environment
+        if environment:  # none, where all cases of a shard are skipped
+            _refuse(
+                f"{known.id} and {other.info.id} were measured in different environments, and numbers from "
+                "unlike ones are never mixed",
+                likeness.fingerprint(known.environment),
+                likeness.fingerprint(environment),
+            )
+        _refuse(f"{names} were measured with different settings", _settings(first), _settings(other))
+        found = differences(first.plain_plan, other.plain_plan)
+        if found or first.info.plan.get("fingerprint") != other.info.plan.get("fingerprint"):
+            found = found or ["the durations that the shards were cut by"]
+            raise UsageError(f"{names} are not shards of one plan:\n{likeness.shown(found)}")
+    owner: dict[Any, str] = {}
+    for shard in shards:
+        for result in shard.results:
+            if result.case in owner:
+                raise UsageError(
+                    f"{result.case.name} is in {owner[result.case]} and in {shard.info.id}: a case is "
+                    "measured in one shard only; leave one of the runs out"
+                )
+            owner[result.case] = shard.info.id
+
+
+def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Result], list[str]]:
+    """A new run folder of all their results: (folder, info, results, names of missing cases).
+
+    Raises UsageError (refuse) and MachineError; then no folder is left.
+    """
+    refuse(shards)
+    plan = replace(shards[0].plan, shard=None, mine=tuple(range(len(shards[0].plan.cases))))
+    measured = {result.case: result for shard in shards for result in shard.results}
+    results = [measured[each.case] for each in plan.cases if each.case in measured]
+    missing = [each.case.name for each in plan.cases if each.case not in measured]
+    spread = settle(results)
+    journal = Journal.create(out)
+    try:
+        info = _info(journal.folder.name, shards, plan, complete=not missing)
+        if spread.df:
+            info.noise["between_processes"] = {"relative_sd": round(spread.variance**0.5, 6), "df": spread.df}
+        journal.write_plan({**shards[0].plain_plan, "shard": None, "mine": list(plan.mine)})
+        for result in results:
+            journal.append(result)
+        for shard in shards:
+            for log in sorted((shard.folder / "logs").glob("*.log")):
+                name = f"null.{shard.info.id}.log" if log.name == "null.log" else log.name
+                shutil.copyfile(log, journal.logs / name)
+        journal.write_csv(results, info.plan.get("dynamo_names", {}))
+        journal.write_info(info)
+    except (MachineError, OSError) as error:
+        journal.discard()
+        raise error if isinstance(error, MachineError) else MachineError(f"{out}: {error}") from error
+    journal.close()
+    return journal.folder, info, results, missing
+
+
+def _refuse(why: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    if found := likeness.differences(one, other):
+        raise UsageError(f"{why}:\n{likeness.shown(found)}")
+
+
+def _settings(shard: Shard) -> dict[str, Any]:
+    return {key: value for key, value in shard.info.configuration.items() if key not in _MAY_DIFFER}
+
+
+def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> RunInfo:
+    infos = [shard.info for shard in shards]
+    nulls = [info.noise["null"] for info in infos if "null" in info.noise]
+    ratios = {when: [r for null in nulls for r in null.get(when, [])] for when in ("start", "end")}
+    worst = [null["worst"] for null in nulls if "worst" in null]
+    return replace(
+        infos[0],
+        id=run_id,
+        started=min(info.started for info in infos),
+        ended=max((info.ended for info in infos if info.ended), default=None),
+        host="+".join(dict.fromkeys(info.host for info in infos)),
+        configuration={**infos[0].configuration, "shard": None},
+        cases=len(plan.cases),
+        state="done" if complete else "incomplete",
+        environment=next((info.environment for info in infos if info.environment), {}),
+        noise={"null": {**ratios, **({"worst": max(worst)} if worst else {})}} if nulls else {},
+        plan={**infos[0].plan, "shard": None},
+        sessions=[{**session, "run": info.id} for info in infos for session in info.sessions],
+        merged_from=[info.id for info in infos],
+    )

@@ -1,0 +1,77 @@
+"""What the runner and a slot say to each other: options, orders, answers; plain data with a JSON form.
+
+A slot is a set of cores that measures one case at a time, in this process or on another machine.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from perfdash.cases import Planned, planned_from_json
+from perfdash.records import Sampling
+from perfdash.runner.watch import Outcome
+
+
+@dataclass(frozen=True)
+class Options:
+    """How every case of a run is measured."""
+
+    python: str
+    threads: int
+    device: str = "cpu"
+    allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
+    weights: str = "random"
+    compile_mode: str | None = None
+    inductor_config: dict[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 1337
+
+
+@dataclass(frozen=True)
+class Order:
+    """One case to be measured, its latency sampled in so many processes; attempt counts from 1."""
+
+    planned: Planned
+    processes: int = 1
+    attempt: int = 1
+
+
+@dataclass
+class Answer:
+    """What came of an order: the outcomes of its main process and of its replicas.
+
+    `where` says on what it was measured: {slot, host, cores}. `log` holds the text of the log where
+    it was written elsewhere than in the run folder.
+    """
+
+    outcomes: list[Outcome]
+    started: str
+    wall_s: float
+    replica_s: float
+    where: dict[str, Any]
+    log: str | None = None
+
+
+def to_text(value: Any) -> str:
+    """An order, options or an answer as JSON text."""
+    return json.dumps(asdict(value))
+
+
+def options_from_text(text: str) -> Options:
+    """The inverse of to_text."""
+    data = json.loads(text)
+    return Options(**{**data, "sampling": Sampling(**data["sampling"])})
+
+
+def order_from_text(text: str) -> Order:
+    """The inverse of to_text."""
+    data = json.loads(text)
+    return Order(**{**data, "planned": planned_from_json(data["planned"])})
+
+
+def answer_from_text(text: str) -> Answer:
+    """The inverse of to_text."""
+    data = json.loads(text)
+    return Answer(**{**data, "outcomes": [Outcome(**outcome) for outcome in data["outcomes"]]})

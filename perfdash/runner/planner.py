@@ -1,0 +1,98 @@
+"""Which slot measures which cases, and which shard: from costs in seconds, pure and deterministic."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from perfdash.cases import Planned
+
+_ROUNDS = 40  # of bisection: the capacity is known to 1e-12 of its range
+# What a case of unknown cost is taken for, where nothing at all is known.
+TYPICAL_S = 60.0
+
+
+def costs(planned: Sequence[Planned], durations: Mapping[str, float]) -> list[float]:
+    """Seconds that each case is expected to take.
+
+    What is known of the very case (`durations`, by case name), else the suite's hint, else the mean
+    of what is known of the others. Skipped cases cost nothing.
+    """
+    known = [
+        0.0 if each.skip_reason else durations.get(each.case.name, each.cost_s or None) for each in planned
+    ]
+    some = [cost for cost, each in zip(known, planned, strict=True) if cost and not each.skip_reason]
+    otherwise = sum(some) / len(some) if some else TYPICAL_S
+    return [otherwise if cost is None else cost for cost in known]
+
+
+def assign(costs: Sequence[float], slots: int) -> list[list[int]]:
+    """Indices of the jobs of each slot, the longest first, so that the last slot ends early.
+
+    The better of MULTIFIT (Coffman, Garey, Johnson, SIAM J. Comput. 7, 1978: first fit decreasing,
+    the capacity found by bisection; at most 13/11 of the best makespan) and of longest first
+    (Graham, SIAM J. Appl. Math. 17, 1969). Equal input gives equal output on every machine.
+    """
+    order = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
+    best = _longest_first(costs, order, slots)
+    high = makespan(costs, best)
+    low = max([sum(costs) / slots, *costs], default=0.0)
+    for _ in range(_ROUNDS):
+        capacity = (low + high) / 2
+        packed = _first_fit(costs, order, slots, capacity)
+        if packed is None:
+            low = capacity
+        elif makespan(costs, packed) < high:  # an equal one may leave slots empty
+            best, high = packed, makespan(costs, packed)
+        else:
+            high = capacity
+        if high <= low:
+            break
+    return best
+
+
+def makespan(costs: Sequence[float], assigned: Sequence[Sequence[int]]) -> float:
+    """When the last slot is done, seconds."""
+    return max((sum(costs[index] for index in indices) for indices in assigned), default=0.0)
+
+
+def order(costs: Sequence[float], slots: int) -> list[int]:
+    """All jobs in the order in which free slots are to take them: by when assign() begins them.
+
+    With the costs as expected each slot then does what assign() gave it; where they turn out
+    otherwise, whoever is free goes on, and nobody waits for a slot that is late.
+    """
+    begins = []
+    for indices in assign(costs, slots):
+        begin = 0.0
+        for index in indices:
+            begins.append((begin, -costs[index], index))
+            begin += costs[index]
+    return [index for _, _, index in sorted(begins)]
+
+
+def _longest_first(costs: Sequence[float], order: Sequence[int], slots: int) -> list[list[int]]:
+    assigned: list[list[int]] = [[] for _ in range(slots)]
+    ends = [(0.0, slot) for slot in range(slots)]
+    for index in order:
+        end, slot = heapq.heappop(ends)
+        assigned[slot].append(index)
+        heapq.heappush(ends, (end + costs[index], slot))
+    return assigned
+
+
+def _first_fit(
+    costs: Sequence[float], order: Sequence[int], slots: int, capacity: float
+) -> list[list[int]] | None:
+    """Each job into the first slot that has room for it; None where one has no room anywhere."""
+    assigned: list[list[int]] = [[] for _ in range(slots)]
+    room = [capacity] * slots
+    for index in order:
+        for slot in range(slots):
+            if costs[index] <= room[slot] + 1e-9:
+                assigned[slot].append(index)
+                room[slot] -= costs[index]
+                break
+        else:
+            return None
+    return assigned

@@ -1,0 +1,50 @@
+"""What would make every case fail, or every number wrong: found out before the first one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfdash.cases import Planned
+from perfdash.errors import MachineError, UsageError
+from perfdash.runner import likeness
+
+
+def refuse(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Planned]) -> None:
+    """Judges what the slots said of themselves (Slot.introduce).
+
+    Raises MachineError or UsageError where nothing can be measured so.
+    """
+    first = likeness.fingerprint(introductions[0]["environment"])
+    for said in introductions:
+        found = likeness.differences(first, likeness.fingerprint(said["environment"]))
+        if found:
+            raise MachineError(
+                f"slots on {introductions[0]['where']['host']} and {said['where']['host']} are not alike, "
+                f"and their numbers are never mixed:\n{likeness.shown(found)}"
+            )
+        hello = said["environment"]["worker"]
+        _refuse_interpreter(hello, planned)
+        for probe in said["probes"]:
+            if planned[0].case.device == "cuda" and not probe["cuda"]:
+                raise UsageError(
+                    "--device cuda: this torch sees no GPU (`perfdash doctor` says more); "
+                    f"torch {hello['torch']}, CUDA {hello['torch_cuda'] or 'not built in'}"
+                )
+            if probe["complaints"]:
+                raise UsageError("; ".join(probe["complaints"]))
+
+
+def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) -> None:
+    needed = {each.loader for each in planned}
+    for package, trouble in hello["missing"].items():
+        if "torchvision" in trouble or len(needed) == 1:
+            raise MachineError(
+                f"{package} does not import under {hello['executable']}: {trouble}; with torch "
+                f"{hello['torch']} install torch, torchvision and {package} together, from one place"
+            )
+    if hello["cuda_initialized"]:
+        raise MachineError(
+            "importing the libraries has started CUDA, so that no case can be forked: find out "
+            "which package does it (a sitecustomize?)"
+        )

@@ -1,0 +1,231 @@
+"""What runs inside a Dask worker process: one slot, texts in, texts out.
+
+Only JSON text crosses the wire of our own making. The slot stays open between cases and is given up
+when nothing has been asked of it for a while. A case that its worker did not survive is not begun
+again here: the runner decides what becomes of it (`already_begun`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfdash import __version__
+from perfdash.cases import planned_from_json
+from perfdash.errors import MachineError, PerfdashError, UsageError
+from perfdash.runner import host, likeness, processes
+from perfdash.runner.cores import available_cores, every_slot, physical_core
+from perfdash.runner.orders import Answer, options_from_text, order_from_text, to_text
+from perfdash.runner.slot import Slot
+from perfdash.runner.watch import Stop, Stopped
+
+IDLE_S = 120.0  # then the cores are given up
+LOCK_S = 10.0  # for the processes of a worker that was killed to be gone
+_LOG_BYTES = 1 << 20
+_turn = threading.Lock()
+
+
+class _Open:
+    """The slot of this process, while there is one."""
+
+    slot: Slot | None = None
+    options = ""
+    environment: dict[str, Any] | None = None
+    idle: threading.Timer | None = None
+
+
+def introduce(options: str, planned: str) -> str:
+    """Slot.introduce: JSON of {ok, version} or {error}."""
+
+    def work(slot: Slot, log: Path) -> Any:
+        said = slot.introduce([planned_from_json(each) for each in json.loads(planned)])
+        _Open.environment = said["environment"]
+        return said
+
+    return _serve(options, work)
+
+
+def null(options: str, planned: str, count: int) -> str:
+    """Slot.null: JSON of {ok} (an Answer) or {error}."""
+
+    def work(slot: Slot, log: Path) -> Any:
+        outcomes = slot.null(planned_from_json(json.loads(planned)), count, log)
+        return to_text(Answer(outcomes, "", 0.0, 0.0, slot.where(), _tail(log)))
+
+    return _serve(options, work)
+
+
+def measure(options: str, order: str, expected: str, begun: str) -> str:
+    """Slot.measure: JSON of {ok} (an Answer), {error}, {unlike} or {lost}.
+
+    `expected` is the fingerprint of the run's environment: a slot that is unlike measures nothing.
+    `begun` names an event of the cluster that is set when the case is begun.
+    """
+    if already_begun(begun):
+        return json.dumps({"lost": True})
+
+    def work(slot: Slot, log: Path) -> Any:
+        what = order_from_text(order)
+        if _Open.environment is None:  # a worker that joined late
+            _Open.environment = slot.introduce([what.planned])["environment"]
+        fingerprint = json.loads(json.dumps(likeness.fingerprint(_Open.environment)))
+        found = likeness.differences(json.loads(expected), fingerprint)
+        if found:
+            raise _Unlike(found)
+        answer = slot.measure(what, log, lambda event: None)
+        answer.log = _tail(log)
+        return to_text(answer)
+
+    return _serve(options, work)
+
+
+def release() -> None:
+    """Gives the slot up; what is under way has been cancelled and ends first."""
+    threading.Thread(target=_release, daemon=True).start()
+
+
+def is_released() -> bool:
+    """Whether this process holds no core."""
+    return _Open.slot is None
+
+
+def already_begun(event: str) -> bool:
+    """Whether a worker had begun this order before and was lost; marks it as begun."""
+    from distributed import Event
+
+    begun = Event(event)
+    if begun.is_set():
+        return True
+    begun.set()
+    return False
+
+
+class _Unlike(Exception):
+    """This slot's environment is not the run's; the differences are the argument."""
+
+
+def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
+    """Does a piece of work in the slot; every error that is meant for the user as text."""
+    with _turn:
+        if _Open.idle:
+            _Open.idle.cancel()
+        stop = Stop()
+        try:
+            with _ended_when_cancelled(stop), tempfile.TemporaryDirectory(prefix="perfdash-log-") as folder:
+                slot = _slot(options)
+                slot.stop = stop
+                return json.dumps({"ok": work(slot, Path(folder) / "log"), "version": __version__})
+        except _Unlike as error:
+            return json.dumps({"unlike": error.args[0]})
+        except Stopped:
+            _close()
+            return json.dumps({"error": ["MachineError", "cancelled"]})
+        except (PerfdashError, OSError) as error:
+            kind = "UsageError" if isinstance(error, UsageError) else "MachineError"
+            return json.dumps({"error": [kind, str(error)]})
+        finally:
+            stop.close()
+            _Open.idle = threading.Timer(IDLE_S, _release)
+            _Open.idle.daemon = True
+            _Open.idle.start()
+
+
+def _slot(options: str) -> Slot:
+    """The open slot, or one on the first cores that nobody measures on."""
+    if _Open.slot and _Open.options == options:
+        return _Open.slot
+    _close()
+    _without_nannys_variables()
+    processes.end_strays()
+    wanted = options_from_text(options)
+    gpus: Sequence[str | None] = [None]
+    if wanted.device == "cuda":
+        gpus = host.visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")) or [None]
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        for cores in every_slot(wanted.threads):
+            for gpu in gpus:
+                slot = Slot(cores, wanted, gpu=gpu)
+                if slot.try_enter():
+                    _Open.slot, _Open.options = slot, options
+                    _stay_away_from(cores)
+                    return slot
+        if time.monotonic() > deadline:
+            what = "core" if gpus == [None] else "core and GPU"
+            raise MachineError(f"no {what} is free for another slot on {socket.gethostname()}")
+        time.sleep(0.2)
+
+
+def _without_nannys_variables() -> None:
+    """Dask's nanny sets malloc's trim threshold and thread counts: the measured process has its own."""
+    import dask
+
+    for key, value in dask.config.get("distributed.nanny.pre-spawn-environ", default={}).items():
+        if os.environ.get(key) == str(value):
+            del os.environ[key]
+
+
+def _release() -> None:
+    with _turn:
+        _close()
+
+
+def _close() -> None:
+    if _Open.slot:
+        _Open.slot.__exit__()
+    _Open.slot, _Open.environment = None, None
+
+
+def _stay_away_from(cores: tuple[int, ...]) -> None:
+    """Keeps the threads of this Dask worker off the measured cores where there are others."""
+    here = available_cores()
+    mine = {physical_core(core) for core in cores}
+    others = {core for core in here if physical_core(core) not in mine}
+    # The first core is the last to be taken for a slot: all workers' own threads keep to it.
+    first = {core for core in others if physical_core(core) == physical_core(here[0])}
+    others = first or others
+    for thread in os.listdir("/proc/self/task") if others else ():
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(int(thread), others)
+
+
+@contextlib.contextmanager
+def _ended_when_cancelled(stop: Stop) -> Iterator[None]:
+    """Sets `stop` when the runner has cancelled the task or is gone."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(1.0):
+            task = worker.state.tasks.get(key)
+            if task is None or task.state != "executing":
+                stop.set()
+                return
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,238 @@
+"""A slot at work: one fork parent on its cores, measuring one case after another.
+
+It knows nothing of the journal or of other slots: orders in, answers out.
+"""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from perfdash.cases import Planned
+from perfdash.errors import MachineError
+from perfdash.records import Job
+from perfdash.runner import host, noise
+from perfdash.runner.journal import now
+from perfdash.runner.launcher import ForkParent, Launch
+from perfdash.runner.locks import Locks, core_names
+from perfdash.runner.orders import Answer, Options, Order
+from perfdash.runner.watch import OnEvent, Outcome, Stop
+from perfdash.worker import registry
+
+PROBE_S = 300.0
+
+
+class Slot:
+    """Use as a context manager: it holds the locks of its cores until the end."""
+
+    def __init__(
+        self,
+        cores: Sequence[int],
+        options: Options,
+        *,
+        number: int = 0,
+        gpu: str | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        """`gpu` is what CUDA_VISIBLE_DEVICES names it by; None leaves all that are visible."""
+        self.cores = tuple(cores)
+        self.gpu = gpu
+        self.stop = stop
+        self._number = number
+        self._options = options
+        self._locks = Locks()
+        self._parent: ForkParent | None = None
+
+    @property
+    def lock_names(self) -> list[str]:
+        """What nobody else may measure on meanwhile."""
+        return [*core_names(self.cores), *([f"gpu {self.gpu}"] if self.gpu else [])]
+
+    def __enter__(self) -> Slot:
+        """Raises MachineError where another run measures on one of its cores."""
+        self._locks = Locks.take(self.lock_names)
+        return self
+
+    def try_enter(self) -> bool:
+        """Enters where nobody measures on its cores now; whether it did."""
+        locks = Locks.try_take(self.lock_names)
+        if locks:
+            self._locks = locks
+        return locks is not None
+
+    def __exit__(self, *_: object) -> None:
+        if self._parent:
+            self._parent.close()
+        self._locks.close()
+
+    def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
+        """What host and measured interpreter say of themselves: {environment, probes, where}.
+
+        One probe a back end and dtype. Raises MachineError where it does not answer.
+        """
+        # One that asks for other instructions than the machine's own says nothing of the machine.
+        plain = [each for each in planned if "ATEN_CPU_CAPABILITY" not in each.env]
+        like = (plain or planned)[0]
+        probes = [
+            self._probe(like, each) for each in {(p.case.backend, p.case.dtype): p for p in planned}.values()
+        ]
+        complaints = [complaint for probe in probes for complaint in probe["complaints"]]
+        facts = host.facts()
+        environment = {
+            **facts,
+            "host_class": host.host_class(facts),
+            "worker": self._parent_for(like).hello,
+            "gpus": probes[0]["cuda"],
+            "vector_isa": None if complaints else self._vector_isa(plain, facts["cpu_flags"]),
+        }
+        return {"environment": environment, "probes": probes, "where": self.where()}
+
+    def _probe(self, like: Planned, each: Planned, role: str = "probe") -> dict[str, Any]:
+        """One look at what the interpreter can do, tried twice: something may have killed the first."""
+        for _ in range(2):
+            with self._scratch() as scratch:
+                job = replace(self._job(each, scratch), role=role, timeout_s=PROBE_S, memory_limit_bytes=None)
+                outcome = self._parent_for(like).run(job, Path(scratch) / "probe.log", stop=self.stop)
+            if probed := outcome.find("probed"):
+                return probed
+        failed = outcome.find("failed") or {"message": "it ended without a word"}
+        raise MachineError(f"the worker under {self._options.python} failed: {failed['message']}")
+
+    def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
+        """What inductor compiles for on this machine, where one of the cases is for it on the CPU.
+
+        Inductor falls back without a word when its try is disturbed (backends.inductor.vector_isa):
+        asked again where the processor has more.
+        """
+        of_inductor = [p for p in planned if (p.case.backend, p.case.device) == ("inductor", "cpu")]
+        found: str | None = None
+        for _ in range(2 if of_inductor else 0):
+            found = self._probe(planned[0], of_inductor[0], role="isa")["vector_isa"]
+            if found and ("avx512" in found or "amx" in found or "avx512f" not in cpu_flags):
+                break
+        return found
+
+    def null(self, like: Planned, processes: int, log: Path) -> list[Outcome]:
+        """A small model against itself in so many processes (noise.null_case)."""
+        planned = noise.null_case(like)
+        outcomes = []
+        for number in range(processes):
+            with self._scratch() as scratch:
+                job = replace(
+                    self._job(planned, scratch),
+                    role="replica",
+                    process=number,
+                    allocator="steady",
+                    sampling=noise.NULL_SAMPLING,
+                )
+                outcomes.append(self._main(like, job, log))
+        return outcomes
+
+    def measure(self, order: Order, log: Path, on_event: OnEvent) -> Answer:
+        """The case, and its replicas where it ran to the end. Raises Stopped when told to stop."""
+        started, start = now(), time.monotonic()
+        planned = order.planned
+        # A preloaded malloc hides what is resident: all but the timing is done without it.
+        preload = host.allocator_library(self._options.allocator) is not None
+        replica_s = 0.0
+        try:
+            with self._scratch() as scratch:
+                job = replace(self._job(planned, scratch), role="untimed" if preload else "full")
+                outcomes = [self._main(planned, job, log, on_event)]
+                if outcomes[0].find("done"):
+                    replica_start = time.monotonic()
+                    # The main process is not one of the timed ones where the allocator is preloaded.
+                    for number in range(1, order.processes + preload):
+                        on_event({"event": "phase", "name": f"replica {number}"})
+                        outcomes.append(self._replica(planned, job, number, log))
+                    replica_s = time.monotonic() - replica_start
+        except MachineError as error:  # no room for a scratch folder
+            outcomes = [_not_started(error)]
+        return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where())
+
+    def where(self) -> dict[str, Any]:
+        """On what this slot measures."""
+        return {
+            "slot": self._number,
+            "host": socket.gethostname().split(".")[0],
+            "cores": list(self.cores),
+            **({"gpu": self.gpu} if self.gpu else {}),
+        }
+
+    def _main(self, planned: Planned, job: Job, log: Path, on_event: OnEvent = lambda event: None) -> Outcome:
+        """A job in a process forked from the fork parent that runs already."""
+        try:
+            return self._parent_for(planned).run(job, log, on_event, self.stop)
+        except MachineError as error:
+            return _not_started(error)
+
+    def _replica(self, planned: Planned, job: Job, number: int, log: Path) -> Outcome:
+        """The sampling again in a process started anew: a fork would share its parent's addresses."""
+        job = replace(job, role="replica", process=number)
+        try:
+            with ForkParent(self._launch(planned, timed=True), self._locks.fds, self.stop) as fresh:
+                return fresh.run(job, log, stop=self.stop)
+        except MachineError as error:
+            return _not_started(error)
+
+    def _parent_for(self, planned: Planned) -> ForkParent:
+        """The running fork parent for a case; another one is started where this one will not do."""
+        launch = self._launch(planned)
+        if self._parent and (not self._parent.alive or self._parent.launch != launch):
+            self._parent.close()
+            self._parent = None
+        if self._parent is None:
+            self._parent = ForkParent(launch, self._locks.fds, self.stop).__enter__()
+        return self._parent
+
+    def _launch(self, planned: Planned, timed: bool = False) -> Launch:
+        env = dict(planned.env)
+        if self._options.weights == "pretrained":
+            env.setdefault("HF_HUB_OFFLINE", "0")
+        if self.gpu:
+            env["CUDA_VISIBLE_DEVICES"] = self.gpu
+        return Launch(
+            python=self._options.python,
+            cores=self.cores,
+            threads=self._options.threads,
+            packages=registry.find("loaders", planned.loader).PRELOAD,
+            env=tuple(sorted(env.items())),
+            allocator_library=host.allocator_library(self._options.allocator) if timed else None,
+        )
+
+    def _job(self, planned: Planned, scratch: str) -> Job:
+        options = self._options
+        job = planned.job(
+            scratch=scratch,
+            sampling=options.sampling,
+            weights=options.weights,
+            allocator=options.allocator,
+            compile_mode=options.compile_mode,
+            inductor_config=options.inductor_config,
+            seed=options.seed,
+        )
+        return replace(job, memory_limit_bytes=job.memory_limit_bytes or host.default_memory_limit())
+
+    @contextmanager
+    def _scratch(self) -> Iterator[str]:
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="perfdash-case-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise MachineError(
+                f"no temporary folder for a case in {tempfile.gettempdir()}: {error.strerror}; "
+                "make room there or set TMPDIR"
+            ) from error
+        with folder as path:
+            yield path
+
+
+def _not_started(error: MachineError) -> Outcome:
+    """The outcome of a process whose fork parent could not be started."""
+    failed = {"status": "infra_error", "phase": "start", "type": "MachineError", "message": str(error)}
+    return Outcome([{"event": "failed", **failed}], status=0)

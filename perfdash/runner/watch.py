@@ -1,0 +1,260 @@
+"""Watching one case: its events, its output, its limits, its end.
+
+Nothing here spins: the runner sleeps in poll until the case speaks or ends, a limit is near, or
+it is told to stop. What passes a limit is ended with all that it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from perfdash.records import Job
+from perfdash.runner import processes
+from perfdash.runner.cgroup import MemoryGroup
+
+GRACE_S = 10.0  # for a killed process to be gone
+FORK_S = 60.0  # for the fork parent to have forked
+_TAIL_BYTES = 16 << 10
+_RESIDENT_EVERY_S = 0.5
+MAX_MESSAGE = 1 << 22
+OnEvent = Callable[[dict[str, Any]], None]
+
+
+def ready_of(fds: Iterable[int], timeout_s: float) -> list[int]:
+    """The descriptors that can be read, or have closed, within a time. (select ends at 1024 files.)"""
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    wait_ms = max(0, math.ceil(min(timeout_s, 3600.0) * 1000))
+    return [fd for fd, _ in poller.poll(wait_ms)]
+
+
+class Stopped(Exception):
+    """The run is to end now; what was under way is not a result."""
+
+
+class Stop:
+    """Tells every thread that watches a case to end it: readable for ever once set."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def set(self) -> None:
+        """Ends all that is watched with it, now and later."""
+        os.eventfd_write(self.fd, 1)
+
+    def is_set(self) -> bool:
+        """Whether set() has been called."""
+        return bool(ready_of([self.fd], 0))
+
+    def close(self) -> None:
+        """When nobody watches with it any more."""
+        os.close(self.fd)
+
+
+@dataclass
+class Outcome:
+    """How a case's process ended, with the events that it sent before."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    status: int | None = None  # of waitpid; None when the fork parent was lost with it
+    limit: dict[str, Any] | None = None  # the one that it passed, as in records.Failure
+    frozen: bool = False  # something of it was stopped (SIGSTOP) when its time was up
+    oom_killed: str | None = None  # limit: by its own memory limit; kernel: for want of memory
+    memory_limit_bytes: int | None = None  # the one it ran under
+    tail: list[str] = field(default_factory=list)  # the last lines of its output
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """The last event of a name."""
+        return next((event for event in reversed(self.events) if event["event"] == name), None)
+
+
+class Watch:
+    """One job that a fork parent has been sent. `case_pid` is known once it has answered."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        job: Job,
+        *,
+        events: int,
+        output: int,
+        log: Path,
+        group: MemoryGroup | None,
+        on_event: OnEvent,
+        stop: Stop | None,
+    ) -> None:
+        self.case_pid: int | None = None
+        self.outcome = Outcome(memory_limit_bytes=job.memory_limit_bytes)
+        self._control = control
+        self._job = job
+        self._events = events
+        self._output = output
+        self._group = group
+        self._on_event = on_event
+        self._stop = stop
+        self._log = _Log(log)
+        self._phase = "start"
+        self._buffer = b""
+
+    def run(self) -> Outcome:
+        """Until the case has ended. Raises Stopped, the case ended, when `stop` is set."""
+        self._case_deadline = time.monotonic() + self._job.timeout_s
+        self._phase_deadline = self._end_deadline = math.inf
+        pid_deadline = time.monotonic() + FORK_S
+        watches_memory = self._group is None and self._job.memory_limit_bytes is not None
+        open_sources = {self._control.fileno(), self._events, self._output}
+        try:
+            while self._events in open_sources or self._waits_for_exit(open_sources):
+                now = time.monotonic()
+                wait = min(self._case_deadline, self._phase_deadline, self._end_deadline) - now
+                if self.case_pid is None:
+                    wait = min(wait, pid_deadline - now)
+                if watches_memory and self._phase != "latency":
+                    wait = min(wait, _RESIDENT_EVERY_S)
+                ready = ready_of([*open_sources, *([self._stop.fd] if self._stop else [])], wait)
+                if self._stop and self._stop.fd in ready:
+                    self._kill()
+                    raise Stopped
+                for source in ready:
+                    if not self._read(source):
+                        open_sources.discard(source)
+                        self._closed(source)
+                if time.monotonic() >= self._end_deadline:
+                    break  # killed, and still not gone: stuck in the kernel; the launcher ends the rest
+                if self.case_pid is None and time.monotonic() >= pid_deadline:
+                    break  # the fork parent does not answer: frozen; the launcher ends it
+                self._check_time()
+                if watches_memory and self._phase != "latency":
+                    self._check_memory()
+            self._drain()
+        finally:
+            self._log.close()
+            os.close(self._events)
+            os.close(self._output)
+        self.outcome.tail = self._log.tail()
+        return self.outcome
+
+    def _waits_for_exit(self, open_sources: set[int]) -> bool:
+        return self._control.fileno() in open_sources and self.outcome.status is None
+
+    def _read(self, source: int) -> bool:
+        """Takes what a source has to say; False when it has closed."""
+        if source == self._control.fileno():
+            try:
+                data = self._control.recv(MAX_MESSAGE)
+            except OSError:  # reset: it ended without having read the job
+                data = b""
+            if data:
+                message = json.loads(data)
+                if "pid" in message:
+                    self.case_pid = message["pid"]
+                    if self.outcome.limit:  # it was not known yet when the time was up
+                        self._kill()
+                self.outcome.status = message.get("exit", self.outcome.status)
+            return bool(data)
+        chunk = os.read(source, 1 << 16)
+        if source == self._output:
+            self._log.write(chunk)
+            if self._log.written > self._job.output_limit_bytes:
+                self._pass("output", "case", self._job.output_limit_bytes, "bytes")
+            return bool(chunk)
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        for line in lines:
+            self._take(json.loads(line))
+        return bool(chunk)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        self.outcome.events.append(event)
+        if event["event"] == "phase":
+            self._phase = event["name"]
+            self._phase_deadline = time.monotonic() + self._job.phase_timeouts.get(self._phase, math.inf)
+        elif event["event"] == "phase_end":
+            self._phase_deadline = math.inf
+        self._on_event(event)
+
+    def _closed(self, source: int) -> None:
+        if source == self._control.fileno():  # the fork parent is gone, and the guard has ended the case
+            self._end_deadline = min(self._end_deadline, time.monotonic() + GRACE_S)
+            self._kill()
+        elif source == self._events:  # it has ended; if nobody says so, the fork parent is stuck
+            self._end_deadline = min(self._end_deadline, time.monotonic() + GRACE_S)
+
+    def _check_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._phase_deadline:
+            self._pass("time", "phase", self._job.phase_timeouts[self._phase], "s")
+        elif now >= self._case_deadline:
+            self._pass("time", "case", self._job.timeout_s, "s")
+
+    def _check_memory(self) -> None:
+        limit = self._job.memory_limit_bytes
+        if limit is not None and self.case_pid and processes.resident_over(self.case_pid, limit):
+            self._pass("memory", "case", limit, "bytes")
+
+    def _pass(self, what: str, scope: str, limit: float, unit: str) -> None:
+        """Ends the case because of a limit; the first one counts."""
+        if self.outcome.limit is None:
+            self.outcome.limit = {"what": what, "scope": scope, "limit": limit, "unit": unit}
+            self.outcome.frozen = self.case_pid is not None and processes.is_frozen(self.case_pid)
+            self._end_deadline = time.monotonic() + GRACE_S
+        self._case_deadline = self._phase_deadline = math.inf
+        self._kill()
+
+    def _kill(self) -> None:
+        if self.case_pid is not None:
+            processes.kill_session(self.case_pid)
+
+    def _drain(self) -> None:
+        """The output that is still in the pipe; what escaped may hold its other end open."""
+        os.set_blocking(self._output, False)
+        with contextlib.suppress(BlockingIOError):
+            while (chunk := os.read(self._output, 1 << 16)) and (
+                self._log.written <= self._job.output_limit_bytes
+            ):
+                self._log.write(chunk)
+
+
+class _Log:
+    """A case's log. A disk that refuses loses the log, not the measurement; the tail is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.written = 0
+        self._last: deque[bytes] = deque()
+        self._last_bytes = 0
+        self._file: IO[bytes] | None = None
+        with contextlib.suppress(OSError):
+            self._file = path.open("ab", buffering=0)
+
+    def write(self, chunk: bytes) -> None:
+        self.written += len(chunk)
+        self._last.append(chunk)
+        self._last_bytes += len(chunk)
+        while self._last_bytes - len(self._last[0]) > _TAIL_BYTES:
+            self._last_bytes -= len(self._last.popleft())
+        if self._file:
+            try:
+                self._file.write(chunk)
+            except OSError:
+                self.close()
+
+    def tail(self, lines: int = 20) -> list[str]:
+        text = b"".join(self._last).decode(errors="replace")
+        return [line[:1000] for line in text.splitlines()[-lines:]]
+
+    def close(self) -> None:
+        if self._file:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None

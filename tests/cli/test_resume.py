@@ -1,0 +1,142 @@
+"""--resume, --retry, --shard and merge, as typed."""
+
+import json
+
+import pytest
+from conftest import HERE
+
+from perfdash.records import Status
+from perfdash.runner.journal import Journal, read_all, read_results
+
+pytestmark = pytest.mark.slow
+
+SUITE = """
+name = "some"
+loader = "python"
+[[models]]
+name = "itself"
+target = "{models}:itself"
+[[models]]
+name = "wrong"
+target = "{models}:wrong"
+[[models]]
+name = "fails"
+target = "{models}:compiled_fails"
+"""
+RUN = ["run", "--suite", "some.toml", "--backend", "aot_eager", "--processes", "1"]
+
+
+@pytest.fixture(scope="module")
+def suite():
+    return SUITE.format(models=HERE / "truth" / "models.py")
+
+
+@pytest.fixture
+def half(command, tmp_path, suite):
+    """A run of which only the first case was measured."""
+    (tmp_path / "some.toml").write_text(suite)
+    ran = command(*RUN)
+    assert ran.code == 0, ran.err
+    journal = ran.folder / "results.jsonl"
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0] + b'{"torn')
+    return ran
+
+
+def test_what_is_left_and_nothing_else(command, half):
+    first = read_results(half.folder)
+    ran = command("run", "--resume", "last")
+    assert ran.code == 0, ran.err
+    assert "2 of 3 cases to measure" in ran.out
+    results = read_results(ran.folder)
+    assert [r.case.model for r in results] == ["itself", "wrong", "fails"]
+    assert results[0].started == first[0].started
+    assert results[0].eager_ms == first[0].eager_ms
+    assert len(ran.info.sessions) == 2
+
+    # Rows with a status again; the old ones are kept.
+    ran = command("run", "--resume", str(ran.folder), "--retry", "fail_accuracy,crash", "--timeout", "50")
+    assert "1 of 3 cases to measure" in ran.out
+    assert [r.case.model for r in read_all(ran.folder)] == ["itself", "wrong", "fails", "wrong"]
+    assert len(read_results(ran.folder)) == 3
+    assert "3 of 3 cases" in ran.out
+
+    # Nothing is left: the tables again.
+    ran = command("run", "--resume", "last", "--fail-on", "accuracy")
+    assert ran.code == 1
+    assert "0 of 3 cases to measure" in ran.out
+    assert "--fail-on accuracy: 1 of 3: wrong" in ran.err
+
+
+def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
+    def refused(code, *words, arguments=()):
+        ran = command("run", "--resume", "last", *arguments)
+        assert ran.code == code, ran.out
+        for word in words:
+            assert word in ran.err
+        assert "Traceback" not in ran.err
+        assert len(read_results(half.folder)) == 1
+
+    refused(2, "--threads: 1 | 2", arguments=["--threads", "2"])
+    refused(2, "--backend: ['aot_eager'] | ['inductor']", arguments=["--backend", "inductor"])
+    refused(2, "'bogus' is no status", arguments=["--retry", "bogus"])
+    (tmp_path / "some.toml").write_text(suite.replace('name = "fails"', 'name = "other"'))
+    refused(2, "was planned otherwise", "some_fails", "planned then | not now", "not planned then | now")
+    (tmp_path / "some.toml").write_text(suite + "tolerance = 0.5\n")
+    refused(2, "tolerance: 0.001 | 0.5")
+    (tmp_path / "some.toml").write_text(suite)
+
+    info = json.loads((half.folder / "run.json").read_text())
+    worker = info["environment"]["worker"]
+    for change, words in (
+        ({"host_class": "Xeon x 100"}, "host_class: Xeon x 100 | "),
+        (
+            {"worker": {**worker, "torch_git_version": "abc"}},
+            "torch_git_version: abc | ",
+        ),
+    ):
+        changed = {**info, "environment": {**info["environment"], **change}}
+        (half.folder / "run.json").write_text(json.dumps(changed))
+        refused(3, "was begun in another environment", words)
+    (half.folder / "run.json").write_text(json.dumps(info))
+
+    journal = Journal.reopen(half.folder)
+    refused(2, "is being measured by another perfdash")
+    journal.close()
+
+
+def test_shards_are_merged(command, tmp_path, suite):
+    (tmp_path / "some.toml").write_text(suite)
+    runs = []
+    for number in (1, 2):
+        ran = command(*RUN, "--shard", f"{number}/2")
+        assert ran.code == 0, ran.err
+        runs.append(ran.out.split("Saved in ")[1].strip())
+    merged = command("merge", runs[0], "--out", "merged", runs[1])
+    assert merged.code == 0, merged.err
+    assert "3 of 3 cases" in merged.out
+    assert "missing" not in merged.err
+    (folder,) = (tmp_path / "merged").iterdir()
+    assert {r.case.model: r.status for r in read_results(folder)} == {
+        "itself": Status.PASS,
+        "wrong": Status.FAIL_ACCURACY,
+        "fails": Status.FAIL_TO_RUN,
+    }
+    compared = command("compare", runs[0], merged.out.split("Saved in ")[1].strip())
+    assert compared.code == 0, compared.err
+    assert "cases in both" in compared.out
+    refused = command("merge", runs[0], runs[0])
+    assert (refused.code, "one shard only" in refused.err) == (2, True)
+
+
+def test_two_runs_on_one_core_are_impossible(command, tmp_path, suite):
+    from perfdash.runner.cores import choose_cores
+    from perfdash.runner.locks import Locks, core_names
+
+    (tmp_path / "some.toml").write_text(suite)
+    (core,) = choose_cores(1, None)
+    held = Locks.take(core_names([core]))
+    ran = command(*RUN)
+    assert ran.code == 3
+    assert "is being measured on by process" in ran.err
+    assert not list((tmp_path / "runs").iterdir()), "nothing was measured: no run"
+    held.close()

@@ -1,0 +1,157 @@
+"""A run as its own process, what belongs to it, and a suite of small cases."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+COMPILES = ["compiles0", "compiles1"]
+GOOD = [*COMPILES, *(f"small{number}" for number in range(18))]
+BAD = ["eats", "eats_shared"]
+
+
+def write_suite(path: Path) -> Path:
+    """Twenty models that work, two of which run a C++ compiler, and two that eat memory."""
+    tables = []
+    for name in [*GOOD, *BAD]:
+        target = name.rstrip("0123456789")
+        tables.append(f'[[models]]\nname = "{name}"\ntarget = "{HERE / "models.py"}:{target}"')
+        if name in COMPILES:
+            tables.append("phase_timeout_s = { load = 90 }")
+        if name in BAD:
+            tables.append("memory_limit_gb = 1.5")
+    limits = "load = 20, eager = 20, compile = 20, accuracy = 20, latency = 20, memory = 20"
+    head = f'name = "faults"\nloader = "python"\n[defaults]\nphase_timeout_s = {{ {limits} }}\n'
+    path.write_text(head + "\n".join(tables) + "\n")
+    return path
+
+
+class Run:
+    """`perfdash ...` in a folder, its lines as they come."""
+
+    def __init__(self, *arguments: str, cwd: Path) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "perfdash", *arguments],
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+        self.process.stdout.close()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def until(self, pattern: str, timeout_s: float = 240) -> None:
+        """Waits for a line that matches; fails when the run ends first."""
+        deadline = time.monotonic() + timeout_s
+        while not re.search(pattern, self.text, re.MULTILINE):
+            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{self.text}"
+            assert self.process.poll() is None, f"ended before {pattern!r}:\n{self.text}"
+            time.sleep(0.02)
+
+    def ends(self, timeout_s: float = 400) -> int:
+        code = self.process.wait(timeout_s)
+        self._reader.join()
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.ends()
+
+    # What belongs to it
+
+    def guards(self) -> list[int]:
+        return [pid for pid in children(self.process.pid) if is_worker(pid)]
+
+    def fork_parents(self) -> list[int]:
+        return [pid for guard in self.guards() for pid in children(guard)]
+
+    def cases(self) -> list[int]:
+        return [pid for parent in self.fork_parents() for pid in children(parent)]
+
+    def strike(self, find, number: int = signal.SIGKILL, timeout_s: float = 240, until: str = "") -> int:
+        """Sends a signal to the first process that `find` comes up with; its id.
+
+        0 when the line `until` comes first.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            assert time.monotonic() < deadline, f"nothing to strike in:\n{self.text}"
+            assert self.process.poll() is None, f"ended before the blow:\n{self.text}"
+            for pid in find():
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    continue
+                return pid
+            if until and re.search(until, self.text):
+                return 0
+            time.sleep(0.01)
+
+
+def children(parent: int) -> list[int]:
+    try:
+        tasks = list(Path("/proc", str(parent), "task").iterdir())
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return b"perfdash.worker" in Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def below(pid: int) -> list[int]:
+    """All descendants."""
+    direct = children(pid)
+    return [*direct, *(further for child in direct for further in below(child))]
+
+
+def compilers(pid: int) -> list[int]:
+    """The compilers proper among the descendants."""
+    found = []
+    for candidate in below(pid):
+        try:
+            name = Path("/proc", str(candidate), "comm").read_text().strip()
+        except OSError:
+            continue
+        if name.startswith("cc1plus"):
+            found.append(candidate)
+    return found
+
+
+def left_over(pid: int, patience_s: float = 10.0) -> list[str]:
+    """Command lines of what was started under a run and still runs after a while."""
+    deadline = time.monotonic() + patience_s
+    mark = f"PERFDASH_WORKER={pid}.".encode()
+    while True:
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)

@@ -1,0 +1,215 @@
+"""A Dask cluster of worker processes on this machine, some of which are killed in mid-case."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from running import Run, children, left_over
+
+from perfdash.records import Status
+from perfdash.runner.journal import read_all, read_info, read_results
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+MODELS = Path(__file__).with_name("models.py")
+
+
+def suite(path: Path, models: dict[str, str]) -> str:
+    tables = [f'[[models]]\nname = "{name}"\ntarget = "{MODELS}:{target}"' for name, target in models.items()]
+    path.write_text('name = "cluster"\nloader = "python"\n' + "\n".join(tables) + "\n")
+    return str(path)
+
+
+class Cluster:
+    """A scheduler and workers, each a process with a nanny that starts it again."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.folder = folder
+        self.address = f"tcp://127.0.0.1:{port}"
+        self.scheduler = self.start("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+        self.nannies: list[subprocess.Popen] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        log = (self.folder / "dask.log").open("a")
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "dask", *arguments],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            log.close()
+
+    def add_worker(self) -> None:
+        options = ["--nthreads", "1", "--resources", "slot=1", "--no-dashboard"]
+        self.nannies.append(self.start("worker", self.address, *options))
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers proper: those that perfdash runs in."""
+        found = []
+        for nanny in self.nannies:
+            for pid in children(nanny.pid):
+                try:
+                    command = Path("/proc", str(pid), "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if b"spawn_main" in command:
+                    found.append(pid)
+        return found
+
+    def measuring(self) -> list[int]:
+        """Those of them with a case under way: worker, guard, fork parent, case."""
+        return [
+            worker
+            for worker in self.workers()
+            for guard in children(worker)
+            for parent in children(guard)
+            if children(parent)
+        ]
+
+    def stop(self) -> None:
+        for process in [*self.nannies, self.scheduler]:
+            for pid in [*self.workers(), process.pid]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path)
+    for _ in range(2):
+        made.add_worker()
+    deadline = time.monotonic() + 60
+    while len(made.workers()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(3)  # for them to register
+    yield made
+    made.stop()
+
+
+def begin(cluster: Cluster, request, *arguments: str) -> Run:
+    run = Run(
+        "run",
+        "--executor",
+        "dask",
+        "--scheduler",
+        cluster.address,
+        "--retry-pause",
+        "0.5",
+        *arguments,
+        cwd=cluster.folder,
+    )
+    request.addfinalizer(run.kill)
+    return run
+
+
+def strike(find, number=signal.SIGKILL, timeout_s=120) -> int:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        for pid in find():
+            os.kill(pid, number)
+            return pid
+        time.sleep(0.02)
+    raise AssertionError("nothing to strike")
+
+
+def rows(folder: Path) -> tuple[Counter, dict[str, Status]]:
+    counts = Counter(result.case.model for result in read_all(folder))
+    return counts, {result.case.model: result.status for result in read_results(folder)}
+
+
+def test_workers_killed_in_mid_case_cost_no_row(cluster, request):
+    names = {f"small{number}": "small" for number in range(20)}
+    run = begin(
+        cluster,
+        request,
+        "--suite",
+        suite(cluster.folder / "s.toml", names),
+        "--backend",
+        "aot_eager",
+        "--processes",
+        "1",
+    )
+    run.until(r"^\[2/20\]")
+    struck = [strike(cluster.measuring)]
+    run.until(r"^\[5/20\] .*\(\d+ s\)")
+    struck.append(strike(cluster.measuring))
+    run.until(r"^\[9/20\] .*\(\d+ s\)")
+
+    # The runner itself, at a moment when cases are under way; then the rest.
+    strike(cluster.measuring, signal.SIGCONT)
+    run.kill()
+    first = run.text
+    (folder,) = (cluster.folder / "runs").iterdir()
+    before = len(read_results(folder))
+    run = begin(cluster, request, "--resume", "last")
+    assert run.ends() == 0, run.text
+    counts, statuses = rows(folder)
+    assert counts == dict.fromkeys(names, 1)
+    assert set(statuses.values()) == {Status.PASS}
+    assert f"{20 - before} of 20 cases to measure" in run.text
+    assert len({result.conditions["cores"][0] for result in read_results(folder)}) == 2, "two slots"
+    assert first.count("the Dask worker that measured it was lost): measured again") == 2, first
+    for pid in [*struck, *cluster.workers()]:
+        assert left_over(pid) == []
+
+
+def test_a_case_that_takes_its_worker_with_it_is_a_crash_and_the_rest_goes_on(cluster, request):
+    names = {"small0": "small", "poison": "poison", "small1": "small", "small2": "small"}
+    run = begin(
+        cluster,
+        request,
+        "--suite",
+        suite(cluster.folder / "s.toml", names),
+        "--backend",
+        "aot_eager",
+        "--processes",
+        "1",
+        "--retries",
+        "1",
+    )
+    assert run.ends() == 0, run.text
+    (folder,) = (cluster.folder / "runs").iterdir()
+    counts, statuses = rows(folder)
+    assert counts == dict.fromkeys(names, 1)
+    assert statuses == {name: Status.CRASH if name == "poison" else Status.PASS for name in names}
+    killed = len(re.findall("poison: infra_error .*measured again", run.text))
+    assert killed == 1, "one more try, then no other worker"
+
+
+def test_the_loss_of_the_scheduler_leaves_a_run_to_go_on_with(cluster, request):
+    names = {f"small{number}": "small" for number in range(4)}
+    path = suite(cluster.folder / "s.toml", names)
+    run = begin(cluster, request, "--suite", path, "--backend", "aot_eager", "--processes", "1")
+    run.until(r"^\[2/4\] .*\(\d+ s\)")
+    cluster.scheduler.kill()
+    assert run.ends(60) == 3
+    assert "the Dask scheduler at" in run.text
+    assert "is gone" in run.text
+    assert "Traceback" not in run.text
+    (folder,) = (cluster.folder / "runs").iterdir()
+    assert read_info(folder).state == "failed"
+    for pid in cluster.workers():
+        assert left_over(pid, patience_s=60) == []
+    again = Run("run", "--resume", "last", "--executor", "local", "--jobs", "2", cwd=cluster.folder)
+    request.addfinalizer(again.kill)
+    assert again.ends() == 0, again.text
+    assert rows(folder)[0] == dict.fromkeys(names, 1)

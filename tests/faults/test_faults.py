@@ -1,0 +1,164 @@
+"""Something is killed, frozen, torn or filled at every turn; after resuming, every case has one result."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from running import BAD, GOOD, Run, compilers, left_over, write_suite
+
+from perfdash.records import Status
+from perfdash.runner.journal import is_being_measured, read_all, read_info, read_results
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    """A disk of 8 MB."""
+    folder = tmp_path_factory.mktemp("disk")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    subprocess.run(mount, check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def story(disk, tmp_path_factory, request):
+    """One run through all of it. What was seen on the way is checked by the tests below."""
+    folder = tmp_path_factory.mktemp("faults")
+    suite = write_suite(folder / "faults.toml")
+    seen = SimpleNamespace(disk=disk, exits=[], left=[], texts=[])
+
+    def start(*arguments: str) -> Run:
+        run = Run("run", "--out", str(disk), "--retry-pause", "1", *arguments, cwd=folder)
+        request.addfinalizer(run.kill)
+        return run
+
+    def over(run: Run, code: int) -> None:
+        seen.exits.append(code)
+        seen.texts.append(run.text)
+        seen.left += left_over(run.process.pid)
+
+    # Workers, fork parent, compiler; then the parent itself.
+    run = start("--suite", str(suite), "--backend", "aot_eager", "--processes", "1", "--jobs", "2")
+    run.until(r"^\[1/22\]")
+    (seen.folder,) = disk.iterdir()
+    # The first may be inductor's try of what the machine can do, which does not tell of it.
+    while "measured again" not in run.text:
+        run.strike(lambda: compilers(run.process.pid), until="measured again")
+    run.strike(run.cases)
+    run.until("ended by SIGKILL")
+    run.strike(run.fork_parents)
+    run.until("the fork parent ended")
+    run.until(r"^\[4/22\] .*\(\d+ s\)")
+    run.strike(run.cases, signal.SIGSTOP)
+    run.until("had been stopped")
+    run.kill()
+    over(run, run.process.returncode)
+    seen.state_after_kill = read_info(seen.folder).state, is_being_measured(seen.folder)
+
+    # A power cut tears the last line.
+    journal = seen.folder / "results.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:-60])
+    seen.after_tearing = len(read_results(seen.folder))
+
+    # The disk fills up.
+    filler = disk / "filler"
+    run = start("--resume", str(seen.folder), "--retries", "1")
+    run.until(rf"^\[{seen.after_tearing + 1}/22\]")
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+    over(run, run.ends())
+    filler.unlink()
+    seen.after_full_disk = len(read_results(seen.folder))
+
+    # The guard and all else that carries the worker's name at one blow.
+    run = start("--resume", str(seen.folder))
+    run.until(rf"^\[{seen.after_full_disk + 1}/22\]")
+    run.strike(lambda: compilers(run.process.pid) and run.cases())
+    for pid in [*run.guards(), *run.fork_parents(), *run.cases()]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    time.sleep(3)
+    run.kill()
+    over(run, run.process.returncode)
+
+    run = start("--resume", str(seen.folder))
+    run.until(rf"^\[{len(read_results(seen.folder)) + 1}/22\]")
+    run.strike(run.cases)
+    over(run, run.ends(900))
+    seen.last = run
+    return seen
+
+
+def test_every_case_has_exactly_one_result(story):
+    assert story.exits == [-signal.SIGKILL, 3, -signal.SIGKILL, 0], story.texts
+    assert Counter(r.case.model for r in read_all(story.folder)) == dict.fromkeys([*GOOD, *BAD], 1)
+    assert read_info(story.folder).state == "done"
+
+
+def test_the_statuses_are_those_of_a_quiet_night(story):
+    found = {name: set() for name in [*GOOD, *BAD]}
+    for result in read_results(story.folder):
+        found[result.case.model].add(result.status)
+    assert found == {**{name: {Status.PASS} for name in GOOD}, **{name: {Status.EAGER_OOM} for name in BAD}}
+
+
+def test_no_process_is_left(story):
+    assert story.left == []
+
+
+def test_a_killed_run_is_known_as_such(story):
+    assert story.state_after_kill == ("running", False)
+
+
+def test_what_was_torn_is_measured_again_and_nothing_else(story):
+    assert story.after_tearing >= 4
+    assert "cannot be written: No space left on device" in story.texts[1]
+    assert "--resume" in story.texts[1]
+    assert story.after_full_disk >= story.after_tearing
+
+
+def test_attempts_are_told(story):
+    """The last of the blows is in the record of the case that it hit; all were said at the time."""
+    attempts = [attempt for result in read_results(story.folder) for attempt in result.attempts]
+    assert [(attempt["status"], attempt["error"]["type"]) for attempt in attempts] == [("crash", "SIGKILL")]
+    text = story.texts[0]
+    for told in ("ended by SIGKILL", "the fork parent ended", "had been stopped (SIGSTOP)"):
+        assert f"{told}" in text
+    assert re.search(r"^compiles\d: infra_error \(.*\): measured again", text, re.MULTILINE)
+
+
+def test_memory_limits_are_told(story):
+    for result in read_results(story.folder):
+        if result.case.model in BAD:
+            assert result.error.limit == {
+                "what": "memory",
+                "scope": "case",
+                "limit": int(1.5 * 2**30),
+                "unit": "bytes",
+            }
+            assert result.failed_phase == "eager"
+            assert result.weights_bytes == 0, "what was measured before is kept"
+
+
+def test_its_sessions_are_told(story):
+    """Of those that were killed, and the one that could not write, nobody could say more."""
+    states = [session["state"] for session in read_info(story.folder).sessions]
+    assert states == ["running", "running", "running", "done"]

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.records import RunInfo
+from perfdash.runner import likeness
+
+ENVIRONMENT = {
+    "host_class": "Xeon x 100",
+    "cores": 100,
+    "compiler": "g++ 12",
+    "load": 0.5,
+    "gpus": [],
+    "variables": {"OMP_PROC_BIND": "close", "TORCHINDUCTOR_CACHE_DIR": "/here"},
+    "worker": {"torch": "2.15", "torch_git_version": "abc", "packages": {"timm": "1.0", "numpy": "2"}},
+}
+
+
+def changed(**change):
+    return likeness.fingerprint({**ENVIRONMENT, **change})
+
+
+def test_alike():
+    same = likeness.fingerprint(json.loads(json.dumps(ENVIRONMENT)))
+    assert likeness.differences(likeness.fingerprint(ENVIRONMENT), same) == []
+    assert likeness.differences(same, changed(load=9.0)) == [], "the load of the moment is no difference"
+    elsewhere = {**ENVIRONMENT["variables"], "TORCHINDUCTOR_CACHE_DIR": "/there"}
+    assert likeness.differences(same, changed(variables=elsewhere)) == [], "nor is a folder"
+
+
+def test_what_differs_is_named():
+    first = likeness.fingerprint(ENVIRONMENT)
+    worker = {**ENVIRONMENT["worker"], "torch_git_version": "def", "packages": {"timm": "1.1"}}
+    assert likeness.differences(first, changed(worker=worker)) == [
+        "torch_git_version: abc | def",
+        "package timm: 1.0 | 1.1",
+        "package numpy: 2 | none",
+    ]
+    assert likeness.differences(first, changed(variables={})) == ["variable OMP_PROC_BIND: close | none"]
+    assert likeness.differences(first, changed(cores=64))
+
+
+def test_what_nobody_has_found_out_is_no_difference():
+    assert likeness.differences(changed(vector_isa="avx512"), changed()) == []
+    assert likeness.differences(changed(vector_isa="avx512"), changed(vector_isa="avx2"))
+
+
+def test_many_differences_are_shortened():
+    text = likeness.shown([f"line {number}" for number in range(50)])
+    assert text.splitlines()[-1] == "  ... and 38 more"
+
+
+def run(slots, **change):
+    sessions = [{"slots": [{"host": host} for host in slots]}, {"slots": []}]
+    return RunInfo("r", "t", "h", [], {}, {**ENVIRONMENT, **change}, 1, "0", sessions=sessions)
+
+
+def test_runs_of_unlike_hosts_are_never_compared():
+    likeness.refuse_unlike_hosts(run(["a"]), run(["b"], worker={"torch": "2.16"}))
+    likeness.refuse_unlike_hosts(run(["a", "a"]), run(["b", "b", "c", "c"]))
+    with pytest.raises(UsageError, match=r"host_class: Xeon x 100 \| EPYC x 100"):
+        likeness.refuse_unlike_hosts(run(["a"]), run(["a"], host_class="EPYC x 100"))
+    with pytest.raises(UsageError, match=r"side by side on a host: 1 \| 4"):
+        likeness.refuse_unlike_hosts(run(["a"]), run(["a"] * 4))

@@ -1,0 +1,93 @@
+"""Locks of cores, with real other processes and, where we are root, another user."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from perfdash.errors import MachineError
+from perfdash.runner import locks
+from perfdash.runner.cores import physical_core
+from perfdash.runner.locks import Locks, core_names, holder
+
+NAME = f"test {os.getpid()}"
+HOLD = """
+import os, sys, time
+from perfdash.runner.locks import Locks
+name, user, child = sys.argv[1:]
+if user != "me":
+    os.setuid(int(user))
+locks = Locks.take([name])
+if child == "with child":
+    os.set_inheritable(locks.fds[0], True)
+    os.spawnvp(os.P_NOWAIT, "sleep", ["sleep", "30"])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def hold(user="me", child="alone"):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, NAME, user, child],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    process.stdout.close()
+    return process
+
+
+def test_one_at_a_time_in_one_process():
+    first = Locks.take([NAME])
+    with pytest.raises(MachineError, match=rf"{NAME} is being measured on by process {os.getpid()} of you"):
+        Locks.take([f"{NAME} other", NAME])
+    Locks.take([f"{NAME} other"]).close()  # none was kept of those that could be had
+    first.close()
+    Locks.take([NAME]).close()
+
+
+def test_of_another_process_however_it_ends():
+    process = hold()
+    with pytest.raises(MachineError, match=rf"process {process.pid} of you \(.*python"):
+        Locks.take([NAME])
+    process.kill()
+    process.wait()
+    Locks.take([NAME]).close()
+
+
+def test_what_was_given_the_lock_holds_it_longer(monkeypatch):
+    process = hold(child="with child")
+    process.kill()
+    process.wait()
+    assert Locks.try_take([NAME]) is None
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.3)
+    with pytest.raises(MachineError, match="it has ended; its workers are being ended"):
+        Locks.take([NAME])
+    monkeypatch.setattr(locks, "PATIENCE_S", 30)
+    threading.Timer(0.5, os.killpg, (process.pid, 9)).start()
+    Locks.take([NAME]).close()  # it waits for them
+
+
+def test_every_one_that_asks_is_told():
+    process = hold()
+    assert {holder(NAME).split(" (")[0] for _ in range(20)} == {f"process {process.pid} of you"}
+    process.kill()
+    process.wait()
+    assert holder(NAME) == "a run that has just ended"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_of_another_user():
+    process = hold("65534")
+    with pytest.raises(MachineError, match=rf"process {process.pid} of nobody"):
+        Locks.take([NAME])
+    process.kill()
+    process.wait()
+
+
+def test_names():
+    here = min(os.sched_getaffinity(0))
+    assert core_names([here, here]) == [f"core {physical_core(here)}"]

@@ -1,0 +1,139 @@
+from dataclasses import replace
+
+import pytest
+from test_assemble import events
+from test_plan import CASES, COSTS
+
+from perfdash.errors import UsageError
+from perfdash.records import RunInfo, Status
+from perfdash.runner.assemble import assemble
+from perfdash.runner.journal import Journal, read_info, read_plan, read_results
+from perfdash.runner.merge import merge, read_shard
+from perfdash.runner.plan import cut
+from perfdash.runner.watch import Outcome
+
+ENVIRONMENT = {
+    "host_class": "Xeon x 100",
+    "cores": 100,
+    "worker": {"torch": "2.15", "packages": {"timm": "1.0"}},
+}
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """A run folder of one shard, measured."""
+
+    def make(number, count=2, *, environment=ENVIRONMENT, costs=COSTS, cases=CASES, leave_out=0, **settings):
+        plan = cut(cases, costs, (number, count))
+        journal = Journal.create(tmp_path / "shards")
+        journal.write_plan(plan.to_json())
+        for index in plan.mine[leave_out:]:
+            processes = 3 if index == plan.mine[-1] else 1
+            outcomes = [Outcome(events(eager=10 + k / 10), status=0) for k in range(processes)]
+            journal.append(assemble(plan.cases[index], outcomes, started="t", wall_s=1, allocator="steady"))
+        (journal.logs / "null.log").write_text("null")
+        (journal.logs / f"{plan.cases[plan.mine[0]].case.name}.log").write_text(f"shard {number}")
+        info = RunInfo(
+            journal.folder.name,
+            f"2026-01-0{number}",
+            f"host{number}",
+            ["perfdash"],
+            {"threads": 1, "shard": f"{number}/{count}", "cores": None, "jobs": 1, **settings},
+            environment,
+            len(plan.mine),
+            "0",
+            ended=f"2026-01-1{number}",
+            state="done",
+            noise={"null": {"start": [1.0], "end": [1.01], "worst": 0.01 * number}},
+            plan={"fingerprint": plan.fingerprint, "total": len(cases), "shard": f"{number}/{count}"},
+            sessions=[{"started": "t", "slots": []}],
+        )
+        journal.write_info(info)
+        journal.close()
+        return journal.folder
+
+    return make
+
+
+def test_one_run_of_all_shards(shard, tmp_path):
+    folders = [shard(1), shard(2)]
+    folder, info, results, missing = merge([read_shard(each) for each in folders], tmp_path / "runs")
+    assert not missing
+    assert [result.case.model for result in results] == [each.case.model for each in CASES], (
+        "in the plan's order"
+    )
+    assert {result.speedup.basis for result in results} == {"processes", "pooled"}, "the spread is of all"
+    again = read_results(folder)
+    assert [r.case for r in again] == [r.case for r in results]
+    assert read_info(folder) == info
+    assert (info.state, info.cases, info.host) == ("done", 9, "host1+host2")
+    assert (info.started, info.ended) == ("2026-01-01", "2026-01-12")
+    assert info.noise["null"]["worst"] == 0.02
+    assert info.noise["between_processes"]["df"] == 4
+    assert info.merged_from == [each.name for each in folders]
+    assert len(list((folder / "logs").glob("null.*.log"))) == 2
+    assert len(list((folder / "logs").glob("s_*.log"))) == 2
+    assert (folder / "csv").is_dir()
+    plan = read_plan(folder)
+    assert (plan["shard"], plan["mine"]) == (None, list(range(9)))
+
+
+def test_what_is_missing_is_told(shard, tmp_path):
+    _, info, results, missing = merge(
+        [read_shard(shard(1, 3)), read_shard(shard(3, 3, leave_out=1))], tmp_path / "runs"
+    )
+    assert info.state == "incomplete"
+    assert len(missing) + len(results) == 9
+    assert len(missing) == len(cut(CASES, COSTS, (2, 3)).mine) + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"environment": {**ENVIRONMENT, "host_class": "EPYC x 100"}}, "host_class: Xeon x 100 | EPYC x 100"),
+        ({"environment": {**ENVIRONMENT, "worker": {"torch": "2.16"}}}, "torch: 2.15 | 2.16"),
+        ({"threads": 2}, "threads: 1 | 2"),
+        ({"jobs": 8}, "jobs: 1 | 8"),
+        ({"costs": [*COSTS[:-1], 6.0]}, "the durations that the shards were cut by"),
+        ({"cases": [replace(CASES[0], tolerance=0.5), *CASES[1:]]}, "tolerance: 0.001 | 0.5"),
+    ],
+)
+def test_mixed_runs_are_refused_with_what_differs(shard, tmp_path, change, words):
+    with pytest.raises(UsageError) as refused:
+        merge([read_shard(shard(1)), read_shard(shard(2, **change))], tmp_path / "runs")
+    assert words in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_shard_in_which_all_was_skipped_has_no_environment(shard, tmp_path):
+    folder, info, _, missing = merge(
+        [read_shard(shard(1, environment={})), read_shard(shard(2))], tmp_path / "runs"
+    )
+    assert not missing
+    assert info.environment == ENVIRONMENT
+    assert read_info(folder).environment == ENVIRONMENT
+
+
+def test_model_files_need_not_be_where_it_is_merged(shard, tmp_path):
+    file = tmp_path / "models.py"
+    file.write_text("# models")
+    cases = [replace(each, loader="python", target=f"{file}:f") for each in CASES]
+    shards = [shard(1, cases=cases), shard(2, cases=cases)]
+    file.unlink()
+    assert not merge([read_shard(each) for each in shards], tmp_path / "runs")[3]
+
+
+def test_a_case_in_two_runs_is_refused(shard, tmp_path):
+    with pytest.raises(UsageError, match="a case is measured in one shard only"):
+        merge([read_shard(shard(1)), read_shard(shard(1))], tmp_path / "runs")
+    with pytest.raises(UsageError, match="two runs or more"):
+        merge([read_shard(shard(1))], tmp_path / "runs")
+
+
+def test_a_run_under_way_is_refused(shard):
+    folder = shard(1)
+    journal = Journal.reopen(folder)
+    with pytest.raises(UsageError, match="still being measured"):
+        read_shard(folder)
+    journal.close()
+    assert {result.status for result in read_results(folder)} == {Status.PASS}

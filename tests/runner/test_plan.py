@@ -1,0 +1,86 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_assemble import PLANNED
+
+from perfdash.errors import UsageError
+from perfdash.records import Case
+from perfdash.runner.plan import cut, differences, parse_shard, plan_from_json
+
+
+def case(name, **change):
+    return replace(PLANNED, case=Case("s", name), skip_reason=None, **change)
+
+
+CASES = [case(f"m{number}") for number in range(9)]
+COSTS = [9.0, 1.0, 4.0, 4.0, 2.0, 8.0, 3.0, 1.0, 5.0]
+
+
+@given(st.lists(st.floats(0.1, 1000), min_size=1, max_size=40), st.integers(1, 8))
+def test_shards_are_all_cases_once(costs, count):
+    cases = [case(f"m{number}") for number in range(len(costs))]
+    shards = [cut(cases, costs, (number, count)) for number in range(1, count + 1)]
+    assert sorted(index for shard in shards for index in shard.mine) == list(range(len(cases)))
+    assert len({shard.fingerprint for shard in shards}) == 1
+
+
+def test_shards_are_balanced():
+    sums = [sum(COSTS[index] for index in cut(CASES, COSTS, (number, 3)).mine) for number in (1, 2, 3)]
+    assert max(sums) <= sum(COSTS) / 3 + 1
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 9])
+def test_no_shard_is_empty(count):
+    costs = [10.0, *[1.0] * 8]
+    assert all(cut(CASES, costs, (number, count)).mine for number in range(1, count + 1))
+
+
+def test_it_is_read_back():
+    plan = cut(CASES, COSTS, (2, 3))
+    again = plan_from_json(plan.to_json())
+    assert (again.costs, again.shard, again.mine) == (plan.costs, plan.shard, plan.mine)
+    assert [each.case for each in again.cases] == [each.case for each in CASES]
+    assert not differences(plan.to_json(), plan_from_json(plan.to_json()).to_json())
+    with pytest.raises(UsageError, match="not a plan"):
+        plan_from_json({"cases": []})
+
+
+def test_what_differs_is_told_but_limits_may():
+    old = cut(CASES, COSTS, None).to_json()
+    changed = [replace(CASES[0], tolerance=0.5), *CASES[2:], case("new")]
+    found = differences(old, cut(changed, [], None).to_json())
+    assert len(found) == 3
+    assert any(line.endswith("tolerance: 0.001 | 0.5") for line in found)
+    assert any("m1" in line and "not now" in line for line in found)
+    assert any("new" in line and "not planned then" in line for line in found)
+    slower = [replace(each, timeout_s=1.0, memory_limit_bytes=5, cost_s=3.0) for each in CASES]
+    assert not differences(old, cut(slower, [], None).to_json())
+
+
+def test_a_models_own_file_is_known_by_what_it_holds(tmp_path):
+    file = tmp_path / "m.py"
+    file.write_text("one")
+    plan = cut([case("m", loader="python", target=f"{file}:f")], [1.0], None)
+    old = plan.to_json()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "m.py").write_text("one")
+    moved = cut([case("m", loader="python", target=f"{elsewhere / 'm.py'}:f")], [1.0], None)
+    assert not differences(old, moved.to_json())
+    assert moved.fingerprint == plan.fingerprint
+    file.write_text("two")
+    assert "source" in differences(old, plan.to_json())[0]
+
+
+def test_secrets_are_not_kept():
+    plan = cut([case("m", env={"HF_TOKEN": "hunter2", "OMP_PROC_BIND": "close"})], [1.0], None)
+    assert "hunter2" not in str(plan.to_json())
+    assert "close" in str(plan.to_json())
+
+
+@pytest.mark.parametrize("text", ["5/4", "0/4", "1", "a/b", "1/", "-1/4", "1/4/4"])
+def test_shards_that_are_none(text):
+    with pytest.raises(UsageError, match="--shard"):
+        parse_shard(text)

@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_assemble import PLANNED
+
+from perfdash.records import Case
+from perfdash.runner.planner import TYPICAL_S, assign, costs, makespan, order
+
+COSTS = st.lists(st.floats(0, 1e4), max_size=60)
+
+
+@given(COSTS, st.integers(1, 20))
+def test_every_job_once_and_never_worse_than_the_bound(some, slots):
+    assigned = assign(some, slots)
+    assert len(assigned) == slots
+    assert sorted(index for indices in assigned for index in indices) == list(range(len(some)))
+    # Any list schedule is within 2 - 1/m of this bound (Graham 1966).
+    least = max([sum(some) / slots, *some], default=0)
+    assert makespan(some, assigned) <= (2 - 1 / slots) * least + 1e-6
+    assert assign(some, slots) == assigned
+
+
+def test_better_than_longest_first():
+    # Graham's worst case for longest first: 11 instead of 9.
+    assert makespan([5, 5, 4, 4, 3, 3, 3], assign([5, 5, 4, 4, 3, 3, 3], 3)) == 9
+
+
+def run(actual, queue, slots):
+    """When the last slot is done, each taking the next job when it is free."""
+    ends = [0.0] * slots
+    for index in queue:
+        slot = ends.index(min(ends))
+        ends[slot] += actual[index]
+    return max(ends)
+
+
+@given(COSTS, st.integers(1, 6))
+def test_in_order_every_job_once(some, slots):
+    assert sorted(order(some, slots)) == list(range(len(some)))
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 6))
+def test_in_order_and_as_expected_it_ends_when_planned(some, slots):
+    planned = makespan(some, assign(some, slots))
+    assert run(some, order(some, slots), slots) <= planned
+
+
+def case(name, **change):
+    return replace(PLANNED, case=Case("s", name), skip_reason=None, **change)
+
+
+def test_costs():
+    planned = [case("a"), case("b", cost_s=30.0), case("c"), replace(case("d"), skip_reason="no")]
+    assert costs(planned, {}) == [30.0, 30.0, 30.0, 0.0]
+    assert costs(planned, {planned[0].case.name: 10.0}) == [10.0, 30.0, 20.0, 0.0]
+    assert costs(planned[:1], {}) == [TYPICAL_S]
+    assert costs([], {}) == []
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_nothing_to_do(slots):
+    assert assign([], slots) == [[]] * slots
+    assert makespan([], assign([], slots)) == 0
