@@ -86,24 +86,31 @@ class Run:
     def cases(self) -> list[int]:
         return [pid for parent in self.fork_parents() for pid in children(parent)]
 
-    def strike(self, find, number: int = signal.SIGKILL, timeout_s: float = 240, until: str = "") -> int:
-        """Sends a signal to the first process that `find` comes up with; its id.
+    def strike(
+        self, find, until: str, number: int = signal.SIGKILL, within_s: float = 5, timeout_s: float = 240
+    ) -> None:
+        """Sends a signal to the first process that `find` comes up with, until a new line tells of it.
 
-        0 when the line `until` comes first.
+        A blow may hit a process that has just given its result, or a compiler that only tries out what
+        the machine can do: no line tells of those within `within_s`, and the next process is hit.
         """
+        told = len(self.lines)
         deadline = time.monotonic() + timeout_s
-        while True:
-            assert time.monotonic() < deadline, f"nothing to strike in:\n{self.text}"
-            assert self.process.poll() is None, f"ended before the blow:\n{self.text}"
-            for pid in find():
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    continue
-                return pid
-            if until and re.search(until, self.text):
-                return 0
+        again = 0.0
+        while not re.search(until, "\n".join(self.lines[told:])):
+            assert time.monotonic() < deadline, f"no {until!r} in:\n{self.text}"
+            assert self.process.poll() is None, f"ended before {until!r}:\n{self.text}"
+            if time.monotonic() > again and any(hit(pid, number) for pid in find()):
+                again = time.monotonic() + within_s
             time.sleep(0.01)
+
+
+def hit(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def children(parent: int) -> list[int]:

@@ -11,7 +11,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from running import BAD, GOOD, Run, compilers, left_over, write_suite
+from running import BAD, GOOD, Run, compilers, hit, left_over, write_suite
 
 from perfdash.records import Status
 from perfdash.runner.journal import is_being_measured, read_all, read_info, read_results
@@ -52,16 +52,11 @@ def story(disk, tmp_path_factory, request):
     run = start("--suite", str(suite), "--backend", "aot_eager", "--processes", "1", "--jobs", "2")
     run.until(r"^\[1/22\]")
     (seen.folder,) = disk.iterdir()
-    # The first may be inductor's try of what the machine can do, which does not tell of it.
-    while "measured again" not in run.text:
-        run.strike(lambda: compilers(run.process.pid), until="measured again")
-    run.strike(run.cases)
-    run.until("ended by SIGKILL")
-    run.strike(run.fork_parents)
-    run.until("the fork parent ended")
+    run.strike(lambda: compilers(run.process.pid), until="measured again")
+    run.strike(run.cases, until="ended by SIGKILL")
+    run.strike(run.fork_parents, until="the fork parent ended")
     run.until(r"^\[4/22\] .*\(\d+ s\)")
-    run.strike(run.cases, signal.SIGSTOP)
-    run.until("had been stopped")
+    run.strike(run.cases, number=signal.SIGSTOP, until="had been stopped", within_s=25)
     run.kill()
     over(run, run.process.returncode)
     seen.state_after_kill = read_info(seen.folder).state, is_being_measured(seen.folder)
@@ -89,19 +84,18 @@ def story(disk, tmp_path_factory, request):
     # The guard and all else that carries the worker's name at one blow.
     run = start("--resume", str(seen.folder))
     run.until(rf"^\[{seen.after_full_disk + 1}/22\]")
-    run.strike(lambda: compilers(run.process.pid) and run.cases())
+    while not compilers(run.process.pid):
+        assert run.process.poll() is None, run.text
+        time.sleep(0.01)
     for pid in [*run.guards(), *run.fork_parents(), *run.cases()]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+        hit(pid, signal.SIGKILL)
     time.sleep(3)
     run.kill()
     over(run, run.process.returncode)
 
     run = start("--resume", str(seen.folder))
     run.until(rf"^\[{len(read_results(seen.folder)) + 1}/22\]")
-    run.strike(run.cases)
+    run.strike(run.cases, until="ended by SIGKILL")
     over(run, run.ends(900))
     seen.last = run
     return seen
