@@ -34,6 +34,7 @@ class Planned:
     case: Case
     loader: str
     target: str
+    config: dict[str, Any]
     inputs: dict[str, Any]
     tolerance: float
     factor: float
@@ -46,6 +47,7 @@ class Planned:
     phase_timeouts: dict[str, float] = field(default_factory=dict)
     output_limit_bytes: int = 64 << 20
     cost_s: float | None = None
+    parameters: int | None = None
 
     def job(self, *, scratch: str, sampling: Sampling, **options: Any) -> Job:
         """The worker's order for this case."""
@@ -53,6 +55,7 @@ class Planned:
             case=self.case,
             loader=self.loader,
             target=self.target,
+            config=self.config,
             inputs=self.inputs,
             tolerance=self.tolerance,
             factor=self.factor,
@@ -154,8 +157,9 @@ def _plan(
     output_mb = selection.output_limit_mb or suite.setting(model, "output_limit_mb", 64.0)
     return Planned(
         case=case,
-        loader=registry.canonical(suite.loader),
+        loader=suite.loader_of(model),
         target=_target(suite, model),
+        config=suite.setting(model, "config", {}),
         inputs=suite.setting(model, "inputs", {}),
         tolerance=_tolerance(suite, model, selection, dtype),
         factor=_per_dtype(suite.setting(model, "factor", _FACTOR), dtype, _FACTOR[dtype]),
@@ -172,6 +176,7 @@ def _plan(
         },
         output_limit_bytes=int(output_mb * 2**20),
         cost_s=suite.setting(model, "cost_s"),
+        parameters=model.parameters,
     )
 
 
@@ -182,7 +187,7 @@ def _amp_dtype(selection: Selection) -> str:
 def _target(suite: Suite, model: Model) -> str:
     """The target; a file of the python loader is found relative to the suite file."""
     target = model.target or model.name
-    if registry.canonical(suite.loader) != "python":
+    if suite.loader_of(model) != "python":
         return target
     file, _, function = target.rpartition(":")
     path = (suite.path.parent / file).resolve()

@@ -99,6 +99,7 @@ class Job:
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     weights: str = "random"  # random | pretrained
+    config: dict[str, Any] = field(default_factory=dict)  # of the model, as its loader understands it
     inputs: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-3
     factor: float = 2.0

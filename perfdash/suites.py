@@ -50,6 +50,7 @@ class Settings(_Strict):
     factor: PerDtype | None = None
     cosine: bool | None = None
     check_accuracy: bool | None = None
+    config: dict[str, Any] | None = None  # of the model, as its loader understands it
     inputs: dict[str, Any] | None = None
     env: dict[str, str] | None = None
     timeout_s: float | None = Field(default=None, gt=0)
@@ -68,10 +69,16 @@ class Settings(_Strict):
 
 
 class Model(Settings):
-    """One model: its name here, and what the loader knows it by where that differs."""
+    """One model: its name here, and what the loader knows it by where that differs.
+
+    `parameters` is how many it is known to have: `perfdash check` compares, and a model that cannot
+    fit into the machine is told from it before it is loaded.
+    """
 
     name: str = Field(min_length=1)
     target: str | None = None
+    loader: str | None = None  # instead of the suite's
+    parameters: int | None = Field(default=None, gt=0)
     quick: bool = False
 
 
@@ -79,7 +86,7 @@ class Suite(_Strict):
     """A suite file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
-    loader: str
+    loader: str = ""  # of the models that name none
     title: str = ""
     dynamo_name: str | None = None  # the suite's name in the dynamo runners' file names
     defaults: Settings = Settings()
@@ -94,6 +101,10 @@ class Suite(_Strict):
         if twice:
             raise ValueError(f"listed twice: {', '.join(twice)}")
         return models
+
+    def loader_of(self, model: Model) -> str:
+        """The name of the loader that the model comes by."""
+        return registry.canonical(model.loader or self.loader)
 
     def setting(self, model: Model, key: str, otherwise: Any = None) -> Any:
         """A setting of a model: its own, else the suite's default, else `otherwise`."""
@@ -131,11 +142,13 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(_explain(path, data, error)) from error
     except TypeError as error:
         raise UsageError(f"suite file {path}: {error}") from error
-    if registry.canonical(suite.loader) not in registry.names("loaders"):
-        raise UsageError(
-            f"suite file {path}: key 'loader': no loader named {suite.loader!r}; "
-            f"there are: {', '.join(registry.names('loaders'))}"
-        )
+    for model in suite.models:
+        loader = suite.loader_of(model)
+        if loader not in registry.names("loaders"):
+            raise UsageError(
+                f"suite file {path}: key 'loader' (model {model.name!r}): no loader named {loader!r}; "
+                f"there are: {', '.join(registry.names('loaders'))}"
+            )
     return suite
 
 

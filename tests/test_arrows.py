@@ -28,7 +28,7 @@ ALLOWED = {
     "__init__": set(),
 }
 # The worker runs under an interpreter in which nothing but torch and the measured library is installed.
-WORKER_MAY_IMPORT = {"torch", "timm", *sys.stdlib_module_names}
+WORKER_MAY_IMPORT = {"torch", "timm", "torchvision", "transformers", *sys.stdlib_module_names}
 # Inside functions only: these take longer to import than --help may take.
 HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "rich", "prettytable"}
 

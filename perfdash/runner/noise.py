@@ -23,7 +23,14 @@ def null_case(like: Planned) -> Planned:
     case = replace(like.case, suite="null", model="small", backend="eager", batch_size=1, dtype="float32")
     target = f"{null_model.__file__}:small"
     return replace(
-        like, case=case, loader="python", target=target, inputs={}, timeout_s=120.0, skip_reason=None
+        like,
+        case=case,
+        loader="python",
+        target=target,
+        config={},
+        inputs={},
+        timeout_s=120.0,
+        skip_reason=None,
     )
 
 
