@@ -28,6 +28,7 @@ class Status(str, enum.Enum):
     MODEL_FAIL_TO_LOAD = "model_fail_to_load"
     MISSING_DEPENDENCY = "missing_dependency"
     NEEDS_NETWORK = "needs_network"
+    MISSING_DATA = "missing_data"
     OOM = "oom"
     EAGER_OOM = "eager_oom"
     TIMEOUT = "timeout"
@@ -95,9 +96,10 @@ class Job:
     target: str
     scratch: str  # an empty folder of the case's own: caches, temporary files
     # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
-    # probe (what the interpreter can do) | isa (what inductor compiles for)
+    # check (load, and eager once) | probe (what the interpreter can do) | isa (what inductor compiles for)
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
+    headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share
     weights: str = "random"  # random | pretrained
     config: dict[str, Any] = field(default_factory=dict)  # of the model, as its loader understands it
     inputs: dict[str, Any] = field(default_factory=dict)

@@ -42,6 +42,8 @@ def assemble(
     result = Result(planned.case, started, round(wall_s, 3), status, failed_phase=failed_phase)
     if failure is not None:
         result.error = replace(failure, log=log, tail=main.tail)
+    if status is Status.SKIPPED and failure is not None:  # only its loader could tell
+        result.skip_reason, result.error = failure.message, None
     result.phases_s = {
         event["name"]: round(event["seconds"], 4) for event in main.events if event["event"] == "phase_end"
     }

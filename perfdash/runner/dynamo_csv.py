@@ -41,6 +41,7 @@ _WORDS = {
     Status.EAGER_OOM: "eager_1st_run_OOM",
     Status.EAGER_FAIL_TO_RUN: "eager_1st_run_fail",
     Status.MISSING_DEPENDENCY: "model_fail_to_load",
+    Status.MISSING_DATA: "model_fail_to_load",
     Status.NEEDS_NETWORK: "model_fail_to_load",
     Status.CRASH: "fail_to_run",
 }

@@ -29,6 +29,7 @@ def null_case(like: Planned) -> Planned:
         target=target,
         config={},
         inputs={},
+        parameters=None,
         timeout_s=120.0,
         skip_reason=None,
     )

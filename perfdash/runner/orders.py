@@ -31,11 +31,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Order:
-    """One case to be measured, its latency sampled in so many processes; attempt counts from 1."""
+    """One case to be measured, its latency sampled in so many processes; or only to be checked.
+
+    `role` is what its main process does: full, or check (records.Job).
+    """
 
     planned: Planned
     processes: int = 1
-    attempt: int = 1
+    role: str = "full"
 
 
 @dataclass

@@ -210,14 +210,13 @@ class Session:
                 _, index = self._again.popleft()
             else:
                 return
-            attempt = len(self._attempts.get(index, [])) + 1
             planned = self.planned[index]
             log = self.journal.log_for(planned.case)
             self._busy[slot] = index, log
             self.begun = True
             number = min(len(self._results) + len(self._busy), self.info.cases)
             self.watcher.case_started(number, self.info.cases, planned.case)
-            self.executor.start(slot, Order(planned, self._processes(index), attempt), log)
+            self.executor.start(slot, Order(planned, self._processes(index)), log)
 
     # What becomes of an answer
 

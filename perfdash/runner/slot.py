@@ -48,6 +48,7 @@ class Slot:
         self._options = options
         self._locks = Locks()
         self._parent: ForkParent | None = None
+        self._headers: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def lock_names(self) -> list[str]:
@@ -69,6 +70,8 @@ class Slot:
     def __exit__(self, *_: object) -> None:
         if self._parent:
             self._parent.close()
+        if self._headers:
+            self._headers.cleanup()
         self._locks.close()
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
@@ -107,14 +110,18 @@ class Slot:
     def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
         """What inductor compiles for on this machine, where one of the cases is for it on the CPU.
 
-        Inductor falls back without a word when its try is disturbed (backends.inductor.vector_isa):
+        The headers that all cases share are made on the way. Inductor falls back without a word when its try is disturbed (backends.inductor.vector_isa):
         asked again where the processor has more.
         """
         of_inductor = [p for p in planned if (p.case.backend, p.case.device) == ("inductor", "cpu")]
+        if of_inductor and self._headers is None:
+            self._headers = _folder("perfdash-headers-")
         found: str | None = None
         for _ in range(2 if of_inductor else 0):
-            found = self._probe(planned[0], of_inductor[0], role="isa")["vector_isa"]
-            if found and ("avx512" in found or "amx" in found or "avx512f" not in cpu_flags):
+            probed = self._probe(planned[0], of_inductor[0], role="isa")
+            found = probed["vector_isa"]
+            widest = found and ("avx512" in found or "amx" in found or "avx512f" not in cpu_flags)
+            if widest and probed["whole"]:
                 break
         return found
 
@@ -143,9 +150,10 @@ class Slot:
         replica_s = 0.0
         try:
             with self._scratch() as scratch:
-                job = replace(self._job(planned, scratch), role="untimed" if preload else "full")
-                outcomes = [self._main(planned, job, log, on_event)]
-                if outcomes[0].find("done"):
+                role = "untimed" if preload and order.role == "full" else order.role
+                job = replace(self._job(planned, scratch), role=role)
+                outcomes = [_too_large(job, planned) or self._main(planned, job, log, on_event)]
+                if outcomes[0].find("done") and role != "check":
                     replica_start = time.monotonic()
                     # The main process is not one of the timed ones where the allocator is preloaded.
                     for number in range(1, order.processes + preload):
@@ -217,19 +225,41 @@ class Slot:
             inductor_config=options.inductor_config,
             seed=options.seed,
         )
-        return replace(job, memory_limit_bytes=job.memory_limit_bytes or host.default_memory_limit())
+        return replace(
+            job,
+            memory_limit_bytes=job.memory_limit_bytes or host.default_memory_limit(),
+            headers=self._headers.name if self._headers else None,
+        )
 
     @contextmanager
     def _scratch(self) -> Iterator[str]:
-        try:
-            folder = tempfile.TemporaryDirectory(prefix="perfdash-case-", ignore_cleanup_errors=True)
-        except OSError as error:
-            raise MachineError(
-                f"no temporary folder for a case in {tempfile.gettempdir()}: {error.strerror}; "
-                "make room there or set TMPDIR"
-            ) from error
-        with folder as path:
+        with _folder("perfdash-case-") as path:
             yield path
+
+
+def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise MachineError(
+            f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; make room there or set TMPDIR"
+        ) from error
+
+
+def _too_large(job: Job, planned: Planned) -> Outcome | None:
+    """The outcome of a case whose weights alone pass its limit: it is not even loaded.
+
+    Every loader builds in float32 on the host, whatever the dtype and the device of the case.
+    """
+    needed, limit = 4 * (planned.parameters or 0), job.memory_limit_bytes
+    if limit is None or needed <= limit:
+        return None
+    message = (
+        f"not loaded: its {planned.parameters:,} parameters alone need {needed / 2**30:.1f} GiB in float32, "
+        f"and the limit is {limit / 2**30:.1f} GiB"
+    )
+    failed = {"status": "eager_oom", "phase": "load", "type": "TooLarge", "message": message}
+    return Outcome([{"event": "failed", **failed}], status=0)
 
 
 def _not_started(error: MachineError) -> Outcome:

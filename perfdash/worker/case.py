@@ -21,7 +21,18 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import accuracy, compilation, device, failures, latency, linux, memory, nest, registry
+from perfdash.worker import (
+    accuracy,
+    compilation,
+    device,
+    failures,
+    headers,
+    latency,
+    linux,
+    memory,
+    nest,
+    registry,
+)
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
 
 Emit = Callable[..., None]
@@ -36,8 +47,7 @@ def run_case(job: Job, emit: Emit) -> None:
         if job.role == "probe":
             case.probe()
         elif job.role == "isa":
-            compilation.use_caches_in(job.scratch)
-            emit("probed", vector_isa=case.vector_isa(find_out=True))
+            case.isa()
         else:
             case.measure()
     except ChildFailed as error:
@@ -82,9 +92,20 @@ class _Case:
         )
         self.emit("probed", **facts)
 
+    def isa(self) -> None:
+        """What inductor compiles for; on the way it makes the headers that all cases share."""
+        self.use_own_caches()
+        isa = self.vector_isa(find_out=True)
+        whole = headers.make(self.job.scratch, self.job.headers) if self.job.headers else True
+        self.emit("probed", vector_isa=isa, whole=whole)
+
+    def use_own_caches(self) -> None:
+        compilation.use_caches_in(self.job.scratch)
+        headers.use_in(self.job.scratch, self.job.headers)
+
     def measure(self) -> None:
         job = self.job
-        compilation.use_caches_in(job.scratch)
+        self.use_own_caches()
         if job.group:
             linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":
@@ -92,6 +113,11 @@ class _Case:
         with self.phase("load"):
             self.load()
         with self.scenario.context(job):
+            if job.role == "check":
+                with self.phase("eager"):
+                    self.use_threads()
+                    self.eager_step()
+                return self.emit("done")
             if job.role != "replica":
                 with self.phase("eager"):
                     self.eager()

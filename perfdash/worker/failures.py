@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import signal
 import traceback
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 from perfdash.records import Status
 
@@ -44,6 +45,13 @@ _NETWORK_NAMES = {
     "gaierror",
 }
 
+# What to do about what keeps a model from loading; told with the message.
+_HINTS = {
+    Status.MISSING_DEPENDENCY: "install it beside torch, in the interpreter that is measured",
+    Status.NEEDS_NETWORK: "it is fetched from the network, where that is allowed (HF_HUB_OFFLINE=0)",
+    Status.MISSING_DATA: "its data are not installed: `python install.py MODEL` in the checkout fetches them",
+}
+
 
 class Unmeasurable(Exception):
     """Raised where the status is already known; message as shown to the user."""
@@ -68,6 +76,8 @@ def classify(phase: str, error: BaseException) -> Status:
             return Status.NEEDS_NETWORK
         if any(isinstance(link, ImportError) for link in chain):
             return Status.MISSING_DEPENDENCY
+        if any(_is_missing_data(link) for link in chain):
+            return Status.MISSING_DATA
         return Status.MODEL_FAIL_TO_LOAD
     return Status.EAGER_FAIL_TO_RUN if phase == "eager" else Status.FAIL_TO_RUN
 
@@ -75,13 +85,22 @@ def classify(phase: str, error: BaseException) -> Status:
 def describe(phase: str, error: BaseException) -> dict[str, Any]:
     """The `failed` event for an error: status, phase, type, message and the traceback as text."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    status = classify(phase, error)
+    hint = _HINTS.get(status)
+    message = str(error)[:2000] or type(error).__name__
     return {
-        "status": classify(phase, error).value,
+        "status": status.value,
         "phase": phase,
         "type": type(error).__name__,
-        "message": str(error)[:2000] or type(error).__name__,
+        "message": f"{message} ({hint})" if hint else message,
         "traceback": text,
     }
+
+
+def unknown_model(library: str, name: str, known: Iterable[str]) -> LookupError:
+    """The error for a model that a library does not have, with the names that are near."""
+    near = difflib.get_close_matches(name, list(known), n=4, cutoff=0.6)
+    return LookupError(f"{library} has no model {name!r}" + (f" (near: {', '.join(near)})" if near else ""))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -112,6 +131,12 @@ def _is_oom(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, OSError)) and any(
         text in str(error).lower() for text in _OOM_TEXT
     )
+
+
+def _is_missing_data(error: BaseException) -> bool:
+    """A file that torchbench's install.py puts below `.data` or `input_data`, and that is not there."""
+    name = str(getattr(error, "filename", None) or "")
+    return isinstance(error, FileNotFoundError) and ("/.data/" in name or "/input_data/" in name)
 
 
 def _is_network(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Architectures that no package has, written here from their papers: a file of perfdash.worker.models each."""
+"""Architectures that no package has, written from their papers: a file of worker/models each."""
 
 from __future__ import annotations
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from perfdash.records import Job
+from perfdash.worker.failures import unknown_model
 
 PRELOAD = ("timm",)
 
 
 def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
-    """The model and one batch of random images of its native size (or `inputs.size`: [C, H, W])."""
+    """The model and one batch of random images of its native size (or `inputs.size`: [C, H, W]).
+
+    Raises LookupError with near names for one that timm does not have.
+    """
     import timm
     import torch
     from timm.data import resolve_model_data_config
 
-    model = timm.create_model(job.target, pretrained=job.weights == "pretrained")
+    if not timm.is_model(job.target):
+        raise unknown_model("timm", job.target, timm.list_models())
+    model = timm.create_model(job.target, pretrained=job.weights == "pretrained", **job.config)
     size = job.inputs.get("size") or resolve_model_data_config(model)["input_size"]
     return model, (torch.randn(job.case.batch_size, *size),)

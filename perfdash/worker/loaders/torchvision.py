@@ -1,0 +1,26 @@
+"""Models of the torchvision package by name, with random weights unless told otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfdash.records import Job
+from perfdash.worker.failures import unknown_model
+
+PRELOAD = ("torchvision",)
+
+
+def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
+    """The model and one batch of random images of 224 x 224 (or `inputs.size`: [C, H, W]).
+
+    Raises LookupError with near names for one that torchvision does not have.
+    """
+    import torch
+    import torchvision
+
+    known = torchvision.models.list_models()
+    if job.target not in known:
+        raise unknown_model("torchvision", job.target, known)
+    weights = "DEFAULT" if job.weights == "pretrained" else None
+    model = torchvision.models.get_model(job.target, weights=weights, **job.config)
+    return model, (torch.randn(job.case.batch_size, *job.inputs.get("size", (3, 224, 224))),)

@@ -1,0 +1,74 @@
+"""Precompiled headers: lent whole, and what a case leaves half-written stays its own."""
+
+import os
+
+import pytest
+
+from perfdash.worker import headers
+
+codecache = pytest.importorskip("torch._inductor.codecache")
+
+
+@pytest.fixture(autouse=True)
+def folder_of_torch(monkeypatch):
+    monkeypatch.setattr(codecache, "_HEADER_DIR", "/nowhere")
+    monkeypatch.setattr(codecache, "_HEADER_LOCK_DIR", "/nowhere/locks")
+
+
+def test_a_case_finds_what_is_lent_and_keeps_what_it_adds(tmp_path):
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    (lent / "a.h.gch").write_bytes(b"whole")
+    scratch = tmp_path / "scratch"
+    headers.use_in(str(scratch), str(lent))
+    assert str(scratch / "headers") == codecache._HEADER_DIR
+    assert codecache._HEADER_LOCK_DIR.startswith(codecache._HEADER_DIR)
+    assert os.path.samefile(scratch / "headers" / "a.h.gch", lent / "a.h.gch"), "a link, not 150 MB"
+    (scratch / "headers" / "b.h.gch").write_bytes(b"half")
+    assert os.listdir(lent) == ["a.h.gch"]
+
+
+def test_without_lent_ones_a_case_makes_its_own(tmp_path):
+    headers.use_in(str(tmp_path), str(tmp_path / "none"))
+    headers.use_in(str(tmp_path), None)
+    assert os.listdir(codecache._HEADER_DIR) == []
+
+
+def test_a_failed_trifle_leaves_nothing(tmp_path, monkeypatch):
+    import torch
+
+    def killed(function):
+        (tmp_path / "headers" / "a.h.gch").write_bytes(b"half")
+        raise RuntimeError("C++ compile error")
+
+    target = tmp_path / "target"
+    target.mkdir()
+    headers.use_in(str(tmp_path), str(target))
+    monkeypatch.setattr(torch, "compile", killed)
+    assert not headers.make(str(tmp_path), str(target))
+    assert os.listdir(target) == []
+
+
+@pytest.mark.slow
+def test_made_headers_are_used(tmp_path):
+    """A real compile, twice: g++ accepts what the first has left for the second."""
+    import subprocess
+    import sys
+
+    script = """
+import sys, torch
+from perfdash.worker import compilation, headers
+scratch, target = sys.argv[1:]
+compilation.use_caches_in(scratch)
+headers.use_in(scratch, target)
+print(headers.make(scratch, target))
+"""
+    target = tmp_path / "target"
+    target.mkdir()
+    for name in ("one", "two"):
+        arguments = [str(tmp_path / name), str(target)]
+        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+        assert run.stdout.strip() == "True", run.stderr
+    (made,) = [name for name in os.listdir(target) if name.endswith(".gch")]
+    assert os.path.samefile(tmp_path / "two" / "headers" / made, target / made)
+    assert (target / made).read_bytes()[:3] == b"gpc", "g++'s mark of a whole precompiled header"
