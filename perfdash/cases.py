@@ -34,7 +34,6 @@ class Planned:
     case: Case
     loader: str
     target: str
-    config: dict[str, Any]
     inputs: dict[str, Any]
     tolerance: float
     factor: float
@@ -47,6 +46,7 @@ class Planned:
     phase_timeouts: dict[str, float] = field(default_factory=dict)
     output_limit_bytes: int = 64 << 20
     cost_s: float | None = None
+    config: dict[str, Any] = field(default_factory=dict)
     parameters: int | None = None
 
     def job(self, *, scratch: str, sampling: Sampling, **options: Any) -> Job:
@@ -101,6 +101,7 @@ class Selection:
     memory_limit_gb: float | None = None
     output_limit_mb: float | None = None
     freezing: bool = False
+    checkout: str | None = None  # of torchbench, for models that come by its loader
 
 
 def select(suites: Sequence[Suite], selection: Selection) -> list[Planned]:
@@ -159,7 +160,7 @@ def _plan(
         case=case,
         loader=suite.loader_of(model),
         target=_target(suite, model),
-        config=suite.setting(model, "config", {}),
+        config=_config(suite, model, selection),
         inputs=suite.setting(model, "inputs", {}),
         tolerance=_tolerance(suite, model, selection, dtype),
         factor=_per_dtype(suite.setting(model, "factor", _FACTOR), dtype, _FACTOR[dtype]),
@@ -178,6 +179,18 @@ def _plan(
         cost_s=suite.setting(model, "cost_s"),
         parameters=model.parameters,
     )
+
+
+def _config(suite: Suite, model: Model, selection: Selection) -> dict[str, Any]:
+    """The configuration; torchbench's models are found in the user's checkout."""
+    config: dict[str, Any] = suite.setting(model, "config", {})
+    if suite.loader_of(model) != "torchbench":
+        return config
+    if selection.checkout is None:
+        raise UsageError(
+            f"model {model.name!r} comes from a checkout of torchbench: give its folder, --torchbench PATH"
+        )
+    return {**config, "checkout": selection.checkout}
 
 
 def _amp_dtype(selection: Selection) -> str:

@@ -64,6 +64,7 @@ class RunSettings(BaseModel):
     costs: str | None = None
     executor: Literal["local", "dask"] = "local"
     scheduler: str | None = None
+    torchbench: Path | None = None
 
     @field_validator("suite", "model", "models", "batch_size", "dtype", "backend", "fail_on", mode="before")
     @classmethod
@@ -143,16 +144,19 @@ def _file_settings(path: Path) -> dict[str, Any]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from error
     for key in data:
-        if key != "run":
+        if key not in ("run", "torchbench"):
             raise UsageError(f"{path}: unknown table or key {key!r}; settings of runs stand in [run]")
     run = data.get("run", {})
+    checkout = data.get("torchbench", {})
     if not isinstance(run, dict):
         raise UsageError(f"{path}: 'run' must be a table")
     for key in run:
         if key not in RunSettings.model_fields:
             known = ", ".join(RunSettings.model_fields)
             raise UsageError(f"{path}: [run] has no key {key!r}; there are: {known}")
-    return run
+    if not isinstance(checkout, dict) or set(checkout) - {"path"}:
+        raise UsageError(f"{path}: [torchbench] has one key, path: the folder of a checkout")
+    return {**run, **({"torchbench": checkout["path"]} if checkout else {})}
 
 
 def _split(item: Any) -> list[Any]:

@@ -144,6 +144,8 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(f"suite file {path}: {error}") from error
     for model in suite.models:
         loader = suite.loader_of(model)
+        if not loader:
+            raise UsageError(f"suite file {path}: key 'loader' is required, or one at model {model.name!r}")
         if loader not in registry.names("loaders"):
             raise UsageError(
                 f"suite file {path}: key 'loader' (model {model.name!r}): no loader named {loader!r}; "

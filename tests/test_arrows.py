@@ -18,17 +18,36 @@ ALLOWED = {
     "bundled": set(),
     "worker": {"records"},
     "suites": {"bundled", "errors", "worker"},
+    "checkout": {"errors", "suites"},
     "cases": {"errors", "records", "suites", "worker"},
     "settings": {"errors", "suites"},
     "stats": {"records"},
     "runner": {"cases", "errors", "records", "stats", "worker"},
     "report": {"records", "stats"},
-    "cli": {"bundled", "cases", "errors", "records", "report", "runner", "settings", "suites", "worker"},
+    "cli": {
+        "bundled",
+        "cases",
+        "checkout",
+        "errors",
+        "records",
+        "report",
+        "runner",
+        "settings",
+        "suites",
+        "worker",
+    },
     "__main__": {"cli"},
     "__init__": set(),
 }
 # The worker runs under an interpreter in which nothing but torch and the measured library is installed.
-WORKER_MAY_IMPORT = {"torch", "timm", "torchvision", "transformers", *sys.stdlib_module_names}
+WORKER_MAY_IMPORT = {
+    "torch",
+    "timm",
+    "torchvision",
+    "transformers",
+    "torchbenchmark",
+    *sys.stdlib_module_names,
+}
 # Inside functions only: these take longer to import than --help may take.
 HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "rich", "prettytable"}
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from perfdash import __version__
-from perfdash.cli import compare, config, doctor, listing, merge, run, show
+from perfdash.cli import check, compare, config, doctor, listing, merge, run, show
 from perfdash.errors import PerfdashError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
+app.command("check")(check.check)
 app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
 app.command("list")(listing.list_suites)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,12 +11,22 @@ import typer
 
 def list_suites(
     suite: Annotated[str | None, typer.Argument(help="A suite: its models are listed.")] = None,
+    torchbench: Annotated[
+        Path | None, typer.Option(help="A checkout of torchbench: the suite torchbench-checkout.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the suites, or the models of one with their batch sizes."""
+    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, open_checkout
+    from perfdash.settings import resolve
     from perfdash.suites import BatchSize, Suite, load_suite, suite_names
 
-    suites: list[Suite] = [load_suite(name) for name in ([suite] if suite else suite_names())]
+    path = resolve({"torchbench": torchbench})[0].torchbench
+    checkout = open_checkout(path) if path else None
+    names = [suite] if suite else [*suite_names(), *([CHECKOUT_SUITE] if checkout else [])]
+    suites: list[Suite] = [
+        checkout_suite(checkout) if name == CHECKOUT_SUITE else load_suite(name) for name in names
+    ]
     if as_json:
         typer.echo(
             json.dumps(
@@ -23,10 +34,13 @@ def list_suites(
                     {
                         "suite": s.name,
                         "title": s.title,
-                        "loader": s.loader,
+                        "source": str(s.path),
                         "models": [
                             {
                                 "name": m.name,
+                                "loader": s.loader_of(m),
+                                "target": m.target or m.name,
+                                "parameters": m.parameters,
                                 "batch_size": s.setting(m, "batch_size", BatchSize()).model_dump(),
                                 "quick": m.quick,
                                 "skip": m.skip.reason if m.skip else None,
@@ -43,12 +57,13 @@ def list_suites(
     if suite is None:
         for s in suites:
             quick = sum(m.quick for m in s.models)
-            typer.echo(f"{s.name:<14} {len(s.models):>4} models, {quick} quick   {s.title}")
+            typer.echo(f"{s.name:<20} {len(s.models):>4} models, {quick} quick   {s.title}")
         return
     width = max(len(m.name) for m in suites[0].models)
-    typer.echo(f"{'model':<{width}}  batch size: one thread, cpu, cuda")
+    typer.echo(f"{'model':<{width}}  batch size: one thread, cpu, cuda   loader")
     for m in suites[0].models:
         sizes = suites[0].setting(m, "batch_size", BatchSize())
         mark = "  quick" if m.quick else ""
         skip = f"  skipped on {', '.join(m.skip.devices)}: {m.skip.reason}" if m.skip else ""
-        typer.echo(f"{m.name:<{width}}  {sizes.one_thread:>3} {sizes.cpu:>4} {sizes.cuda:>4}{mark}{skip}")
+        batch = f"{sizes.one_thread:>3} {sizes.cpu:>4} {sizes.cuda:>4}"
+        typer.echo(f"{m.name:<{width}}  {batch}  {suites[0].loader_of(m)}{mark}{skip}")

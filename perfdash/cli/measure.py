@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What may be said anew when a run goes on: where and how long, not what is measured and how.
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
-    "python", "retries", "retry_pause", "scheduler", "timeout",
+    "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench",
     "suite", "model",  # the plan tells whether they are the same
 }  # fmt: skip
 
@@ -123,7 +123,10 @@ def _measure(
     processes.end_strays()
     with open_progress() as progress:
         try:
-            with away_from(slots), planning.executor(settings, slots if left else (), journal) as executor:
+            with (
+                away_from(slots),
+                planning.executor(settings, slots if left else (), journal.logs) as executor,
+            ):
                 session = Session(
                     planned, costs, policy, executor, journal, info, progress, dynamo_names, done
                 )

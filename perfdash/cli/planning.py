@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdash.records import Status
-    from perfdash.runner.journal import Journal
     from perfdash.runner.plan import Plan
     from perfdash.settings import RunSettings
 
@@ -21,6 +21,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
     `uncut` leaves costs and shard out, for a run that has its own. Raises UsageError.
     """
     from perfdash.cases import Selection, select
+    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, open_checkout
     from perfdash.errors import UsageError
     from perfdash.runner import planner
     from perfdash.runner.journal import find_run, read_results
@@ -32,7 +33,9 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
         for name in names:
             if registry.canonical(name) not in registry.names(kind):
                 raise UsageError(f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}")
-    suites = [load_suite(name) for name in settings.suite]
+    checkout = open_checkout(settings.torchbench) if settings.torchbench else None
+    names = settings.suite or ((CHECKOUT_SUITE,) if checkout and not settings.model else ())
+    suites = [checkout_suite(checkout) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
     if settings.model:
         suites.append(own_models(settings.model))
     if not suites:
@@ -54,6 +57,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
         memory_limit_gb=settings.memory_limit,
         output_limit_mb=settings.output_limit,
         freezing=bool(settings.inductor_config.get("freezing")),
+        checkout=str(checkout.folder) if checkout else None,
     )
     planned = select(suites, selection)
     dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
@@ -108,9 +112,9 @@ def slots(settings: RunSettings) -> list[tuple[int, ...]]:
 
 
 def executor(
-    settings: RunSettings, cores: Sequence[tuple[int, ...]], journal: Journal
+    settings: RunSettings, cores: Sequence[tuple[int, ...]], logs: Path
 ) -> AbstractContextManager[Any]:
-    """Who measures: the slots of this machine, or a Dask cluster."""
+    """Who measures: the slots of this machine, or a Dask cluster; logs go to a folder."""
     from perfdash.runner.executor import LocalExecutor
     from perfdash.runner.orders import Options
 
@@ -126,8 +130,8 @@ def executor(
     if settings.executor == "dask":
         from perfdash.runner.dask_executor import DaskExecutor
 
-        return DaskExecutor(settings.scheduler or "", options, journal.logs)
-    return LocalExecutor(cores, options, journal.logs, _gpus(settings)[: len(cores)])
+        return DaskExecutor(settings.scheduler or "", options, logs)
+    return LocalExecutor(cores, options, logs, _gpus(settings)[: len(cores)])
 
 
 def check_machine(settings: RunSettings) -> None:

@@ -39,6 +39,10 @@ def run(
     cores: Annotated[
         str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: the last ones]")
     ] = None,
+    torchbench: Annotated[
+        Path | None,
+        typer.Option(help="A checkout of torchbench: its models are the suite torchbench-checkout."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Only the suite's few quick models, unless --models names some.")
     ] = False,

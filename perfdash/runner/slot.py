@@ -110,8 +110,8 @@ class Slot:
     def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
         """What inductor compiles for on this machine, where one of the cases is for it on the CPU.
 
-        The headers that all cases share are made on the way. Inductor falls back without a word when its try is disturbed (backends.inductor.vector_isa):
-        asked again where the processor has more.
+        The headers that all cases share are made on the way. Inductor falls back without a word when its
+        try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
         of_inductor = [p for p in planned if (p.case.backend, p.case.device) == ("inductor", "cpu")]
         if of_inductor and self._headers is None:

@@ -48,8 +48,8 @@ _NETWORK_NAMES = {
 # What to do about what keeps a model from loading; told with the message.
 _HINTS = {
     Status.MISSING_DEPENDENCY: "install it beside torch, in the interpreter that is measured",
-    Status.NEEDS_NETWORK: "it is fetched from the network, where that is allowed (HF_HUB_OFFLINE=0)",
-    Status.MISSING_DATA: "its data are not installed: `python install.py MODEL` in the checkout fetches them",
+    Status.NEEDS_NETWORK: "it fetches weights or data: fetch them beforehand, or let it (HF_HUB_OFFLINE=0)",
+    Status.MISSING_DATA: "its data are not installed: run `python install.py MODEL` in the checkout",
 }
 
 

@@ -18,7 +18,7 @@ from perfdash.runner.watch import Outcome
 def test_they_are_read_back():
     options = Options("python", 2, inductor_config={"freezing": True}, sampling=Sampling(budget_s=3))
     assert options_from_text(to_text(options)) == options
-    order = Order(replace(PLANNED, env={"A": "b"}, phase_timeouts={"load": 1.0}), 3, 2)
+    order = Order(replace(PLANNED, env={"A": "b"}, phase_timeouts={"load": 1.0}), 3, "check")
     assert order_from_text(to_text(order)) == order
     limit = {"what": "time", "scope": "case", "limit": 1, "unit": "s"}
     answer = Answer([Outcome(events(), 0), Outcome([], None, limit)], "t", 1.0, 0.5, {"slot": 1}, "log")

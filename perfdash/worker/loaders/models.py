@@ -9,6 +9,7 @@ from typing import Any
 
 import perfdash.worker.models
 from perfdash.records import Job
+from perfdash.worker.failures import unknown_model
 
 PRELOAD: tuple[str, ...] = ()
 
@@ -22,7 +23,7 @@ def names() -> list[str]:
 def load(job: Job) -> tuple[Any, Any]:
     """What the model's file builds: build(batch_size, **config, **inputs). Raises LookupError."""
     if job.target not in names():
-        raise LookupError(f"no model {job.target!r}; there are: {', '.join(names())}")
+        raise unknown_model("perfdash", job.target, names())
     module = importlib.import_module(f"perfdash.worker.models.{job.target}")
     built: tuple[Any, Any] = module.build(job.case.batch_size, **job.config, **job.inputs)
     return built

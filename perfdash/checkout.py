@@ -1,0 +1,108 @@
+"""A user's checkout of torchbench as a suite: its models and batch sizes, read without running any of it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfdash.errors import UsageError
+from perfdash.suites import BatchSize, Model, Settings, Suite, load_suite
+
+CHECKOUT_SUITE = "torchbench-checkout"
+_FOLDERS = ("models", "canary_models")
+_BATCH_SIZE = "DEFAULT_EVAL_BSIZE"
+_FIXED = "ALLOW_CUSTOMIZE_BSIZE"
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A folder that is known to hold torchbench."""
+
+    folder: Path
+
+
+def open_checkout(path: Path) -> Checkout:
+    """Raises UsageError where the folder is no checkout of torchbench."""
+    folder = path.expanduser().resolve()
+    if not (folder / "torchbenchmark" / "__init__.py").is_file():
+        raise UsageError(
+            f"--torchbench {path}: this is no checkout of torchbench, it has no file "
+            "torchbenchmark/__init__.py; give the folder that `git clone` made"
+        )
+    return Checkout(folder)
+
+
+def checkout_suite(checkout: Checkout | None) -> Suite:
+    """All models of a checkout, each by the loader `torchbench`.
+
+    One that the suite torchbench knows has its tolerances and limits; a batch size of one on one
+    thread, the model's own elsewhere; the model's own everywhere where it allows no other. Raises
+    UsageError without a checkout, and for one without models.
+    """
+    if checkout is None:
+        raise UsageError(
+            f"the suite {CHECKOUT_SUITE} is a checkout of torchbench: give its folder, --torchbench PATH"
+        )
+    ours = load_suite("torchbench")
+    known = {model.name: model for model in ours.models}
+    models = []
+    for folder in _model_folders(checkout):
+        settings = _settings(known.get(folder.name))
+        models.append(Model(name=folder.name, **{**settings, "batch_size": _batch_size(folder)}))
+    if not models:
+        raise UsageError(f"--torchbench {checkout.folder}: there is no model below torchbenchmark/models")
+    return Suite(
+        name=CHECKOUT_SUITE,
+        title="torchbench: the models of a checkout",
+        loader="torchbench",
+        dynamo_name="torchbench",
+        defaults=ours.defaults,
+        models=tuple(models),
+        path=checkout.folder / CHECKOUT_SUITE,
+    )
+
+
+def _settings(model: Model | None) -> dict[str, Any]:
+    """What of our own model's settings holds for torchbench's as well: how it is judged and limited."""
+    not_ours = {"config", "inputs", "batch_size", "cost_s", "skip"}
+    if model is None:
+        return {}
+    return {key: getattr(model, key) for key in Settings.model_fields if key not in not_ours}
+
+
+def _model_folders(checkout: Checkout) -> list[Path]:
+    """Sorted; of a name that both folders have, the core model."""
+    found: dict[str, Path] = {}
+    for kind in _FOLDERS:
+        for file in sorted((checkout.folder / "torchbenchmark" / kind).glob("*/__init__.py")):
+            found.setdefault(file.parent.name, file.parent)
+    return [found[name] for name in sorted(found)]
+
+
+def _batch_size(folder: Path) -> BatchSize:
+    """From the attributes that class Model sets; one where it inherits them or computes them."""
+    attributes = _class_attributes(folder / "__init__.py")
+    own = attributes.get(_BATCH_SIZE)
+    size = own if isinstance(own, int) and own > 0 else 1
+    one_thread = 1 if attributes.get(_FIXED, True) else size
+    return BatchSize(one_thread=one_thread, cpu=size, cuda=size)
+
+
+def _class_attributes(file: Path) -> dict[str, Any]:
+    """The constants that the class Model of a file sets at its top."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
+        return {}  # the worker will say what is wrong with it
+    found: dict[str, Any] = {}
+    for statement in tree.body:
+        if not (isinstance(statement, ast.ClassDef) and statement.name == "Model"):
+            continue
+        for line in statement.body:
+            targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+            value = getattr(line, "value", None)
+            if isinstance(value, ast.Constant):
+                found.update({t.id: value.value for t in targets if isinstance(t, ast.Name)})
+    return found

@@ -1,0 +1,109 @@
+"""`perfdash check`: does every model of a suite build and run, before a night is spent on it?"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from perfdash.runner.check import Checked
+    from perfdash.settings import RunSettings
+
+# A slot for every so much memory: models are loaded side by side.
+_SLOT_BYTES = 8 << 30
+
+
+def check(
+    suite: Annotated[
+        list[str] | None, typer.Option(help="Suite by name, or its TOML file by path. Repeatable.")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="A model of your own: file.py:function.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Option(help="Only models that match, e.g. 'mobile*'. Repeatable, or commas.")
+    ] = None,
+    batch_size: Annotated[list[str] | None, typer.Option(help="Instead of the suite's batch size.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.  [default: cpu]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="As for run.  [default: float32]")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the suite's few quick models.")] = False,
+    torchbench: Annotated[
+        Path | None, typer.Option(help="A checkout of torchbench, for the suite torchbench-checkout.")
+    ] = None,
+    python: Annotated[str | None, typer.Option(help="The interpreter whose torch is used.")] = None,
+    weights: Annotated[str | None, typer.Option(help="random or pretrained.  [default: random]")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a model may take.")] = None,
+    memory_limit: Annotated[float | None, typer.Option(help="GiB that a model may use.")] = None,
+    cores: Annotated[str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: all]")] = None,
+    jobs: Annotated[
+        str | None, typer.Option(help="Models side by side.  [default: as cores and memory allow]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Load every model and run it once without compiling: what cannot be built, and why.
+
+    Exit code 1 where something has to be mended; a model that is too large for this machine, or that
+    its suite skips, is told and is no fault.
+    """
+    flags = {key: value for key, value in locals().items() if key != "as_json"}
+    from perfdash.records import to_json
+    from perfdash.settings import resolve
+
+    settings, origins = resolve({**flags, "backend": ["eager"]})
+    if origins["jobs"] == "default":
+        settings = settings.model_copy(update={"jobs": "auto"})
+    count = 0
+
+    def seen(checked: Checked) -> None:
+        nonlocal count
+        count += 1
+        if not as_json:
+            typer.echo(f"[{count}] {_line(checked)}")
+
+    found = _check(settings, origins["jobs"] == "default", seen)
+    if as_json:
+        typer.echo(json.dumps([to_json(each) for each in found], indent=1))
+    else:
+        typer.echo(_summary(found))
+    raise typer.Exit(int(any(each.faulty for each in found)))
+
+
+def _check(settings: RunSettings, bounded: bool, seen: Any) -> list[Checked]:
+    from perfdash.cli import planning
+    from perfdash.errors import UsageError
+    from perfdash.runner import check, host, preflight
+
+    plan, _ = planning.plan(settings, uncut=True)
+    slots = planning.slots(settings)
+    if bounded:
+        slots = slots[: max(1, (host.default_memory_limit() or 0) // _SLOT_BYTES)]
+    real = [each for each in plan.cases if each.skip_reason is None]
+    with tempfile.TemporaryDirectory(prefix="perfdash-check-") as logs:
+        if not real:
+            raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
+        with planning.executor(settings, slots, Path(logs)) as executor:
+            preflight.refuse(executor.introduce(real), real)
+            return check.check(plan.cases, executor, Path(logs), seen)
+
+
+def _line(checked: Checked) -> str:
+    case = checked.case
+    name = f"{case.suite} {case.model}" + (f" {case.dtype}" if case.dtype != "float32" else "")
+    size = f"{checked.parameters / 1e6:.1f} M parameters, " if checked.parameters is not None else ""
+    if checked.status is None:
+        wrong = f"; {checked.reason}" if checked.reason else ""
+        return f"{name}: ok, {size}load {checked.load_s:.1f} s, eager {checked.eager_s:.2f} s{wrong}"
+    where = f" in {checked.phase}" if checked.phase else ""
+    return f"{name}: {checked.status}{where}: {checked.reason}"
+
+
+def _summary(found: list[Checked]) -> str:
+    """How many build and run in each suite, and the others once more."""
+    lines = [""]
+    for suite in dict.fromkeys(each.case.suite for each in found):
+        mine = [each for each in found if each.case.suite == suite]
+        lines.append(f"{suite}: {sum(each.status is None for each in mine)} of {len(mine)} build and run")
+    lines += [f"  {_line(each)}" for each in found if each.reason]
+    return "\n".join(lines)

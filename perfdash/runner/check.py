@@ -1,0 +1,105 @@
+"""Does every model build and run? Each is loaded and called once, eagerly; nothing is compiled or timed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdash.cases import Planned
+from perfdash.records import Case, Status
+from perfdash.runner.endings import ending
+from perfdash.runner.executor import Executor
+from perfdash.runner.orders import Answer, Order
+
+# What may come of the cases beside it, or of the machine: tried again alone.
+_TRIED_AGAIN = (Status.EAGER_OOM, Status.INFRA_ERROR, Status.CRASH)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was seen of a model. `status` is None where it builds and runs; `reason` says what is wrong.
+
+    A model that runs may still have another number of parameters than its suite states.
+    """
+
+    case: Case
+    status: Status | None = None
+    phase: str | None = None
+    reason: str = ""
+    parameters: int | None = None
+    weights_bytes: int | None = None
+    load_s: float | None = None
+    eager_s: float | None = None
+
+    @property
+    def faulty(self) -> bool:
+        """Whether someone has to mend something: a want of memory and a stated skip are no faults."""
+        return bool(self.reason) and self.status not in (Status.SKIPPED, Status.EAGER_OOM)
+
+
+def check(
+    planned: Sequence[Planned], executor: Executor, logs: Path, seen: Callable[[Checked], None]
+) -> list[Checked]:
+    """All cases on all slots, in the order of the plan; `seen` is told of each as it is known."""
+    found: dict[Case, Checked] = {}
+
+    def settle(checked: Checked) -> None:
+        found[checked.case] = checked
+        seen(checked)
+
+    for each in planned:
+        if each.skip_reason is not None:
+            settle(Checked(each.case, Status.SKIPPED, reason=each.skip_reason))
+    waiting = deque(each for each in planned if each.skip_reason is None)
+    again: list[Planned] = []
+    for each, checked, beside in _answers(waiting, executor, logs, executor.slots):
+        if checked.status in _TRIED_AGAIN and beside and checked.load_s is not None:
+            again.append(each)
+        else:
+            settle(checked)
+    for _, checked, _ in _answers(deque(again), executor, logs, 1):
+        settle(checked)
+    return [found[each.case] for each in planned]
+
+
+def _answers(waiting: deque[Planned], executor: Executor, logs: Path, slots: int):  # type: ignore[no-untyped-def]
+    """(planned, what was seen of it, whether others ran beside it), as the slots answer."""
+    busy: dict[int, Planned] = {}
+    while waiting or busy:
+        for slot in range(slots):
+            if slot not in busy and waiting:
+                busy[slot] = waiting.popleft()
+                executor.start(slot, Order(busy[slot], role="check"), logs / f"{busy[slot].case.name}.log")
+        message = executor.wait(None)
+        if message is None or message.kind == "phase":
+            continue
+        if message.kind == "failed":
+            raise message.value
+        beside = len(busy) > 1
+        each = busy.pop(message.slot)
+        yield each, judge(each, message.value), beside
+
+
+def judge(planned: Planned, answer: Answer) -> Checked:
+    """What the answer of a check says of the model."""
+    outcome = answer.outcomes[0]
+    _, phase, failure = ending(outcome)
+    status = ending(outcome)[0] if failure else None
+    loaded = outcome.find("loaded") or {}
+    seconds = {e["name"]: round(e["seconds"], 3) for e in outcome.events if e["event"] == "phase_end"}
+    reason = failure.message if failure else ""
+    has, stated = loaded.get("parameters"), planned.parameters
+    if not reason and stated is not None and has != stated:
+        reason = f"it has {has:,} parameters, and its suite states {stated:,}"
+    return Checked(
+        planned.case,
+        status,
+        phase,
+        reason,
+        has,
+        loaded.get("weights_bytes"),
+        seconds.get("load"),
+        seconds.get("eager"),
+    )

@@ -1,0 +1,35 @@
+"""A torchvision model in 8 bits: prepared for quantisation-aware training in FX graph mode, converted."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def build(batch_size: int, model: str) -> tuple[Any, tuple[Tensor]]:
+    """`model` is a name in torchvision.models; images (batch, 3, 224, 224), float32 in and out.
+
+    The statistics and ranges come from one batch: with random weights no more is to be had. Without
+    them all activations shrink from layer to layer until 8 bits hold nothing but zeros.
+    """
+    import torchvision
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.ao's quantisation is to move to torchao
+        from torch.ao.quantization import get_default_qat_qconfig_mapping
+        from torch.ao.quantization.quantize_fx import convert_fx, prepare_qat_fx
+
+        images = torch.randn(batch_size, 3, 224, 224)
+        plain = torchvision.models.get_model(model, weights=None).train()
+        for module in plain.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 1.0  # the running statistics are the batch's
+        mapping = get_default_qat_qconfig_mapping("fbgemm")
+        prepared = prepare_qat_fx(plain, mapping, (images,))
+        with torch.no_grad():
+            prepared(images)
+            prepared.eval()(images)
+        return convert_fx(prepared), (images,)

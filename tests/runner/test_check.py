@@ -1,0 +1,114 @@
+"""What a check says of models, from what workers told; cases are played back."""
+
+from dataclasses import replace
+
+import pytest
+from test_assemble import PLANNED
+
+from perfdash.records import Case, Status
+from perfdash.runner.check import check
+from perfdash.runner.executor import Message
+from perfdash.runner.orders import Answer
+from perfdash.runner.watch import Outcome
+
+OK = [
+    {"event": "phase", "name": "load"},
+    {"event": "loaded", "parameters": 10, "weights_bytes": 40, "held_bytes": 44},
+    {"event": "phase_end", "name": "load", "seconds": 0.5},
+    {"event": "phase", "name": "eager"},
+    {"event": "phase_end", "name": "eager", "seconds": 0.25},
+    {"event": "done"},
+]
+
+
+def failed(status, phase="load", message="why"):
+    before = OK[:3] if phase == "eager" else []
+    event = {"event": "failed", "status": status, "phase": phase, "type": "E", "message": message}
+    return Outcome([*before, event], 0)
+
+
+class Played:
+    """Slots that answer at once with the outcome of a model; a list gives them in turn."""
+
+    def __init__(self, slots, outcomes):
+        self.slots = slots
+        self.outcomes = outcomes
+        self.messages = []
+        self.busy = 0
+        self.most = 0
+        self.orders = []
+
+    def start(self, slot, order, log):
+        self.orders.append(order)
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        outcome = self.outcomes.get(order.planned.case.model, Outcome(OK, 0))
+        if isinstance(outcome, list):
+            outcome = outcome.pop(0)
+        self.messages += [
+            Message(slot, "phase", "load"),
+            Message(slot, "answer", Answer([outcome], "t", 1.0, 0.0, {"slot": slot})),
+        ]
+
+    def wait(self, timeout_s):
+        message = self.messages.pop(0)
+        self.busy -= message.kind == "answer"
+        return message
+
+
+def planned(name, **settings):
+    return replace(PLANNED, **{"case": Case("s", name), "skip_reason": None, **settings})
+
+
+def run(tmp_path, cases, outcomes=(), slots=2):
+    executor = Played(slots, dict(outcomes))
+    seen = []
+    found = check(cases, executor, tmp_path, seen.append)
+    assert sorted(c.case.model for c in seen) == sorted(c.case.model for c in found)
+    assert [c.case for c in found] == [c.case for c in cases], "in the order of the plan"
+    return executor, {c.case.model: c for c in found}
+
+
+def test_all_slots_and_what_is_told(tmp_path):
+    executor, found = run(tmp_path, [planned("a"), planned("b"), planned("c")])
+    assert executor.most == 2
+    assert {order.role for order in executor.orders} == {"check"}
+    one = found["a"]
+    assert (one.status, one.reason, one.faulty) == (None, "", False)
+    assert (one.parameters, one.weights_bytes, one.load_s, one.eager_s) == (10, 40, 0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("status", "faulty"),
+    [("model_fail_to_load", True), ("missing_data", True), ("skipped", False), ("eager_oom", False)],
+)
+def test_what_has_to_be_mended(tmp_path, status, faulty):
+    _, found = run(tmp_path, [planned("a")], {"a": failed(status)}, slots=1)
+    assert (found["a"].status, found["a"].phase, found["a"].reason) == (Status(status), "load", "why")
+    assert found["a"].faulty is faulty
+
+
+def test_skipped_by_the_suite(tmp_path):
+    executor, found = run(tmp_path, [planned("a", skip_reason="too large"), planned("b")])
+    assert found["a"].status is Status.SKIPPED
+    assert len(executor.orders) == 1
+
+
+def test_another_number_of_parameters_than_stated(tmp_path):
+    _, found = run(tmp_path, [planned("a", parameters=11), planned("b", parameters=10)])
+    assert found["a"].reason == "it has 10 parameters, and its suite states 11"
+    assert (found["a"].status, found["a"].faulty) == (None, True)
+    assert not found["b"].reason
+
+
+def test_what_its_neighbours_may_have_done_is_tried_alone(tmp_path):
+    outcomes = {
+        "a": [failed("eager_oom", "eager"), Outcome(OK, 0)],
+        "b": [failed("eager_fail_to_run", "eager")],
+        "c": [failed("eager_oom", "eager"), failed("eager_oom", "eager")],
+    }
+    executor, found = run(tmp_path, [planned("a"), planned("b"), planned("c"), planned("d")], outcomes)
+    names = [order.planned.case.model for order in executor.orders]
+    assert names == ["a", "b", "c", "d", "a", "c"]
+    assert found["a"].status is None
+    assert found["c"].status is Status.EAGER_OOM

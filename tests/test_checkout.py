@@ -1,0 +1,55 @@
+"""A checkout of torchbench as a suite."""
+
+import pytest
+from checkouts import write_checkout
+
+from perfdash.cases import Selection, select
+from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, open_checkout
+from perfdash.errors import UsageError
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return open_checkout(write_checkout(tmp_path / "benchmark"))
+
+
+def test_models_and_batch_sizes(checkout):
+    suite = checkout_suite(checkout)
+    assert suite.name == CHECKOUT_SUITE
+    assert suite.dynamo_name == "torchbench"
+    sizes = {m.name: (m.batch_size.one_thread, m.batch_size.cpu, m.batch_size.cuda) for m in suite.models}
+    assert sizes["plain"] == (1, 8, 8)
+    assert sizes["fixed"] == (16, 16, 16), "a model that allows no other batch size has its own everywhere"
+    assert "strange" in sizes, "canary models as well"
+    assert "__pycache__" not in sizes
+
+
+def test_a_model_we_know_is_judged_as_ours_but_built_as_theirs(checkout):
+    for name in ("squeezenet1_1", "broken"):
+        folder = checkout.folder / "torchbenchmark" / "models" / name
+        folder.mkdir()
+        (folder / "__init__.py").write_text(
+            "class Model:\n    DEFAULT_EVAL_BSIZE = 5" + " (" * (name != "squeezenet1_1")
+        )
+    suite = checkout_suite(checkout)
+    planned = {p.case.model: p for p in select([suite], Selection(checkout="/there", dtypes=("amp",)))}
+    assert planned["broken"].case.batch_size == 1, "what cannot be read is told by the worker"
+    assert planned["squeezenet1_1"].loader == "torchbench"
+    assert planned["squeezenet1_1"].target == "squeezenet1_1"
+    assert planned["squeezenet1_1"].parameters is None
+    assert planned["squeezenet1_1"].config == {"checkout": "/there"}
+    assert planned["squeezenet1_1"].tolerance > planned["plain"].tolerance
+
+
+def test_refused(tmp_path, checkout):
+    with pytest.raises(UsageError, match=r"no checkout of torchbench.*torchbenchmark/__init__\.py"):
+        open_checkout(tmp_path)
+    with pytest.raises(UsageError, match="--torchbench PATH"):
+        checkout_suite(None)
+    with pytest.raises(UsageError, match=r"'fixed' comes from a checkout.*--torchbench PATH"):
+        select([checkout_suite(checkout)], Selection())
+    empty = tmp_path / "empty"
+    (empty / "torchbenchmark").mkdir(parents=True)
+    (empty / "torchbenchmark" / "__init__.py").touch()
+    with pytest.raises(UsageError, match="there is no model"):
+        checkout_suite(open_checkout(empty))
