@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Sets up what is missing, measures the timm suite on one thread and prints the summary.
-# Arguments go to `perfdash run` (--quick: a handful of models).
+# Sets up what is missing, measures the three suites on one thread and prints the summary.
+# Arguments go to `perfdash run` (--quick: a few models of each). PERFDASH_SUITE names other suites.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ci/setup.sh
-exec "${PERFDASH_VENV:-.venv}/bin/perfdash" run --suite timm --threads 1 "$@"
+export PERFDASH_SUITE="${PERFDASH_SUITE:-torchbench,huggingface,timm}"
+exec "${PERFDASH_VENV:-.venv}/bin/perfdash" run --threads 1 "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the environment .venv once (Python 3.11 or later, torch, timm, perfdash with its test tools)
+# Makes the environment .venv once (Python 3.11 or later, torch, the model libraries, perfdash with its test tools)
 # and reuses it while its inputs stay the same. PERFDASH_VENV puts it elsewhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,5 +26,5 @@ echo "Setting up $venv (the first time takes some minutes) ..."
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 # torch and torchvision come together, from one place: a mismatch does not import.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-  --constraint ci/constraints.txt --editable '.[timm,cluster,test]'
+  --constraint ci/constraints.txt --editable '.[torchbench,cluster,test]'
 echo "$inputs" > "$stamp"
