@@ -1,4 +1,4 @@
-"""An energy as a function of one distance: a small multilayer perceptron with tanh between layers."""
+"""A potential as a function of one distance (Jones 1924), learnt: a small perceptron with tanh between."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 
-def build(batch_size: int, hidden: int = 16, layers: int = 4) -> tuple[nn.Module, tuple[Tensor]]:
-    """1 -> hidden (x layers) -> 1, over distances of shape (batch, 1)."""
-    sizes = [1, *[hidden] * layers]
+def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
+    """Distances (batch, 1) -> energies (batch, 1), through four layers of 16. Forces are not computed."""
+    sizes = [1, 16, 16, 16, 16]
     blocks: list[nn.Module] = []
     for before, after in zip(sizes, sizes[1:]):
         blocks += [nn.Linear(before, after), nn.Tanh()]
-    return nn.Sequential(*blocks, nn.Linear(hidden, 1)), (torch.rand(batch_size, 1),)
+    return nn.Sequential(*blocks, nn.Linear(16, 1)), (torch.rand(batch_size, 1),)

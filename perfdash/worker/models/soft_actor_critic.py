@@ -1,0 +1,37 @@
+"""The actor of soft actor-critic (Haarnoja et al. 2018) for the pendulum: a squashed Gaussian.
+
+The benchmark's actor samples; this one gives the distribution instead: the mean action and the logarithm
+of the deviation, bounded smoothly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+HIDDEN = 256
+LOG_STD = (-10.0, 2.0)
+
+
+class Actor(nn.Module):
+    """Observations (batch, 3) -> mean action in (-1, 1) and log deviation, both (batch, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(3, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2)
+        )
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.layers(observation).chunk(2, dim=1)
+        low, high = LOG_STD
+        return torch.tanh(mean), low + (high - low) * 0.5 * (torch.tanh(log_std) + 1)
+
+
+def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
+    """The pendulum's cosine, sine and angular velocity, which is at most 8."""
+    angle = torch.rand(batch_size) * (2 * math.pi)
+    velocity = torch.rand(batch_size) * 16 - 8
+    return Actor(), (torch.stack([angle.cos(), angle.sin(), velocity], dim=1),)

@@ -1,0 +1,51 @@
+"""Speech recognition by a Transformer (Dong et al. 2018, "Speech-Transformer"), without its convolutions.
+
+6 + 6 layers of width 512. Four frames of 80 filters are stacked and every third stack is kept, so a step
+is 320 features; the vocabulary is the 4,233 characters of AISHELL.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from perfdash.worker.models.transformer import Decoder, EncoderLayer, padded_tokens, sinusoids
+
+FEATURES = 320
+
+
+class SpeechTransformer(nn.Module):
+    """features (batch, frames, 320), their lengths (batch,), targets (batch, length) -> logits of targets."""
+
+    positions: Tensor
+
+    def __init__(self, vocabulary: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(FEATURES, width), nn.LayerNorm(width))
+        self.register_buffer("positions", sinusoids(1024, width), persistent=False)
+        self.dropout = nn.Dropout(0.1)
+        self.encoder = nn.ModuleList(EncoderLayer(width) for _ in range(layers))
+        self.decoder = Decoder(vocabulary, width, layers)
+
+    def forward(self, features: Tensor, lengths: Tensor, targets: Tensor) -> Tensor:
+        frames = features.shape[1]
+        mask = (torch.arange(frames, device=features.device) < lengths[:, None])[:, None, None, :]
+        x = self.dropout(self.embed(features) + self.positions[:frames])
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return self.decoder(targets, x, mask)
+
+
+def build(
+    batch_size: int, vocabulary: int = 4233, width: int = 512, layers: int = 6, frames: int = 190
+) -> tuple[nn.Module, tuple[Tensor, Tensor, Tensor]]:
+    """Utterances of up to `frames` steps, zero after their end, and transcripts of up to 20 characters."""
+    lengths = torch.randint(frames // 2, frames + 1, (batch_size,))
+    lengths[0] = frames
+    features = torch.randn(batch_size, frames, FEATURES)
+    features = features * (torch.arange(frames) < lengths[:, None])[:, :, None]
+    return SpeechTransformer(vocabulary, width, layers), (
+        features,
+        lengths,
+        padded_tokens(batch_size, 20, vocabulary),
+    )

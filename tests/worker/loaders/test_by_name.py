@@ -1,0 +1,80 @@
+"""Models of torchvision and timm by name, and those written here."""
+
+import importlib
+
+import pytest
+import torch
+
+from perfdash.records import Case, Job, Status
+from perfdash.worker import registry
+from perfdash.worker.failures import Unmeasurable, classify
+from perfdash.worker.loaders import models, torchbench
+
+
+def job(loader, target, batch_size=2, **settings):
+    case = Case("s", target, batch_size=batch_size)
+    return Job(case=case, loader=loader, target=target, scratch="", **settings)
+
+
+def load(loader, target, **settings):
+    torch.manual_seed(0)
+    return registry.find("loaders", loader).load(job(loader, target, **settings))
+
+
+@pytest.mark.parametrize(("loader", "target"), [("torchvision", "squeezenet1_1"), ("timm", "lcnet_050")])
+def test_size_and_seed(loader, target):
+    module, (images,) = load(loader, target, inputs={"size": [3, 64, 96]})
+    assert images.shape == (2, 3, 64, 96)
+    again, (other,) = load(loader, target, inputs={"size": [3, 64, 96]})
+    assert torch.equal(images, other)
+    for one, two in zip(module.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+    with torch.no_grad():
+        assert module.eval()(images).shape == (2, 1000)
+
+
+@pytest.mark.parametrize(("loader", "target"), [("torchvision", "squeezenet1_1"), ("timm", "lcnet_050")])
+def test_configuration(loader, target):
+    module, (images,) = load(loader, target, config={"num_classes": 7}, inputs={"size": [3, 64, 64]})
+    with torch.no_grad():
+        assert module.eval()(images).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("loader", "target", "near"),
+    [
+        ("torchvision", "resnet1", "resnet18"),
+        ("timm", "lcnet_05", "lcnet_050"),
+        ("models", "tacotron", "tacotron2"),
+    ],
+)
+def test_an_unknown_name_has_near_ones(loader, target, near):
+    with pytest.raises(LookupError, match=f"has no model '{target}' .near: .*{near}") as caught:
+        load(loader, target)
+    assert classify("load", caught.value) is Status.MODEL_FAIL_TO_LOAD
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_file_of_models_is_a_model(name):
+    module = importlib.import_module(f"perfdash.worker.models.{name}")
+    assert callable(module.build)
+    assert module.build.__doc__, "what it takes, with shapes"
+
+
+@pytest.mark.parametrize(
+    ("device", "metadata", "skipped"),
+    [
+        ("cpu", None, False),
+        ("cpu", {"not_implemented": None}, False),
+        ("cpu", {"not_implemented": [{"device": "cpu"}]}, True),
+        ("cpu", {"not_implemented": [{"device": "cuda"}, {"device": "cpu", "test": "train"}]}, False),
+        ("cpu", {"not_implemented": [{"device": "cpu", "test": "eval"}]}, True),
+        ("cpu", {"not_implemented": [{"test": "eval"}]}, True),
+    ],
+)
+def test_what_torchbench_says_of_a_device(device, metadata, skipped):
+    assert bool(torchbench.not_implemented(metadata, device)) is skipped
+
+
+def test_a_skip_that_only_the_loader_knows_is_a_skip():
+    assert classify("load", Unmeasurable(Status.SKIPPED, "why")) is Status.SKIPPED
