@@ -34,9 +34,7 @@ class UNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.ModuleList(
-            twice(size, width, width) for size, width in zip((3, *WIDTHS[:-1]), WIDTHS)
-        )
+        self.down = nn.ModuleList(twice(size, width, width) for size, width in zip((3, *WIDTHS[:-1]), WIDTHS))
         self.bottom = twice(WIDTHS[-1], WIDTHS[-1], WIDTHS[-1])
         skips = WIDTHS[::-1]
         self.up = nn.ModuleList(

@@ -168,13 +168,20 @@ def test_without_a_checkpoint_there_are_no_pretrained_weights():
         loader.load(job("GPT2LMHeadModel", GPT2, weights="pretrained"))
 
 
-SUITES = [load_suite(name) for name in suite_names()]
-STATED = [
-    (suite, model) for suite in SUITES for model in suite.models if suite.loader_of(model) == "transformers"
-]
+def stated():
+    """Every model that a suite has from transformers; of each class all but the smallest are slow."""
+    suites = [load_suite(name) for name in suite_names()]
+    models = [(suite, model) for suite in suites for model in suite.models]
+    seen = set()
+    for suite, model in sorted(models, key=lambda each: each[1].parameters or 0):
+        if suite.loader_of(model) == "transformers":
+            target = model.target or model.name
+            marks = [pytest.mark.slow] if target in seen else []
+            seen.add(target)
+            yield pytest.param(suite, model, id=f"{suite.name}-{model.name}", marks=marks)
 
 
-@pytest.mark.parametrize(("suite", "model"), STATED, ids=[model.name for _, model in STATED])
+@pytest.mark.parametrize(("suite", "model"), list(stated()))
 def test_models_of_the_suites_have_the_size_stated(suite, model):
     target = model.target or model.name
     if target not in dir(transformers):
