@@ -46,6 +46,8 @@ def run_case(job: Job, emit: Emit) -> None:
     try:
         if job.role == "probe":
             case.probe()
+        elif job.role == "check":
+            case.check()
         elif job.role == "isa":
             case.isa()
         else:
@@ -103,21 +105,18 @@ class _Case:
         compilation.use_caches_in(self.job.scratch)
         headers.use_in(self.job.scratch, self.job.headers)
 
+    def check(self) -> None:
+        """Does it build and run? Nothing is compiled or judged."""
+        self.begin()
+        with self.scenario.context(self.job), self.phase("eager"):
+            self.use_threads()
+            self.eager_step()
+        self.emit("done")
+
     def measure(self) -> None:
         job = self.job
-        self.use_own_caches()
-        if job.group:
-            linux.join_group(job.group)
-        if job.memory_limit_bytes and job.case.device == "cpu":
-            linux.limit_data(job.memory_limit_bytes)
-        with self.phase("load"):
-            self.load()
+        self.begin()
         with self.scenario.context(job):
-            if job.role == "check":
-                with self.phase("eager"):
-                    self.use_threads()
-                    self.eager_step()
-                return self.emit("done")
             if job.role != "replica":
                 with self.phase("eager"):
                     self.eager()
@@ -134,6 +133,17 @@ class _Case:
                 with self.phase("memory"):
                     self.backend_memory()
         self.emit("done")
+
+    def begin(self) -> None:
+        """Caches and limits of its own, then the model."""
+        job = self.job
+        self.use_own_caches()
+        if job.group:
+            linux.join_group(job.group)
+        if job.memory_limit_bytes and job.case.device == "cpu":
+            linux.limit_data(job.memory_limit_bytes)
+        with self.phase("load"):
+            self.load()
 
     def load(self) -> None:
         job = self.job
