@@ -153,7 +153,8 @@ def _plan(
         dynamic=selection.dynamic,
         amp_dtype=_amp_dtype(selection) if dtype == "amp" else None,
     )
-    skip: Skip | None = suite.setting(model, "skip")
+    skips: tuple[Skip, ...] = suite.setting(model, "skip", ())
+    reasons = [s.reason for s in skips if selection.device in s.devices and dtype in s.dtypes]
     memory_gb = selection.memory_limit_gb or suite.setting(model, "memory_limit_gb")
     output_mb = selection.output_limit_mb or suite.setting(model, "output_limit_mb", 64.0)
     return Planned(
@@ -169,7 +170,7 @@ def _plan(
         env={**suite.setting(model, "env", {}), **dict(selection.env)},
         timeout_s=selection.timeout_s or suite.setting(model, "timeout_s", 3600.0),
         memory_limit_bytes=int(memory_gb * 2**30) if memory_gb else None,
-        skip_reason=skip.reason if skip and selection.device in skip.devices else None,
+        skip_reason="; ".join(reasons) or None,
         phase_timeouts={
             **PHASE_TIMEOUTS,
             **suite.setting(model, "phase_timeout_s", {}),

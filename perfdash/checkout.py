@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,43 +16,41 @@ _BATCH_SIZE = "DEFAULT_EVAL_BSIZE"
 _FIXED = "ALLOW_CUSTOMIZE_BSIZE"
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """A folder that is known to hold torchbench."""
-
-    folder: Path
-
-
-def open_checkout(path: Path) -> Checkout:
-    """Raises UsageError where the folder is no checkout of torchbench."""
+def find_checkout(path: Path | None) -> Path:
+    """The folder of a checkout, absolute. Raises UsageError where none is given or the folder is none."""
+    if path is None:
+        raise UsageError("models of torchbench come from a checkout: give its folder, --torchbench PATH")
     folder = path.expanduser().resolve()
     if not (folder / "torchbenchmark" / "__init__.py").is_file():
         raise UsageError(
-            f"--torchbench {path}: this is no checkout of torchbench, it has no file "
-            "torchbenchmark/__init__.py; give the folder that `git clone` made"
+            f"{path} is no checkout of torchbench (--torchbench, PERFDASH_TORCHBENCH, or path of "
+            "[torchbench] in perfdash.toml): it has no file torchbenchmark/__init__.py; give the folder "
+            "that `git clone` made"
         )
-    return Checkout(folder)
+    return folder
 
 
-def checkout_suite(checkout: Checkout | None) -> Suite:
+def needs_checkout(suites: Sequence[Suite]) -> bool:
+    """Whether a model of theirs comes from a checkout."""
+    return any(suite.loader_of(model) == "torchbench" for suite in suites for model in suite.models)
+
+
+def checkout_suite(path: Path | None) -> Suite:
     """All models of a checkout, each by the loader `torchbench`.
 
     One that the suite torchbench knows has its tolerances and limits; a batch size of one on one
     thread, the model's own elsewhere; the model's own everywhere where it allows no other. Raises
     UsageError without a checkout, and for one without models.
     """
-    if checkout is None:
-        raise UsageError(
-            f"the suite {CHECKOUT_SUITE} is a checkout of torchbench: give its folder, --torchbench PATH"
-        )
+    folder = find_checkout(path)
     ours = load_suite("torchbench")
     known = {model.name: model for model in ours.models}
     models = []
-    for folder in _model_folders(checkout):
-        settings = _settings(known.get(folder.name))
-        models.append(Model(name=folder.name, **{**settings, "batch_size": _batch_size(folder)}))
+    for place in _model_folders(folder):
+        settings = _settings(known.get(place.name))
+        models.append(Model(name=place.name, **{**settings, "batch_size": _batch_size(place)}))
     if not models:
-        raise UsageError(f"--torchbench {checkout.folder}: there is no model below torchbenchmark/models")
+        raise UsageError(f"{folder} has no model below torchbenchmark/models")
     return Suite(
         name=CHECKOUT_SUITE,
         title="torchbench: the models of a checkout",
@@ -60,7 +58,7 @@ def checkout_suite(checkout: Checkout | None) -> Suite:
         dynamo_name="torchbench",
         defaults=ours.defaults,
         models=tuple(models),
-        path=checkout.folder / CHECKOUT_SUITE,
+        path=folder / CHECKOUT_SUITE,
     )
 
 
@@ -72,11 +70,11 @@ def _settings(model: Model | None) -> dict[str, Any]:
     return {key: getattr(model, key) for key in Settings.model_fields if key not in not_ours}
 
 
-def _model_folders(checkout: Checkout) -> list[Path]:
+def _model_folders(checkout: Path) -> list[Path]:
     """Sorted; of a name that both folders have, the core model."""
     found: dict[str, Path] = {}
     for kind in _FOLDERS:
-        for file in sorted((checkout.folder / "torchbenchmark" / kind).glob("*/__init__.py")):
+        for file in sorted((checkout / "torchbenchmark" / kind).glob("*/__init__.py")):
             found.setdefault(file.parent.name, file.parent)
     return [found[name] for name in sorted(found)]
 

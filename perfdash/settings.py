@@ -119,8 +119,8 @@ def resolve(
     values: dict[str, Any] = {}
     origins = dict.fromkeys(RunSettings.model_fields, "default")
     path = (folder or Path.cwd()) / CONFIG_FILE
-    for key, value in _file_settings(path).items():
-        values[key], origins[key] = value, f"{path.name} [run] {key}"
+    for key, (value, place) in _file_settings(path).items():
+        values[key], origins[key] = value, f"{path.name} {place}"
     for key in RunSettings.model_fields:
         variable = f"PERFDASH_{key.upper()}"
         if environ.get(variable):
@@ -136,7 +136,8 @@ def resolve(
         raise UsageError(f"{origins.get(key, key)}: {_plainly(first)}") from error
 
 
-def _file_settings(path: Path) -> dict[str, Any]:
+def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
+    """(value, place in the file) of each setting. Raises UsageError for what the file may not say."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -145,7 +146,10 @@ def _file_settings(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error}") from error
     for key in data:
         if key not in ("run", "torchbench"):
-            raise UsageError(f"{path}: unknown table or key {key!r}; settings of runs stand in [run]")
+            raise UsageError(
+                f"{path}: unknown table or key {key!r}; settings of runs stand in [run], "
+                "a checkout of torchbench in [torchbench]"
+            )
     run = data.get("run", {})
     checkout = data.get("torchbench", {})
     if not isinstance(run, dict):
@@ -156,7 +160,10 @@ def _file_settings(path: Path) -> dict[str, Any]:
             raise UsageError(f"{path}: [run] has no key {key!r}; there are: {known}")
     if not isinstance(checkout, dict) or set(checkout) - {"path"}:
         raise UsageError(f"{path}: [torchbench] has one key, path: the folder of a checkout")
-    return {**run, **({"torchbench": checkout["path"]} if checkout else {})}
+    settings = {key: (value, f"[run] {key}") for key, value in run.items()}
+    if checkout:
+        settings["torchbench"] = checkout["path"], "[torchbench] path"
+    return settings
 
 
 def _split(item: Any) -> list[Any]:

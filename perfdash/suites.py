@@ -35,10 +35,11 @@ class BatchSize(_Strict):
 
 
 class Skip(_Strict):
-    """Why a model is not measured, and on which devices (all by default)."""
+    """Why a model is not measured, and on which devices and in which dtypes (all by default)."""
 
-    reason: str
+    reason: str = Field(min_length=1)
     devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]
+    dtypes: tuple[Dtype, ...] = DTYPES  # type: ignore[assignment]
 
 
 class Settings(_Strict):
@@ -58,7 +59,12 @@ class Settings(_Strict):
     memory_limit_gb: float | None = Field(default=None, gt=0)
     output_limit_mb: float | None = Field(default=None, gt=0)
     cost_s: float | None = Field(default=None, gt=0)  # about how long it takes, for planning
-    skip: Skip | None = None
+    skip: tuple[Skip, ...] | None = None
+
+    @field_validator("skip", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
 
     @field_validator("batch_size", mode="before")
     @classmethod

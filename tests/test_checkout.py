@@ -4,13 +4,13 @@ import pytest
 from checkouts import write_checkout
 
 from perfdash.cases import Selection, select
-from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, open_checkout
+from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, find_checkout
 from perfdash.errors import UsageError
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    return open_checkout(write_checkout(tmp_path / "benchmark"))
+    return write_checkout(tmp_path / "benchmark")
 
 
 def test_models_and_batch_sizes(checkout):
@@ -26,7 +26,7 @@ def test_models_and_batch_sizes(checkout):
 
 def test_a_model_we_know_is_judged_as_ours_but_built_as_theirs(checkout):
     for name in ("squeezenet1_1", "broken"):
-        folder = checkout.folder / "torchbenchmark" / "models" / name
+        folder = checkout / "torchbenchmark" / "models" / name
         folder.mkdir()
         (folder / "__init__.py").write_text(
             "class Model:\n    DEFAULT_EVAL_BSIZE = 5" + " (" * (name != "squeezenet1_1")
@@ -43,7 +43,7 @@ def test_a_model_we_know_is_judged_as_ours_but_built_as_theirs(checkout):
 
 def test_refused(tmp_path, checkout):
     with pytest.raises(UsageError, match=r"no checkout of torchbench.*torchbenchmark/__init__\.py"):
-        open_checkout(tmp_path)
+        find_checkout(tmp_path)
     with pytest.raises(UsageError, match="--torchbench PATH"):
         checkout_suite(None)
     with pytest.raises(UsageError, match=r"'fixed' comes from a checkout.*--torchbench PATH"):
@@ -51,5 +51,5 @@ def test_refused(tmp_path, checkout):
     empty = tmp_path / "empty"
     (empty / "torchbenchmark").mkdir(parents=True)
     (empty / "torchbenchmark" / "__init__.py").touch()
-    with pytest.raises(UsageError, match="there is no model"):
-        checkout_suite(open_checkout(empty))
+    with pytest.raises(UsageError, match="has no model"):
+        checkout_suite(empty)

@@ -29,5 +29,5 @@ def test_suites_are_whole(name):
     assert any(model.quick for model in suite.models)
     for model in suite.models:
         assert suite.loader_of(model) in registry.names("loaders")
-        if model.skip:
-            assert len(model.skip.reason) > 10
+        for skip in suite.setting(model, "skip", ()):
+            assert len(skip.reason) > 10

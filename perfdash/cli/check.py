@@ -52,6 +52,7 @@ def check(
     from perfdash.settings import resolve
 
     settings, origins = resolve({**flags, "backend": ["eager"]})
+    settings = settings.model_copy(update={"executor": "local", "scheduler": None})
     if origins["jobs"] == "default":
         settings = settings.model_copy(update={"jobs": "auto"})
     count = 0

@@ -17,15 +17,14 @@ def list_suites(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the suites, or the models of one with their batch sizes."""
-    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, open_checkout
+    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite
     from perfdash.settings import resolve
     from perfdash.suites import BatchSize, Suite, load_suite, suite_names
 
     path = resolve({"torchbench": torchbench})[0].torchbench
-    checkout = open_checkout(path) if path else None
-    names = [suite] if suite else [*suite_names(), *([CHECKOUT_SUITE] if checkout else [])]
+    names = [suite] if suite else [*suite_names(), *([CHECKOUT_SUITE] if path else [])]
     suites: list[Suite] = [
-        checkout_suite(checkout) if name == CHECKOUT_SUITE else load_suite(name) for name in names
+        checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names
     ]
     if as_json:
         typer.echo(
@@ -43,7 +42,7 @@ def list_suites(
                                 "parameters": m.parameters,
                                 "batch_size": s.setting(m, "batch_size", BatchSize()).model_dump(),
                                 "quick": m.quick,
-                                "skip": m.skip.reason if m.skip else None,
+                                "skip": [skip.model_dump() for skip in s.setting(m, "skip", ())],
                             }
                             for m in s.models
                         ],
@@ -64,6 +63,9 @@ def list_suites(
     for m in suites[0].models:
         sizes = suites[0].setting(m, "batch_size", BatchSize())
         mark = "  quick" if m.quick else ""
-        skip = f"  skipped on {', '.join(m.skip.devices)}: {m.skip.reason}" if m.skip else ""
+        skip = "".join(
+            f"  skipped on {', '.join(skip.devices)} in {', '.join(skip.dtypes)}: {skip.reason}"
+            for skip in suites[0].setting(m, "skip", ())
+        )
         batch = f"{sizes.one_thread:>3} {sizes.cpu:>4} {sizes.cuda:>4}"
         typer.echo(f"{m.name:<{width}}  {batch}  {suites[0].loader_of(m)}{mark}{skip}")

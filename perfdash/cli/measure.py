@@ -214,6 +214,8 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
     configuration["suite"] = [os.path.abspath(s) if s.endswith(".toml") else s for s in settings.suite]
     if len({Path(target).name for target in settings.model}) == len(settings.model):  # names stay
         configuration["model"] = [os.path.abspath(target) for target in settings.model]
+    if settings.torchbench:
+        configuration["torchbench"] = os.path.abspath(settings.torchbench.expanduser())
     if os.sep in settings.python:
         configuration["python"] = os.path.abspath(settings.python)
     return RunInfo(

@@ -21,7 +21,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
     `uncut` leaves costs and shard out, for a run that has its own. Raises UsageError.
     """
     from perfdash.cases import Selection, select
-    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, open_checkout
+    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
     from perfdash.errors import UsageError
     from perfdash.runner import planner
     from perfdash.runner.journal import find_run, read_results
@@ -33,9 +33,9 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
         for name in names:
             if registry.canonical(name) not in registry.names(kind):
                 raise UsageError(f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}")
-    checkout = open_checkout(settings.torchbench) if settings.torchbench else None
-    names = settings.suite or ((CHECKOUT_SUITE,) if checkout and not settings.model else ())
-    suites = [checkout_suite(checkout) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
+    names = settings.suite or ((CHECKOUT_SUITE,) if settings.torchbench and not settings.model else ())
+    path = settings.torchbench
+    suites = [checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
     if settings.model:
         suites.append(own_models(settings.model))
     if not suites:
@@ -57,7 +57,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
         memory_limit_gb=settings.memory_limit,
         output_limit_mb=settings.output_limit,
         freezing=bool(settings.inductor_config.get("freezing")),
-        checkout=str(checkout.folder) if checkout else None,
+        checkout=str(find_checkout(path)) if needs_checkout(suites) else None,
     )
     planned = select(suites, selection)
     dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}

@@ -27,6 +27,7 @@ class Checked:
     case: Case
     status: Status | None = None
     phase: str | None = None
+    kind: str = ""  # of the failure: an exception, a signal, a limit
     reason: str = ""
     parameters: int | None = None
     weights_bytes: int | None = None
@@ -55,7 +56,7 @@ def check(
     waiting = deque(each for each in planned if each.skip_reason is None)
     again: list[Planned] = []
     for each, checked, beside in _answers(waiting, executor, logs, executor.slots):
-        if checked.status in _TRIED_AGAIN and beside and checked.load_s is not None:
+        if checked.status in _TRIED_AGAIN and beside and checked.kind != "TooLarge":
             again.append(each)
         else:
             settle(checked)
@@ -67,18 +68,21 @@ def check(
 def _answers(waiting: deque[Planned], executor: Executor, logs: Path, slots: int):  # type: ignore[no-untyped-def]
     """(planned, what was seen of it, whether others ran beside it), as the slots answer."""
     busy: dict[int, Planned] = {}
+    shared: set[int] = set()  # slots whose case has had a neighbour
     while waiting or busy:
         for slot in range(slots):
             if slot not in busy and waiting:
                 busy[slot] = waiting.popleft()
+                shared.update(busy if len(busy) > 1 else ())
                 executor.start(slot, Order(busy[slot], role="check"), logs / f"{busy[slot].case.name}.log")
         message = executor.wait(None)
         if message is None or message.kind == "phase":
             continue
         if message.kind == "failed":
             raise message.value
-        beside = len(busy) > 1
         each = busy.pop(message.slot)
+        beside = message.slot in shared
+        shared.discard(message.slot)
         yield each, judge(each, message.value), beside
 
 
@@ -90,6 +94,8 @@ def judge(planned: Planned, answer: Answer) -> Checked:
     loaded = outcome.find("loaded") or {}
     seconds = {e["name"]: round(e["seconds"], 3) for e in outcome.events if e["event"] == "phase_end"}
     reason = failure.message if failure else ""
+    if status is Status.CRASH and outcome.tail:
+        reason += f"; it last printed: {outcome.tail[-1]}"
     has, stated = loaded.get("parameters"), planned.parameters
     if not reason and stated is not None and has != stated:
         reason = f"it has {has:,} parameters, and its suite states {stated:,}"
@@ -97,6 +103,7 @@ def judge(planned: Planned, answer: Answer) -> Checked:
         planned.case,
         status,
         phase,
+        failure.type if failure else "",
         reason,
         has,
         loaded.get("weights_bytes"),

@@ -20,7 +20,7 @@ from perfdash.runner import host, planner
 
 # What may be changed when a run goes on: limits, and what only says how long a case takes.
 _MAY_CHANGE = {
-    "timeout_s", "phase_timeouts", "memory_limit_bytes", "output_limit_bytes", "cost_s",
+    "timeout_s", "phase_timeouts", "memory_limit_bytes", "output_limit_bytes", "cost_s", "parameters",
 }  # fmt: skip
 
 
@@ -109,15 +109,23 @@ def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
     if kept.get("source"):
         kept["target"] = Path(kept["target"]).name
+        kept["config"] = {key: value for key, value in kept["config"].items() if key != "checkout"}
     return kept
 
 
 def _digest(planned: Planned) -> str | None:
-    """Of the file that a model of the user's own comes from; None for a library's."""
-    file, colon, _ = planned.target.rpartition(":")
-    if planned.loader != "python" or not colon:
-        return None
+    """Of the files that a model of the user's own comes from; None for a library's."""
+    files: list[Path] = []
+    if planned.loader == "python":
+        files = [Path(planned.target.rpartition(":")[0])]
+    elif planned.loader == "torchbench":
+        package = Path(planned.config["checkout"]) / "torchbenchmark"
+        mine = sorted(package.glob(f"*/{planned.target}/**/*.py"))
+        files = [*mine, package / "__init__.py", *sorted((package / "util").glob("**/*.py"))]
+    digest = hashlib.sha256()
     try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+        for file in files:
+            digest.update(file.read_bytes())
     except OSError:
         return None
+    return digest.hexdigest()[:16] if files else None

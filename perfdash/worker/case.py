@@ -111,6 +111,7 @@ class _Case:
         with self.scenario.context(self.job), self.phase("eager"):
             self.use_threads()
             self.eager_step()
+            self.device.synchronize()
         self.emit("done")
 
     def measure(self) -> None:

@@ -71,4 +71,5 @@ def _link_all(source: str, target: str) -> None:
             try:
                 os.link(old, new)
             except OSError:
-                shutil.copy(old, new)
+                shutil.copy(old, f"{new}.part")
+                os.replace(f"{new}.part", new)

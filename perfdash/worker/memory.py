@@ -35,8 +35,17 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
 
 
 def weights(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters and buffers."""
-    return [*module.parameters(), *module.buffers()]
+    """Parameters and buffers, and what quantised layers keep packed instead of them."""
+    return [*module.parameters(), *module.buffers(), *_packed(module)]
+
+
+def _packed(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Copies of the weights and biases of torch.ao's quantised layers: what is packed has no tensor."""
+    found: list[torch.Tensor] = []
+    for layer in module.modules():
+        if hasattr(layer, "_weight_bias"):
+            found += [tensor for tensor in layer._weight_bias() if tensor is not None]
+    return found
 
 
 def live_storages() -> dict[int, int]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, Mapping
+
+import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker.failures import Unmeasurable
@@ -46,7 +48,9 @@ def load(job: Job) -> tuple[Any, Any]:
             f"{job.target} comes in batch size {model.batch_size} only: --batch-size {model.batch_size}",
         )
     module, inputs = model.get_module()
-    return module, inputs if isinstance(inputs, dict) else tuple(inputs)
+    if isinstance(inputs, Mapping):
+        return module, dict(inputs)
+    return module, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
 
 
 def not_implemented(metadata: Any, device: str) -> str:
@@ -56,8 +60,6 @@ def not_implemented(metadata: Any, device: str) -> str:
     """
     names = {device, None}
     if device == "cuda":
-        import torch
-
         names.add(torch.cuda.get_device_name())
     for entry in (metadata or {}).get("not_implemented") or []:
         if entry.get("device") in names and entry.get("test") in (None, "eval"):

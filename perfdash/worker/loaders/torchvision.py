@@ -6,6 +6,7 @@ from typing import Any
 
 from perfdash.records import Job
 from perfdash.worker.failures import unknown_model
+from perfdash.worker.untrained import settle
 
 PRELOAD = ("torchvision",)
 
@@ -23,4 +24,7 @@ def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
         raise unknown_model("torchvision", job.target, known)
     weights = "DEFAULT" if job.weights == "pretrained" else None
     model = torchvision.models.get_model(job.target, weights=weights, **job.config)
-    return model, (torch.randn(job.case.batch_size, *job.inputs.get("size", (3, 224, 224))),)
+    size = job.inputs.get("size", (3, 224, 224))
+    if weights is None:
+        settle(model, torch.randn(2, *size))
+    return model, (torch.randn(job.case.batch_size, *size),)

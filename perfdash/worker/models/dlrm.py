@@ -31,7 +31,8 @@ class DLRM(nn.Module):
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.bottom = perceptron(DENSE, 512, WIDTH)
-        bound = rows**-0.5
+        # The paper's start shrinks with the rows, and what the tables say would drown in rounding.
+        bound = BAG**-0.5
         # Made from tables that are drawn once: EmbeddingBag's own start would draw 512 million normals first.
         self.tables = nn.ModuleList(
             nn.EmbeddingBag.from_pretrained(

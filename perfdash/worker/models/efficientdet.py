@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perfdash.worker.models.yolov3 import settle
+from perfdash.worker.untrained import settle
 
 BACKBONE = (40, 112, 320)  # channels at strides 8, 16, 32
 WIDTH = 88

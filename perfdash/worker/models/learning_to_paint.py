@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perfdash.worker.models.yolov3 import settle
+from perfdash.worker.untrained import settle
 
 SIZE = 128
 STROKES, STROKE = 5, 13  # a stroke: three points, two radii, two opacities and a colour

@@ -6,14 +6,15 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from perfdash.worker.untrained import settle
 
 
 def build(batch_size: int, model: str) -> tuple[Any, tuple[Tensor]]:
     """`model` is a name in torchvision.models; images (batch, 3, 224, 224), float32 in and out.
 
-    The statistics and ranges come from one batch: with random weights no more is to be had. Without
-    them all activations shrink from layer to layer until 8 bits hold nothing but zeros.
+    The ranges come from one batch: with random weights no more is to be had.
     """
     import torchvision
 
@@ -24,12 +25,9 @@ def build(batch_size: int, model: str) -> tuple[Any, tuple[Tensor]]:
 
         images = torch.randn(batch_size, 3, 224, 224)
         plain = torchvision.models.get_model(model, weights=None).train()
-        for module in plain.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.momentum = 1.0  # the running statistics are the batch's
+        settle(plain, images)
         mapping = get_default_qat_qconfig_mapping("fbgemm")
-        prepared = prepare_qat_fx(plain, mapping, (images,))
+        prepared = prepare_qat_fx(plain, mapping, (images,)).eval()
         with torch.no_grad():
             prepared(images)
-            prepared.eval()(images)
         return convert_fx(prepared), (images,)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from perfdash.worker.untrained import settle
+
 STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # width, residual blocks
 WINDOWS = (5, 9, 13)
 BOX = 4 + 1 + 80  # place and size, whether there is an object, classes of COCO
@@ -112,21 +114,6 @@ def decoded(raw: Tensor, anchors: Tensor, stride: int) -> Tensor:
     centre = (raw[..., :2].sigmoid() + torch.stack([x, y], dim=2)) * stride
     size = raw[..., 2:4].exp() * anchors[:, None, None]
     return torch.cat([centre, size, raw[..., 4:].sigmoid()], dim=4).flatten(1, 3)
-
-
-def settle(module: nn.Module, images: Tensor) -> None:
-    """Batch normalisation's running statistics set by a batch, as training would have set them.
-
-    Untrained ones let activations die away with depth, until what comes out does not depend on the images.
-    """
-    norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
-    usual = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 1.0
-    with torch.no_grad():
-        module.train()(images)
-    for norm, momentum in zip(norms, usual):
-        norm.momentum = momentum
 
 
 def build(batch_size: int, height: int = 384, width: int = 512) -> tuple[nn.Module, tuple[Tensor]]:
