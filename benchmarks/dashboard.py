@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdash.records import PASSING, Result, RunInfo, Status
+from perfdash.records import PASSING, Case, Result, RunInfo, Status
 from perfdash.report.tables import verdict_text
 from perfdash.runner.journal import find_run, read_info, read_results
 from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
@@ -45,8 +45,9 @@ class Row:
 
 
 def rows(suite: str, results: Sequence[Result]) -> list[Row]:
-    """The reference's models of a suite, in its order."""
-    here = {result.case.model: result for result in results if result.case.suite == suite}
+    """The reference's models of a suite, in its order, each with its latest result in its setting."""
+    alike = [result for result in results if result.case.suite == suite and _is_as_there(result.case)]
+    here = {result.case.model: result for result in sorted(alike, key=lambda result: result.started)}
     found = []
     with (REFERENCE / f"{suite}.csv").open(newline="") as file:
         for line in csv.DictReader(file):
@@ -61,6 +62,12 @@ def rows(suite: str, results: Sequence[Result]) -> list[Row]:
                 )
             )
     return found
+
+
+def _is_as_there(case: Case) -> bool:
+    """The reference's setting; pytorch_stargan comes in batches of 16 only."""
+    setting = Case(case.suite, case.model, batch_size=16 if case.model == "pytorch_stargan" else 1)
+    return case == setting
 
 
 def page(infos: Sequence[RunInfo], results: Sequence[Result]) -> str:
@@ -95,7 +102,10 @@ def page(infos: Sequence[RunInfo], results: Sequence[Result]) -> str:
 
 def about(info: RunInfo) -> list[str]:
     """What a run was measured on, and its noise."""
-    environment, worker = info.environment, info.environment["worker"]
+    environment = info.environment
+    if "worker" not in environment or "null" not in info.noise:
+        return [f"- `{info.id}`: {info.state} before its first case."]
+    worker = environment["worker"]
     packages = worker["packages"]
     versions = ", ".join(
         f"{name} {packages[name]}" for name in ("torchvision", "timm", "transformers") if name in packages
@@ -130,24 +140,26 @@ def _speedups(found: Sequence[Row]) -> tuple[list[float], list[float]]:
 
 def clipped(found: Sequence[Row]) -> tuple[str, str]:
     there, here = _speedups(found)
-    return f"{clipped_geometric_mean(there):.2f}x", f"{clipped_geometric_mean(here):.2f}x"
+    return f"{clipped_geometric_mean(there):.2f}x", f"{clipped_geometric_mean(here):.2f}x" if here else ""
 
 
 def speedup(found: Sequence[Row]) -> tuple[str, str]:
     there, here = _speedups(found)
-    return f"{geometric_mean(there):.3f}x", f"{geometric_mean(here):.3f}x"
+    return f"{geometric_mean(there):.3f}x", f"{geometric_mean(here):.3f}x" if here else ""
 
 
 def compile_s(found: Sequence[Row]) -> tuple[str, str]:
     there = [row.compile_s for row in found if row.passed_there]
     here = [row.here.compilation_s for row in found if row.passed_here and row.here]
-    return f"{arithmetic_mean(there):.1f}", f"{arithmetic_mean([s for s in here if s is not None]):.1f}"
+    known = [seconds for seconds in here if seconds is not None]
+    return f"{arithmetic_mean(there):.1f}", f"{arithmetic_mean(known):.1f}" if known else ""
 
 
 def memory(found: Sequence[Row]) -> tuple[str, str]:
     there = [row.memory for row in found if row.passed_there and not math.isnan(row.memory)]
     here = [row.here.compression_ratio for row in found if row.passed_here and row.here]
-    return f"{arithmetic_mean(there):.2f}x", f"{arithmetic_mean([r for r in here if r]):.2f}x"
+    known = [ratio for ratio in here if ratio]
+    return f"{arithmetic_mean(there):.2f}x", f"{arithmetic_mean(known):.2f}x" if known else ""
 
 
 def fails(by_suite: dict[str, list[Row]]) -> list[str]:

@@ -4,5 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ci/setup.sh
-export PERFDASH_SUITE="${PERFDASH_SUITE:-torchbench,huggingface,timm}"
+case " $* " in
+  *" --model "* | *" --torchbench "* | *" --resume "*) ;; # these say themselves what is measured
+  *) export PERFDASH_SUITE="${PERFDASH_SUITE:-torchbench,huggingface,timm}" ;;
+esac
 exec "${PERFDASH_VENV:-.venv}/bin/perfdash" run --threads 1 "$@"

@@ -84,6 +84,21 @@ def test_skips_by_device(write):
     assert [p.skip_reason for p in select([suite], Selection(device="cuda"))] == [None, "too large"]
 
 
+def test_skips_by_dtype_and_several_of_them(write):
+    one = GOOD.replace('devices = ["cuda"] }', 'dtypes = ["amp", "float16"] }')
+    dtypes = ("float32", "float16", "amp")
+    planned = select([load_suite(write(one))], Selection(models=("b_large",), dtypes=dtypes))
+    assert [p.skip_reason for p in planned] == [None, "too large", "too large"]
+    several = GOOD.replace(
+        'skip = { reason = "too large", devices = ["cuda"] }',
+        'skip = [{ reason = "x", devices = ["cuda"] }, { reason = "y", dtypes = ["amp"] }]',
+    )
+    planned = select(
+        [load_suite(write(several))], Selection(models=("b_large",), device="cuda", dtypes=dtypes)
+    )
+    assert [p.skip_reason for p in planned] == ["x", "x", "x; y"]
+
+
 def test_expansion(write):
     suite = load_suite(write(GOOD))
     planned = select(

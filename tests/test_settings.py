@@ -50,3 +50,13 @@ def test_a_wrong_value_names_its_origin(tmp_path, flags, environ, file, words):
         resolve(flags, environ, tmp_path)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_checkout_of_torchbench_has_a_table_of_its_own(tmp_path):
+    (tmp_path / "perfdash.toml").write_text('[torchbench]\npath = "benchmark"\n[run]\nthreads = 2\n')
+    settings, origins = resolve({}, {}, tmp_path)
+    assert str(settings.torchbench) == "benchmark"
+    assert origins["torchbench"] == "perfdash.toml [torchbench] path"
+    (tmp_path / "perfdash.toml").write_text('[torchbench]\nfolder = "benchmark"\n')
+    with pytest.raises(UsageError, match=r"\[torchbench\] has one key, path"):
+        resolve({}, {}, tmp_path)

@@ -49,6 +49,7 @@ class Slot:
         self._locks = Locks()
         self._parent: ForkParent | None = None
         self._headers: tempfile.TemporaryDirectory[str] | None = None
+        self._headers_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
 
     @property
     def lock_names(self) -> list[str]:
@@ -113,17 +114,23 @@ class Slot:
         The headers that all cases share are made on the way. Inductor falls back without a word when its
         try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
-        of_inductor = [p for p in planned if (p.case.backend, p.case.device) == ("inductor", "cpu")]
-        if of_inductor and self._headers is None:
-            self._headers = _folder("perfdash-headers-")
+        of_inductor = [p for p in planned if _needs_cpp(p)]
         found: str | None = None
         for _ in range(2 if of_inductor else 0):
-            probed = self._probe(planned[0], of_inductor[0], role="isa")
+            probed = self._prepare(of_inductor[0])
             found = probed["vector_isa"]
             widest = found and ("avx512" in found or "amx" in found or "avx512f" not in cpu_flags)
             if widest and probed["whole"]:
                 break
         return found
+
+    def _prepare(self, planned: Planned) -> dict[str, Any]:
+        """Makes the headers that inductor's cases share, and asks what it compiles for."""
+        if self._headers is None:
+            self._headers = _folder("perfdash-headers-")
+        probed = self._probe(planned, planned, role="isa")
+        self._headers_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
+        return probed
 
     def null(self, like: Planned, processes: int, log: Path) -> list[Outcome]:
         """A small model against itself in so many processes (noise.null_case)."""
@@ -149,6 +156,9 @@ class Slot:
         preload = host.allocator_library(self._options.allocator) is not None
         replica_s = 0.0
         try:
+            asked = planned.env.get("ATEN_CPU_CAPABILITY")
+            if order.role == "full" and _needs_cpp(planned) and asked not in self._headers_for:
+                self._prepare(planned)
             with self._scratch() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role)
@@ -160,7 +170,7 @@ class Slot:
                         on_event({"event": "phase", "name": f"replica {number}"})
                         outcomes.append(self._replica(planned, job, number, log))
                     replica_s = time.monotonic() - replica_start
-        except MachineError as error:  # no room for a scratch folder
+        except MachineError as error:  # no room for a folder, or no answer to the probe
             outcomes = [_not_started(error)]
         return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where())
 
@@ -244,6 +254,11 @@ def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
         raise MachineError(
             f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; make room there or set TMPDIR"
         ) from error
+
+
+def _needs_cpp(planned: Planned) -> bool:
+    """Whether a C++ compiler makes the case's code."""
+    return (planned.case.backend, planned.case.device) == ("inductor", "cpu")
 
 
 def _too_large(job: Job, planned: Planned) -> Outcome | None:

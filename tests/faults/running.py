@@ -87,7 +87,7 @@ class Run:
         return [pid for parent in self.fork_parents() for pid in children(parent)]
 
     def strike(
-        self, find, until: str, number: int = signal.SIGKILL, within_s: float = 5, timeout_s: float = 240
+        self, find, until: str, number: int = signal.SIGKILL, within_s: float = 20, timeout_s: float = 240
     ) -> None:
         """Sends a signal to the first process that `find` comes up with, until a new line tells of it.
 

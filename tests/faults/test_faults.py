@@ -56,7 +56,7 @@ def story(disk, tmp_path_factory, request):
     run.strike(run.cases, until="ended by SIGKILL")
     run.strike(run.fork_parents, until="the fork parent ended")
     run.until(r"^\[4/22\] .*\(\d+ s\)")
-    run.strike(run.cases, number=signal.SIGSTOP, until="had been stopped", within_s=25)
+    run.strike(run.cases, number=signal.SIGSTOP, until="had been stopped", within_s=60)
     run.kill()
     over(run, run.process.returncode)
     seen.state_after_kill = read_info(seen.folder).state, is_being_measured(seen.folder)
@@ -84,8 +84,10 @@ def story(disk, tmp_path_factory, request):
     # The guard and all else that carries the worker's name at one blow.
     run = start("--resume", str(seen.folder))
     run.until(rf"^\[{seen.after_full_disk + 1}/22\]")
+    deadline = time.monotonic() + 240
     while not compilers(run.process.pid):
         assert run.process.poll() is None, run.text
+        assert time.monotonic() < deadline, f"nothing is compiled in:\n{run.text}"
         time.sleep(0.01)
     for pid in [*run.guards(), *run.fork_parents(), *run.cases()]:
         hit(pid, signal.SIGKILL)

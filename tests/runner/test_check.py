@@ -1,5 +1,6 @@
 """What a check says of models, from what workers told; cases are played back."""
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -107,8 +108,25 @@ def test_what_its_neighbours_may_have_done_is_tried_alone(tmp_path):
         "b": [failed("eager_fail_to_run", "eager")],
         "c": [failed("eager_oom", "eager"), failed("eager_oom", "eager")],
     }
-    executor, found = run(tmp_path, [planned("a"), planned("b"), planned("c"), planned("d")], outcomes)
+    cases = [planned(name) for name in "abcdefg"]
+    outcomes["e"] = [Outcome(OK[:1], signal.SIGKILL, oom_killed="machine"), Outcome(OK, 0)]
+    large = {"event": "failed", "status": "eager_oom", "phase": "load", "type": "TooLarge", "message": "why"}
+    outcomes["f"] = Outcome([large], 0)
+    executor, found = run(tmp_path, cases, outcomes)
     names = [order.planned.case.model for order in executor.orders]
-    assert names == ["a", "b", "c", "d", "a", "c"]
+    assert names == [*"abcdefg", *"ace"]
     assert found["a"].status is None
     assert found["c"].status is Status.EAGER_OOM
+    assert found["e"].status is None
+    assert found["f"].kind == "TooLarge"
+
+
+def test_alone_nothing_is_tried_again(tmp_path):
+    executor, _ = run(tmp_path, [planned("a"), planned("b")], {"a": failed("eager_oom")}, slots=1)
+    assert len(executor.orders) == 2
+
+
+def test_a_crash_comes_with_what_it_last_printed(tmp_path):
+    crash = Outcome(OK[:1], signal.SIGSEGV, tail=["first", "free(): invalid pointer"])
+    _, found = run(tmp_path, [planned("a")], {"a": crash}, slots=1)
+    assert found["a"].reason.endswith("it last printed: free(): invalid pointer")

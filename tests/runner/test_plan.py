@@ -84,3 +84,23 @@ def test_secrets_are_not_kept():
 def test_shards_that_are_none(text):
     with pytest.raises(UsageError, match="--shard"):
         parse_shard(text)
+
+
+def test_a_checkout_counts_by_its_files_and_not_by_its_place(tmp_path):
+    def plan(folder, text):
+        model = tmp_path / folder / "torchbenchmark" / "models" / "m"
+        model.mkdir(parents=True)
+        (model / "__init__.py").write_text(text)
+        (tmp_path / folder / "torchbenchmark" / "__init__.py").touch()
+        config = {"checkout": str(tmp_path / folder)}
+        return cut([case("m", loader="torchbench", target="m", config=config)], [], None).to_json()
+
+    one, same, other = plan("a", "1"), plan("b", "1"), plan("c", "2")
+    assert not differences(one, same)
+    (difference,) = differences(one, other)
+    assert "source" in difference
+
+
+def test_a_stated_size_may_be_put_right():
+    old, new = (cut([case("m", parameters=number)], [], None).to_json() for number in (1, 2))
+    assert not differences(old, new)

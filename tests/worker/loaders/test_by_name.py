@@ -78,3 +78,25 @@ def test_what_torchbench_says_of_a_device(device, metadata, skipped):
 
 def test_a_skip_that_only_the_loader_knows_is_a_skip():
     assert classify("load", Unmeasurable(Status.SKIPPED, "why")) is Status.SKIPPED
+
+
+@pytest.mark.parametrize("target", ["shufflenet_v2_x1_0", "mobilenet_v3_large"])
+def test_the_images_matter(target):
+    """With untrained statistics, outputs of these are the same for all images but for rounding."""
+    module, (images,) = load("torchvision", target, inputs={"size": [3, 96, 96]})
+    with torch.no_grad():
+        one, other = module.eval()(images), module(torch.randn_like(images))
+    assert (one - other).norm() > 0.05 * one.norm()
+
+
+def test_quantised_weights_count():
+    """What quantised layers keep packed is in no parameter."""
+    from perfdash.worker import memory
+
+    module, (images,) = load("models", "quantized_qat", config={"model": "resnet18"})
+    assert not list(module.parameters())
+    held = sum(memory.storage_bytes(memory.weights(module)).values())
+    assert 11.6e6 < held < 13e6, "11.7 million weights of a byte"
+    with torch.no_grad():
+        one, other = module.eval()(images), module(torch.randn_like(images))
+    assert (one - other).norm() > 0.05 * one.norm()
