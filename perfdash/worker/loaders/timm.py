@@ -6,6 +6,7 @@ from typing import Any
 
 from perfdash.records import Job
 from perfdash.worker.failures import unknown_model
+from perfdash.worker.untrained import settle
 
 PRELOAD = ("timm",)
 
@@ -23,4 +24,6 @@ def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
         raise unknown_model("timm", job.target, timm.list_models())
     model = timm.create_model(job.target, pretrained=job.weights == "pretrained", **job.config)
     size = job.inputs.get("size") or resolve_model_data_config(model)["input_size"]
+    if job.weights != "pretrained":
+        settle(model, torch.randn(2, *size))
     return model, (torch.randn(job.case.batch_size, *size),)
