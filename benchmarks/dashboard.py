@@ -1,10 +1,12 @@
-"""Runs of the three suites beside the reference dashboard, as a page in Markdown.
+"""The models of the reference dashboard, measured here beside what it says, as a page in Markdown.
 
-    python benchmarks/dashboard.py RUN [RUN ...] > docs/dashboard.md
+    python benchmarks/dashboard.py [RUN ...] > docs/dashboard.md
 
-The reference (tests/fixtures/dashboard, from the public Inductor CPU dashboard: float32, one thread of a
-Xeon Platinum 8375C, 2023) is read from its tables. Its means are made anew by its own rules: clipped
-speedups, and the arithmetic mean of memory ratios. Only its models count, and of each the latest result.
+A whole run takes hours, so it may be spread over several: what the runs have of the reference's models, in
+its setting, goes into benchmarks/dashboard.csv (the latest result of each counts), and the page is made
+of that. The reference (tests/fixtures/dashboard: the public Inductor CPU dashboard, float32 on one thread
+of a Xeon Platinum 8375C, 2023) is read from its tables; its means are made anew by its own rules: clipped
+speedups, and the arithmetic mean of memory ratios.
 """
 
 from __future__ import annotations
@@ -12,28 +14,36 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdash.records import PASSING, Case, Result, RunInfo, Status
+from perfdash.records import PASSING, Case, Result, RunInfo
 from perfdash.report.tables import verdict_text
 from perfdash.runner.journal import find_run, read_info, read_results
 from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
+HERE = Path(__file__).with_name("dashboard.csv")
 REFERENCE = Path(__file__).parents[1] / "tests" / "fixtures" / "dashboard"
 SUITES = ("torchbench", "huggingface", "timm")
+LIBRARIES = ("torch", "torchvision", "timm", "transformers")
+COLUMNS = (
+    "suite", "model", "status", "speedup", "ci_low", "ci_high", "verdict", "eager_ms", "compile_s", "memory",
+    "graphs", "breaks", "reason", "started", "processor", "packages", "null", "spread",
+)  # fmt: skip
+
+Line = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One model of the reference: its numbers there (None where it failed) and what was measured here."""
+    """One model of the reference: its numbers there (None where it failed), and its line of what is here."""
 
     name: str
     speedup: float | None
     compile_s: float
     memory: float
-    here: Result | None
+    here: Line | None
 
     @property
     def passed_there(self) -> bool:
@@ -41,27 +51,22 @@ class Row:
 
     @property
     def passed_here(self) -> bool:
-        return self.here is not None and self.here.status in PASSING
+        return self.here is not None and self.here["status"] in {str(status) for status in PASSING}
+
+    def number(self, column: str) -> float | None:
+        """Of a model that passed here."""
+        text = self.here[column] if self.here and self.passed_here else ""
+        return float(text) if text else None
 
 
-def rows(suite: str, results: Sequence[Result]) -> list[Row]:
-    """The reference's models of a suite, in its order, each with its latest result in its setting."""
-    alike = [result for result in results if result.case.suite == suite and _is_as_there(result.case)]
-    here = {result.case.model: result for result in sorted(alike, key=lambda result: result.started)}
-    found = []
-    with (REFERENCE / f"{suite}.csv").open(newline="") as file:
-        for line in csv.DictReader(file):
-            passed = line["accuracy"] in ("pass", "pass_due_to_skip")
-            found.append(
-                Row(
-                    line["name"],
-                    float(line["speedup"]) if passed else None,
-                    float(line["compile_s"]),
-                    float(line["mem_ratio"]),
-                    here.get(line["name"]),
-                )
-            )
-    return found
+def take_in(lines: Sequence[Line], info: RunInfo, results: Sequence[Result]) -> list[Line]:
+    """The lines with those of a run; of two results of a model the later one stays."""
+    known = {(line["suite"], line["model"]): line for line in lines}
+    for result in results:
+        key = (result.case.suite, result.case.model)
+        if _is_as_there(result.case) and (key not in known or result.started >= known[key]["started"]):
+            known[key] = _line(info, result)
+    return sorted(known.values(), key=lambda line: (line["suite"], line["model"]))
 
 
 def _is_as_there(case: Case) -> bool:
@@ -70,157 +75,196 @@ def _is_as_there(case: Case) -> bool:
     return case == setting
 
 
-def page(infos: Sequence[RunInfo], results: Sequence[Result]) -> str:
+def _line(info: RunInfo, result: Result) -> Line:
+    speed, worker = result.speedup, info.environment.get("worker", {})
+    reason = result.error.message if result.error else result.skip_reason
+    if not reason and str(result.status) != "pass":
+        reason = (result.accuracy or {}).get("detail", "")
+    packages = {"torch": worker.get("torch", "?"), **worker.get("packages", {})}
+    values = {
+        "suite": result.case.suite,
+        "model": result.case.model,
+        "status": str(result.status),
+        "speedup": f"{speed.value:.4f}" if speed else "",
+        "ci_low": f"{speed.ci_low:.4f}" if speed else "",
+        "ci_high": f"{speed.ci_high:.4f}" if speed else "",
+        "verdict": verdict_text(result),
+        "eager_ms": f"{result.eager_ms.median:.3f}" if result.eager_ms else "",
+        "compile_s": f"{result.compilation_s:.2f}" if result.compilation_s is not None else "",
+        "memory": f"{result.compression_ratio:.3f}" if result.compression_ratio else "",
+        "graphs": result.capture.get("graphs", ""),
+        "breaks": result.capture.get("graph_breaks", ""),
+        "reason": " ".join((reason or "").split())[:300],
+        "started": result.started,
+        "processor": info.environment.get("host_class", "?"),
+        "packages": ", ".join(f"{name} {packages[name]}" for name in LIBRARIES if name in packages),
+        "null": info.noise.get("null", {}).get("worst", ""),
+        "spread": info.noise.get("between_processes", {}).get("relative_sd", ""),
+    }
+    return {column: str(values[column]) for column in COLUMNS}
+
+
+def rows(suite: str, lines: Sequence[Line]) -> list[Row]:
+    """The reference's models of a suite, in its order."""
+    here = {line["model"]: line for line in lines if line["suite"] == suite}
+    found = []
+    with (REFERENCE / f"{suite}.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            passed = line["accuracy"] in ("pass", "pass_due_to_skip")
+            speedup = float(line["speedup"]) if passed else None
+            numbers = float(line["compile_s"]), float(line["mem_ratio"])
+            found.append(Row(line["name"], speedup, *numbers, here.get(line["name"])))
+    return found
+
+
+def page(lines: Sequence[Line]) -> str:
     """The whole page."""
-    by_suite = {suite: rows(suite, results) for suite in SUITES}
-    lines = [
+    by_suite = {suite: rows(suite, lines) for suite in SUITES}
+    parts = [
         "# The reference dashboard, and the same models here",
         "",
         "Made by `python benchmarks/dashboard.py RUN ...`: float32, batch size 1 (pytorch_stargan: 16), one "
         "thread, `inductor` against `eager`, random weights. *There* is the public Inductor CPU dashboard "
-        "(Xeon Platinum 8375C, 2023); another processor and another torch, so the numbers are not expected "
+        "(Xeon Platinum 8375C, 2023). Another processor and another torch, so the numbers are not expected "
         "to be alike: what passes there should pass here.",
         "",
-        *(line for info in infos for line in about(info)),
+        *about([row.here for found in by_suite.values() for row in found if row.here]),
         "",
         "## Summary",
         "",
         "| | " + " | ".join(f"{suite} there | here" for suite in SUITES) + " |",
         "| --- |" + " ---: | ---: |" * len(SUITES),
-        summary_line("pass rate", by_suite, pass_rate),
-        summary_line("geometric mean speedup, slower counted as 1.00", by_suite, clipped),
-        summary_line("geometric mean speedup", by_suite, speedup),
-        summary_line("mean compilation latency, s", by_suite, compile_s),
-        summary_line("mean memory compression ratio", by_suite, memory),
+        _means("pass rate", by_suite, _pass_rate),
+        _means("geometric mean speedup, slower counted as 1.00", by_suite, _clipped),
+        _means("geometric mean speedup", by_suite, _speedup),
+        _means("mean compilation latency, s", by_suite, _compile),
+        _means("mean memory compression ratio", by_suite, _memory),
         "",
         *fails(by_suite),
     ]
     for suite in SUITES:
-        lines += ["", f"## {suite}", "", *models(by_suite[suite])]
-    return "\n".join(lines)
+        parts += ["", f"## {suite}", "", *models(by_suite[suite])]
+    return "\n".join(parts)
 
 
-def about(info: RunInfo) -> list[str]:
-    """What a run was measured on, and its noise."""
-    environment = info.environment
-    if "worker" not in environment or "null" not in info.noise:
-        return [f"- `{info.id}`: {info.state} before its first case."]
-    worker = environment["worker"]
-    packages = worker["packages"]
-    versions = ", ".join(
-        f"{name} {packages[name]}" for name in ("torchvision", "timm", "transformers") if name in packages
-    )
-    spread = info.noise.get("between_processes", {}).get("relative_sd")
-    between = f", from process to process {spread:.2%} (standard deviation)" if spread else ""
-    null = info.noise["null"]["worst"]
-    return [
-        f"- `{info.id}`: {info.cases} cases "
-        f"({info.state}) on {environment['cpu']}, {environment['cores']} cores, torch {worker['torch']}, "
-        f"{versions}; a model against itself is off by at most {null:.2%}{between}."
-    ]
+def about(lines: Sequence[Line]) -> list[str]:
+    """On what was measured, with what noise."""
+    groups: dict[tuple[str, ...], int] = {}
+    for line in lines:
+        key = line["processor"], line["packages"], line["null"], line["spread"]
+        groups[key] = groups.get(key, 0) + 1
+    told = []
+    for (processor, packages, null, spread), number in groups.items():
+        noise = f"a model against itself is off by at most {float(null):.2%}" if null else "noise unknown"
+        between = f", processes by {float(spread):.2%} (standard deviation)" if spread else ""
+        told.append(f"- {number} models on {processor} cores; {packages}; {noise}{between}.")
+    return told
 
 
-def summary_line(title: str, by_suite: dict[str, list[Row]], figure) -> str:  # type: ignore[no-untyped-def]
+def _means(
+    title: str, by_suite: dict[str, list[Row]], figure: Callable[[Sequence[Row]], tuple[str, str]]
+) -> str:
     cells = [cell for suite in SUITES for cell in figure(by_suite[suite])]
     return f"| {title} | " + " | ".join(cells) + " |"
 
 
-def pass_rate(found: Sequence[Row]) -> tuple[str, str]:
+def _pass_rate(found: Sequence[Row]) -> tuple[str, str]:
+    missing = sum(row.here is None for row in found)
+    note = f" ({missing} not measured yet)" if missing else ""
     there, here = sum(row.passed_there for row in found), sum(row.passed_here for row in found)
-    measured = sum(row.here is not None for row in found)
-    missing = f" ({len(found) - measured} not measured yet)" if measured < len(found) else ""
-    return f"{there}/{len(found)}", f"{here}/{len(found)}{missing}"
+    return f"{there}/{len(found)}", f"{here}/{len(found)}{note}"
 
 
-def _speedups(found: Sequence[Row]) -> tuple[list[float], list[float]]:
+def _figure(
+    there: Sequence[float], here: Sequence[float], mean: Callable[[Sequence[float]], float], form: str
+) -> tuple[str, str]:
+    return form.format(mean(there)), form.format(mean(here)) if here else ""
+
+
+def _here(found: Sequence[Row], column: str) -> list[float]:
+    return [value for row in found if (value := row.number(column)) is not None]
+
+
+def _clipped(found: Sequence[Row]) -> tuple[str, str]:
     there = [row.speedup for row in found if row.speedup is not None]
-    here = [row.here.speedup.value for row in found if row.passed_here and row.here and row.here.speedup]
-    return there, here
+    return _figure(there, _here(found, "speedup"), clipped_geometric_mean, "{:.2f}x")
 
 
-def clipped(found: Sequence[Row]) -> tuple[str, str]:
-    there, here = _speedups(found)
-    return f"{clipped_geometric_mean(there):.2f}x", f"{clipped_geometric_mean(here):.2f}x" if here else ""
+def _speedup(found: Sequence[Row]) -> tuple[str, str]:
+    there = [row.speedup for row in found if row.speedup is not None]
+    return _figure(there, _here(found, "speedup"), geometric_mean, "{:.3f}x")
 
 
-def speedup(found: Sequence[Row]) -> tuple[str, str]:
-    there, here = _speedups(found)
-    return f"{geometric_mean(there):.3f}x", f"{geometric_mean(here):.3f}x" if here else ""
-
-
-def compile_s(found: Sequence[Row]) -> tuple[str, str]:
+def _compile(found: Sequence[Row]) -> tuple[str, str]:
     there = [row.compile_s for row in found if row.passed_there]
-    here = [row.here.compilation_s for row in found if row.passed_here and row.here]
-    known = [seconds for seconds in here if seconds is not None]
-    return f"{arithmetic_mean(there):.1f}", f"{arithmetic_mean(known):.1f}" if known else ""
+    return _figure(there, _here(found, "compile_s"), arithmetic_mean, "{:.1f}")
 
 
-def memory(found: Sequence[Row]) -> tuple[str, str]:
+def _memory(found: Sequence[Row]) -> tuple[str, str]:
     there = [row.memory for row in found if row.passed_there and not math.isnan(row.memory)]
-    here = [row.here.compression_ratio for row in found if row.passed_here and row.here]
-    known = [ratio for ratio in here if ratio]
-    return f"{arithmetic_mean(there):.2f}x", f"{arithmetic_mean(known):.2f}x" if known else ""
+    return _figure(there, _here(found, "memory"), arithmetic_mean, "{:.2f}x")
 
 
 def fails(by_suite: dict[str, list[Row]]) -> list[str]:
-    """Every status other than pass, with its reason."""
-    lines = ["Every status other than `pass`, here:", ""]
+    """Every status other than pass, with what the record says of it."""
+    told = []
     for suite, found in by_suite.items():
         for row in found:
-            if row.here is not None and row.here.status is not Status.PASS:
+            if row.here is not None and row.here["status"] != "pass":
                 there = "passes there" if row.passed_there else "fails there too"
-                lines.append(f"- {suite} {row.name}: `{row.here.status}`, {there}. {_reason(row.here)}")
-    return lines if len(lines) > 2 else [*lines, "none."]
-
-
-def _reason(result: Result) -> str:
-    text = result.error.message if result.error else (result.accuracy or {}).get("detail", "")
-    text = (result.skip_reason or text).splitlines()[0] if (result.skip_reason or text) else ""
-    return text[:300].replace("|", "\\|")
+                reason = row.here["reason"].replace("|", "\\|").replace("<", "&lt;")
+                told.append(f"- {suite} {row.name}: `{row.here['status']}`, {there}. {reason}")
+    return ["Every status other than `pass`:", "", *told] if told else []
 
 
 def models(found: Sequence[Row]) -> list[str]:
-    lines = [
+    """A row a model."""
+    told = [
         "| model | speedup there | here | 95 % interval | verdict | eager ms | compile s there | here "
         "| memory there | here | graphs | breaks |",
         "| --- | ---: | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in found:
-        there = f"{row.speedup:.3f}" if row.speedup is not None else "fail"
-        cells = [row.name, there, *_here(row)]
-        cells.insert(6, f"{row.compile_s:.1f}" if row.passed_there else "")
-        cells.insert(8, f"{row.memory:.2f}" if row.passed_there else "")
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
-def _here(row: Row) -> list[str]:
-    """speedup, interval, verdict, eager ms, compile s, memory, graphs, breaks."""
-    here = row.here
-    if here is None:
-        return ["not measured", *[""] * 7]
-    if not here.speedup:
-        return [f"`{here.status}`", *[""] * 7]
-    status = "" if here.status is Status.PASS else f" `{here.status}`"
-    return [
-        f"{here.speedup.value:.3f}{status}",
-        f"{here.speedup.ci_low:.3f} .. {here.speedup.ci_high:.3f}",
-        verdict_text(here),
-        f"{here.eager_ms.median:.2f}" if here.eager_ms else "",
-        f"{here.compilation_s:.1f}" if here.compilation_s is not None else "",
-        f"{here.compression_ratio:.2f}" if here.compression_ratio else "",
-        str(here.capture.get("graphs", "")),
-        str(here.capture.get("graph_breaks", "")),
-    ]
+        line = row.here or dict.fromkeys(COLUMNS, "")
+        speedup = f"{float(line['speedup']):.3f}" if line["speedup"] else ""
+        status = f"`{line['status']}`" if line["status"] not in ("pass", "") else ""
+        told.append(
+            "| "
+            + " | ".join(
+                [
+                    row.name,
+                    f"{row.speedup:.3f}" if row.speedup is not None else "fail",
+                    " ".join(filter(None, [speedup, status])) or "not measured yet",
+                    f"{float(line['ci_low']):.3f} .. {float(line['ci_high']):.3f}" if speedup else "",
+                    line["verdict"],
+                    line["eager_ms"],
+                    f"{row.compile_s:.1f}" if row.passed_there else "",
+                    line["compile_s"],
+                    f"{row.memory:.2f}" if row.passed_there else "",
+                    line["memory"],
+                    line["graphs"],
+                    line["breaks"],
+                ]
+            )
+            + " |"
+        )
+    return told
 
 
 def main() -> None:
-    """Prints the page of the runs that are named."""
-    folders = [find_run(name, Path("runs")) for name in sys.argv[1:]]
-    if not folders:
-        sys.exit(__doc__)
-    results = [result for folder in folders for result in read_results(folder)]
-    print(page([read_info(folder) for folder in folders], results))
+    """Takes the runs that are named into the CSV and prints the page."""
+    lines: list[Line] = []
+    if HERE.exists():
+        with HERE.open(newline="") as file:
+            lines = list(csv.DictReader(file))
+    for name in sys.argv[1:]:
+        folder = find_run(name, Path("runs"))
+        lines = take_in(lines, read_info(folder), read_results(folder))
+    with HERE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    print(page(lines))
 
 
 if __name__ == "__main__":

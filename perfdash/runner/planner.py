@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from perfdash.cases import Planned
 
@@ -69,6 +69,22 @@ def order(costs: Sequence[float], slots: int) -> list[int]:
             begins.append((begin, -costs[index], index))
             begin += costs[index]
     return [index for _, _, index in sorted(begins)]
+
+
+def queue(planned: Sequence[Planned], costs: Sequence[float], first: Container[int], slots: int) -> list[int]:
+    """Indices of the cases that are to be measured, in the order in which slots take them.
+
+    Those in `first` come before all others: what they tell of the noise is wanted for the rest. One
+    slot goes on as planned, but by loader, since each has a fork parent of its own; several such
+    that the last case is done early.
+    """
+    rest = [index for index, each in enumerate(planned) if each.skip_reason is None]
+    if slots <= 1:
+        loaders = list(dict.fromkeys(each.loader for each in planned))
+        rest.sort(key=lambda index: loaders.index(planned[index].loader))
+    else:
+        rest = [rest[place] for place in order([costs[index] for index in rest], slots)]
+    return sorted(rest, key=lambda index: index not in first)
 
 
 def _longest_first(costs: Sequence[float], order: Sequence[int], slots: int) -> list[list[int]]:

@@ -168,7 +168,8 @@ class Session:
         for index, planned in enumerate(self.planned):
             if planned.skip_reason is not None:
                 self._record(index, skipped(planned, now()))
-        self._queue = deque(self._in_order())
+        expected = [self._expected(index) for index in range(len(self.planned))]
+        self._queue = deque(planner.queue(self.planned, expected, self._replicated, self.executor.slots))
         while self._queue or self._again or self._busy:
             self._dispatch()
             message = self.executor.wait(self._patience())
@@ -182,21 +183,6 @@ class Session:
             if message.kind == "failed":
                 raise message.value
             self._take(index, log, message.value)
-
-    def _in_order(self) -> list[int]:
-        """The cases that are to be measured, replicated ones first: all others want the spread they tell.
-
-        One slot takes them as planned, but by loader, since each has a fork parent of its own; several
-        take them such that the last is done early.
-        """
-        rest = [index for index, planned in enumerate(self.planned) if planned.skip_reason is None]
-        if self.executor.slots <= 1:
-            loaders = list(dict.fromkeys(planned.loader for planned in self.planned))
-            rest.sort(key=lambda index: loaders.index(self.planned[index].loader))
-        else:
-            expected = [self._expected(index) for index in rest]
-            rest = [rest[place] for place in planner.order(expected, self.executor.slots)]
-        return sorted(rest, key=lambda index: index not in self._replicated)
 
     def _patience(self) -> float | None:
         """Seconds to wait for a message: until a pause is over, or a slot more may have come."""

@@ -26,11 +26,11 @@ from perfdash.worker import (
     compilation,
     device,
     failures,
-    headers,
     latency,
     linux,
     memory,
     nest,
+    probing,
     registry,
 )
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
@@ -45,11 +45,11 @@ def run_case(job: Job, emit: Emit) -> None:
     case = _Case(job, emit)
     try:
         if job.role == "probe":
-            case.probe()
+            probing.probe(job, emit)
+        elif job.role == "isa":
+            probing.isa(job, emit)
         elif job.role == "check":
             case.check()
-        elif job.role == "isa":
-            case.isa()
         else:
             case.measure()
     except ChildFailed as error:
@@ -81,29 +81,6 @@ class _Case:
             yield
         finally:
             self.emit("phase_end", name=name, seconds=time.perf_counter() - start)
-
-    def probe(self) -> None:
-        """What this interpreter can do with the job's device, dtype and options; measures nothing."""
-        complaints: list[str] = getattr(self.backend, "complaints", lambda job: [])(self.job)
-        about_dtype = device.complaint(self.job.case.device, self.job.case.dtype)
-        facts: dict[str, Any] = {"complaints": [*complaints, *([about_dtype] if about_dtype else [])]}
-        facts["cuda"] = (
-            [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-            if torch.cuda.is_available()
-            else []
-        )
-        self.emit("probed", **facts)
-
-    def isa(self) -> None:
-        """What inductor compiles for; on the way it makes the headers that all cases share."""
-        self.use_own_caches()
-        isa = self.vector_isa(find_out=True)
-        whole = headers.make(self.job.scratch, self.job.headers) if self.job.headers else True
-        self.emit("probed", vector_isa=isa, whole=whole)
-
-    def use_own_caches(self) -> None:
-        compilation.use_caches_in(self.job.scratch)
-        headers.use_in(self.job.scratch, self.job.headers)
 
     def check(self) -> None:
         """Does it build and run? Nothing is compiled or judged."""
@@ -138,7 +115,7 @@ class _Case:
     def begin(self) -> None:
         """Caches and limits of its own, then the model."""
         job = self.job
-        self.use_own_caches()
+        probing.use_own_caches(job)
         if job.group:
             linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":
@@ -235,14 +212,8 @@ class _Case:
             self.backend_step, figures = compilation.first_call(make_step, self.device.synchronize)
         self.constants_bytes = memory.owned_since(self.live_before)
         if self.job.case.device == "cpu":
-            capture["vector_isa"] = self.vector_isa(find_out=False)
+            capture["vector_isa"] = probing.vector_isa(self.job, find_out=False)
         self.emit("compiled", **figures, capture=capture)
-
-    def vector_isa(self, find_out: bool) -> Optional[str]:
-        """What the back end compiles for, where it says so."""
-        ask = getattr(self.backend, "vector_isa", None)
-        answer: Optional[str] = ask(self.job, find_out) if ask else None
-        return answer
 
     def backend_memory(self) -> None:
         figures = self.side_memory(self.backend_step)

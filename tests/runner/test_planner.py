@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from test_assemble import PLANNED
 
 from perfdash.records import Case
-from perfdash.runner.planner import TYPICAL_S, assign, costs, makespan, order
+from perfdash.runner.planner import TYPICAL_S, assign, costs, makespan, order, queue
 
 COSTS = st.lists(st.floats(0, 1e4), max_size=60)
 
@@ -27,10 +27,10 @@ def test_better_than_longest_first():
     assert makespan([5, 5, 4, 4, 3, 3, 3], assign([5, 5, 4, 4, 3, 3, 3], 3)) == 9
 
 
-def run(actual, queue, slots):
+def run(actual, waiting, slots):
     """When the last slot is done, each taking the next job when it is free."""
     ends = [0.0] * slots
-    for index in queue:
+    for index in waiting:
         slot = ends.index(min(ends))
         ends[slot] += actual[index]
     return max(ends)
@@ -63,3 +63,15 @@ def test_costs():
 def test_nothing_to_do(slots):
     assert assign([], slots) == [[]] * slots
     assert makespan([], assign([], slots)) == 0
+
+
+def test_one_slot_goes_by_loader_and_several_by_cost():
+    loaders = ["timm", "models", "timm", "models", "timm"]
+    cases = [replace(PLANNED, loader=loader, skip_reason=None) for loader in loaders]
+    cases.append(replace(PLANNED, skip_reason="why"))
+    seconds = [1.0, 9.0, 5.0, 7.0, 3.0, 100.0]
+    assert queue(cases, seconds, set(), 1) == [0, 2, 4, 1, 3]
+    assert queue(cases, seconds, {3}, 1) == [3, 0, 2, 4, 1]
+    assert queue(cases, seconds, set(), 2)[:2] == [1, 3]
+    assert sorted(queue(cases, seconds, {0}, 2)) == [0, 1, 2, 3, 4]
+    assert queue(cases, seconds, {0}, 2)[0] == 0
