@@ -99,7 +99,7 @@ def _measure(
     from perfdash.cli.progress import open_progress
     from perfdash.errors import PerfdashError
     from perfdash.report.tables import summary
-    from perfdash.runner import host, processes
+    from perfdash.runner import host, processes, scratch
     from perfdash.runner.cores import away_from
     from perfdash.runner.journal import now
     from perfdash.runner.session import Policy, Session
@@ -121,6 +121,7 @@ def _measure(
     interrupted = False
     session = None
     processes.end_strays()
+    scratch.sweep()
     with open_progress() as progress:
         try:
             with (

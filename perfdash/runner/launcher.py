@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from perfdash.errors import MachineError
 from perfdash.records import Job, to_json
 from perfdash.runner import processes
 from perfdash.runner.cgroup import MemoryGroup
+from perfdash.runner.scratch import Scratch
 from perfdash.runner.watch import (
     GRACE_S,
     MAX_MESSAGE,
@@ -58,7 +58,7 @@ class ForkParent:
         self._locks = locks
         self._stop = stop
         self._mark = processes.new_mark()
-        self._home: tempfile.TemporaryDirectory[str] | None = None
+        self._home: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._watch: Watch | None = None
@@ -122,15 +122,12 @@ class ForkParent:
         Only perfdash becomes importable there, not the packages that are installed beside it here: a
         torch from this environment under that interpreter would be a silent wrong measurement.
         """
+        self._home = Scratch()
+        home = Path(self._home.path)
         try:
-            self._home = tempfile.TemporaryDirectory(prefix="perfdash-worker-", ignore_cleanup_errors=True)
-            home = Path(self._home.name)
             (home / "perfdash").symlink_to(Path(__file__).resolve().parents[1], target_is_directory=True)
         except OSError as error:
-            raise MachineError(
-                f"no temporary folder for a worker in {tempfile.gettempdir()}: {error.strerror}; "
-                "make room there or set TMPDIR"
-            ) from error
+            raise MachineError(f"no worker can be started in {home}: {error.strerror}") from error
         return home
 
     @property
@@ -232,7 +229,8 @@ class ForkParent:
                     self._process.wait(GRACE_S)
                 self._process = None  # its number may be another's from now on
             if self._home is not None:
-                self._home.cleanup()
+                self._home.remove()
+                self._home = None
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from typing import Any
 from perfdash import __version__
 from perfdash.cases import planned_from_json
 from perfdash.errors import MachineError, PerfdashError, UsageError
-from perfdash.runner import host, likeness, processes
+from perfdash.runner import host, likeness, processes, scratch
 from perfdash.runner.cores import available_cores, every_slot, physical_core
 from perfdash.runner.orders import Answer, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
@@ -145,6 +145,7 @@ def _slot(options: str) -> Slot:
     _close()
     _without_nannys_variables()
     processes.end_strays()
+    scratch.sweep()
     wanted = options_from_text(options)
     gpus: Sequence[str | None] = [None]
     if wanted.device == "cuda":

@@ -6,10 +6,8 @@ It knows nothing of the journal or of other slots: orders in, answers out.
 from __future__ import annotations
 
 import socket
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from perfdash.runner.journal import now
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.locks import Locks, core_names
 from perfdash.runner.orders import Answer, Options, Order
+from perfdash.runner.scratch import Scratch
 from perfdash.runner.watch import OnEvent, Outcome, Stop
 from perfdash.worker import registry
 
@@ -48,7 +47,7 @@ class Slot:
         self._options = options
         self._locks = Locks()
         self._parent: ForkParent | None = None
-        self._headers: tempfile.TemporaryDirectory[str] | None = None
+        self._headers: Scratch | None = None
         self._headers_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
 
     @property
@@ -72,7 +71,8 @@ class Slot:
         if self._parent:
             self._parent.close()
         if self._headers:
-            self._headers.cleanup()
+            self._headers.remove()
+            self._headers = None
         self._locks.close()
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Slot:
     def _probe(self, like: Planned, each: Planned, role: str = "probe") -> dict[str, Any]:
         """One look at what the interpreter can do, tried twice: something may have killed the first."""
         for _ in range(2):
-            with self._scratch() as scratch:
+            with Scratch() as scratch:
                 job = replace(self._job(each, scratch), role=role, timeout_s=PROBE_S, memory_limit_bytes=None)
                 outcome = self._parent_for(like).run(job, Path(scratch) / "probe.log", stop=self.stop)
             if probed := outcome.find("probed"):
@@ -127,7 +127,7 @@ class Slot:
     def _prepare(self, planned: Planned) -> dict[str, Any]:
         """Makes the headers that inductor's cases share, and asks what it compiles for."""
         if self._headers is None:
-            self._headers = _folder("perfdash-headers-")
+            self._headers = Scratch()
         probed = self._probe(planned, planned, role="isa")
         self._headers_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
         return probed
@@ -137,7 +137,7 @@ class Slot:
         planned = noise.null_case(like)
         outcomes = []
         for number in range(processes):
-            with self._scratch() as scratch:
+            with Scratch() as scratch:
                 job = replace(
                     self._job(planned, scratch),
                     role="replica",
@@ -159,7 +159,7 @@ class Slot:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
             if order.role == "full" and _needs_cpp(planned) and asked not in self._headers_for:
                 self._prepare(planned)
-            with self._scratch() as scratch:
+            with Scratch() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role)
                 outcomes = [_too_large(job, planned) or self._main(planned, job, log, on_event)]
@@ -238,22 +238,8 @@ class Slot:
         return replace(
             job,
             memory_limit_bytes=job.memory_limit_bytes or host.default_memory_limit(),
-            headers=self._headers.name if self._headers else None,
+            headers=self._headers.path if self._headers else None,
         )
-
-    @contextmanager
-    def _scratch(self) -> Iterator[str]:
-        with _folder("perfdash-case-") as path:
-            yield path
-
-
-def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise MachineError(
-            f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; make room there or set TMPDIR"
-        ) from error
 
 
 def _needs_cpp(planned: Planned) -> bool:

@@ -1,0 +1,41 @@
+"""Temporary folders end with their maker, or with the next run."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from perfdash.errors import MachineError
+from perfdash.runner.scratch import Scratch, sweep
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_is_removed_with_all_in_it(temporary):
+    with Scratch() as path:
+        os.makedirs(os.path.join(path, "inductor", "cache"))
+    assert not list(temporary.iterdir())
+
+
+def test_what_a_killed_process_left_is_swept_and_nothing_else(temporary):
+    script = "import os; from perfdash.runner.scratch import Scratch; Scratch(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(temporary)})
+    (temporary / "perfdash-scratch-being-made").mkdir()
+    (temporary / "another").mkdir()
+    assert len(list(temporary.iterdir())) == 3
+    with Scratch() as mine:
+        sweep()
+        left = {path.name for path in temporary.iterdir()}
+    assert left == {"perfdash-scratch-being-made", "another", os.path.basename(mine)}
+
+
+def test_no_room(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    with pytest.raises(MachineError, match=r"no temporary folder in /proc/nowhere: .*set TMPDIR"):
+        Scratch()
