@@ -75,10 +75,13 @@ def _check(settings: RunSettings, bounded: bool, seen: Any) -> list[Checked]:
     from perfdash.cli import planning
     from perfdash.errors import UsageError
     from perfdash.runner import check, host, preflight
+    from perfdash.runner.slot import free_slots
 
     plan, _ = planning.plan(settings, uncut=True)
     slots = planning.slots(settings)
     if bounded:
+        if settings.device == "cpu" and not settings.cores:
+            slots = free_slots(settings.threads) or slots  # where none is free, the refusal says who has it
         slots = slots[: max(1, (host.default_memory_limit() or 0) // _SLOT_BYTES)]
     real = [each for each in plan.cases if each.skip_reason is None]
     with tempfile.TemporaryDirectory(prefix="perfdash-check-") as logs:

@@ -16,6 +16,7 @@ from perfdash.cases import Planned
 from perfdash.errors import MachineError
 from perfdash.records import Job
 from perfdash.runner import host, noise
+from perfdash.runner.cores import every_slot
 from perfdash.runner.journal import now
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.locks import Locks, core_names
@@ -240,6 +241,17 @@ class Slot:
             memory_limit_bytes=job.memory_limit_bytes or host.default_memory_limit(),
             headers=self._headers.path if self._headers else None,
         )
+
+
+def free_slots(threads: int) -> list[tuple[int, ...]]:
+    """The cores of all slots that nobody measures on now."""
+    found = []
+    for cores in every_slot(threads):
+        locks = Locks.try_take(core_names(cores))
+        if locks is not None:
+            locks.close()
+            found.append(cores)
+    return found
 
 
 def _needs_cpp(planned: Planned) -> bool:

@@ -6,6 +6,8 @@ import pytest
 from test_assemble import PLANNED
 
 from perfdash.records import Case
+from perfdash.runner import slot as slots
+from perfdash.runner.locks import Locks, core_names
 from perfdash.runner.orders import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome
@@ -58,3 +60,11 @@ def test_what_cannot_fit_is_not_started(slot, tmp_path):
     answer = slot.measure(Order(planned("eager", parameters=10**13)), tmp_path / "log", print)
     assert slot.lent == []
     assert answer.outcomes[0].find("failed")["status"] == "eager_oom"
+
+
+def test_a_core_that_is_measured_on_is_not_free(monkeypatch):
+    monkeypatch.setattr(slots, "every_slot", lambda threads: [(1_000_001,), (1_000_002,)])
+    held = Locks.take(core_names([1_000_001]))
+    assert slots.free_slots(1) == [(1_000_002,)]
+    held.close()
+    assert slots.free_slots(1) == [(1_000_001,), (1_000_002,)]
