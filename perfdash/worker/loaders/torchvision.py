@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from perfdash.records import Job
@@ -23,8 +24,13 @@ def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
     if job.target not in known:
         raise unknown_model("torchvision", job.target, known)
     weights = "DEFAULT" if job.weights == "pretrained" else None
-    model = torchvision.models.get_model(job.target, weights=weights, **job.config)
+    builder = torchvision.models.get_model_builder(job.target)
+    settings: dict[str, Any] = dict(job.config)
+    if weights is None and "weights_backbone" in inspect.signature(builder).parameters:
+        settings["weights_backbone"] = None  # else fetched from the network
+    model = builder(weights=weights, **settings)
     size = job.inputs.get("size", (3, 224, 224))
-    if weights is None:
+    # In training, detectors want to be told what is in the images.
+    if weights is None and ".detection." not in builder.__module__:
         settle(model, torch.randn(2, *size))
     return model, (torch.randn(job.case.batch_size, *size),)

@@ -19,6 +19,8 @@ from perfdash.worker.models import (
 
 PARAMETERS = {
     "background_matting": 17_908_868,
+    "cifar_densenet": 239_146,
+    "cifar_resnet": 272_378,
     "cyclegan": 11_378_179,
     "dcgan": 2_765_568,
     "drq": 3_094_392,
@@ -32,6 +34,8 @@ PARAMETERS = {
 SIDES = (80, 40, 20, 10, 5)
 FULL = {
     "background_matting": [(2, 1, 512, 512), (2, 3, 512, 512)],
+    "cifar_densenet": [(2, 10)],
+    "cifar_resnet": [(2, 10)],
     "cyclegan": [(2, 3, 256, 256)],
     "dcgan": [(2,)],
     "drq": [(2, 1), (2, 1)],
@@ -44,6 +48,8 @@ FULL = {
 }
 SMALL = {
     "background_matting": {"size": 16},
+    "cifar_densenet": {},
+    "cifar_resnet": {},
     "cyclegan": {"size": 16},
     "dcgan": {},
     "drq": {},
