@@ -15,7 +15,9 @@ def test_list(command):
     ran = command("list", "timm")
     assert "mobilenetv3_large_100" in ran.out
     (suite,) = json.loads(command("list", "timm", "--json").out)
-    assert {"name", "batch_size", "quick", "skip"} == set(suite["models"][0])
+    assert suite["source"].endswith("timm.toml")
+    keys = {"name", "loader", "target", "parameters", "batch_size", "quick", "skip"}
+    assert keys == set(suite["models"][0])
 
 
 def test_config_shows_origins(command, tmp_path):

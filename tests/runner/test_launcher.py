@@ -175,7 +175,7 @@ def test_the_loss_of_the_fork_parent_is_told(tmp_path):
 def test_nothing_is_left_when_it_closes():
     with ForkParent(LAUNCH) as parent:
         pid = parent._process.pid
-        home = Path(parent._home.name)
+        home = Path(parent._home.path)
         assert len(processes.session_members(pid)) == 2, "the guard and the fork parent"
     assert processes.session_members(pid) == []
     assert not home.exists()

@@ -57,7 +57,7 @@ def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
     """Random canvases and targets half-way through painting, and each pixel's row and column."""
     pictures = torch.rand(batch_size, 6, SIZE, SIZE)
     time = torch.full((batch_size, 1, SIZE, SIZE), 0.5)
-    along = torch.linspace(0, 1, SIZE)
+    along = torch.arange(SIZE) / (SIZE - 1)
     place = torch.stack(torch.meshgrid(along, along, indexing="ij")).expand(batch_size, -1, -1, -1)
     module = Actor()
     state = torch.cat([pictures, time, place], dim=1)
