@@ -81,5 +81,5 @@ def test_a_folder_that_is_no_checkout(command):
     for arguments in (["check"], ["run"], ["list"]):
         ran = command(*arguments, "--torchbench", str(HERE))
         assert ran.code == 2
-        assert "this is no checkout of torchbench" in ran.err
+        assert "is no checkout of torchbench" in ran.err
         assert not ran.runs.exists()
