@@ -126,7 +126,8 @@ def page(lines: Sequence[Line]) -> str:
         "Made by `python benchmarks/dashboard.py RUN ...`: float32, batch size 1 (pytorch_stargan: 16), one "
         "thread, `inductor` against `eager`, random weights. *There* is the public Inductor CPU dashboard "
         "(Xeon Platinum 8375C, 2023). Another processor and another torch, so the numbers are not expected "
-        "to be alike: what passes there should pass here.",
+        "to be alike: what passes there should pass here. The machine's other core was at work meanwhile: "
+        "latencies and intervals are larger than on an idle one, and so is some compilation latency.",
         "",
         *about([row.here for found in by_suite.values() for row in found if row.here]),
         "",

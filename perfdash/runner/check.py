@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,9 @@ def check(
     return [found[each.case] for each in planned]
 
 
-def _answers(waiting: deque[Planned], executor: Executor, logs: Path, slots: int):  # type: ignore[no-untyped-def]
+def _answers(
+    waiting: deque[Planned], executor: Executor, logs: Path, slots: int
+) -> Iterator[tuple[Planned, Checked, bool]]:
     """(planned, what was seen of it, whether others ran beside it), as the slots answer."""
     busy: dict[int, Planned] = {}
     shared: set[int] = set()  # slots whose case has had a neighbour
