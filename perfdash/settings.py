@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -65,6 +66,13 @@ class RunSettings(BaseModel):
     executor: Literal["local", "dask"] = "local"
     scheduler: str | None = None
     torchbench: Path | None = None
+    db: str | None = None
+    no_history: bool = False
+
+    @property
+    def history(self) -> str:
+        """The address of the history: beside the runs, unless told otherwise."""
+        return self.db or str(self.out / "history.db")
 
     @field_validator("suite", "model", "models", "batch_size", "dtype", "backend", "fail_on", mode="before")
     @classmethod
@@ -81,6 +89,11 @@ class RunSettings(BaseModel):
         if any(size < 1 for size in value):
             raise ValueError("a batch size is at least 1")
         return value
+
+    @field_validator("db")
+    @classmethod
+    def _plain_address(cls, value: str | None) -> str | None:
+        return value or None
 
     @field_validator("jobs", mode="before")
     @classmethod
@@ -128,12 +141,40 @@ def resolve(
     for key, value in flags.items():
         if value is not None and value is not False and value not in ((), []):
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"
+    if origins["db"] != "PERFDASH_DB" and _has_password(str(values.get("db") or "")):
+        raise UsageError(
+            f"{origins['db']}: a password is seen there by others; put the address into PERFDASH_DB, or the "
+            "password into PGPASSWORD or ~/.pgpass"
+        )
     try:
         return RunSettings(**values), origins
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
         raise UsageError(f"{origins.get(key, key)}: {_plainly(first)}") from error
+
+
+def shown(settings: RunSettings) -> dict[str, Any]:
+    """The settings as plain JSON values, without what is nobody's business: passwords, secret variables."""
+    from urllib.parse import urlsplit
+
+    values = settings.model_dump(mode="json")
+    if settings.db and _has_password(settings.db):
+        parts = urlsplit(settings.db)
+        values["db"] = f"{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return values
+
+
+def check_time(text: str, where: str) -> str:
+    """A time or the beginning of one, as given. Raises UsageError for what is none."""
+    if not re.fullmatch(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?", text):
+        raise UsageError(f"{where} {text!r} is no time; give e.g. 2026-11-21 or 2026-11-21T03:00:00Z")
+    return text
+
+
+def _has_password(address: str) -> bool:
+    before, at, _ = address.partition("://")[2].rpartition("@")
+    return (bool(at) and ":" in before) or "password=" in address.lower()
 
 
 def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:

@@ -28,8 +28,8 @@ class Ran:
     @property
     def folder(self) -> Path:
         """The one run folder that it made."""
-        (folder,) = self.runs.iterdir()
-        return folder
+        (info,) = self.runs.glob("*/run.json")
+        return info.parent
 
     @property
     def results(self) -> dict[str, Result]:

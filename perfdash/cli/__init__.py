@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from perfdash import __version__
-from perfdash.cli import check, compare, config, doctor, listing, merge, run, show
+from perfdash.cli import check, compare, config, doctor, history, listing, merge, run, show
 from perfdash.errors import PerfdashError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("run")(run.run)
 app.command("check")(check.check)
 app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
+app.add_typer(history.app, name="history")
 app.command("list")(listing.list_suites)
 app.command("show")(show.show)
 app.command("doctor")(doctor.doctor)

@@ -13,10 +13,10 @@ def config(
 ) -> None:
     """Show each setting of `run` with where it comes from: environment, perfdash.toml or default."""
     from perfdash.runner.host import mask_secrets
-    from perfdash.settings import resolve
+    from perfdash.settings import resolve, shown
 
     settings, origins = resolve({})
-    values = settings.model_dump(mode="json")
+    values = shown(settings)
     values["env"] = dict(
         pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
     )

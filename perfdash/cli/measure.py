@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What may be said anew when a run goes on: where and how long, not what is measured and how.
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
-    "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench",
+    "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history",
     "suite", "model",  # the plan tells whether they are the same
 }  # fmt: skip
 
@@ -96,6 +96,7 @@ def _measure(
     info: RunInfo,
     done: Sequence[Result],
 ) -> int:
+    from perfdash.cli.history import take_in_run
     from perfdash.cli.progress import open_progress
     from perfdash.errors import PerfdashError
     from perfdash.report.tables import summary
@@ -151,6 +152,8 @@ def _measure(
     if results:
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {journal.folder}")
+    if results and not settings.no_history:
+        take_in_run(settings.history, info, results, journal.folder)
     if interrupted:
         typer.echo(
             f"Interrupted after {len(results)} of {info.cases} cases. "
@@ -207,7 +210,7 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
     from perfdash.runner import host
     from perfdash.runner.journal import now
 
-    configuration: dict[str, Any] = settings.model_dump(mode="json")
+    configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
     configuration["env"] = dict(
         pair.split("=", 1) for pair in host.mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
     )

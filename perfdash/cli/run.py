@@ -96,6 +96,13 @@ def run(
     ] = None,
     executor: Annotated[str | None, typer.Option(help="local or dask.  [default: local]")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Address of the Dask scheduler, tcp://...")] = None,
+    db: Annotated[
+        str | None,
+        typer.Option("--db", help="The history it goes into.  [default: history.db in --out]"),
+    ] = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Keep the run out of the history: an experiment.")
+    ] = False,
     resume: Annotated[
         str | None, typer.Option(help="Go on with a run (folder, name or `last`): what is left of it.")
     ] = None,

@@ -1,0 +1,239 @@
+"""`perfdash history`: takes runs and foreign files in; lists, shows, exports, prunes, merges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from perfdash.history.queries import RunLine
+    from perfdash.history.rows import Imported
+    from perfdash.history.store import Store
+    from perfdash.records import Result, RunInfo
+
+app = typer.Typer(help="The history: every run remembered.", no_args_is_help=True)
+
+Db = Annotated[
+    str | None,
+    typer.Option("--db", help="The history: a file or postgresql://...  [default: history.db in --out]"),
+]
+Out = Annotated[Path | None, typer.Option(help="Folder with the runs.  [default: runs]")]
+Since = Annotated[str | None, typer.Option(help="Runs from this time: 2026, 2026-11, 2026-11-21, ...")]
+Until = Annotated[str | None, typer.Option(help="Runs up to this time, included.")]
+
+
+def opened(db: str | None, out: Path | None = None, *, create: bool = False) -> Store:
+    """The history in force. Raises UsageError where there is none."""
+    from perfdash.history.store import open_store
+    from perfdash.settings import resolve
+
+    settings = resolve({"db": db, "out": out})[0]
+    return open_store(settings.history, create=create)
+
+
+def take_in_run(address: str, info: RunInfo, results: list[Result], folder: Path) -> None:
+    """A run that has ended goes into the history; what fails is said, and nothing is lost."""
+    import sqlite3
+
+    from perfdash.errors import PerfdashError
+    from perfdash.history.ingest import take_in
+    from perfdash.history.rows import from_run
+    from perfdash.history.store import open_store
+
+    try:
+        with open_store(address) as store:
+            take_in(store, [from_run(info, results, str(folder))])
+    except (PerfdashError, OSError, ValueError, sqlite3.Error) as error:
+        typer.echo(
+            f"The run is saved, but not in the history: {error}\n"
+            f"To take it in: perfdash history import {folder}",
+            err=True,
+        )
+
+
+@app.command("import")
+def import_(
+    files: Annotated[
+        list[Path], typer.Argument(help="Run folders, folders of runs, or files of other tools.")
+    ],
+    db: Db = None,
+    out: Out = None,
+    host: Annotated[str | None, typer.Option(help="Of a foreign file: the host's name.")] = None,
+    host_class: Annotated[
+        str | None, typer.Option(help="Of a foreign file: hosts that may be compared with each other.")
+    ] = None,
+    started: Annotated[
+        str | None, typer.Option(help="Of a foreign file: when it was measured, 2023-06-01T00:00:00Z.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of a foreign file that does not say it.")] = 1,
+) -> None:
+    """Take runs in, and files of other tools: dynamo CSVs, benchmark databases, dashboards.
+
+    The format is told by what is in a file. What was taken in before is not taken in twice.
+    """
+    from perfdash.history.importers import read_all
+    from perfdash.history.ingest import take_in
+
+    folders = {path: runs for path in files if (runs := _run_folders(path))}
+    foreign = [path for path in files if path not in folders]
+    imported: list[Imported] = [run for runs in folders.values() for run in map(_read_run, runs)]
+    imported += read_all(foreign, host=host, host_class=host_class, started=started, threads=threads)
+    with opened(db, out, create=True) as store:
+        done = take_in(store, imported)
+    for run, what in zip(imported, done, strict=True):
+        typer.echo(f"{run.run.name}: {what} ({run.run.origin}, {len(run.rows)} results)")
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if (path / "run.json").is_file():
+        return [path]
+    return sorted(found.parent for found in path.glob("*/run.json")) if path.is_dir() else []
+
+
+def _read_run(folder: Path) -> Imported:
+    from perfdash.history.rows import from_run
+    from perfdash.runner.journal import read_info, read_results
+
+    return from_run(read_info(folder), read_results(folder), str(folder))
+
+
+@app.command("runs")
+def runs(
+    db: Db = None,
+    out: Out = None,
+    since: Since = None,
+    until: Until = None,
+    latest: Annotated[int | None, typer.Option(min=1, help="Only the latest many.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the runs in the history, oldest first."""
+    import json
+    from dataclasses import asdict
+
+    from perfdash.history.queries import list_runs
+    from perfdash.report.history import run_table
+
+    with opened(db, out) as store, store.read() as connection:
+        found = list_runs(connection, since=since, until=until, latest=latest)
+    if as_json:
+        typer.echo(json.dumps([asdict(run) for run in found], indent=1))
+        return
+    typer.echo(run_table(found))
+
+
+@app.command("show")
+def show(
+    run: Annotated[str, typer.Argument(help="The name of a run, or `last`.")] = "last",
+    model: Annotated[str | None, typer.Option(help="A model: its numbers over all nights.")] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="With --model: which metrics.  [default: eager_ms, backend_ms, speedup]"),
+    ] = None,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Show a run as the history has it, or a model over time."""
+    from perfdash.history.queries import find_run, rows_of
+    from perfdash.report.history import run_rows
+
+    with opened(db, out) as store, store.read() as connection:
+        line = find_run(connection, run)
+        if model is not None:
+            typer.echo(_over_time(connection, line, model, metric or ["eager_ms", "backend_ms", "speedup"]))
+            return
+        typer.echo(run_rows(line, rows_of(connection, line.id)))
+
+
+def _over_time(connection: sa.Connection, line: RunLine, model: str, metrics: list[str]) -> str:
+    from difflib import get_close_matches
+
+    from perfdash.errors import UsageError
+    from perfdash.history.queries import case_numbers, series
+    from perfdash.history.rows import METRICS
+    from perfdash.report.history import series_table
+
+    for metric in metrics:
+        if metric not in METRICS:
+            raise UsageError(f"--metric {metric!r} is none; there are: {', '.join(METRICS)}")
+    cases = case_numbers(connection, line.testbed_id)
+    chosen = {case: number for case, number in cases.items() if case.model == model}
+    if not chosen:
+        near = get_close_matches(model, sorted({case.model for case in cases}), n=3)
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        raise UsageError(f"--model {model!r} was never measured on {line.host_class}{hint}")
+    parts = []
+    for case, number in sorted(chosen.items(), key=lambda item: item[0].name):
+        points = [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics]
+        parts.append(series_table(case, metrics, points))
+    return "\n\n".join(parts)
+
+
+@app.command("export")
+def export(
+    file: Annotated[Path, typer.Argument(help="The file to write: .parquet, .csv or .json (lines).")],
+    db: Db = None,
+    out: Out = None,
+    since: Since = None,
+    until: Until = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="parquet, csv or json.  [default: as the file is called]")
+    ] = None,
+) -> None:
+    """Write all results of the history, or of a time, as one flat table."""
+    from perfdash.errors import UsageError
+    from perfdash.history import export as exporting
+    from perfdash.history.queries import list_runs
+
+    chosen = form or file.suffix.removeprefix(".").lower()
+    if chosen not in exporting.FORMATS:
+        raise UsageError(f"{file}: --format {chosen!r} is none of {', '.join(exporting.FORMATS)}")
+    with opened(db, out) as store, store.read() as connection:
+        found = list_runs(connection, since=since, until=until)
+        count = exporting.export(connection, found, file, chosen)
+    typer.echo(f"{count} results of {len(found)} runs in {file}")
+
+
+@app.command("prune")
+def prune(
+    before: Annotated[str, typer.Option(help="Runs that started before this time: 2026-01-01.")],
+    db: Db = None,
+    out: Out = None,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Only their latency samples; the results stay.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would be done.")] = False,
+) -> None:
+    """Remove old runs from the history, or only their samples. Run folders are not touched."""
+    from perfdash.history import upkeep
+    from perfdash.history.queries import list_runs
+    from perfdash.settings import check_time
+
+    moment = check_time(before, "--before")
+    what = "the samples of " if samples else ""
+    with opened(db, out) as store:
+        with store.read() as connection:
+            old = [run for run in list_runs(connection) if run.started < moment]
+        if not yes:
+            typer.echo(f"Would remove {what}{len(old)} runs; --yes does it")
+            return
+        count = upkeep.prune(store, old, samples_only=samples)
+    typer.echo(f"Removed {what}{count} results of {len(old)} runs")
+
+
+@app.command("merge")
+def merge(
+    other: Annotated[str, typer.Argument(help="Another history, a file or an address.")],
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Take all runs of another history in; those that are known stay as they are."""
+    from perfdash.history import upkeep
+    from perfdash.history.store import open_store
+
+    with open_store(other, create=False) as source, opened(db, out, create=True) as target:
+        counts = upkeep.merge(target, source)
+    typer.echo(", ".join(f"{count} {what}" for what, count in counts.items()))

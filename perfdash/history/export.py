@@ -1,0 +1,122 @@
+"""The results of many runs as one flat table: Parquet, CSV or JSON lines, for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.history import schema
+from perfdash.history.queries import RunLine
+from perfdash.history.rows import METRICS
+
+FORMATS = ("parquet", "csv", "json")
+_RUNS_AT_ONCE = 100  # some 200,000 results
+
+
+def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form: str) -> int:
+    """Writes every result of the runs to a file that appears once it is whole; the number of results.
+
+    Raises UsageError where a library lacks, MachineError where the file cannot be written.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        try:
+            count = _WRITERS[form](_frames(connection, runs), part)
+            part.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
+    except ImportError as error:
+        raise UsageError("Parquet needs the extra: pip install 'perfdash[parquet]'") from error
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror or error}") from error
+    return count
+
+
+def columns() -> list[sa.ColumnElement[Any]]:
+    """The columns of the flat table, in order: run, environment, case, result."""
+    runs, beds, env = schema.runs, schema.testbeds, schema.environments
+    case = [column for column in schema.cases.c if column.name not in ("id", "digest")]
+    return [
+        runs.c.name.label("run"),
+        runs.c.started.label("run_started"),
+        runs.c.state.label("run_state"),
+        runs.c.origin,
+        schema.hosts.c.name.label("host"),
+        beds.c.host_class,
+        env.c.torch,
+        env.c.torch_git_version,
+        *case,
+        *schema.results.c["status", "started", "verdict", "basis"],
+        *schema.results.c[METRICS],
+    ]
+
+
+def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.DataFrame]:
+    """The rows run by run, some runs at a time; one frame without rows where there are none."""
+    table, results = schema.runs, schema.results
+    query = (
+        sa.select(*columns())
+        .join_from(results, table, results.c.run_id == table.c.id)
+        .join(schema.hosts, table.c.host_id == schema.hosts.c.id)
+        .join(schema.testbeds, table.c.testbed_id == schema.testbeds.c.id)
+        .join(schema.environments, table.c.environment_id == schema.environments.c.id)
+        .join(schema.cases, results.c.case_id == schema.cases.c.id)
+        .order_by(table.c.started, table.c.id, schema.cases.c.suite, schema.cases.c.model, results.c.id)
+    )
+    kinds = {column.name: _dtype(column.type) for column in columns()}
+    ids = [run.id for run in runs]
+    for start in range(0, max(1, len(ids)), _RUNS_AT_ONCE):
+        rows = connection.execute(query.where(table.c.id.in_(ids[start : start + _RUNS_AT_ONCE]))).all()
+        yield pd.DataFrame.from_records(rows, columns=list(kinds)).astype(kinds)
+
+
+def _dtype(kind: sa.types.TypeEngine[Any]) -> str:
+    """The pandas type: the same in every part, whatever is missing in it."""
+    if isinstance(kind, sa.Boolean):
+        return "boolean"
+    if isinstance(kind, sa.Integer):
+        return "Int64"
+    return "float64" if isinstance(kind, sa.Double) else "string"
+
+
+def _csv(frames: Iterator[pd.DataFrame], path: Path) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for number, frame in enumerate(frames):
+            frame.to_csv(file, index=False, header=number == 0)
+            count += len(frame)
+    return count
+
+
+def _json(frames: Iterator[pd.DataFrame], path: Path) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for frame in frames:
+            if len(frame):
+                frame.to_json(file, orient="records", lines=True, double_precision=15)
+            count += len(frame)
+    return count
+
+
+def _parquet(frames: Iterator[pd.DataFrame], path: Path) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = pa.Table.from_pandas(next(frames), preserve_index=False)
+    count: int = first.num_rows
+    with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for frame in frames:
+            writer.write_table(pa.Table.from_pandas(frame, schema=first.schema, preserve_index=False))
+            count += len(frame)
+    return count
+
+
+_WRITERS = {"csv": _csv, "json": _json, "parquet": _parquet}

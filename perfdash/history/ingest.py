@@ -1,0 +1,234 @@
+"""Takes runs in: whole or not at all, and any number of times to the same effect."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.errors import UsageError
+from perfdash.history import schema
+from perfdash.history.rows import METRICS, Imported, Row, RunRow, digest
+from perfdash.history.samples import pack
+from perfdash.history.store import Store
+from perfdash.records import Case, Status
+from perfdash.stats.intervals import geometric_mean_interval
+from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+
+_CHUNK = 500  # values in one IN (...)
+# Of the environment, what changes from run to run and says nothing of how fast the host is.
+_VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
+
+TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
+
+
+def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
+    """Puts runs into the store in one transaction; for each `taken in`, `replaced` or `known`.
+
+    A run that was taken in before is replaced where it has changed (it was resumed), keeping its
+    place. Raises UsageError for what no history can hold; MachineError where the database fails.
+    """
+    for each in runs:
+        _check(each)
+    with store.write() as connection:
+        return [_one(connection, each) for each in runs]
+
+
+def _check(imported: Imported) -> None:
+    seen = set()
+    for row in imported.rows:
+        if row.case in seen:
+            raise UsageError(f"{imported.run.source}: {row.case.name} stands there twice")
+        seen.add(row.case)
+        for name, value in {**row.values, **row.others}.items():
+            if not math.isfinite(value) or (name in METRICS and value < 0):
+                raise UsageError(f"{imported.run.source}: {row.case.name}: {name} is {value}")
+        unknown = set(row.values) - set(METRICS)
+        if unknown:
+            raise ValueError(f"no column for {sorted(unknown)}")
+
+
+def _one(connection: sa.Connection, imported: Imported) -> str:
+    run, rows = imported.run, imported.rows
+    runs = schema.runs
+    content = imported.content
+    old = connection.execute(sa.select(runs.c.id, runs.c.content).where(runs.c.key == run.key)).first()
+    if old is not None and old.content == content:
+        return KNOWN
+    values = {
+        "key": run.key,
+        "content": content,
+        "name": run.name,
+        "started": run.started,
+        "ended": run.ended,
+        "state": run.state,
+        "origin": run.origin,
+        "source": run.source,
+        "host_id": _known(connection, schema.hosts, "name", {"name": run.host}),
+        "testbed_id": _known(connection, schema.testbeds, "digest", testbed_values(run)),
+        "environment_id": _known(connection, schema.environments, "fingerprint", environment_values(run)),
+        "command": list(run.command),
+        "noise": dict(run.noise),
+        "expected": run.expected,
+        "results": len(rows),
+        "perfdash": run.perfdash,
+        "taken_in": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "judged": None,
+    }
+    if old is None:
+        run_id = _insert(connection, runs, values)
+    else:
+        run_id = old.id
+        connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
+        connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
+        connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))
+    if rows:
+        _insert_rows(connection, run_id, rows)
+        connection.execute(sa.insert(schema.summaries), summaries(run_id, rows))
+    return TAKEN_IN if old is None else REPLACED
+
+
+def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) -> None:
+    ids = case_ids(connection, [row.case for row in rows])
+    results = schema.results
+    connection.execute(
+        sa.insert(results),
+        [
+            {
+                "run_id": run_id,
+                "case_id": ids[row.case],
+                "status": row.status,
+                "started": row.started,
+                "verdict": row.verdict,
+                "basis": row.basis,
+                **{name: row.values.get(name) for name in METRICS},
+            }
+            for row in rows
+        ],
+    )
+    found = connection.execute(sa.select(results.c.case_id, results.c.id).where(results.c.run_id == run_id))
+    result_ids = {row.case_id: row.id for row in found}
+    details = [
+        {
+            "result_id": result_ids[ids[row.case]],
+            "details": dict(row.details),
+            "samples": pack(row.samples) if row.samples else None,
+        }
+        for row in rows
+        if row.details or row.samples
+    ]
+    others = [
+        {"result_id": result_ids[ids[row.case]], "name": name, "value": value}
+        for row in rows
+        for name, value in row.others.items()
+    ]
+    if details:
+        connection.execute(sa.insert(schema.result_details), details)
+    if others:
+        connection.execute(sa.insert(schema.other_metrics), others)
+
+
+def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, int]:
+    """The numbers of cases; those that are new are entered."""
+    digests = {digest(vars(case)): case for case in wanted}
+    cases = schema.cases
+    found: dict[Case, int] = {}
+
+    def look(missing: Sequence[str]) -> None:
+        for start in range(0, len(missing), _CHUNK):
+            some = missing[start : start + _CHUNK]
+            query = sa.select(cases.c.digest, cases.c.id).where(cases.c.digest.in_(some))
+            found.update({digests[text]: number for text, number in connection.execute(query)})
+
+    look(list(digests))
+    new = [text for text, case in digests.items() if case not in found]
+    if new:
+        connection.execute(sa.insert(cases), [{"digest": text, **vars(digests[text])} for text in new])
+        look(new)
+    return found
+
+
+def testbed_values(run: RunRow) -> dict[str, Any]:
+    """The columns of a testbed: runs of one testbed may be compared, others never are."""
+    setting = dict(run.setting)
+    return {
+        "digest": digest([run.host_class, setting]),
+        "host_class": run.host_class,
+        "setting": setting,
+    }
+
+
+def environment_values(run: RunRow) -> dict[str, Any]:
+    """The columns of an environment: packages and what of the host may change how fast it is."""
+    worker: Mapping[str, Any] = run.environment.get("worker", {})
+    facts = {name: value for name, value in run.environment.items() if name not in _VOLATILE}
+    values = {
+        "torch": worker.get("torch"),
+        "torch_git_version": worker.get("torch_git_version"),
+        "python": worker.get("python"),
+        "packages": dict(worker.get("packages", {})),
+        "facts": facts,
+    }
+    return {"fingerprint": digest(values), **values}
+
+
+def _known(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:
+    """The number of the row with this value, entered where it is new."""
+    query = sa.select(table.c.id).where(table.c[column] == values[column])
+    found = connection.execute(query).scalar()
+    if found is None:
+        return _insert(connection, table, values)
+    return int(found)
+
+
+def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:
+    query = sa.insert(table).values(values).returning(table.c.id)
+    return int(connection.execute(query).scalar_one())
+
+
+def summaries(run_id: int, rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The rows of `summaries`: one a suite and setting; docs/method.md says what counts."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        case = row.case
+        dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
+        setting = case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic
+        groups[setting].append(row)
+    names = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
+    return [
+        {"run_id": run_id, **dict(zip(names, setting, strict=True)), **_means(group)}
+        for setting, group in groups.items()
+    ]
+
+
+def _means(group: Sequence[Row]) -> dict[str, Any]:
+    skipped = {Status.SKIPPED, Status.PASS_DUE_TO_SKIP}
+    # A pass in which nothing was captured says nothing of the compiler.
+    passing = [row for row in group if row.status == Status.PASS and row.values.get("calls_captured") != 0]
+
+    def of(name: str) -> list[float]:
+        return [value for row in passing if (value := row.values.get(name, 0.0)) > 0]
+
+    speedups, ratios = of("speedup"), of("compression_ratio")
+    low, high = geometric_mean_interval(speedups) if speedups else (None, None)
+    means = {
+        "speedup": geometric_mean(speedups),
+        "speedup_low": low,
+        "speedup_high": high,
+        "speedup_clipped": clipped_geometric_mean(speedups),
+        "compilation_s": arithmetic_mean(of("compilation_s")),
+        "compression_ratio": geometric_mean(ratios),
+        "compression_ratio_arithmetic": arithmetic_mean(ratios),
+    }
+    return {
+        "cases": len(group),
+        "attempted": sum(row.status not in skipped for row in group),
+        "passed": sum(row.status == Status.PASS for row in group),
+        "measured": len(speedups),
+        "statuses": dict(Counter(row.status for row in group)),
+        **{name: None if value is None or math.isnan(value) else value for name, value in means.items()},
+    }

@@ -1,0 +1,255 @@
+"""What is asked of the history. Each function reads; none computes what can be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from perfdash.errors import UsageError
+from perfdash.history import schema
+from perfdash.history.rows import METRICS, Row
+from perfdash.history.samples import unpack
+from perfdash.records import Case
+
+_CASE = (
+    "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
+    "amp_dtype",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run as it is listed; `id` is the store's number, `host_class` and `setting` its testbed."""
+
+    id: int
+    name: str
+    started: str
+    state: str
+    origin: str
+    source: str
+    host: str
+    testbed_id: int
+    host_class: str
+    setting: dict[str, Any]
+    environment_id: int
+    torch: str | None
+    torch_git_version: str | None
+    python: str | None
+    packages: dict[str, str]
+    facts: dict[str, Any]
+    noise: dict[str, Any]
+    expected: int | None
+    results: int
+    judged: str | None
+
+
+def list_runs(
+    connection: sa.Connection,
+    *,
+    name: str | None = None,
+    testbed_id: int | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    ids: Sequence[int] | None = None,
+    latest: int | None = None,
+) -> list[RunLine]:
+    """Runs from the oldest to the newest.
+
+    `since` and `until` are prefixes of a time (2026, 2026-11, 2026-11-21T03), both included; of all
+    that match only the `latest` many.
+    """
+    runs, beds, env = schema.runs, schema.testbeds, schema.environments
+    query = (
+        sa.select(
+            *runs.c["id", "name", "started", "state", "origin", "source", "testbed_id", "environment_id",
+                   "noise", "expected", "results", "judged"],
+            schema.hosts.c.name.label("host"), beds.c.host_class, beds.c.setting,
+            *env.c["torch", "torch_git_version", "python", "packages", "facts"],
+        )
+        .join_from(runs, beds, runs.c.testbed_id == beds.c.id)
+        .join(env, runs.c.environment_id == env.c.id)
+        .join(schema.hosts, runs.c.host_id == schema.hosts.c.id)
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+    )  # fmt: skip
+    if name is not None:
+        query = query.where(runs.c.name == name)
+    if testbed_id is not None:
+        query = query.where(runs.c.testbed_id == testbed_id)
+    if since is not None:
+        query = query.where(runs.c.started >= since)
+    if until is not None:
+        query = query.where(runs.c.started <= until + "~")  # which sorts behind every digit and letter
+    if ids is not None:
+        query = query.where(runs.c.id.in_(ids))
+    if latest is not None:
+        query = query.limit(latest)
+    return [RunLine(**row._mapping) for row in connection.execute(query)][::-1]
+
+
+def find_run(connection: sa.Connection, name: str) -> RunLine:
+    """A run by its name, or `last`. Raises UsageError with the latest there are."""
+    found = list_runs(connection, latest=1) if name == "last" else list_runs(connection, name=name)
+    if found:
+        return found[-1]
+    known = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
+    raise UsageError(f"the history has no run {name!r}; the latest in it: {known}")
+
+
+def rows_of(connection: sa.Connection, run_id: int, *, whole: bool = False) -> list[Row]:
+    """The results of a run in the order of the cases' names; with samples and details where `whole`."""
+    results, cases, more = schema.results, schema.cases, schema.result_details
+    columns = [
+        *results.c["id", "status", "started", "verdict", "basis"],
+        *results.c[METRICS],
+        *cases.c[_CASE],
+    ]
+    query = sa.select(*columns).join_from(results, cases, results.c.case_id == cases.c.id)
+    found = connection.execute(query.where(results.c.run_id == run_id)).all()
+    details: dict[int, Any] = {}
+    others: dict[int, dict[str, float]] = {}
+    if whole:
+        join = sa.select(more).join(results, results.c.id == more.c.result_id)
+        details = {row.result_id: row for row in connection.execute(join.where(results.c.run_id == run_id))}
+        names = schema.other_metrics
+        join = sa.select(names).join(results, results.c.id == names.c.result_id)
+        for row in connection.execute(join.where(results.c.run_id == run_id)):
+            others.setdefault(row.result_id, {})[row.name] = row.value
+    first, count = 5, len(METRICS)
+    rows = []
+    for line in found:
+        number, status, started, verdict, basis = line[:first]
+        values = {
+            name: value
+            for name, value in zip(METRICS, line[first : first + count], strict=True)
+            if value is not None
+        }
+        extra = details.get(number)
+        rows.append(
+            Row(
+                Case(*line[first + count :]), status, values, started, verdict, basis,
+                others=others.get(number, {}),
+                samples=_samples(extra.samples if extra else None),
+                details=extra.details if extra else {},
+            )
+        )  # fmt: skip
+    return sorted(rows, key=lambda row: row.case.name)
+
+
+def _samples(blob: bytes | None) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(values) for name, values in unpack(blob).items()} if blob else {}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One night of one series."""
+
+    run: str
+    started: str
+    status: str
+    value: float | None
+    torch: str | None
+    torch_git_version: str | None
+
+
+def series(
+    connection: sa.Connection, case_id: int, metric: str, *, testbed_id: int | None = None, since: str = ""
+) -> list[Point]:
+    """A metric (one of METRICS) of a case over the nights of a testbed, oldest first."""
+    runs, results, env = schema.runs, schema.results, schema.environments
+    query = (
+        sa.select(
+            runs.c.name,
+            runs.c.started,
+            results.c.status,
+            results.c[metric],
+            env.c.torch,
+            env.c.torch_git_version,
+        )
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .join(env, runs.c.environment_id == env.c.id)
+        .where(results.c.case_id == case_id, runs.c.started >= since)
+        .order_by(runs.c.started, runs.c.id)
+    )
+    if testbed_id is not None:
+        query = query.where(runs.c.testbed_id == testbed_id)
+    return [Point(*row) for row in connection.execute(query)]
+
+
+def trend(
+    connection: sa.Connection, suite: str, *, testbed_id: int | None = None, since: str = ""
+) -> list[dict[str, Any]]:
+    """The summaries of a suite, oldest run first, with the run's name, start and torch."""
+    runs, env = schema.runs, schema.environments
+    query = (
+        sa.select(
+            runs.c.name.label("run"), runs.c.started, runs.c.testbed_id, env.c.torch, env.c.torch_git_version,
+            schema.summaries,
+        )
+        .join_from(schema.summaries, runs, schema.summaries.c.run_id == runs.c.id)
+        .join(env, runs.c.environment_id == env.c.id)
+        .where(schema.summaries.c.suite == suite, runs.c.started >= since)
+        .order_by(runs.c.started, runs.c.id)
+    )  # fmt: skip
+    if testbed_id is not None:
+        query = query.where(runs.c.testbed_id == testbed_id)
+    return [dict(row._mapping) for row in connection.execute(query)]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Many series over the same nights: cases x runs, NaN (or "") where a case was not measured."""
+
+    runs: list[RunLine]
+    case_ids: list[int]
+    values: dict[str, NDArray[np.float64]]
+    statuses: NDArray[np.object_]
+
+
+def panel(connection: sa.Connection, runs: Sequence[RunLine], metrics: Iterable[str]) -> Panel:
+    """The metrics of all the cases of some runs, in the order of the runs; cases by number."""
+    names = list(metrics)
+    results = schema.results
+    night = {run.id: place for place, run in enumerate(runs)}
+    found: list[Any] = []
+    ids = list(night)
+    for start in range(0, len(ids), 500):
+        query = sa.select(*results.c["run_id", "case_id", "status"], *(results.c[name] for name in names))
+        found += connection.execute(query.where(results.c.run_id.in_(ids[start : start + 500]))).all()
+    case_ids = sorted({row[1] for row in found})
+    place = {number: index for index, number in enumerate(case_ids)}
+    statuses = np.full((len(case_ids), len(runs)), "", dtype=object)
+    values = {name: np.full((len(case_ids), len(runs)), np.nan) for name in names}
+    if found:
+        columns = list(zip(*found, strict=True))
+        at = [place[number] for number in columns[1]], [night[number] for number in columns[0]]
+        statuses[at] = columns[2]
+        for name, column in zip(names, columns[3:], strict=True):
+            values[name][at] = np.array(column, dtype=float)  # None becomes NaN
+    return Panel(list(runs), case_ids, values, statuses)
+
+
+def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:
+    """Every case that was ever measured on a testbed, with the store's number."""
+    cases, results, runs = schema.cases, schema.results, schema.runs
+    measured = (
+        sa.select(results.c.id)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .where(results.c.case_id == cases.c.id, runs.c.testbed_id == testbed_id)
+    )
+    query = sa.select(*cases.c["id", *_CASE]).where(measured.exists())
+    return {Case(*row[1:]): row[0] for row in connection.execute(query)}
+
+
+def cases_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Case]:
+    """Cases by the store's numbers."""
+    cases, wanted = schema.cases, sorted(set(ids))
+    found = {}
+    for start in range(0, len(wanted), 500):
+        query = sa.select(*cases.c["id", *_CASE]).where(cases.c.id.in_(wanted[start : start + 500]))
+        found.update({row[0]: Case(*row[1:]) for row in connection.execute(query)})
+    return found

@@ -1,0 +1,217 @@
+"""What the history keeps of a run: flat values that a database holds, wherever they come from.
+
+A run of perfdash and a foreign file both become one RunRow and its Rows; nothing else is ever stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfdash.records import Case, Result, RunInfo
+
+# The metrics that have a column of their own, with their units (of the latencies also the 95 % interval).
+REALS = (
+    "eager_ms", "eager_ms_low", "eager_ms_high", "backend_ms", "backend_ms_low", "backend_ms_high",
+    "speedup", "speedup_low", "speedup_high", "speedup_sd",
+    "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "wall_s",
+)  # fmt: skip
+COUNTS = (
+    "eager_peak_bytes", "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
+    "graphs", "graph_breaks", "calls_captured", "fallbacks",
+)  # fmt: skip
+METRICS = REALS + COUNTS
+MAX_SAMPLES = 200  # a side: more say nothing more of a latency (the run folder has them all)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result. `values` holds numbers under names of METRICS; what was not measured is missing.
+
+    `others` are metrics that perfdash has no column for (of a foreign benchmark), by name. `samples`
+    are latencies in ms, by `eager_ms` and `backend_ms`. `details` is what a reader wants to see:
+    error, reasons, conditions; plain JSON.
+    """
+
+    case: Case
+    status: str
+    values: Mapping[str, float]
+    started: str | None = None
+    verdict: str | None = None
+    basis: str | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run: `name` is what a person calls it, `started` is UTC, ISO 8601, to the second.
+
+    `origin` names the format it came from (`perfdash`, `dynamo-csv`, ...), `source` the file or folder.
+    `host_class` and `setting` say which runs may be compared: both must be equal. `environment` is what
+    run.json says of host and packages, as far as it is known.
+    """
+
+    name: str
+    started: str
+    origin: str
+    source: str
+    host: str
+    host_class: str
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    ended: str | None = None
+    state: str = "done"
+    command: tuple[str, ...] = ()
+    noise: Mapping[str, Any] = field(default_factory=dict)
+    expected: int | None = None  # cases that were to be measured
+    perfdash: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The same for the same run, however often and from wherever it is taken in."""
+        return digest([self.origin, self.name, self.started, self.host])
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A run with its results; `original` is the content of what it is a copy of."""
+
+    run: RunRow
+    rows: tuple[Row, ...]
+    original: str | None = None
+
+    @property
+    def content(self) -> str:
+        """A digest of all of it but where it was found: equal for a run that has not changed."""
+        if self.original:
+            return self.original
+        run = {**vars(self.run), "source": None}
+        return digest([run, [{**vars(row), "case": vars(row.case)} for row in self.rows]])
+
+
+def digest(value: Any) -> str:
+    """A hexadecimal SHA-256 of plain values."""
+    text = json.dumps(value, sort_keys=True, default=_plain, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
+    """A run of perfdash as the history keeps it."""
+    host_class, setting = testbed(info)
+    run = RunRow(
+        name=info.id,
+        started=info.started,
+        origin="perfdash",
+        source=source,
+        host=info.host,
+        host_class=host_class,
+        setting=setting,
+        environment=info.environment,
+        ended=info.ended,
+        state=info.state,
+        command=tuple(info.command),
+        noise=info.noise,
+        expected=info.cases,
+        perfdash=info.perfdash,
+    )
+    return Imported(run, tuple(from_result(result) for result in results))
+
+
+# What a run was told that changes what a number means; the case holds the rest.
+_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "weights")
+_DEFAULTS: dict[str, Any] = {"allocator": "steady", "compile_mode": None, "env": {}, "inductor_config": {},
+                             "weights": "random"}  # fmt: skip
+
+
+def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
+    """Host class, and the rest that must agree before two runs are compared: how, beside what neighbours.
+
+    Of the settings only those that differ from the default are named, so that a setting added later
+    leaves old runs where they are.
+    """
+    environment = info.environment
+    # The fullest session: one that had nothing left to measure used no slot.
+    every: list[list[dict[str, Any]]] = [session.get("slots", []) for session in info.sessions]
+    slots = max(every, key=len, default=[])
+    hosts = {slot["host"] for slot in slots} or {info.host}
+    setting = {
+        name: info.configuration[name]
+        for name in _SETTINGS
+        if name in info.configuration and info.configuration[name] != _DEFAULTS[name]
+    }
+    side_by_side = max(1, len(slots) // len(hosts))
+    if side_by_side > 1:
+        setting["side_by_side"] = side_by_side
+    if environment.get("gpus"):
+        setting["gpus"] = environment["gpus"]
+    return str(environment.get("host_class") or "unknown"), setting
+
+
+def from_result(result: Result) -> Row:
+    """One result of perfdash; what is not finite counts as not measured."""
+    values: dict[str, float | None] = {"wall_s": result.wall_s}
+    for name, latency in (("eager_ms", result.eager_ms), ("backend_ms", result.backend_ms)):
+        if latency:
+            values[name] = latency.median
+            values[f"{name}_low"], values[f"{name}_high"] = latency.ci_low, latency.ci_high
+    speed = result.speedup
+    if speed:
+        values["speedup"] = speed.value
+        if speed.basis != "within":
+            values["speedup_low"], values["speedup_high"] = speed.ci_low, speed.ci_high
+    ratios = result.conditions.get("process_ratios") or ()
+    if result.conditions.get("within_variance") is not None and ratios:
+        # Of the mean over the processes, as far as the samples in them tell.
+        values["speedup_sd"] = math.sqrt(result.conditions["within_variance"] / len(ratios))
+    for name in (
+        "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "eager_peak_bytes",
+        "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
+    ):  # fmt: skip
+        values[name] = getattr(result, name)
+    for name in ("graphs", "graph_breaks", "calls_captured"):
+        values[name] = result.capture.get(name)
+    fallbacks = result.capture.get("fallbacks")
+    values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else fallbacks
+    details: dict[str, Any] = {
+        "error": {"type": result.error.type, "message": result.error.message} if result.error else None,
+        "failed_phase": result.failed_phase,
+        "skip_reason": result.skip_reason,
+        "accuracy": result.accuracy,
+        "break_reasons": result.capture.get("break_reasons"),
+        "conditions": {
+            name: value for name, value in result.conditions.items() if isinstance(value, int | float | str)
+        },
+        "notes": result.notes,
+    }
+    return Row(
+        case=result.case,
+        status=str(result.status),
+        started=result.started,
+        values={k: v for k, v in values.items() if v is not None and math.isfinite(v)},
+        verdict=speed.verdict if speed else None,
+        basis=speed.basis if speed else None,
+        samples={
+            name: thinned(latency.samples)
+            for name, latency in (("eager_ms", result.eager_ms), ("backend_ms", result.backend_ms))
+            if latency and latency.samples
+        },
+        details={name: value for name, value in details.items() if value},
+    )
+
+
+def thinned(samples: Iterable[float]) -> tuple[float, ...]:
+    """At most MAX_SAMPLES of them, evenly over the time of sampling."""
+    every = tuple(samples)
+    if len(every) <= MAX_SAMPLES:
+        return every
+    return tuple(every[index * len(every) // MAX_SAMPLES] for index in range(MAX_SAMPLES))

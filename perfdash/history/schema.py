@@ -1,0 +1,207 @@
+"""The tables of the history. The migrations make them; this module says what they look like now."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from perfdash.history.rows import COUNTS, REALS
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+# SQLite numbers rows by itself only where the key is an INTEGER.
+Key = BigInteger().with_variant(Integer, "sqlite")
+
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+)
+# What runs must have in common before their numbers are compared: class of host, and how it was measured.
+testbeds = Table(
+    "testbeds",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("host_class", Text, nullable=False),
+    Column("setting", JSON, nullable=False),
+)
+environments = Table(
+    "environments",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("fingerprint", String(64), nullable=False, unique=True),
+    Column("torch", Text),
+    Column("torch_git_version", Text),
+    Column("python", Text),
+    Column("packages", JSON, nullable=False),
+    Column("facts", JSON, nullable=False),
+)
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("key", String(64), nullable=False, unique=True),
+    Column("content", String(64), nullable=False),  # digest of all that was taken in
+    Column("name", Text, nullable=False, index=True),
+    Column("started", Text, nullable=False, index=True),  # UTC, ISO 8601: sorts as text
+    Column("ended", Text),
+    Column("state", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("host_id", ForeignKey("hosts.id"), nullable=False),
+    Column("testbed_id", ForeignKey("testbeds.id"), nullable=False),
+    Column("environment_id", ForeignKey("environments.id"), nullable=False),
+    Column("command", JSON, nullable=False),
+    Column("noise", JSON, nullable=False),
+    Column("expected", Integer),
+    Column("results", Integer, nullable=False),
+    Column("perfdash", Text),
+    Column("taken_in", Text, nullable=False),
+    Column("judged", Text),  # when its changes were looked for (perfdash.detect)
+    Index(None, "testbed_id", "started"),
+)
+cases = Table(
+    "cases",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("suite", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("batch_size", Integer, nullable=False),
+    Column("threads", Integer, nullable=False),
+    Column("scenario", Text, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("dynamic", Boolean, nullable=False),
+    Column("amp_dtype", Text),
+    Index(None, "suite", "model"),
+)
+results = Table(
+    "results",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), nullable=False),
+    Column("case_id", ForeignKey("cases.id"), nullable=False),
+    Column("status", Text, nullable=False),
+    Column("started", Text),
+    Column("verdict", Text),
+    Column("basis", Text),
+    *(Column(name, Double) for name in REALS),
+    *(Column(name, BigInteger) for name in COUNTS),
+    UniqueConstraint("run_id", "case_id"),
+    Index(None, "case_id", "run_id"),
+)
+# What is large, apart so that a scan of the results stays small; samples as history.samples packs them.
+result_details = Table(
+    "result_details",
+    metadata,
+    Column("result_id", ForeignKey("results.id", ondelete="CASCADE"), primary_key=True),
+    Column("details", JSON, nullable=False),
+    Column("samples", LargeBinary),
+)
+# Metrics of foreign benchmarks that have no column.
+other_metrics = Table(
+    "other_metrics",
+    metadata,
+    Column("result_id", ForeignKey("results.id", ondelete="CASCADE"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("value", Double, nullable=False),
+)
+# One row a run, suite and setting, made as the run is taken in, so that trends are read, not computed.
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("run_id", ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("suite", Text, primary_key=True),
+    Column("device", Text, primary_key=True),
+    Column("dtype", Text, primary_key=True),
+    Column("threads", Integer, primary_key=True),
+    Column("scenario", Text, primary_key=True),
+    Column("backend", Text, primary_key=True),
+    Column("dynamic", Boolean, primary_key=True),
+    Column("cases", Integer, nullable=False),
+    Column("attempted", Integer, nullable=False),  # neither skipped nor passed for being skipped
+    Column("passed", Integer, nullable=False),
+    Column("measured", Integer, nullable=False),  # behind the means
+    Column("speedup", Double),  # geometric mean
+    Column("speedup_low", Double),
+    Column("speedup_high", Double),
+    Column("speedup_clipped", Double),
+    Column("compilation_s", Double),  # arithmetic mean
+    Column("compression_ratio", Double),  # geometric mean
+    Column("compression_ratio_arithmetic", Double),
+    Column("statuses", JSON, nullable=False),  # {status: number of cases}
+)
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column(
+        "digest", String(64), nullable=False, index=True
+    ),  # of what it is about: kind, case, metric, testbed
+    Column("kind", Text, nullable=False),  # metric | status | vanished | host
+    Column("testbed_id", ForeignKey("testbeds.id"), nullable=False),
+    Column("case_id", ForeignKey("cases.id")),  # none: the host
+    Column("metric", Text),
+    Column("state", Text, nullable=False),
+    Column("direction", SmallInteger, nullable=False),  # 1 worse, -1 better, 0 neither
+    Column("good_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the last before it
+    Column("bad_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the first with it
+    Column("seen_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the last that had it
+    Column("opened", Text, nullable=False),
+    Column("changed", Text, nullable=False),
+    Column("before", Double),
+    Column("after", Double),
+    Column("change", Double),  # log ratio after / before
+    Column("p", Double),
+    Column("details", JSON, nullable=False),
+    Index(None, "testbed_id", "state"),
+)
+alert_events = Table(
+    "alert_events",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("alert_id", ForeignKey("alerts.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("at", Text, nullable=False),
+    Column("state", Text, nullable=False),  # the state that it came to
+    Column("run_id", ForeignKey("runs.id", ondelete="SET NULL")),
+    Column("note", Text),
+)
+bisections = Table(
+    "bisections",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("alert_id", ForeignKey("alerts.id", ondelete="SET NULL")),
+    Column("started", Text, nullable=False),
+    Column("ended", Text),
+    Column("state", Text, nullable=False),
+    Column("good", Text, nullable=False),
+    Column("bad", Text, nullable=False),
+    Column("culprit", Text),
+    Column("details", JSON, nullable=False),
+)

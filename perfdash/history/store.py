@@ -1,0 +1,228 @@
+"""Opens the store: one SQLite file, or a PostgreSQL by URL; makes or migrates its tables."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from perfdash.errors import MachineError, UsageError
+
+# The newest migration (a test compares it with the files): most openings need no Alembic at all.
+HEAD = "0001"
+# PostgreSQL: the advisory lock of whoever changes the store.
+WRITERS = 7270683
+_BUSY_S = 60.0
+_CONNECT_S = 10
+
+
+class Store:
+    """The history; many processes may have it open. `write()` is one transaction, all or nothing."""
+
+    def __init__(self, engine: sa.Engine, shown: str) -> None:
+        self.engine = engine
+        self.shown = shown  # the address without its password
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A connection to ask, on one state of the database. Raises MachineError where the database fails."""
+        with self._failures("read"), self.engine.connect() as connection:
+            if self.is_sqlite:
+                connection.exec_driver_sql("BEGIN")  # one state of things, whoever writes meanwhile
+            yield connection
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction. Raises MachineError where the database fails; then nothing was written."""
+        with self._failures("written"), self.engine.begin() as connection:
+            if self.is_sqlite:
+                # The lock is taken at once: a reader that becomes a writer cannot wait, it fails.
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:  # one writer at a time, as there; an ingest takes a second
+                connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
+            yield connection
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[sa.Connection]:
+        """A connection outside of any transaction, for what cannot stand in one."""
+        with self._failures("written"), self.engine.connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise MachineError(
+                f"the history {self.shown} cannot be {what}: {brief(error)}; runs stay in their folders, "
+                "and `perfdash history import FOLDER` takes them in again"
+            ) from error
+        except SQLAlchemyError as error:
+            raise MachineError(f"the history {self.shown} cannot be {what}: {error}") from error
+
+
+def brief(error: DBAPIError) -> str:
+    """The first line of what the database said; never the statement with its values, or a password."""
+    said = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
+    return re.sub(r"(?i)(password\s*[=:]\s*)\S+", r"\1***", said[0])
+
+
+def open_store(address: str, *, create: bool = True) -> Store:
+    """A store by address: a path, `sqlite:///path`, or `postgresql://user@host/name`.
+
+    Its tables are made, or brought up to date after a backup (SQLite). Raises UsageError for an address
+    or a file that is none, and for a store that a newer perfdash made; MachineError where it cannot be
+    reached or written.
+    """
+    url = _url(address)
+    shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite":
+        path = Path(str(url.database))
+        shown = str(path)
+        if not create and not path.exists():
+            raise UsageError(f"there is no history {shown} yet; `perfdash run` makes it, or history import")
+        if path.is_dir():
+            raise UsageError(f"--db {shown}: it is a folder; give a file, or a postgresql:// address")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MachineError(f"--db {shown}: {error.strerror}") from error
+    store = Store(_engine(url), shown)
+    try:
+        revision = _revision(store)
+        if revision != HEAD:
+            _migrate(store, revision)
+    except BaseException as error:
+        store.close()
+        if not isinstance(error, DBAPIError):
+            raise
+        said = brief(error)
+        if "not a database" in said or "malformed" in said:
+            raise UsageError(f"--db {shown}: it is no SQLite database ({said}); give another file") from error
+        raise MachineError(f"the history {shown} cannot be opened: {said}") from error
+    return store
+
+
+def _url(address: str) -> sa.URL:
+    """Raises UsageError; a message never shows the password."""
+    if "://" not in address:
+        return sa.URL.create("sqlite", database=address)
+    try:
+        url = sa.make_url(address)
+    except (SQLAlchemyError, ValueError):
+        raise UsageError(
+            "--db (PERFDASH_DB) is no address of a database; give a file or postgresql://USER@HOST/NAME"
+        ) from None
+    backend = url.get_backend_name()
+    if backend in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise UsageError(f"--db: {backend} is not known; give an SQLite file or a postgresql:// address")
+    if not url.database or url.database == ":memory:":
+        raise UsageError("--db: sqlite:///PATH needs a path; a history in memory is lost at once")
+    return url
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = sa.create_engine(url, connect_args={"timeout": _BUSY_S})
+        sa.event.listen(engine, "connect", _set_up_sqlite)
+        return engine
+    try:
+        return sa.create_engine(url, connect_args={"connect_timeout": _CONNECT_S}, pool_pre_ping=True)
+    except ImportError as error:
+        raise UsageError("a PostgreSQL history needs the extra: pip install 'perfdash[postgres]'") from error
+
+
+def _set_up_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # perfdash says BEGIN itself: the driver would say it too late
+    for pragma in (
+        f"busy_timeout = {int(_BUSY_S * 1000)}",
+        "journal_mode = WAL",  # one writes while others read
+        "synchronous = NORMAL",  # with WAL nothing can be torn, and the run folder is the source
+        "foreign_keys = ON",
+        "cache_size = -65536",
+    ):
+        try:
+            connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.OperationalError as error:
+            # A read-only file can be read all the same, as it is.
+            if "journal_mode" not in pragma or "readonly" not in str(error):
+                raise
+
+
+def _revision(store: Store) -> str | None:
+    """The migration that the store is at; None for an empty one. Raises UsageError for a foreign one."""
+    with store.engine.connect() as connection:
+        tables = sa.inspect(connection).get_table_names()
+        if "alembic_version" not in tables:
+            if tables and store.is_sqlite:
+                raise UsageError(f"--db {store.shown}: an SQLite database, but no history of perfdash")
+            return None
+        revision = _stored_revision(connection)
+    if revision is not None and (not re.fullmatch(r"\d{4}", revision) or revision > HEAD):
+        raise UsageError(
+            f"the history {store.shown} is of a newer perfdash (schema {revision}, this one knows {HEAD}): "
+            "update perfdash"
+        )
+    return revision
+
+
+def _stored_revision(connection: sa.Connection) -> str | None:
+    found: str | None = connection.execute(sa.text("select version_num from alembic_version")).scalar()
+    return found
+
+
+def _migrate(store: Store, revision: str | None) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    with store.engine.begin() as connection:
+        if store.is_sqlite:
+            # A table that is made anew is dropped before: that must not take along what refers to it.
+            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
+        # Several may open a store at once: another may have been first.
+        if revision is not None and store.is_sqlite and _stored_revision(connection) == revision:
+            _back_up(Path(store.shown), revision)
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    store.engine.dispose()  # connections without foreign keys
+
+
+def _back_up(path: Path, revision: str) -> None:
+    """A copy of the file as it is, beside it, before a migration changes it."""
+    copy = path.with_name(f"{path.name}.schema{revision}.bak")
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(path)) as source,
+            contextlib.closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+    except sqlite3.Error as error:
+        raise MachineError(
+            f"no backup of {path} can be made ({error}), so it is not migrated; make room and try again"
+        ) from error

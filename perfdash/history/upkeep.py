@@ -1,0 +1,83 @@
+"""Prunes a history, and puts two together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from perfdash.history import schema
+from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history.queries import RunLine, list_runs, rows_of
+from perfdash.history.rows import Imported, RunRow
+from perfdash.history.store import Store
+
+_RUNS_AT_ONCE = 50
+
+
+def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) -> int:
+    """Removes runs with their results, or only their samples; the number of results touched.
+
+    Alerts stay: those that point at a removed run lose the pointer. The room is given back (SQLite).
+    """
+    results, details = schema.results, schema.result_details
+    count = 0
+    for start in range(0, len(runs), _RUNS_AT_ONCE):
+        ids = [run.id for run in runs[start : start + _RUNS_AT_ONCE]]
+        with store.write() as connection:
+            if samples_only:
+                of_them = sa.select(results.c.id).where(results.c.run_id.in_(ids))
+                where = details.c.result_id.in_(of_them), details.c.samples.is_not(None)
+                count += connection.execute(sa.update(details).where(*where).values(samples=None)).rowcount
+            else:
+                count += connection.execute(sa.delete(results).where(results.c.run_id.in_(ids))).rowcount
+                connection.execute(sa.delete(schema.runs).where(schema.runs.c.id.in_(ids)))
+    if count and store.is_sqlite:
+        with store.exclusive() as connection:
+            connection.exec_driver_sql("VACUUM")
+    return count
+
+
+def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
+    """Takes every run of another history in; {what became of it: number of runs}.
+
+    Alerts are not taken over: they are judged anew from the runs.
+    """
+    counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN), 0)
+    with source.read() as connection:
+        every = list_runs(connection)
+        for place, line in enumerate(every, start=1):
+            (found,) = take_in(target, [stored(connection, line)])
+            counts[found] += 1
+            say(f"[{place}/{len(every)}] {line.name}: {found}")
+    return counts
+
+
+def stored(connection: sa.Connection, line: RunLine) -> Imported:
+    """A run as it was taken in, but for samples beyond 32 bits; `content` is that of the original."""
+    runs = schema.runs
+    query = sa.select(*runs.c["content", "command", "ended", "perfdash"]).where(runs.c.id == line.id)
+    row = connection.execute(query).one()
+    worker = {
+        "torch": line.torch,
+        "torch_git_version": line.torch_git_version,
+        "python": line.python,
+        "packages": line.packages,
+    }
+    run = RunRow(
+        name=line.name,
+        started=line.started,
+        origin=line.origin,
+        source=line.source,
+        host=line.host,
+        host_class=line.host_class,
+        setting=line.setting,
+        environment={**line.facts, "worker": worker},
+        ended=row.ended,
+        state=line.state,
+        command=tuple(row.command),
+        noise=line.noise,
+        expected=line.expected,
+        perfdash=row.perfdash,
+    )
+    return Imported(run, tuple(rows_of(connection, line.id, whole=True)), original=row.content)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.history import schema, store
+from perfdash.history.store import HEAD, open_store
+
+VERSIONS = Path(store.__file__).with_name("migrations") / "versions"
+
+
+def test_head_is_the_newest_migration():
+    assert max(path.name[:4] for path in VERSIONS.glob("*.py")) == HEAD
+
+
+def test_the_migrations_make_the_tables_that_schema_describes(store):
+    with store.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        differences = compare_metadata(context, schema.metadata)
+    assert differences == []
+
+
+def test_opening_again_keeps_what_is_there(address):
+    with open_store(address) as first, first.write() as connection:
+        connection.execute(sa.insert(schema.hosts).values(name="farm"))
+    with open_store(address) as opened, opened.read() as connection:
+        assert connection.execute(sa.select(schema.hosts.c.name)).scalars().all() == ["farm"]
+
+
+def test_a_transaction_that_fails_leaves_nothing(store):
+    def enter():
+        with store.write() as connection:
+            connection.execute(sa.insert(schema.hosts).values(name="farm"))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        enter()
+    with store.read() as connection:
+        assert connection.execute(sa.select(schema.hosts)).all() == []
+
+
+def test_many_may_open_a_new_store_at_once(address):
+    errors = []
+
+    def work(number):
+        try:
+            with open_store(address) as opened, opened.write() as connection:
+                connection.execute(sa.insert(schema.hosts).values(name=f"host{number}"))
+        except Exception as error:  # whatever it is, the test shows it
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with open_store(address) as opened, opened.read() as connection:
+        assert len(connection.execute(sa.select(schema.hosts)).all()) == 6
+
+
+def test_a_newer_store_is_refused(address):
+    with open_store(address) as opened, opened.write() as connection:
+        connection.execute(sa.text("update alembic_version set version_num = '9999'"))
+    with pytest.raises(UsageError, match="newer perfdash"):
+        open_store(address)
+
+
+def test_an_older_store_is_migrated_after_a_backup(tmp_path, monkeypatch):
+    path = tmp_path / "history.db"
+    open_store(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("update alembic_version set version_num = '0000'")
+        connection.execute("insert into hosts (name) values ('farm')")
+    connection.close()
+    upgraded = []
+    monkeypatch.setattr("alembic.command.upgrade", lambda *arguments: upgraded.append(arguments[1]))
+    open_store(str(path)).close()
+    assert upgraded == ["head"]
+    with sqlite3.connect(tmp_path / "history.db.schema0000.bak") as backup:
+        assert backup.execute("select name from hosts").fetchall() == [("farm",)]
+        assert backup.execute("select version_num from alembic_version").fetchall() == [("0000",)]
+    backup.close()
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("not a database, " * 100)
+    with pytest.raises(UsageError, match=r"notes\.txt: it is no SQLite database"):
+        open_store(str(tmp_path / "notes.txt"))
+
+
+def test_another_programs_database_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("create table songs (title text)")
+    connection.close()
+    with pytest.raises(UsageError, match="no history of perfdash"):
+        open_store(str(tmp_path / "other.db"))
+
+
+@pytest.mark.parametrize("address", ["mysql://host/name", "sqlite://", "sqlite:///:memory:", "what ever://"])
+def test_addresses_that_are_none(address):
+    with pytest.raises(UsageError, match="--db"):
+        open_store(address)
+
+
+def test_a_folder_is_no_history(tmp_path):
+    with pytest.raises(UsageError, match="it is a folder"):
+        open_store(str(tmp_path))
+
+
+def test_asking_makes_no_store(tmp_path):
+    with pytest.raises(UsageError, match="there is no history"):
+        open_store(str(tmp_path / "history.db"), create=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_not_there_names_no_password():
+    with pytest.raises(MachineError) as caught:
+        open_store("postgresql://me:s3cret@127.0.0.1:1/x")
+    assert "s3cret" not in str(caught.value)
+    assert re.search("cannot be opened", str(caught.value))
+
+
+def test_a_full_disk_is_the_machines_fault(tmp_path):
+    opened = open_store(str(tmp_path / "history.db"))
+    with opened.read() as connection:
+        pages = connection.exec_driver_sql("pragma page_count").scalar()
+    assert pages
+
+    def fill():
+        with opened.write() as connection:
+            connection.exec_driver_sql(f"pragma max_page_count = {pages}")  # SQLITE_FULL, as of a full disk
+            connection.execute(sa.insert(schema.hosts), [{"name": "x" * 5000 + str(n)} for n in range(100)])
+
+    with pytest.raises(MachineError, match="history import"):
+        fill()
+    opened.close()
+    with open_store(str(tmp_path / "history.db")) as again, again.read() as connection:
+        assert connection.execute(sa.select(schema.hosts)).all() == []
