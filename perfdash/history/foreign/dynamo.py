@@ -1,0 +1,145 @@
+"""The words and columns of pytorch's benchmarks/dynamo, which its CSV, JSON and dashboard share.
+
+From benchmarks/dynamo/common.py (check_accuracy, write_csv_when_exception, output_csv) and runner.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from perfdash.history.foreign import quantities
+from perfdash.history.foreign.reading import Where, shown
+from perfdash.records import PASSING, Status
+
+SUITES = {"torchbench": "torchbench", "huggingface": "huggingface", "timm_models": "timm", "timm": "timm"}
+DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float64": "float64",
+          "amp": "amp", "int8": "int8"}  # fmt: skip
+
+_WORDS = {status.value: status for status in Status} | {
+    "OOM": Status.OOM,
+    "eager_1st_run_OOM": Status.EAGER_OOM,
+    "eager_2nd_run_OOM": Status.EAGER_OOM,
+    "eager_1st_run_fail": Status.EAGER_FAIL_TO_RUN,
+    "eager_2nd_run_fail": Status.EAGER_FAIL_TO_RUN,
+    "eager_variation": Status.EAGER_TWO_RUNS_DIFFER,  # its name until 2023
+    "warmup_failed": Status.FAIL_TO_RUN,
+    "not_bitwise_equivalent": Status.FAIL_ACCURACY,
+}
+_FAMILIES = (
+    (re.compile(r"fail_to_run_at_batch_\d+"), Status.FAIL_TO_RUN),
+    (re.compile(r"fail_batch_invariance_at_\d+"), Status.FAIL_ACCURACY),
+    (re.compile(r"0(\.0+)?"), Status.FAIL_TO_RUN),  # the placeholder of a row that has no status
+)
+_COUNTS = {"unique_graphs": "graphs", "graph_breaks": "graph_breaks", "calls_captured": "calls_captured"}
+_PEAKS = {"eager_peak_mem": "eager_peak_bytes", "dynamo_peak_mem": "backend_peak_bytes"}
+
+
+def suite(word: str) -> str:
+    """Its suite under perfdash's name."""
+    return SUITES.get(word, word)
+
+
+def status(word: str, where: Where) -> Status:
+    """Its status word as ours. Raises UsageError for a word that it does not write."""
+    known = _WORDS.get(word)
+    if known is None:
+        known = next((ours for words, ours in _FAMILIES if words.fullmatch(word)), None)
+    if known is None:
+        raise where.wrong(
+            f"accuracy is {shown(word, 60)!r}, which no version of the harness known here writes: "
+            f"correct it to one of {', '.join(sorted(_WORDS))}"
+        )
+    return known
+
+
+def number_or_nothing(cell: str, where: Where, column: str) -> float | None:
+    """A cell: empty and `nan` are "not measured" (pandas and the harness's own f"{x:.6f}" write so)."""
+    return None if cell.lower() in ("", "nan") else quantities.number(cell, where, column)
+
+
+@dataclass
+class Measured:
+    """One row of numbers in our names and units. `ran`: whether it was timed; None: not asked."""
+
+    ran: bool | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    others: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    derived: dict[str, str] = field(default_factory=dict)
+
+
+def measured(numbers: Mapping[str, float | None], where: Where, device: str) -> Measured:
+    """The columns of one row of the performance file, None for "not measured".
+
+    A speedup of 0 is how the harness says that a model did not run; the zeros beside it, and any other
+    zero where a time or a memory should be, are padding. Its compilation latency is a difference of
+    two timings: below 0 it says nothing, and is left out with a note.
+    """
+    row = Measured()
+    given = {name: value for name, value in numbers.items() if value is not None}
+    if "speedup" in numbers:
+        row.ran = given.get("speedup", 0.0) != 0
+
+    def take(column: str, ours: str, factor: float = 1.0) -> None:
+        value = given.pop(column, 0.0)
+        if value != 0:
+            scaled = round(value * factor) if ours.endswith("_bytes") else value * factor
+            row.values[ours] = quantities.metric(ours, scaled, where, column)
+
+    take("speedup", "speedup")
+    take("abs_latency", "backend_ms")
+    if {"speedup", "backend_ms"} <= row.values.keys():
+        eager = row.values["speedup"] * row.values["backend_ms"]
+        row.values["eager_ms"] = quantities.metric("eager_ms", eager, where)
+        row.derived["eager_ms"] = "speedup * abs_latency"
+    seconds = given.get("compilation_latency", 0.0)
+    if seconds < 0:
+        del given["compilation_latency"]
+        row.notes.append(f"compilation latency left out: {seconds:g} s, a difference of two timings")
+    take("compilation_latency", "compilation_s")
+    take("compression_ratio", "compression_ratio")
+    if device == "cpu":
+        peaks = [given.pop(column, 0.0) for column in _PEAKS]
+        if any(peaks):
+            row.notes.append(
+                "absolute memory left out: on CPU the harness writes 100 times the resident size; "
+                "the ratio of both sides is kept"
+            )
+    else:
+        for column, ours in _PEAKS.items():
+            take(column, ours, 1e9)
+    for column, ours in _COUNTS.items():
+        if column in given:
+            count = quantities.metric(ours, given.pop(column), where, column)
+            if row.ran or count:  # a row that did not run is padded with zeros
+                row.values[ours] = count
+    row.others = {name: value for name, value in given.items() if row.ran or value}
+    return row
+
+
+def ended(
+    accuracy: Status | None, ran: bool | None, *, checked: bool, timed: bool, notes: list[str]
+) -> Status:
+    """How a case ended, of its accuracy and of whether it was timed (None: it has no such row).
+
+    `checked` and `timed` say which of the two was done for the run at all. The harness writes no row
+    for a model whose process crashed, so a row that is missing in one of them is a failure.
+    """
+    if accuracy is not None and accuracy not in PASSING:
+        return accuracy
+    if timed and not ran:
+        notes.append(
+            "did not run in the performance run" + (f", accuracy: {accuracy}" if accuracy else "")
+            if ran is False
+            else "no row in the performance file: that run crashed or was cut"
+        )
+        return Status.FAIL_TO_RUN
+    if accuracy is None:
+        if checked:
+            notes.append("no row in the accuracy file: that run crashed or was cut")
+            return Status.FAIL_TO_RUN
+        notes.append("accuracy was not checked: only the performance is known")
+        return Status.PASS_DUE_TO_SKIP
+    return accuracy

@@ -1,0 +1,249 @@
+"""Foreign files, read within limits: nothing is loaded that is larger than its limit allows.
+
+All that can be wrong with a file is a UsageError that names file and line and says what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from perfdash.errors import UsageError
+
+FILE_LIMIT = 256 << 20  # bytes of a file that is read line by line
+DOCUMENT_LIMIT = 64 << 20  # of one that is held whole: as Python objects it is ten times that
+LINE_LIMIT = 1 << 20
+SAMPLE = 1 << 20
+_LONGEST_INT = 40  # digits; no count or id is longer, and converting a million digits takes minutes
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in a file, for messages and for a row's origin."""
+
+    path: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return shown(str(self.path)) + (f", line {self.line}" if self.line else "")
+
+    def wrong(self, what: str) -> UsageError:
+        """The error that says what is wrong here and what to do."""
+        return UsageError(f"{self}: {what}")
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """File name (never the folders, which may tell of people) and line."""
+        return {"file": shown(self.path.name), "line": self.line}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a format is recognised by: the beginning of a file; empty for a folder or a binary file."""
+
+    path: Path
+    head: str
+    is_folder: bool = False
+
+
+def shown(text: str, longest: int = 300) -> str:
+    """Text of a foreign file as a message may hold it: one line, printable, not endless."""
+    text = text if len(text) <= longest else text[:longest] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def sample(path: Path) -> Sample:
+    """The first SAMPLE bytes of a file as text. Raises UsageError where it cannot be read."""
+    if _stat(path, Where(path)) and path.is_dir():
+        return Sample(path, "", is_folder=True)
+    with _opened(path) as file:
+        try:
+            head = file.read(SAMPLE)
+        except OSError as error:
+            raise _unreadable(Where(path), error) from error
+    if not head:
+        raise Where(path).wrong("the file is empty: nothing to import")
+    text = head.decode("utf-8", "replace").removeprefix("\ufeff")
+    return Sample(path, "" if "\0" in text else text)
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of every line, without its end. The last one must have an end, or it is cut off."""
+    size, number = 0, 0
+    with _opened(path) as file:
+        while True:
+            where = Where(path, number + 1)
+            try:
+                line = file.readline(LINE_LIMIT + 1)
+            except OSError as error:
+                raise _unreadable(where, error) from error
+            if not line:
+                return
+            number += 1
+            size += len(line)
+            if len(line) > LINE_LIMIT:
+                raise where.wrong(f"the line is longer than {LINE_LIMIT >> 20} MiB: not a file of results")
+            if size > FILE_LIMIT:
+                raise where.wrong(f"the file is larger than {FILE_LIMIT >> 20} MiB: import it in parts")
+            if not line.endswith(b"\n"):
+                raise where.wrong(
+                    "the last line has no line end, so the file seems cut off: "
+                    "import a whole one (add the line end if it is whole)"
+                )
+            yield number, _decoded(line, where).removesuffix("\n").removesuffix("\r")
+
+
+def cells(text: str, where: Where) -> list[str]:
+    """The fields of one line of a CSV."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([text], strict=True), [])]
+    except csv.Error as error:
+        raise where.wrong(f"not a line of a CSV ({error}): correct or remove it") from error
+
+
+def whole_text(path: Path, limit: int = DOCUMENT_LIMIT) -> str:
+    """All of a file, of at most `limit` bytes."""
+    where = Where(path)
+    with _opened(path) as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise _unreadable(where, error) from error
+    if len(data) > limit:
+        raise where.wrong(f"the file is larger than {limit >> 20} MiB: import it in parts")
+    return _decoded(data, where)
+
+
+def json_values(path: Path) -> Iterator[tuple[Where, Any]]:
+    """The values of a JSON document, list or sequence (JSON lines), each with the line it begins in.
+
+    A list at the top is taken apart, also one that is a line among others (upload_benchmark_results.py
+    of pytorch/test-infra accepts both). NaN, Infinity and a key that is there twice are refused.
+    """
+    text = whole_text(path)
+    decoder = json.JSONDecoder(
+        parse_constant=_no_constant, parse_int=_int, parse_float=_float, object_pairs_hook=_unique
+    )
+    position = counted = 0
+    line = 1
+    inside = False  # a list at the top
+    while True:
+        position = _skip_spaces(text, position)
+        line, counted = line + text.count("\n", counted, position), position
+        where = Where(path, line)
+        if position == len(text):
+            if inside:
+                raise where.wrong("the list has no end, the file seems cut off: import a whole one")
+            return
+        if not inside and text[position] == "[":
+            inside, position = True, _skip_spaces(text, position + 1)
+            if text[position : position + 1] == "]":
+                inside, position = False, position + 1
+            continue
+        try:
+            value, position = decoder.raw_decode(text, position)
+            _check_text(value)
+        except json.JSONDecodeError as error:
+            raise Where(path, error.lineno).wrong(
+                f"not valid JSON ({error.msg}): cut off or damaged"
+            ) from error
+        except RecursionError as error:
+            raise where.wrong("nested too deeply for a file of results") from error
+        except ValueError as error:
+            raise where.wrong(f"the value that begins here holds {error}: correct or remove it") from error
+        yield where, value
+        if inside:
+            position = _skip_spaces(text, position)
+            mark = text[position : position + 1]
+            if mark not in (",", "]"):
+                line, counted = line + text.count("\n", counted, position), position
+                raise Where(path, line).wrong("not valid JSON (',' or ']' expected): cut off or damaged")
+            inside, position = mark == ",", position + 1
+
+
+def _skip_spaces(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    return position
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name}, which is no measurement")
+
+
+def _int(digits: str) -> int:
+    if len(digits) > _LONGEST_INT:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(digits, 40)}, too large for a number")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1) if len(names) < 1000 else "a key"
+        raise ValueError(f"{shown(twice, 80)!r} twice in one object")
+    return value
+
+
+def _check_text(value: Any) -> None:
+    """No database takes a NUL or half a surrogate pair; JSON can spell both."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, str) and ("\0" in one or any("\ud800" <= c <= "\udfff" for c in one)):
+            raise ValueError("text with a NUL or an unpaired surrogate")
+
+
+def _opened(path: Path) -> BinaryIO:
+    where = Where(path)
+    kind = _stat(path, where).st_mode
+    if stat.S_ISDIR(kind):
+        raise where.wrong("this is a folder: name the files in it")
+    if not stat.S_ISREG(kind):  # opening a pipe would wait for a writer
+        raise where.wrong("this is a device, pipe or socket: name a file")
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(where, error) from error
+
+
+def _stat(path: Path, where: Where) -> os.stat_result:
+    try:
+        return path.stat()
+    except (OSError, ValueError) as error:
+        raise _unreadable(where, error) from error
+
+
+def _unreadable(where: Where, error: Exception) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return where.wrong(f"cannot be read ({reason}): check path and permissions")
+
+
+def _decoded(data: bytes, where: Where) -> str:
+    if b"\0" in data:
+        raise where.wrong("holds NUL bytes, so it is no text: name a file of results")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = where.line or data.count(b"\n", 0, error.start) + 1
+        raise Where(where.path, line).wrong("not UTF-8 text: convert the file to UTF-8") from error
+    return text.removeprefix("\ufeff") if where.line in (None, 1) else text

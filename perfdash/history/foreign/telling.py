@@ -1,0 +1,126 @@
+"""What a foreign file does not say and its importer is told; and the RunRow that comes of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfdash.errors import UsageError
+from perfdash.history.foreign.reading import Where, shown
+from perfdash.history.rows import RunRow
+
+UNSPECIFIED = "unspecified"  # where neither the file nor the user says and nothing depends on it
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the user says of the files, for what they do not say themselves; each is an option.
+
+    A file that says otherwise is refused: one of the two is wrong.
+    """
+
+    host: str | None = None
+    host_class: str | None = None
+    started: str | None = None
+    threads: int | None = None
+    suite: str | None = None
+    dtype: str | None = None
+    amp_dtype: str | None = None
+    scenario: str | None = None
+    device: str | None = None
+    backend: str | None = None
+
+    def agreed(self, option: str, found: str | None, where: Where, hint: str = "") -> str:
+        """What the file says, or else the user. Raises UsageError when nobody does, or they differ."""
+        told: str | None = getattr(self, option)
+        if found is not None and told is not None and found != told:
+            raise where.wrong(
+                f"says {option} {shown(found, 60)!r}, but --{option} is {told!r}: leave one out"
+            )
+        value = found if found is not None else told
+        if value is None:
+            raise where.wrong(f"does not say the {option}: give --{option}{hint and ', or ' + hint}")
+        return value
+
+
+def instant(text: str, what: str) -> str:
+    """An ISO 8601 time as UTC to the second; without a zone it is taken as UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{what} is {shown(text, 60)!r}: give a time like 2026-01-31 or 2026-01-31T04:05:06Z"
+        ) from error
+    return _text(moment)
+
+
+def from_seconds(seconds: float, where: Where, what: str) -> str:
+    """Seconds since 1970 as such a time."""
+    try:
+        return _text(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError) as error:
+        raise where.wrong(f"{what} is {seconds:g}, no time: give --started") from error
+
+
+def _text(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")  # %Y is not padded for years before 1000
+
+
+def run_row(
+    origin: str,
+    name: str,
+    paths: Sequence[Path],
+    told: Told,
+    *,
+    started: tuple[str, str] | None = None,
+    host: str | None = None,
+    host_class: str | None = None,
+    setting: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> RunRow:
+    """The run of a foreign file. `started` is (time, whence) as far as the file knows it.
+
+    Its setting names the harness, because numbers of two harnesses are never compared: they define
+    memory and compile time otherwise. What was assumed stands in environment["import"].
+    """
+    if told.started is not None:
+        when, whence = instant(told.started, "--started"), "told"
+    elif started is not None:
+        when, whence = started
+    else:
+        newest = max(paths, key=lambda path: path.stat().st_mtime)
+        when = from_seconds(newest.stat().st_mtime, Where(newest), "its modification time")
+        whence = f"modification time of {shown(newest.name)}"
+    host = told.host or host or "unknown"
+    if host_class is None and host != "unknown":
+        host_class = f"host {host}"  # two hosts of unknown kind are not the same kind
+    return RunRow(
+        name=shown(name),
+        started=when,
+        origin=origin,
+        source=", ".join(shown(str(path)) for path in paths),
+        host=host,
+        host_class=told.host_class or host_class or "unknown",
+        setting={"harness": origin, **(setting or {})},
+        environment={
+            **(environment or {}),
+            "import": {
+                "files": [shown(path.name) for path in paths],
+                "started": whence,
+                "notes": list(notes),
+            },
+        },
+    )
+
+
+def threads(told: Told, notes: list[str]) -> int:
+    """The thread count for a format that never tells it: as told, else 1, which is noted."""
+    if told.threads is None:
+        notes.append("threads taken as 1: the file does not say and --threads was not given")
+        return 1
+    return told.threads

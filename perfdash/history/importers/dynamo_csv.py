@@ -1,0 +1,264 @@
+"""CSV pairs of pytorch's benchmarks/dynamo: `..._performance.csv` and `..._accuracy.csv`.
+
+Written by benchmarks/dynamo/common.py (output_csv), named by runner.py:
+`{compiler}_{suite}_{dtype}_{inference|training}_{device}_{performance|accuracy}.csv`. perfdash writes
+the same (runner/dynamo_csv.py). Nothing in them tells the two apart, so on CPU absolute memory is
+never taken: the harness's is wrong. Columns go by name; older versions have fewer. A failed row may
+be short: old versions did not pad it.
+
+The lines of one run are not ordered by time and hold no time; the file's is taken unless one is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdash.history.foreign import dynamo, quantities
+from perfdash.history.foreign.reading import Sample, Where, cells, lines, shown
+from perfdash.history.foreign.telling import Told, run_row, threads
+from perfdash.history.rows import Imported, Row
+from perfdash.records import Case, Status
+
+NAME = "dynamo-csv"
+TITLE = "CSV of pytorch's dynamo runners (dev,name,batch_size,speedup|accuracy,...)"
+_OTHER = {"performance": "accuracy", "accuracy": "performance"}
+_FIRST = ("dev", "name", "batch_size")
+_HINT = "name the file as the harness does: inductor_timm_models_float32_inference_cpu_performance.csv"
+_FROM_RIGHT = re.compile(
+    r"(?P<left>.+)_(?P<dtype>float16|float32|float64|bfloat16|amp|amp_fp16|amp_bf16|int8)"
+    r"_(?P<scenario>inference|training)_(?P<device>[a-z]+)"
+)
+_AMP = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}
+
+
+@dataclass
+class Line:
+    """One row of one of the two files."""
+
+    where: Where
+    device: str
+    batch_size: int
+    cells: dict[str, str]
+
+
+def recognises(sample: Sample) -> bool:
+    return _kind(sample.head.split("\n", 1)[0]) is not None
+
+
+def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+    """One run a pair; of a file given alone, the other beside it is taken too."""
+    pairs: dict[Path, dict[str, Path]] = {}
+    for path in paths:
+        kind = _kind_of(path)
+        pair = pairs.setdefault(path.parent / _without_kind(path), {})
+        if kind in pair:  # not named as the harness does: no pair
+            pair = pairs.setdefault(path, {})
+        pair[kind] = path
+    for pair in pairs.values():
+        for kind, path in list(pair.items()):
+            other = path.with_name(_renamed(path.name, kind))
+            if _OTHER[kind] not in pair and other != path and other.exists():
+                found = _kind_of(other)
+                if found == kind:
+                    raise Where(other).wrong(f"is named {_OTHER[kind]} but holds {kind}: rename it")
+                pair[_OTHER[kind]] = other
+    return [_run(pair, told) for pair in pairs.values()]
+
+
+def _kind(header: str) -> str | None:
+    columns = [cell.strip().strip('"') for cell in header.lstrip("\ufeff").rstrip("\r").split(",")]
+    if tuple(columns[:3]) != _FIRST:
+        return None
+    return next((kind for kind in ("accuracy", "performance") if _column(kind) in columns), None)
+
+
+def _column(kind: str) -> str:
+    return "speedup" if kind == "performance" else kind
+
+
+def _kind_of(path: Path) -> str:
+    _, header = next(iter(lines(path)), (0, ""))
+    kind = _kind(header)
+    if kind is None:
+        raise Where(path, 1).wrong("not the header dev,name,batch_size,speedup|accuracy,...: import another")
+    return kind
+
+
+def _without_kind(path: Path) -> str:
+    return re.sub(r"_?(performance|accuracy)$", "", path.stem) or path.stem
+
+
+def _renamed(name: str, kind: str) -> str:
+    left, found, right = name.rpartition(kind)
+    return left + _OTHER[kind] + right if found else name
+
+
+def _run(pair: dict[str, Path], told: Told) -> Imported:
+    tables = {kind: _lines(path) for kind, path in pair.items()}
+    path = pair.get("performance") or pair["accuracy"]
+    devices = {line.device for table in tables.values() for line in table.values()}
+    notes: list[str] = []
+    common = _common(path, told, devices, threads(told, notes))
+    keys = list(dict.fromkeys(key for table in tables.values() for key in table))
+    if not keys:
+        raise Where(path).wrong("no results in it, only the header: nothing to import")
+    rows = tuple(
+        _row(tables.get("performance", {}).get(key), tables.get("accuracy", {}).get(key), common, set(pair))
+        for key in keys
+    )
+    run = run_row(NAME, _without_kind(path), list(pair.values()), told, notes=notes)
+    return Imported(run, rows)
+
+
+def _common(path: Path, told: Told, devices: set[str], thread_count: int) -> Case:
+    """What all cases of a pair share: from the file's name, else as told; never guessed."""
+    where = Where(path)
+    match = _FROM_RIGHT.fullmatch(_without_kind(path))
+    dtype = match["dtype"] if match else None
+    amp_dtype = _AMP.get(dtype) if dtype else None
+    if dtype in _AMP:
+        dtype = "amp"
+    if len(devices) == 1:
+        device = told.agreed("device", next(iter(devices)), where)
+        if match and match["device"] != device:
+            raise where.wrong(f"is named {match['device']}, but its rows say {shown(device, 40)}: rename it")
+    elif devices:
+        raise where.wrong(
+            f"rows of several devices ({shown(', '.join(sorted(devices)), 80)}): split the file"
+        )
+    else:
+        device = told.agreed("device", match["device"] if match else None, where, _HINT)
+    suite = backend = None
+    if match:
+        left = match["left"]
+        suffixes = [f"_{word}" for word in dynamo.SUITES] + ([f"_{told.suite}"] if told.suite else [])
+        found = max((end for end in suffixes if left.endswith(end)), key=len, default=None)
+        if found and len(found) < len(left):
+            suite, backend = dynamo.suite(found[1:]), left.removesuffix(found).replace("_", "-")
+    dtype = told.agreed("dtype", dtype, where, _HINT)
+    return Case(
+        suite=told.agreed("suite", suite, where, _HINT),
+        model="",
+        device=device,
+        dtype=dtype,
+        threads=thread_count,
+        scenario=told.agreed("scenario", match["scenario"] if match else None, where, _HINT),
+        backend=told.agreed("backend", backend, where, _HINT),
+        amp_dtype=(amp_dtype or told.amp_dtype) if dtype == "amp" else None,
+    )
+
+
+def _lines(path: Path) -> dict[str, Line]:
+    """The rows of one file by model."""
+    rows = lines(path)
+    number, header = next(rows)
+    columns = cells(header, Where(path, number))
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise Where(path, number).wrong(f"two columns named {shown(twice, 60)!r}: remove one")
+    found: dict[str, Line] = {}
+    for number, text in rows:
+        where = Where(path, number)
+        values = cells(text, where)
+        if not any(values):
+            continue
+        row = _padded(columns, values, where)
+        model = quantities.name(row["name"], where, "the model's name")
+        device = quantities.name(row["dev"], where, "the device")
+        if model in found:
+            raise where.wrong(
+                f"{shown(model, 80)} again, it is in line {found[model].where.line} too: remove one of them"
+            )
+        found[model] = Line(where, device, quantities.batch_size(row["batch_size"], where), row)
+    return found
+
+
+def _padded(columns: list[str], values: list[str], where: Where) -> dict[str, str]:
+    """The cells by column. Only the row of a model that did not run may be short."""
+    if len(values) > len(columns):
+        raise where.wrong(f"{len(values)} cells under {len(columns)} columns: correct or remove the line")
+    row = dict(zip(columns, values, strict=False))
+    if len(values) < len(columns):
+        failed = len(values) >= 4 and re.fullmatch(r"0(\.0+)?", row.get("speedup", "0"))
+        if not failed or row.get("batch_size") not in ("0", "0.0"):
+            raise where.wrong(f"{len(values)} cells under {len(columns)} columns: cut off or damaged")
+        row |= dict.fromkeys(columns[len(values) :], "")
+    return row
+
+
+def _row(timed: Line | None, checked: Line | None, common: Case, kinds: set[str]) -> Row:
+    line = timed or checked
+    assert line is not None
+    notes: list[str] = []
+    accuracy: Status | None = None
+    sizes = {one.batch_size for one in (timed, checked) if one and one.batch_size}
+    if len(sizes) > 1 and timed and checked:
+        raise timed.where.wrong(
+            f"batch size {timed.batch_size}, but {checked.batch_size} in {checked.where}: "
+            "these two files are not of one run, import each alone"
+        )
+    if checked:
+        accuracy = dynamo.status(checked.cells["accuracy"], checked.where)
+    performance = _measured(timed, common.device) if timed else dynamo.Measured()
+    if checked:
+        _add_counts(performance, checked, accuracy)
+    status = dynamo.ended(
+        accuracy,
+        performance.ran,
+        checked="accuracy" in kinds,
+        timed="performance" in kinds,
+        notes=notes,
+    )
+    size = max(sizes, default=0)
+    if not size:
+        notes.append("batch size unknown (0): the model did not get that far")
+    details = {
+        "origin": line.where.origin,
+        "accuracy_origin": checked.where.origin if checked and timed else None,
+        "accuracy": {"status": checked.cells["accuracy"]} if checked else None,
+        "notes": notes + performance.notes,
+        "derived": performance.derived,
+    }
+    values = vars(common) | {"model": line.cells["name"].strip(), "batch_size": size}
+    return Row(
+        case=Case(**values),
+        status=str(status),
+        values=performance.values,
+        others=performance.others,
+        details={name: value for name, value in details.items() if value},
+    )
+
+
+def _numbers(line: Line) -> dict[str, float | None]:
+    skipped = {*_FIRST, "accuracy", "tag", ""}
+    return {
+        name: dynamo.number_or_nothing(cell, line.where, name)
+        for name, cell in line.cells.items()
+        if name not in skipped
+    }
+
+
+def _measured(line: Line, device: str) -> dynamo.Measured:
+    return dynamo.measured(_numbers(line), line.where, device)
+
+
+def _add_counts(performance: dynamo.Measured, line: Line, accuracy: Status | None) -> None:
+    """Graphs and breaks of the accuracy run, where the performance run has none of its own.
+
+    Its `compilation_latency` is another thing (all of dynamo's time), so it goes under another name.
+    """
+    numbers = _numbers(line)
+    seconds = numbers.pop("compilation_latency", None)
+    counted = dynamo.measured(numbers, line.where, line.device)
+    reached = accuracy in (Status.PASS, Status.FAIL_ACCURACY)
+    if seconds and seconds > 0:
+        performance.others["accuracy_run_compilation_s"] = seconds
+    if not performance.ran:
+        for name, value in counted.values.items():
+            performance.values.setdefault(name, value)
+        for name, value in counted.others.items():
+            if value or reached:
+                performance.others.setdefault(name, value)

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.history import schema
+from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history.queries import list_runs, rows_of, trend
+from perfdash.history.rows import from_run
+from perfdash.history.store import open_store
+from perfdash.records import Measurement, Result, RunInfo, Speedup, Status
+from tests.history.made import case, row, run
+
+
+def count(store, table):
+    with store.read() as connection:
+        return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar()
+
+
+def test_a_run_comes_out_as_it_went_in(store):
+    whole = replace(
+        row("resnet50", eager_ms=20.5, backend_ms=10.25, speedup=2.0, eager_peak_bytes=123456789012),
+        verdict="faster",
+        basis="processes",
+        started="2026-11-01T01:02:03Z",
+        samples={"eager_ms": (20.5, 20.25), "backend_ms": (10.25, 10.5)},
+        others={"tokens_per_second": 12.5},
+        details={"notes": ["<b>ä</b>"]},
+    )
+    night = run(rows=[whole, row(status="crash", wall_s=3.0)])
+    assert take_in(store, [night]) == [TAKEN_IN]
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+        rows = rows_of(connection, line.id, whole=True)
+    assert (line.name, line.host_class, line.results) == (night.run.name, "Xeon x 100", 2)
+    assert (line.torch, line.torch_git_version) == ("2.15.0", "a" * 40)
+    assert line.facts == {"governor": "performance"}
+    assert {r.case.model: r for r in rows}["resnet50"] == whole
+    assert {r.case.model: r for r in rows}["resnet18"].status == "crash"
+
+
+def test_the_same_run_twice_is_one(store):
+    night = run(rows=[row(), row("vgg16")])
+    assert take_in(store, [night]) == [TAKEN_IN]
+    moved = replace(night, run=replace(night.run, source="elsewhere"))
+    assert take_in(store, [moved]) == [KNOWN]
+    assert count(store, schema.runs) == 1
+    assert count(store, schema.results) == 2
+
+
+def test_a_run_that_went_on_replaces_what_was_there(store):
+    night = run(rows=[row()], state="interrupted")
+    take_in(store, [night])
+    with store.read() as connection:
+        before = list_runs(connection)[0].id
+    assert take_in(store, [run(rows=[row(), row("vgg16")])]) == [REPLACED]
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+        assert line.id == before, "alerts point at it"
+        assert [r.case.model for r in rows_of(connection, line.id)] == ["resnet18", "vgg16"]
+        assert [summary["cases"] for summary in trend(connection, "timm")] == [2]
+    assert count(store, schema.results) == 2
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_values_that_no_measurement_gives_are_refused_and_nothing_is_kept(store, value):
+    with pytest.raises(UsageError, match="backend_ms"):
+        take_in(store, [run(rows=[row()]), run("2026-11-02", [row("vgg16", backend_ms=value)])])
+    assert count(store, schema.runs) == 0
+
+
+def test_a_case_twice_is_refused(store):
+    with pytest.raises(UsageError, match="twice"):
+        take_in(store, [run(rows=[row(), row()])])
+
+
+def test_what_differs_makes_another_testbed(store):
+    others = [
+        run("2026-11-02", [row()], host_class="Xeon x 8"),
+        run("2026-11-03", [row()], setting={"allocator": "default"}),
+        run("2026-11-04", [row()], host="farm2"),
+    ]
+    take_in(store, [run(rows=[row()]), *others])
+    with store.read() as connection:
+        beds = [line.testbed_id for line in list_runs(connection)]
+    assert len(set(beds)) == 3
+    assert beds[3] == beds[0], "another host of the same class"
+
+
+def test_many_writers_at_once(address):
+    open_store(address).close()
+    errors = []
+
+    def work(number):
+        try:
+            with open_store(address) as store:
+                for night in (1, 2, 3):
+                    models = [row(f"model{index}") for index in range(5 * number)]
+                    take_in(store, [run(f"2026-11-{night:02}", models, host=f"farm{number}")])
+                    take_in(store, [run("2026-10-01", [row("shared")])])
+        except Exception as error:  # whatever it is, the test shows it
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with open_store(address) as store:
+        assert count(store, schema.runs) == 6 * 3 + 1
+        assert count(store, schema.cases) == 30 + 1
+        assert count(store, schema.results) == 3 * 5 * (1 + 2 + 3 + 4 + 5 + 6) + 1
+
+
+@pytest.mark.postgres
+def test_a_connection_lost_in_mid_ingest_leaves_nothing(postgres_address, monkeypatch):
+    from perfdash.history import ingest
+
+    store = open_store(postgres_address)
+    insert = ingest._insert_rows
+
+    def killed(connection, run_id, rows):
+        insert(connection, run_id, rows)
+        (pid,) = connection.execute(sa.text("select pg_backend_pid()")).one()
+        with store.engine.connect() as other:
+            other.execute(sa.text(f"select pg_terminate_backend({pid})"))
+
+    monkeypatch.setattr(ingest, "_insert_rows", killed)
+    with pytest.raises(MachineError, match="history import"):
+        take_in(store, [run(rows=[row()])])
+    monkeypatch.undo()
+    assert count(store, schema.runs) == 0
+    assert take_in(store, [run(rows=[row()])]) == [TAKEN_IN]
+    store.close()
+
+
+def test_the_summary_of_a_run(store):
+    rows = [
+        row("a", eager_ms=2.0, backend_ms=1.0, speedup=2.0, compilation_s=10.0, compression_ratio=2.0),
+        row("b", eager_ms=1.0, backend_ms=2.0, speedup=0.5, compilation_s=20.0, compression_ratio=0.5),
+        row("c", speedup=9.0, calls_captured=0),
+        row("d", "fail_accuracy", speedup=7.0),
+        row("e", "skipped", wall_s=0.0),
+        row("f", "pass_due_to_skip", speedup=3.0),
+        row(of=case("g", dtype="bfloat16"), speedup=4.0),
+    ]
+    take_in(store, [run(rows=rows)])
+    with store.read() as connection:
+        by_dtype = {summary["dtype"]: summary for summary in trend(connection, "timm")}
+    full = by_dtype["float32"]
+    assert (full["cases"], full["attempted"], full["passed"], full["measured"]) == (6, 4, 3, 2)
+    assert full["speedup"] == pytest.approx(1.0)
+    assert full["speedup_clipped"] == pytest.approx(math.sqrt(2))
+    assert full["compilation_s"] == pytest.approx(15.0)
+    assert full["compression_ratio"] == pytest.approx(1.0)
+    assert full["compression_ratio_arithmetic"] == pytest.approx(1.25)
+    assert full["statuses"] == {"pass": 3, "fail_accuracy": 1, "skipped": 1, "pass_due_to_skip": 1}
+    assert by_dtype["bfloat16"]["speedup"] == pytest.approx(4.0)
+
+
+def test_a_run_without_results_is_kept(store):
+    assert take_in(store, [run(rows=[], state="failed")]) == [TAKEN_IN]
+    assert count(store, schema.runs) == 1
+
+
+def test_a_perfdash_run_as_rows():
+    info = RunInfo(
+        id="r", started="2026-11-01T00:00:00Z", host="farm", command=["perfdash"],
+        configuration={"allocator": "default", "compile_mode": None, "suite": ["timm"]},
+        environment={"host_class": "Xeon x 8"}, cases=1, perfdash="0.1",
+        sessions=[{"slots": [{"host": "farm"}, {"host": "farm"}]}, {"slots": []}],
+    )  # fmt: skip
+    result = Result(
+        case(), "2026-11-01T00:00:01Z", 40.0, Status.PASS,
+        eager_ms=Measurement(20.0, 19.0, 21.0, 20.0, 1.0, 1000, [float(n) for n in range(1, 1001)]),
+        speedup=Speedup(2.0, 1.9, 2.1, "inconclusive", "within"),
+        capture={"graphs": 1, "fallbacks": {"aten.sort": 2, "aten.topk": 1}},
+        conditions={"within_variance": 0.0004, "process_ratios": [2.0, 2.0, 2.0, 2.0], "clean_fraction": 1.0},
+    )  # fmt: skip
+    imported = from_run(info, [result], "runs/r")
+    assert imported.run.setting == {"allocator": "default", "side_by_side": 2}
+    (only,) = imported.rows
+    assert only.values["eager_ms"] == 20.0
+    assert "speedup_low" not in only.values, "nothing is known of the spread between processes"
+    assert only.values["speedup_sd"] == pytest.approx(0.01)
+    assert only.values["fallbacks"] == 3
+    assert "backend_ms" not in only.values
+    assert len(only.samples["eager_ms"]) == 200
+    assert only.samples["eager_ms"][-1] == 996.0

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import case_numbers, find_run, list_runs, panel, series, trend
+from tests.history.made import case, nights, row, run
+
+
+def test_runs_by_time_and_name(store):
+    take_in(store, [run(f"2026-{month:02}-05", [row()]) for month in (1, 2, 3, 11, 12)])
+    with store.read() as connection:
+
+        def months(**wanted):
+            return [line.started[5:7] for line in list_runs(connection, **wanted)]
+
+        assert months() == ["01", "02", "03", "11", "12"]
+        assert months(since="2026-03") == ["03", "11", "12"]
+        assert months(until="2026-03") == ["01", "02", "03"]
+        assert months(since="2026-02-05", until="2026-02-05") == ["02"]
+        assert months(latest=2) == ["11", "12"]
+        assert find_run(connection, "last").started[5:7] == "12"
+        assert find_run(connection, "2026-03-05T01-00-00Z_farm").started[5:7] == "03"
+        with pytest.raises(UsageError, match=r"no run 'x'; the latest in it: .*2026-12-05"):
+            find_run(connection, "x")
+
+
+def test_a_series_and_a_panel(store):
+    take_in(store, nights({"a": [1.0, 2.0, 3.0], "b": [5.0, None, 7.0]}))
+    with store.read() as connection:
+        runs = list_runs(connection)
+        numbers = case_numbers(connection, runs[0].testbed_id)
+        assert set(numbers) == {case("a"), case("b")}
+        points = series(connection, numbers[case("b")], "backend_ms")
+        assert [(point.started[:10], point.value) for point in points] == [
+            ("2026-01-01", 5.0),
+            ("2026-01-03", 7.0),
+        ]
+        assert points[1].torch_git_version == f"{2:040x}"
+        found = panel(connection, runs, ["backend_ms", "eager_ms"])
+    by_case = dict(zip(found.case_ids, found.values["backend_ms"].tolist(), strict=True))
+    assert by_case[numbers[case("a")]] == [1.0, 2.0, 3.0]
+    assert by_case[numbers[case("b")]][0::2] == [5.0, 7.0]
+    assert math.isnan(by_case[numbers[case("b")]][1])
+    assert found.statuses[found.case_ids.index(numbers[case("b")])].tolist() == ["pass", "", "pass"]
+    assert math.isnan(found.values["eager_ms"][0][0])
+
+
+def test_a_panel_of_no_runs(store):
+    with store.read() as connection:
+        assert panel(connection, [], ["eager_ms"]).values["eager_ms"].shape == (0, 0)
+        assert trend(connection, "timm") == []

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from perfdash.history import schema
+from perfdash.history.ingest import KNOWN, TAKEN_IN, take_in
+from perfdash.history.queries import list_runs, rows_of
+from perfdash.history.store import open_store
+from perfdash.history.upkeep import merge, prune
+from tests.history.made import row, run
+
+
+def sampled(model="a"):
+    return replace(row(model), samples={"eager_ms": (1.0, 0.1)}, details={"notes": ["x"]})
+
+
+def test_prune_takes_runs_with_all_that_is_theirs(store):
+    take_in(store, [run(f"2026-11-0{day}", [sampled()]) for day in (1, 2, 3)])
+    with store.read() as connection:
+        old = list_runs(connection, until="2026-11-02")
+    assert prune(store, old) == 2
+    with store.read() as connection:
+        assert [line.started[:10] for line in list_runs(connection)] == ["2026-11-03"]
+        for table in (schema.results, schema.result_details, schema.summaries):
+            assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 1
+
+
+def test_prune_of_samples_keeps_the_numbers(store):
+    take_in(store, [run(f"2026-11-0{day}", [sampled()]) for day in (1, 2)])
+    with store.read() as connection:
+        old = list_runs(connection, until="2026-11-01")
+    assert prune(store, old, samples_only=True) == 1
+    assert prune(store, old, samples_only=True) == 0
+    with store.read() as connection:
+        first, second = (rows_of(connection, line.id, whole=True)[0] for line in list_runs(connection))
+    assert first.samples == {}
+    assert first.values == second.values
+    assert first.details == {"notes": ["x"]}
+    assert len(second.samples["eager_ms"]) == 2
+
+
+def test_merge_takes_all_runs_once(store, tmp_path):
+    night = run("2026-11-01", [sampled()])
+    take_in(store, [night])
+    with open_store(str(tmp_path / "other.db")) as other:
+        take_in(other, [night, run("2026-11-02", [sampled("b")], setting={"allocator": "default"})])
+        assert merge(store, other) == {TAKEN_IN: 1, "replaced": 0, KNOWN: 1}
+        assert merge(store, other) == {TAKEN_IN: 0, "replaced": 0, KNOWN: 2}
+        with store.read() as mine, other.read() as theirs:
+            lines = list_runs(mine), list_runs(theirs)
+            assert [line.name for line in lines[0]] == [line.name for line in lines[1]]
+            assert lines[0][1].setting == {"allocator": "default"}
+            copied, original = (
+                rows_of(connection, line[1].id, whole=True)
+                for connection, line in zip((mine, theirs), lines, strict=True)
+            )
+            assert copied == original
+    assert take_in(store, [run("2026-11-02", [sampled("b")], setting={"allocator": "default"})]) == [KNOWN]
