@@ -25,7 +25,7 @@ ALLOWED = {
     "history": {"errors", "records", "stats"},
     "detect": {"errors", "history", "records", "stats"},
     "runner": {"cases", "errors", "records", "stats", "worker"},
-    "report": {"detect", "history", "records", "stats"},
+    "report": {"detect", "errors", "history", "records", "stats"},
     "cli": {
         "bundled",
         "cases",

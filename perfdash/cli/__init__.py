@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from perfdash import __version__
-from perfdash.cli import check, compare, config, doctor, history, listing, merge, run, show
+from perfdash.cli import (
+    check,
+    compare,
+    config,
+    doctor,
+    history,
+    listing,
+    merge,
+    regressions,
+    run,
+    show,
+)
 from perfdash.errors import PerfdashError
 
 app = typer.Typer(
@@ -22,6 +33,7 @@ app.command("run")(run.run)
 app.command("check")(check.check)
 app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
+app.command("regressions")(regressions.regressions)
 app.add_typer(history.app, name="history")
 app.command("list")(listing.list_suites)
 app.command("show")(show.show)

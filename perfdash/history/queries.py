@@ -210,8 +210,13 @@ class Panel:
     statuses: NDArray[np.object_]
 
 
-def panel(connection: sa.Connection, runs: Sequence[RunLine], metrics: Iterable[str]) -> Panel:
-    """The metrics of all the cases of some runs, in the order of the runs; cases by number."""
+def panel(
+    connection: sa.Connection,
+    runs: Sequence[RunLine],
+    metrics: Iterable[str],
+    case_ids: Sequence[int] | None = None,
+) -> Panel:
+    """The metrics of all the cases of some runs (or of those named), in the order of the runs."""
     names = list(metrics)
     results = schema.results
     night = {run.id: place for place, run in enumerate(runs)}
@@ -219,18 +224,21 @@ def panel(connection: sa.Connection, runs: Sequence[RunLine], metrics: Iterable[
     ids = list(night)
     for start in range(0, len(ids), 500):
         query = sa.select(*results.c["run_id", "case_id", "status"], *(results.c[name] for name in names))
-        found += connection.execute(query.where(results.c.run_id.in_(ids[start : start + 500]))).all()
-    case_ids = sorted({row[1] for row in found})
-    place = {number: index for index, number in enumerate(case_ids)}
-    statuses = np.full((len(case_ids), len(runs)), "", dtype=object)
-    values = {name: np.full((len(case_ids), len(runs)), np.nan) for name in names}
+        query = query.where(results.c.run_id.in_(ids[start : start + 500]))
+        if case_ids is not None:
+            query = query.where(results.c.case_id.in_(case_ids))
+        found += connection.execute(query).all()
+    measured = sorted({row[1] for row in found})
+    place = {number: index for index, number in enumerate(measured)}
+    statuses = np.full((len(measured), len(runs)), "", dtype=object)
+    values = {name: np.full((len(measured), len(runs)), np.nan) for name in names}
     if found:
         columns = list(zip(*found, strict=True))
         at = [place[number] for number in columns[1]], [night[number] for number in columns[0]]
         statuses[at] = columns[2]
         for name, column in zip(names, columns[3:], strict=True):
             values[name][at] = np.array(column, dtype=float)  # None becomes NaN
-    return Panel(list(runs), case_ids, values, statuses)
+    return Panel(list(runs), measured, values, statuses)
 
 
 def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:

@@ -160,10 +160,7 @@ alerts = Table(
     "alerts",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column(
-        "digest", String(64), nullable=False, index=True
-    ),  # of what it is about: kind, case, metric, testbed
-    Column("kind", Text, nullable=False),  # metric | status | vanished | host
+    Column("kind", Text, nullable=False),  # metric | count | status | vanished | host
     Column("testbed_id", ForeignKey("testbeds.id"), nullable=False),
     Column("case_id", ForeignKey("cases.id")),  # none: the host
     Column("metric", Text),

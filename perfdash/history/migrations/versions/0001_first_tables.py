@@ -96,7 +96,6 @@ def upgrade() -> None:
     op.create_table(
         "alerts",
         sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("testbed_id", sa.Integer(), nullable=False),
         sa.Column("case_id", sa.Integer(), nullable=True),
@@ -127,7 +126,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_alerts")),
     )
     with op.batch_alter_table("alerts", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_alerts_digest"), ["digest"], unique=False)
         batch_op.create_index(batch_op.f("ix_alerts_testbed_id_state"), ["testbed_id", "state"], unique=False)
 
     op.create_table(

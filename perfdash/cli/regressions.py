@@ -1,0 +1,166 @@
+"""`perfdash regressions`: what got worse or better, since when, between which builds, how sure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfdash.cli.history import Db, Out, opened
+
+if TYPE_CHECKING:
+    from perfdash.detect.evidence import Evidence
+    from perfdash.history.store import Store
+
+
+def regressions(
+    alert: Annotated[int | None, typer.Argument(help="The number of an alert: its life in full.")] = None,
+    db: Db = None,
+    out: Out = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Also those that were fixed or turned out to be noise.")
+    ] = False,
+    worse: Annotated[bool, typer.Option("--worse", help="Only what got worse.")] = False,
+    run: Annotated[
+        str | None, typer.Option(help="Only what is seen in this run (name, or `last`) or began with it.")
+    ] = None,
+    acknowledge: Annotated[
+        int | None, typer.Option(metavar="ID", help="Someone knows of this alert: it fails no gate.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="With --acknowledge: why.")] = None,
+    over: Annotated[
+        int | None,
+        typer.Option(min=6, metavar="NIGHTS", help="Change points over so many nights of history instead."),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML for a CI.")] = None,
+    fail_on: Annotated[
+        list[str] | None, typer.Option(help="`regression`: exit 1 on what is worse and not acknowledged.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what changed for real, judging the nights that came since the last time. Noise stays silent."""
+    from perfdash.errors import UsageError
+
+    if note and acknowledge is None:
+        raise UsageError("--note belongs to --acknowledge ID")
+    if fail_on and set(fail_on) != {"regression"}:
+        raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
+    with opened(db, out) as store:
+        if acknowledge is not None:
+            _acknowledge(store, acknowledge, note)
+            return
+        if over is not None:
+            _over_time(store, over, run, as_json)
+            return
+        from perfdash.detect.nightly import judge_new
+
+        judge_new(store)
+        if alert is not None:
+            _one(store, alert, as_json)
+            return
+        found = listed(store, everything=all_, worse=worse, run=run)
+    from perfdash.report.alerts import alert_list, to_plain
+
+    typer.echo(json.dumps([to_plain(each) for each in found], indent=1) if as_json else alert_list(found))
+    if junit:
+        from perfdash.report.junit import write_alerts
+
+        write_alerts(junit, found)
+    if fail_on:
+        raise typer.Exit(gate(found))
+
+
+def listed(
+    store: Store, *, everything: bool = False, worse: bool = False, run: str | None = None
+) -> list[Evidence]:
+    """The alerts that live (or all) with their evidence, regressions first, the largest first."""
+    from perfdash.detect.evidence import gather
+    from perfdash.history import alerts as kept
+    from perfdash.history.queries import find_run
+
+    with store.read() as connection:
+        chosen = kept.load(connection, states=kept.STATES if everything else kept.LIVE)
+        if worse:
+            chosen = [alert for alert in chosen if alert.direction > 0]
+        if run is not None:
+            wanted = find_run(connection, run).id
+            chosen = [alert for alert in chosen if wanted in (alert.bad_run_id, alert.seen_run_id)]
+        found = gather(connection, chosen)
+    return sorted(found, key=lambda each: (-each.alert.direction, -abs(each.alert.change or 9.0)))
+
+
+def gate(found: list[Evidence]) -> int:
+    """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
+    from perfdash.history.alerts import ACKNOWLEDGED, LIVE
+    from perfdash.report.alerts import model_of, what
+
+    failing = [
+        each
+        for each in found
+        if each.alert.direction > 0 and each.alert.state in LIVE and each.alert.state != ACKNOWLEDGED
+    ]
+    if failing:
+        names = "; ".join(f"{model_of(each.case)}: {what(each.alert)}" for each in failing)
+        typer.echo(f"--fail-on regression: {len(failing)}: {names}", err=True)
+    return 1 if failing else 0
+
+
+def _acknowledge(store: Store, number: int, note: str | None) -> None:
+    from perfdash.detect.alerts import acknowledged
+    from perfdash.detect.nightly import now
+    from perfdash.errors import UsageError
+    from perfdash.history import alerts as kept
+
+    with store.write() as connection:
+        alert = kept.find(connection, number)
+        if alert.state not in kept.LIVE:
+            raise UsageError(f"alert {number} is {alert.state}: there is nothing to acknowledge")
+        kept.save(connection, acknowledged(alert, now()), note)
+    typer.echo(f"Alert {number} is acknowledged")
+
+
+def _one(store: Store, number: int, as_json: bool) -> None:
+    from perfdash.detect.evidence import gather
+    from perfdash.history import alerts as kept
+    from perfdash.report.alerts import alert_list, life, to_plain
+
+    with store.read() as connection:
+        (found,) = gather(connection, [kept.find(connection, number)])
+        events = kept.events(connection, number)
+    if as_json:
+        typer.echo(json.dumps(to_plain(found, events), indent=1))
+        return
+    typer.echo(f"{alert_list([found])}\n{life(events)}")
+
+
+def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from perfdash.detect.dating import over_time
+    from perfdash.detect.findings import METRICS
+    from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
+    from perfdash.report.alerts import change_list
+
+    with store.read() as connection:
+        last = find_run(connection, run or "last")
+        runs = list_runs(connection, testbed_id=last.testbed_id, until=last.started, latest=nights)
+        found = list(over_time(panel(connection, runs, METRICS)))
+        cases = cases_by_id(connection, (each.case_id for each in found if each.case_id))
+    if as_json:
+        plain = [
+            {
+                "case": vars(cases[each.case_id]) if each.case_id else None,
+                "metric": each.metric,
+                **asdict(each.change),
+                "first": each.first.name,
+                "good": {"run": each.good.name, "torch_git_version": each.good.torch_git_version},
+                "bad": {"run": each.bad.name, "torch_git_version": each.bad.torch_git_version},
+            }
+            for each in found
+        ]
+        typer.echo(json.dumps(plain, indent=1))
+        return
+    typer.echo(f"{last.host_class}: {len(runs)} nights up to {last.started[:10]}")
+    typer.echo(change_list(found, cases))

@@ -1,0 +1,247 @@
+"""The life of an alert: what a night makes of those that live, and which are born. Pure.
+
+new -> confirmed (seen the next night too, or stood a re-measurement) -> open (ever after), each of
+them -> acknowledged (by a person) or fixed (back where it was) -> reopened. A new one that is gone the
+next night is dismissed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from perfdash.detect.findings import (
+    METRICS,
+    WORSE,
+    Finding,
+    Key,
+    environment_changes,
+    logs,
+    package_changes,
+)
+from perfdash.history.alerts import (
+    ACKNOWLEDGED,
+    CONFIRMED,
+    DISMISSED,
+    FIXED,
+    LIVE,
+    NEW,
+    OPEN,
+    REOPENED,
+    Alert,
+)
+from perfdash.history.queries import Panel, RunLine
+from perfdash.records import PASSING, Status
+
+AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
+# A level is back when the mean of the last nights is so many standard errors away from the changed one.
+_SURE = 5.0
+_LOOKED_BACK = 10
+
+
+def starts(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
+    """The place from which the nights of a series count: its last change that is known and stands."""
+    place = {run.id: index for index, run in enumerate(panel.runs)}
+    found: dict[Key, int] = {}
+    for alert in alerts:
+        stands = alert.state in LIVE and alert.state != NEW
+        if alert.kind == "metric" and stands and alert.case_id and alert.metric and alert.bad_run_id in place:
+            key = alert.case_id, alert.metric
+            found[key] = max(found.get(key, 0), place[alert.bad_run_id])
+    return found
+
+
+def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
+    """The panel without the nights of changes that were fixed: they say nothing of the level now."""
+    place = {run.id: index for index, run in enumerate(panel.runs)}
+    row = {number: index for index, number in enumerate(panel.case_ids)}
+    values = {name: array.copy() for name, array in panel.values.items()}
+    for alert in alerts:
+        if alert.kind != "metric" or alert.state != FIXED or alert.metric not in values:
+            continue
+        fixed = place.get(alert.details.get("fixed_run_id", -1))
+        bad = place.get(alert.bad_run_id or -1, 0)
+        if fixed is not None and alert.case_id in row:
+            values[alert.metric][row[alert.case_id], bad:fixed] = np.nan
+    return replace(panel, values=values)
+
+
+def advance(
+    panel: Panel, alerts: Sequence[Alert], findings: Sequence[Finding], at: str
+) -> list[tuple[Alert, str | None]]:
+    """What the last night of a panel makes of the alerts there were: those that changed, and new ones.
+
+    `alerts` are all that live or were fixed, of this testbed; `findings` are the night's. Each comes
+    with a note for its event.
+    """
+    tonight = panel.runs[-1]
+    changed: list[tuple[Alert, str | None]] = []
+    matched: set[int] = set()
+    for alert in alerts:
+        same = [
+            index
+            for index, finding in enumerate(findings)
+            if (finding.kind, finding.case_id, finding.metric) == alert.series
+            and finding.direction == alert.direction
+        ]
+        if alert.state == FIXED:
+            told = [index for index in same if findings[index].alarm and index not in matched]
+            if told and _like(alert, findings[told[0]]):
+                matched.update(told)
+                fresh = _born(findings[told[0]], panel, at)
+                changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
+            continue
+        if alert.bad_run_id == tonight.id:  # judged again
+            matched.update(same)
+            continue
+        seen = _observed(alert, panel, bool(same))
+        if alert.state == NEW or alert.kind in ("host", "status", "count", "vanished"):
+            matched.update(same)  # the very change; of one that stands, a further step
+        moved = _moved(alert, seen, tonight, at)
+        if moved is not None:
+            changed.append((moved, None))
+    changed += [
+        (_born(finding, panel, at), None)
+        for index, finding in enumerate(findings)
+        if finding.alarm and index not in matched
+    ]
+    return changed
+
+
+def _moved(alert: Alert, seen: str, tonight: RunLine, at: str) -> Alert | None:
+    """The alert after a night; None where nothing of it is another."""
+    if seen == UNKNOWN:
+        return None
+    if seen == BACK:
+        state = DISMISSED if alert.state == NEW else FIXED
+        details = {**alert.details, "fixed_run_id": tonight.id}
+        return replace(alert, state=state, changed=at, seen_run_id=tonight.id, details=details)
+    state = {NEW: CONFIRMED, CONFIRMED: OPEN, REOPENED: OPEN}.get(alert.state, alert.state)
+    return replace(
+        alert, state=state, changed=at if state != alert.state else alert.changed, seen_run_id=tonight.id
+    )
+
+
+def confirmed(alert: Alert, at: str) -> Alert:
+    """After a re-measurement that it stood."""
+    return replace(alert, state=CONFIRMED if alert.state == NEW else alert.state, changed=at)
+
+
+def dismissed(alert: Alert, at: str) -> Alert:
+    """After a re-measurement that it did not stand; one that was confirmed by nights stays."""
+    return replace(alert, state=DISMISSED, changed=at) if alert.state == NEW else alert
+
+
+def acknowledged(alert: Alert, at: str) -> Alert:
+    """A person has seen it."""
+    return replace(alert, state=ACKNOWLEDGED, changed=at)
+
+
+def born(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
+    """A finding of the last night as an alert."""
+    return replace(_born(finding, panel, at), state=state)
+
+
+def _born(finding: Finding, panel: Panel, at: str) -> Alert:
+    bad = panel.runs[finding.bad]
+    good = panel.runs[finding.good] if finding.good is not None else None
+    details = dict(finding.details)
+    if finding.sd is not None:
+        details["sd"] = finding.sd
+    if good is not None:
+        compare = environment_changes if finding.kind == "host" else package_changes
+        details["changed"] = compare(good, bad)
+        if finding.kind == "host":
+            details["changed"] += _null_widened(good, bad)
+    return Alert(
+        kind=finding.kind,
+        testbed_id=bad.testbed_id,
+        case_id=finding.case_id,
+        metric=finding.metric,
+        state=NEW,
+        direction=finding.direction,
+        good_run_id=good.id if good else None,
+        bad_run_id=bad.id,
+        seen_run_id=panel.runs[-1].id,
+        opened=at,
+        changed=at,
+        before=finding.before,
+        after=finding.after,
+        change=finding.change,
+        p=finding.p,
+        details=details,
+    )
+
+
+def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
+    """Whether the run's own noise (a model against itself) was three times what it was before."""
+    before, after = ((run.noise.get("null") or {}).get("worst") for run in (good, bad))
+    if before is not None and after is not None and after > max(3 * before, 0.01):
+        return [f"A/A null: off by {before:.2%} | {after:.2%}"]
+    return []
+
+
+def _like(fixed: Alert, finding: Finding) -> bool:
+    """Whether a change is the one that was fixed before: of numbers, of about the same size."""
+    if fixed.change is None or finding.change is None:
+        return True
+    return 0.5 < finding.change / fixed.change < 2
+
+
+def _observed(alert: Alert, panel: Panel, found: bool) -> str:
+    """Whether what the alert tells of is there on the last night."""
+    if alert.kind == "host":
+        return _host_observed(alert, panel, found)
+    row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
+    status = "" if row is None else str(panel.statuses[row, -1])
+    if alert.kind == "vanished":
+        return AGAIN if row is None or not status else BACK
+    if row is None or status in ("", str(Status.INFRA_ERROR)):
+        return UNKNOWN
+    passed = status in {str(each) for each in PASSING}
+    if alert.kind == "status":
+        good = passed and panel.values["calls_captured"][row, -1] != 0
+        return AGAIN if good == (alert.direction != WORSE) else BACK
+    if not passed or alert.metric not in panel.values:
+        return UNKNOWN
+    value = float(panel.values[alert.metric][row, -1])
+    if not math.isfinite(value):
+        return UNKNOWN
+    if alert.kind == "count":
+        return BACK if (value - (alert.before or 0.0)) * alert.direction <= 0 else AGAIN
+    if alert.state == NEW:
+        return AGAIN if found else BACK
+    since = next((place for place, run in enumerate(panel.runs) if run.id == alert.bad_run_id), -1)
+    return _level_observed(alert, logs(panel, alert.metric)[row, since + 1 :])
+
+
+def _level_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+    """Whether the last nights of a series, of those after the change, are back at the level before."""
+    assert alert.before is not None
+    assert alert.after is not None
+    before, after = math.log(alert.before), math.log(alert.after)
+    sd = float(alert.details.get("sd") or METRICS[str(alert.metric)].minimum)
+    known = values[np.isfinite(values)]
+    for nights in range(1, min(_LOOKED_BACK, len(known)) + 1):
+        way = (float(np.mean(known[-nights:])) - after) / (before - after) if before != after else 0.0
+        if way > 0.5 and way * abs(before - after) * math.sqrt(nights) / sd >= _SURE:
+            return BACK
+    return AGAIN
+
+
+def _host_observed(alert: Alert, panel: Panel, found: bool) -> str:
+    """Whether the whole host is still where it moved to, as against the night before it moved."""
+    places = {run.id: index for index, run in enumerate(panel.runs)}
+    good = places.get(alert.good_run_id or -1)
+    if found:
+        return AGAIN
+    if good is None or alert.change is None:  # so long ago that it is how the host is
+        return UNKNOWN
+    values = logs(panel, str(alert.metric))
+    away = values[:, -1] - values[:, good]
+    if not np.isfinite(away).any():
+        return UNKNOWN
+    return AGAIN if float(np.nanmedian(away)) / alert.change > 0.5 else BACK

@@ -1,0 +1,94 @@
+"""Change points over the whole history of many series, and the nights between which a change lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfdash.detect.findings import METRICS, logs
+from perfdash.history.queries import Panel, RunLine
+from perfdash.stats.alarm import HOST
+from perfdash.stats.changepoints import Change, change_points
+from perfdash.stats.intervals import Array
+
+# A change of an alert is looked for among those dated within so many nights of it.
+_NEAR = 10
+
+
+@dataclass(frozen=True)
+class Dated:
+    """A change of a series, after the run `good` and not after `bad`; `first` most likely shows it."""
+
+    case_id: int | None  # none: most cases of the host at once
+    metric: str
+    change: Change
+    good: RunLine
+    first: RunLine
+    bad: RunLine
+
+
+def over_time(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
+    """Every change of level that lasted, of all cases and judged metrics; see stats.changepoints.
+
+    A step that most cases of the host make in the same direction on the same night is one.
+    """
+    for metric in METRICS.values():
+        values = np.exp(logs(panel, metric.name))
+        found = [
+            _dated(panel, case_id, metric.name, change)
+            for row, case_id in enumerate(panel.case_ids)
+            for change in change_points(values[row], min_change=metric.minimum, persistence=persistence)
+        ]
+        yield from _together(panel, metric.name, values, found)
+
+
+def _together(panel: Panel, metric: str, values: Array, found: list[Dated]) -> Iterator[Dated]:
+    """Changes of many cases at once as one, the rest as they are."""
+    place = {run.id: index for index, run in enumerate(panel.runs)}
+    common: list[tuple[int, int]] = []  # (night, direction)
+    for night in range(len(panel.runs)):
+        measured = int(np.isfinite(values[:, night]).sum())
+        for direction in (1, -1):
+            group = [one for one in found if _is_of(one, place, night, direction)]
+            if measured >= HOST and len(group) > measured / 2 and not _is_near(common, night, direction):
+                common.append((night, direction))
+                middle = sorted(group, key=lambda one: one.change.change)[len(group) // 2]
+                yield replace(middle, case_id=None)
+    for one in found:
+        if not _is_near(common, place[one.first.id], 1 if one.change.change > 0 else -1):
+            yield one
+
+
+def _is_of(one: Dated, place: dict[int, int], night: int, direction: int) -> bool:
+    """Whether a change is of that direction and may be that night's."""
+    good, bad = place[one.good.id], place[one.bad.id]
+    return (one.change.change > 0) == (direction > 0) and good < night <= max(bad, good + 1)
+
+
+def _is_near(common: list[tuple[int, int]], night: int, direction: int) -> bool:
+    return any(abs(night - known) <= 2 and direction == way for known, way in common)
+
+
+def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direction: int) -> Dated | None:
+    """The change of a series that an alert tells of; None where the history does not show it (yet)."""
+    if metric not in METRICS or case_id not in panel.case_ids:
+        return None
+    near = next((place for place, run in enumerate(panel.runs) if run.id == bad_run_id), None)
+    if near is None:
+        return None
+    values = np.exp(logs(panel, metric)[panel.case_ids.index(case_id)])
+    found = [
+        change
+        for change in change_points(values, min_change=METRICS[metric].minimum / 2)
+        if abs(change.index - near) <= _NEAR and (change.change > 0) == (direction > 0)
+    ]
+    if not found:
+        return None
+    return _dated(panel, case_id, metric, min(found, key=lambda change: abs(change.index - near)))
+
+
+def _dated(panel: Panel, case_id: int, metric: str, change: Change) -> Dated:
+    runs = panel.runs
+    return Dated(case_id, metric, change, runs[max(0, change.low - 1)], runs[change.index], runs[change.high])

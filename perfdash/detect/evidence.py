@@ -1,0 +1,102 @@
+"""An alert with what the history knows of it: the case, the builds between which it came, the speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from perfdash.detect.dating import Dated, date
+from perfdash.detect.findings import METRICS
+from perfdash.history import schema
+from perfdash.history.alerts import Alert
+from perfdash.history.queries import RunLine, cases_by_id, list_runs, panel
+from perfdash.records import Case
+
+# Nights in which a change is dated.
+DATED_IN = 400
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`good` is the run before the change, `bad` the first with it, `seen` the last; None: pruned.
+
+    `dated` is the change as the history over many nights shows it; `speedup` that before and after.
+    """
+
+    alert: Alert
+    case: Case | None
+    good: RunLine | None
+    bad: RunLine | None
+    seen: RunLine | None
+    dated: Dated | None = None
+    speedup: tuple[float, float] | None = None
+
+    @property
+    def between(self) -> tuple[RunLine | None, RunLine | None]:
+        """The runs between which it changed: as the history dates it, else as the alarm did."""
+        return (self.dated.good, self.dated.bad) if self.dated else (self.good, self.bad)
+
+
+def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[Evidence]:
+    """The evidence of some alerts, in their order."""
+    cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
+    wanted = {
+        number
+        for alert in alerts
+        for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
+        if number is not None
+    }
+    runs = {run.id: run for run in list_runs(connection, ids=sorted(wanted))}
+    found = []
+    for alert in alerts:
+        good, bad, seen = (
+            runs.get(number or -1) for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
+        )
+        found.append(
+            Evidence(
+                alert,
+                cases.get(alert.case_id or -1),
+                good,
+                bad,
+                seen,
+                _dated(connection, alert, bad),
+                _speedups(connection, alert, good, seen),
+            )
+        )
+    return found
+
+
+def _dated(connection: sa.Connection, alert: Alert, bad: RunLine | None) -> Dated | None:
+    if alert.kind != "metric" or alert.metric not in METRICS or bad is None or alert.case_id is None:
+        return None
+    runs = _measured_in(connection, alert)
+    whole = panel(connection, runs, [alert.metric], case_ids=[alert.case_id])
+    return date(whole, alert.case_id, alert.metric, bad.id, alert.direction)
+
+
+def _measured_in(connection: sa.Connection, alert: Alert) -> list[RunLine]:
+    results, runs = schema.results, schema.runs
+    query = (
+        sa.select(results.c.run_id)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .where(results.c.case_id == alert.case_id, runs.c.testbed_id == alert.testbed_id)
+        .order_by(runs.c.started.desc())
+        .limit(DATED_IN)
+    )
+    return list_runs(connection, ids=list(connection.execute(query).scalars()))
+
+
+def _speedups(
+    connection: sa.Connection, alert: Alert, good: RunLine | None, seen: RunLine | None
+) -> tuple[float, float] | None:
+    if alert.metric not in ("eager_ms", "backend_ms") or not (good and seen and alert.case_id):
+        return None
+    results = schema.results
+    query = sa.select(results.c.run_id, results.c.speedup).where(
+        results.c.case_id == alert.case_id, results.c.run_id.in_([good.id, seen.id])
+    )
+    found = {row.run_id: row.speedup for row in connection.execute(query)}
+    before, after = found.get(good.id), found.get(seen.id)
+    return (before, after) if before and after else None

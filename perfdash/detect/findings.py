@@ -1,0 +1,286 @@
+"""Judges one night against those before it: which series changed, which cases, or the host itself. Pure.
+
+Speedup is no metric of its own here: it changes because eager or compiled did, and those are judged
+apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdash.history.queries import Panel, RunLine
+from perfdash.records import PASSING, Status
+from perfdash.stats import alarm
+from perfdash.stats.intervals import Array
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A judged metric, of which more is worse; changes below `minimum` (a fraction) are of no interest."""
+
+    name: str
+    title: str
+    minimum: float = alarm.MINIMUM_CHANGE
+    of_eager: bool = False
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("eager_ms", "eager latency", of_eager=True),
+        Metric("backend_ms", "compiled latency"),
+        Metric("compilation_cpu_s", "compilation CPU seconds", 0.10),
+        Metric("eager_peak_bytes", "eager peak memory", of_eager=True),
+        Metric("backend_peak_bytes", "compiled peak memory"),
+    )
+}
+# Whole numbers that do not scatter: any change is one.
+COUNTS = {"graph_breaks": "graph breaks", "fallbacks": "fallbacks to eager kernels"}
+READ = (*METRICS, *COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
+        "calls_captured")  # fmt: skip
+NIGHTS = alarm.REFERENCE + alarm.WINDOWS
+# A run is a night like tonight where it has so much of tonight's cases, and tonight so much of its own.
+LIKE = 0.5
+
+WORSE, BETTER, OTHER = 1, -1, 0
+# What says something of the machine, not of the model.
+_UNKNOWN = {"", str(Status.INFRA_ERROR)}
+_PASSING = {str(status) for status in PASSING}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One change. Runs are places among those judged: `good` the last before it, `bad` the first with it.
+
+    kind: metric (of a case), count, status, vanished, host. case_id: None of the host. alarm: certain
+    enough to be told; else only worth measuring again. change: log of after / before. sd, df: of one
+    night (log), for the re-measurement.
+    """
+
+    kind: str
+    case_id: int | None
+    metric: str | None
+    direction: int
+    good: int | None
+    bad: int
+    alarm: bool = True
+    before: float | None = None
+    after: float | None = None
+    change: float | None = None
+    p: float | None = None
+    sd: float | None = None
+    df: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Key = tuple[int, str]  # a series: number of the case, metric
+
+
+def like_tonight(panel: Panel) -> list[int]:
+    """The places of the runs that are nights like the last one, which is among them."""
+    known = panel.statuses != ""
+    tonight = known[:, -1]
+    both = (known & tonight[:, None]).sum(axis=0)
+    most = np.maximum(known.sum(axis=0), tonight.sum())
+    return [int(place) for place in np.flatnonzero(both >= LIKE * np.maximum(most, 1)) if tonight.any()]
+
+
+def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
+    """All that changed on the last night of a panel whose runs are alike (`like_tonight`).
+
+    `start` says of a series from which place on its nights count: those of an earlier change that is
+    known. Numbers of a case that did not pass are not looked at: they are of something else.
+    """
+    found = []
+    for metric in METRICS.values():
+        found += _of_metric(panel, metric, start or {})
+    for count in COUNTS:
+        found += _of_count(panel, count)
+    return found + _of_status(panel) + _vanished(panel)
+
+
+def logs(panel: Panel, metric: str) -> Array:
+    """log of a metric, cases x nights; NaN where it was not measured or the case did not pass."""
+    passed = np.isin(panel.statuses.astype(str), list(_PASSING))
+    values = panel.values[metric]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(passed & (values > 0), np.log(values), np.nan)
+
+
+def _within(panel: Panel, metric: str) -> Array | None:
+    """The variance of a log latency within its night, from the 95 % interval of its median."""
+    if f"{metric}_low" not in panel.values:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        width = np.log(panel.values[f"{metric}_high"]) - np.log(panel.values[f"{metric}_low"])
+    variance = (width / (2 * 1.96)) ** 2
+    return np.where(np.isfinite(variance), variance, np.nan)
+
+
+def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[Finding]:
+    values = logs(panel, metric.name)
+    measured = np.isfinite(values).any(axis=1)
+    rows = np.flatnonzero(measured)
+    if not len(rows):
+        return []
+    within = _within(panel, metric.name)
+    first = np.array([start.get((panel.case_ids[row], metric.name), 0) for row in rows], dtype=np.int64)
+    night = alarm.judge(
+        values[rows],
+        start=first,
+        within=None if within is None else within[rows],
+        minimum_change=metric.minimum,
+    )
+    found = []
+    last = len(panel.runs) - 1
+    if night.shift.nights and abs(night.shift.change) >= math.log1p(metric.minimum):
+        bad = max(0, last - night.shift.nights + 1)
+        found.append(
+            Finding(
+                "host",
+                None,
+                metric.name,
+                WORSE if night.shift.change > 0 else BETTER,
+                bad - 1 if bad else None,
+                bad,
+                change=night.shift.change,
+                p=night.shift.p,
+                details={"cases": int(night.judged.sum())},
+            )
+        )
+    for place in np.flatnonzero(night.suspect):
+        row = int(rows[place])
+        nights = np.flatnonzero(np.isfinite(values[row]))
+        window = int(night.window[place])
+        bad, before = int(nights[-window]), nights[:-window]
+        change = float(night.change[place])
+        baseline = float(night.baseline[place])
+        found.append(
+            Finding(
+                "metric",
+                panel.case_ids[row],
+                metric.name,
+                WORSE if change > 0 else BETTER,
+                int(before[-1]) if len(before) else None,
+                bad,
+                alarm=bool(night.alarm[place]),
+                before=math.exp(baseline),
+                after=math.exp(baseline + change),
+                change=change,
+                p=float(night.p[place]),
+                sd=float(night.sd[place]),
+                df=float(night.df[place]),
+                details={"nights": window, "score": round(float(night.score[place]), 2)},
+            )
+        )
+    return found
+
+
+def _of_count(panel: Panel, name: str) -> list[Finding]:
+    values = np.where(np.isin(panel.statuses.astype(str), list(_PASSING)), panel.values[name], np.nan)
+    found = []
+    for row, good in _last_known(np.isfinite(values)):
+        before, after = float(values[row, good]), float(values[row, -1])
+        if before != after:
+            found.append(
+                Finding(
+                    "count",
+                    panel.case_ids[row],
+                    name,
+                    WORSE if after > before else BETTER,
+                    good,
+                    len(panel.runs) - 1,
+                    before=before,
+                    after=after,
+                )
+            )
+    return found
+
+
+def _of_status(panel: Panel) -> list[Finding]:
+    """A case that passed and does not, or the other way about; a pass that captures nothing is none."""
+    words = panel.statuses.astype(str).astype(object)
+    empty = np.isin(words.astype(str), list(_PASSING)) & (panel.values["calls_captured"] == 0)
+    words[empty] = "nothing captured"
+    found = []
+    for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN))):
+        before, after = str(words[row, good]), str(words[row, -1])
+        if (before in _PASSING) == (after in _PASSING):
+            continue
+        found.append(
+            Finding(
+                "status",
+                panel.case_ids[row],
+                "status",
+                WORSE if before in _PASSING else BETTER,
+                good,
+                len(panel.runs) - 1,
+                details={"before": before, "after": after},
+            )
+        )
+    return found
+
+
+def _vanished(panel: Panel) -> list[Finding]:
+    """Cases of the night before that tonight's run, which ended as it should, does not have at all."""
+    if len(panel.runs) < 2 or not _whole(panel.runs[-1]):
+        return []
+    gone = (panel.statuses[:, -1] == "") & (panel.statuses[:, -2] != "")
+    last = len(panel.runs) - 1
+    return [
+        Finding("vanished", panel.case_ids[row], None, WORSE, last - 1, last)
+        for row in np.flatnonzero(gone).tolist()
+    ]
+
+
+def _whole(run: RunLine) -> bool:
+    return run.state == "done" and (run.expected is None or run.results >= run.expected)
+
+
+def _last_known(known: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """(row, the last place known before the last) of the rows that are known at the last place."""
+    pairs = []
+    for row in np.flatnonzero(known[:, -1]).tolist():
+        before = np.flatnonzero(known[row, :-1])
+        if len(before):
+            pairs.append((row, int(before[-1])))
+    return pairs
+
+
+def environment_changes(old: RunLine, new: RunLine) -> list[str]:
+    """What differs between two runs' machines and packages, a line each: `name: old | new`."""
+    lines = []
+    if old.host != new.host:
+        lines.append(f"host: {old.host} | {new.host}")
+    for name in sorted({*old.facts, *new.facts}):
+        one, other = old.facts.get(name), new.facts.get(name)
+        if one != other and name != "variables" and not isinstance(one, list) and not isinstance(other, list):
+            lines.append(f"{name}: {one} | {other}")
+    variables = [run.facts.get("variables") or {} for run in (old, new)]
+    for name in sorted({*variables[0], *variables[1]}):
+        if variables[0].get(name) != variables[1].get(name):
+            lines.append(f"variable {name}: {variables[0].get(name)} | {variables[1].get(name)}")
+    return lines + package_changes(old, new)
+
+
+def package_changes(old: RunLine, new: RunLine) -> list[str]:
+    """Which packages differ: torch with its commit first."""
+    lines = []
+    if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version):
+        lines.append(f"torch: {_torch(old)} | {_torch(new)}")
+    if old.python != new.python:
+        lines.append(f"python: {old.python} | {new.python}")
+    for name in sorted({*old.packages, *new.packages}):
+        if old.packages.get(name) != new.packages.get(name) and name != "torch":
+            lines.append(f"{name}: {old.packages.get(name)} | {new.packages.get(name)}")
+    return lines
+
+
+def _torch(run: RunLine) -> str:
+    return " ".join(text for text in (run.torch, (run.torch_git_version or "")[:10]) if text) or "unknown"

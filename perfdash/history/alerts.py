@@ -1,0 +1,120 @@
+"""Alerts as the store keeps them: read, entered, moved to another state with an event. No judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.errors import UsageError
+from perfdash.history import schema
+
+NEW, CONFIRMED, OPEN, REOPENED = "new", "confirmed", "open", "reopened"
+ACKNOWLEDGED, FIXED, DISMISSED = "acknowledged", "fixed", "dismissed"
+LIVE = (NEW, CONFIRMED, OPEN, REOPENED, ACKNOWLEDGED)
+STATES = (*LIVE, FIXED, DISMISSED)
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A change that someone should know of; the columns of `alerts`, runs and cases by number."""
+
+    kind: str
+    testbed_id: int
+    case_id: int | None
+    metric: str | None
+    state: str
+    direction: int
+    good_run_id: int | None
+    bad_run_id: int | None
+    seen_run_id: int | None
+    opened: str
+    changed: str
+    before: float | None = None
+    after: float | None = None
+    change: float | None = None
+    p: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    id: int | None = None
+
+    @property
+    def series(self) -> tuple[str, int | None, str | None]:
+        return self.kind, self.case_id, self.metric
+
+
+@dataclass(frozen=True)
+class Event:
+    """A state that an alert came to."""
+
+    at: str
+    state: str
+    run: str | None
+    note: str | None
+
+
+def load(
+    connection: sa.Connection, *, testbed_id: int | None = None, states: Iterable[str] = LIVE
+) -> list[Alert]:
+    """Alerts in some states, oldest first."""
+    table = schema.alerts
+    query = sa.select(*table.c[_NAMES]).where(table.c.state.in_(list(states))).order_by(table.c.id)
+    if testbed_id is not None:
+        query = query.where(table.c.testbed_id == testbed_id)
+    return [Alert(**row._mapping) for row in connection.execute(query)]
+
+
+def find(connection: sa.Connection, number: int) -> Alert:
+    """One alert. Raises UsageError where there is none of this number."""
+    table = schema.alerts
+    row = connection.execute(sa.select(*table.c[_NAMES]).where(table.c.id == number)).first()
+    if row is None:
+        raise UsageError(f"there is no alert {number}; `perfdash regressions --all` lists them")
+    return Alert(**row._mapping)
+
+
+def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> int:
+    """Enters an alert, or brings it up to date; an event where its state is another. Its number."""
+    table = schema.alerts
+    values = {name: getattr(alert, name) for name in _NAMES if name != "id"}
+    before = None
+    if alert.id is None:
+        statement = sa.insert(table).values(values).returning(table.c.id)
+        number = int(connection.execute(statement).scalar_one())
+    else:
+        number = alert.id
+        before = connection.execute(sa.select(table.c.state).where(table.c.id == number)).scalar_one()
+        connection.execute(sa.update(table).where(table.c.id == number).values(values))
+    if before != alert.state or note:
+        event = {
+            "alert_id": number,
+            "at": alert.changed,
+            "state": alert.state,
+            "run_id": alert.seen_run_id,
+            "note": note,
+        }
+        connection.execute(sa.insert(schema.alert_events).values(event))
+    return number
+
+
+def events(connection: sa.Connection, number: int) -> list[Event]:
+    """The life of an alert, oldest first."""
+    table, runs = schema.alert_events, schema.runs
+    query = (
+        sa.select(table.c.at, table.c.state, runs.c.name, table.c.note)
+        .join_from(table, runs, table.c.run_id == runs.c.id, isouter=True)
+        .where(table.c.alert_id == number)
+        .order_by(table.c.id)
+    )
+    return [Event(*row) for row in connection.execute(query)]
+
+
+def set_judged(connection: sa.Connection, run_ids: Iterable[int], at: str) -> None:
+    """Notes that changes of these runs were looked for."""
+    table = schema.runs
+    for run_id in run_ids:
+        connection.execute(sa.update(table).where(table.c.id == run_id).values(judged=at))
+
+
+_NAMES = tuple(each.name for each in fields(Alert))

@@ -1,0 +1,202 @@
+"""Alerts as plain text, and as plain values for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prettytable import PrettyTable
+
+from perfdash.detect.dating import Dated
+from perfdash.detect.evidence import Evidence
+from perfdash.detect.findings import COUNTS, METRICS
+from perfdash.history.alerts import Alert, Event
+from perfdash.history.queries import RunLine
+from perfdash.records import Case
+
+_DIRECTION = {1: "worse", -1: "better", 0: ""}
+
+
+def alert_list(shown: Sequence[Evidence]) -> str:
+    """Alerts as a table, each with what changed between the two builds below it."""
+    if not shown:
+        return "No alerts"
+    table = PrettyTable(
+        ["id", "state", "", "model", "what", "before", "after", "change", "p", "since", "torch between"]
+    )
+    table.align = "l"
+    for name in ("id", "before", "after", "change", "p"):
+        table.align[name] = "r"
+    for each in shown:
+        alert = each.alert
+        good, bad = each.between
+        table.add_row(
+            [
+                alert.id,
+                alert.state,
+                _DIRECTION[alert.direction],
+                model_of(each.case),
+                what(alert),
+                *_levels(alert),
+                "" if alert.p is None else f"{alert.p:.1g}",
+                bad.started[:10] if bad else "",
+                f"{commit(good)} .. {commit(bad)}",
+            ]
+        )
+    lines = [str(table.get_string())]
+    for each in shown:
+        lines += consequences(each)
+    return "\n".join(lines)
+
+
+def consequences(each: Evidence) -> list[str]:
+    """What else belongs to an alert: the speedup that follows from it, what changed besides, notes."""
+    lines = []
+    alert = each.alert
+    if each.speedup:
+        lines.append(f"{alert.id}: speedup {each.speedup[0]:.3f}x -> {each.speedup[1]:.3f}x")
+    changed = alert.details.get("changed") or []
+    if changed:
+        lines.append(f"{alert.id}: changed with it (before | after): " + "; ".join(map(str, changed)))
+    again = alert.details.get("remeasured")
+    if again:
+        lines.append(
+            f"{alert.id}: measured again in {again['pairs']} pairs: {again['ratio'] - 1:+.1%} "
+            f"({again['low'] - 1:+.1%} to {again['high'] - 1:+.1%})"
+        )
+    return lines
+
+
+def life(events: Sequence[Event]) -> str:
+    """An alert's events, a line each."""
+    return "\n".join(
+        "  ".join(text for text in (event.at, event.state, event.run or "", event.note or "") if text)
+        for event in events
+    )
+
+
+def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
+    """The changes of the whole history, the largest first."""
+    if not dated:
+        return "No lasting changes"
+    table = PrettyTable(
+        ["model", "what", "before", "after", "change", "confidence", "first seen", "between",
+         "torch between"]
+    )  # fmt: skip
+    table.align = "l"
+    for each in sorted(dated, key=lambda one: -abs(one.change.change)):
+        case, change = cases.get(each.case_id or -1), each.change
+        table.add_row(
+            [
+                model_of(case),
+                METRICS[each.metric].title,
+                f"{change.before:.5g}" if case else "",
+                f"{change.after:.5g}" if case else "",
+                f"{change.change:+.1%}",
+                f"{change.confidence:.4f}",
+                each.first.started[:10],
+                f"{each.good.started[:10]} .. {each.bad.started[:10]}",
+                f"{commit(each.good)} .. {commit(each.bad)}",
+            ]
+        )
+    return str(table.get_string())
+
+
+def to_plain(each: Evidence, events: Sequence[Event] = ()) -> dict[str, Any]:
+    """For JSON."""
+    alert = each.alert
+    good, bad = each.between
+    return {
+        "id": alert.id,
+        "state": alert.state,
+        "kind": alert.kind,
+        "direction": _DIRECTION[alert.direction],
+        "case": vars(each.case) if each.case else None,
+        "metric": alert.metric,
+        "side": side(alert),
+        "before": alert.before,
+        "after": alert.after,
+        "change": alert.change,
+        "p": alert.p,
+        "speedup": list(each.speedup) if each.speedup else None,
+        "good": _run(good),
+        "bad": _run(bad),
+        "last_seen": _run(each.seen),
+        "opened": alert.opened,
+        "changed": alert.changed,
+        "details": alert.details,
+        "events": [vars(event) for event in events],
+    }
+
+
+def _run(run: RunLine | None) -> dict[str, Any] | None:
+    if run is None:
+        return None
+    return {
+        "run": run.name,
+        "started": run.started,
+        "torch": run.torch,
+        "torch_git_version": run.torch_git_version,
+    }
+
+
+def side(alert: Alert) -> str | None:
+    """Which side of the pair it is: eager or compiled; None where that is no question."""
+    metric = METRICS.get(alert.metric or "")
+    if metric is None or alert.kind not in ("metric", "host"):
+        return None
+    return "eager" if metric.of_eager else "compiled"
+
+
+def what(alert: Alert) -> str:
+    """In words, what changed."""
+    if alert.kind == "vanished":
+        return "no longer measured"
+    if alert.kind == "status":
+        return f"{alert.details.get('before')} -> {alert.details.get('after')}"
+    if alert.metric in METRICS:
+        return METRICS[str(alert.metric)].title
+    return COUNTS.get(str(alert.metric), str(alert.metric))
+
+
+def model_of(case: Case | None) -> str:
+    """A case in a few words; the whole host without one."""
+    if case is None:
+        return "most models of the host"
+    parts = [f"{case.suite}/{case.model}", f"bs {case.batch_size}"]
+    if case.dtype != "float32":
+        parts.append(case.amp_dtype or case.dtype)
+    if case.backend != "inductor":
+        parts.append(case.backend)
+    if case.device != "cpu":
+        parts.append(case.device)
+    return " ".join(parts)
+
+
+def commit(run: RunLine | None) -> str:
+    """torch's commit of a run, its version where that is not known."""
+    if run is None:
+        return "?"
+    return (run.torch_git_version or run.torch or "?")[:10]
+
+
+def _levels(alert: Alert) -> tuple[str, str, str]:
+    if alert.kind == "count":
+        return f"{alert.before:g}", f"{alert.after:g}", ""
+    if alert.change is None:
+        return "", "", ""
+    change = f"{math.expm1(alert.change):+.1%}"
+    if alert.before is None or alert.after is None:
+        return "", "", change
+    unit, scale = _UNITS.get(str(alert.metric), ("", 1.0))
+    return f"{alert.before * scale:.4g}{unit}", f"{alert.after * scale:.4g}{unit}", change
+
+
+_UNITS = {
+    "eager_ms": (" ms", 1.0),
+    "backend_ms": (" ms", 1.0),
+    "compilation_cpu_s": (" s", 1.0),
+    "eager_peak_bytes": (" MB", 1e-6),
+    "backend_peak_bytes": (" MB", 1e-6),
+}

@@ -1,0 +1,100 @@
+"""JUnit XML, which every CI shows: a test a case, and a test an alert."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from perfdash.detect.evidence import Evidence
+from perfdash.errors import MachineError
+from perfdash.history.alerts import ACKNOWLEDGED, LIVE
+from perfdash.history.rows import Row
+from perfdash.records import PASSING, Status
+from perfdash.report.alerts import commit, consequences, model_of, what
+
+# What XML 1.0 cannot hold at all, escaped or not.
+_UNFIT = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[Evidence] = ()) -> None:
+    """The results of a run and the alerts of the night as one file.
+
+    A case that did not pass is a failure, one that was skipped is skipped; an alert that is worse and
+    not acknowledged is a failure of its own, in the suite `regressions`.
+    """
+    suites: dict[str, ET.Element] = {}
+    root = ET.Element("testsuites", name=_fit(name))
+    for row in rows:
+        case = row.case
+        suite = suites.setdefault(case.suite, ET.Element("testsuite", name=_fit(case.suite)))
+        test = ET.SubElement(
+            suite,
+            "testcase",
+            classname=_fit(case.suite),
+            name=_fit(case.name),
+            time=f"{row.values.get('wall_s', 0.0):.3f}",
+        )
+        reason = str((row.details.get("error") or {}).get("message") or row.details.get("skip_reason") or "")
+        if row.status == Status.SKIPPED:
+            ET.SubElement(test, "skipped", message=_fit(reason))
+        elif row.status not in PASSING:
+            ET.SubElement(test, "failure", type=_fit(row.status), message=_fit(reason or row.status))
+    if alerts:
+        suites["regressions"] = _alerts(alerts)
+    for suite in suites.values():
+        _count(suite)
+        root.append(suite)
+    _save(path, root)
+
+
+def write_alerts(path: Path, alerts: Sequence[Evidence]) -> None:
+    """Only the alerts; a file with one test that passed where there are none."""
+    root = ET.Element("testsuites", name="perfdash regressions")
+    suite = _alerts(alerts)
+    if not len(suite):
+        ET.SubElement(suite, "testcase", classname="regressions", name="nothing changed")
+    _count(suite)
+    root.append(suite)
+    _save(path, root)
+
+
+def _alerts(alerts: Sequence[Evidence]) -> ET.Element:
+    suite = ET.Element("testsuite", name="regressions")
+    for each in alerts:
+        alert = each.alert
+        test = ET.SubElement(
+            suite,
+            "testcase",
+            classname="regressions",
+            name=_fit(f"{alert.id}: {model_of(each.case)}: {what(alert)}"),
+        )
+        if alert.direction > 0 and alert.state in LIVE and alert.state != ACKNOWLEDGED:
+            good, bad = each.between
+            size = "" if alert.change is None else f" {alert.change:+.3f} (log)"
+            failure = ET.SubElement(
+                test, "failure", type="regression", message=_fit(f"{what(alert)}{size}, {alert.state}")
+            )
+            failure.text = _fit(
+                "\n".join([f"torch between {commit(good)} and {commit(bad)}", *consequences(each)])
+            )
+    return suite
+
+
+def _count(suite: ET.Element) -> None:
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+
+
+def _save(path: Path, root: ET.Element) -> None:
+    ET.indent(root)
+    try:
+        ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+    except OSError as error:
+        raise MachineError(f"--junit {path} cannot be written: {error.strerror}") from error
+
+
+def _fit(text: str) -> str:
+    return _UNFIT.sub("?", text)

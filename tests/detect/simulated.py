@@ -1,0 +1,69 @@
+"""Nights of a host that was never there, with changes that are known."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from datetime import date, timedelta
+
+import numpy as np
+
+from perfdash.history.rows import Imported
+from tests.history.made import row, run
+
+FIRST = date(2026, 1, 1)
+
+
+def farm(
+    nights: int,
+    models: int = 40,
+    *,
+    noise: float = 0.01,
+    seed: int = 0,
+    change: Callable[[int, str, dict[str, float]], dict[str, float] | None] | None = None,
+    statuses: Callable[[int, str], str] | None = None,
+    torch: Callable[[int], str] = lambda night: "2.15.0",
+    facts: Callable[[int], dict[str, object]] = lambda night: {},
+) -> list[Imported]:
+    """One run a night. `change(night, model, values)` gives the values of a case, None: not measured."""
+    draw = np.random.default_rng(seed)
+    level = draw.uniform(10, 100, models)
+    runs = []
+    for night in range(nights):
+        rows = []
+        for model in range(models):
+            eager, compiled, compile_s = np.exp(noise * draw.standard_normal(3))
+            values = {
+                "eager_ms": level[model] * eager,
+                "backend_ms": level[model] / 2 * compiled,
+                "compilation_cpu_s": 30 * compile_s,
+                "eager_peak_bytes": 5e7,
+                "backend_peak_bytes": 4e7,
+                "graph_breaks": 0.0,
+                "fallbacks": 1.0,
+                "calls_captured": 100.0,
+            }
+            name = f"model{model:02}"
+            found = change(night, name, dict(values)) if change else values
+            if found is not None:
+                rows.append(row(name, statuses(night, name) if statuses else "pass", **found))
+        day = str(FIRST + timedelta(days=night))
+        made = run(day, rows, torch=torch(night), git=hashlib.sha1(b"%d" % night).hexdigest())
+        environment = {**made.run.environment, **facts(night)}
+        runs.append(run(day, rows, environment=environment))
+    return runs
+
+
+def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms", until: int = 10**6):
+    """A change: one metric of one model times a factor from a night on."""
+
+    def change(night: int, name: str, values: dict[str, float]) -> dict[str, float]:
+        if name == model and from_night <= night < until:
+            values[metric] *= factor
+        return values
+
+    return change
+
+
+def names(runs: Sequence[Imported]) -> list[str]:
+    return [each.run.name for each in runs]

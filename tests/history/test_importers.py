@@ -1,0 +1,243 @@
+"""The dynamo runners' CSV pairs, and how a file finds its importer."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.history.importers import Told, importers, read, recognise
+from perfdash.records import Case, Result, Speedup, Status
+from perfdash.runner import dynamo_csv
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+FILES = FIXTURES / "imports"
+STEM = "inductor_timm_models_float32_inference_cpu"
+TOLD = Told(started="2024-02-03T04:05:06+01:00", host="box", host_class="box x 8", threads=4)
+
+
+def by_model(run):
+    return {row.case.model: row for row in run.rows}
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """Writes lines as a file of a pair; the path."""
+
+    def write(*lines, kind="performance", stem=STEM):
+        path = tmp_path / f"{stem}_{kind}.csv"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "importer"),
+    [
+        (f"imports/{STEM}_performance.csv", "dynamo-csv"),
+        (f"imports/{STEM}_accuracy.csv", "dynamo-csv"),
+        ("imports/old_harness.csv", "dynamo-csv"),
+        ("imports/benchmark_database.json", "benchmark-database"),
+        ("imports/benchmark_database.jsonl", "benchmark-database"),
+        ("imports/metrics-20230420004336.json", "userbenchmark"),
+        ("imports/regression-20240507000000.yaml", "userbenchmark-regression"),
+        ("inductor_cpu_dashboard.md", "dynamo-dashboard"),
+    ],
+)
+def test_a_format_is_recognised_by_content_not_by_name(name, importer, tmp_path):
+    renamed = tmp_path / "anything.bin"
+    shutil.copy(FIXTURES / name, renamed)
+    assert importer == recognise(renamed).NAME
+
+
+def test_importers_have_what_a_registration_needs():
+    found = importers()
+    assert len({importer.NAME for importer in found}) == len(found) == 5
+    assert all(importer.TITLE and importer.__doc__ for importer in found)
+
+
+def test_the_pair_is_one_run_whichever_file_is_named():
+    one, two = FILES / f"{STEM}_performance.csv", FILES / f"{STEM}_accuracy.csv"
+    (first,), (second,), (both,) = read([one], TOLD), read([two], TOLD), read([two, one, one], TOLD)
+    assert first == second == both
+    assert first.content == both.content
+    assert first.run.key == both.run.key
+    run = first.run
+    assert (run.name, run.started, run.origin) == (STEM, "2024-02-03T03:05:06Z", "dynamo-csv")
+    assert (run.host, run.host_class, run.setting) == ("box", "box x 8", {"harness": "dynamo"})
+    assert len(first.rows) == 7
+
+
+def test_rows_of_the_pair():
+    (imported,) = read([FILES / f"{STEM}_performance.csv"], TOLD)
+    rows = by_model(imported)
+    row = rows["lcnet_050"]
+    assert row.case == Case("timm", "lcnet_050", "cpu", "float32", 64, 4)
+    assert row.status == "pass"
+    assert row.values == {
+        "speedup": 1.25, "backend_ms": 8.0, "eager_ms": 10.0, "compilation_s": 12.8088,
+        "compression_ratio": 0.9643, "graphs": 1, "graph_breaks": 0, "calls_captured": 146,
+    }  # fmt: skip
+    assert row.others["accuracy_run_compilation_s"] == 9.1
+    assert row.details["origin"] == {"file": f"{STEM}_performance.csv", "line": 2}
+    assert row.details["accuracy_origin"] == {"file": f"{STEM}_accuracy.csv", "line": 2}
+    assert row.details["derived"] == {"eager_ms": "speedup * abs_latency"}
+    assert "absolute memory left out" in " ".join(row.details["notes"])
+    assert {model: row.status for model, row in rows.items()} == {
+        "lcnet_050": "pass",
+        "ghostnet_100": "fail_accuracy",
+        "botnet26t_256": "fail_to_run",
+        "dpn107": "pass_due_to_skip",
+        "volo_d1_224": "eager_oom",
+        "pit_b_224": "fail_to_run",
+        "mixnet_l": "fail_to_run",
+    }
+    assert rows["ghostnet_100"].values["speedup"] == 1.0058
+    assert rows["botnet26t_256"].values == {}
+    assert rows["botnet26t_256"].case.batch_size == 64
+    assert "compilation_s" not in rows["dpn107"].values
+    assert "no row in the performance file" in rows["pit_b_224"].details["notes"][0]
+    assert "no row in the accuracy file" in rows["mixnet_l"].details["notes"][0]
+
+
+def test_memory_is_bytes_on_cuda_and_a_failed_row_may_be_short():
+    (imported,) = read([FILES / "inductor_with_cudagraphs_torchbench_amp_training_cuda_performance.csv"])
+    rows = by_model(imported)
+    case = rows["alexnet"].case
+    assert (case.suite, case.backend, case.scenario) == ("torchbench", "inductor-with-cudagraphs", "training")
+    assert rows["alexnet"].values["eager_peak_bytes"] == 5_000_000_000
+    assert rows["alexnet"].values["backend_peak_bytes"] == 4_000_000_000
+    assert rows["alexnet"].status == "pass_due_to_skip"
+    assert (rows["tacotron2"].status, rows["tacotron2"].values) == ("fail_to_run", {})
+    assert imported.run.environment["import"]["notes"][0].startswith("threads taken as 1")
+    assert imported.run.environment["import"]["started"].startswith("modification time")
+
+
+def test_what_the_name_does_not_say_must_be_told():
+    path = FILES / "old_harness.csv"
+    with pytest.raises(UsageError, match="does not say the dtype: give --dtype, or name the file"):
+        read([path])
+    told = Told(suite="torchbench", dtype="float32", scenario="inference", backend="inductor")
+    (imported,) = read([path], told)
+    assert by_model(imported)["resnet18"].case == Case("torchbench", "resnet18")
+    assert by_model(imported)["resnet18"].values == {
+        "speedup": 1.1615, "compilation_s": 8.449, "compression_ratio": 0.917,
+    }  # fmt: skip
+
+
+def test_what_is_told_and_what_the_name_says_must_agree():
+    with pytest.raises(UsageError, match="says suite 'timm', but --suite 'torchbench'"):
+        read([FILES / f"{STEM}_performance.csv"], Told(suite="torchbench"))
+
+
+def test_a_suite_of_ones_own_is_found_in_the_name_when_told(csv):
+    path = csv("dev,name,batch_size,speedup", "cpu,m,1,1.5", stem="aot_eager_my_own_float32_inference_cpu")
+    with pytest.raises(UsageError, match="--suite"):
+        read([path])
+    (imported,) = read([path], Told(suite="my_own"))
+    assert imported.rows[0].case == Case("my_own", "m", backend="aot-eager")
+
+
+HEADER = "dev,name,batch_size,speedup,abs_latency"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["cpu,a,1,1.5,2", "cpu,b,1,1.5,2", "cpu,a,1,1.5,2"], "line 4: a again, it is in line 2 too"),
+        (["cpu,a,1,-1.5,2"], "line 2: speedup is -1.5, which cannot be"),
+        (["cpu,a,1,1.5,-2"], "line 2: abs_latency is -2, which cannot be"),
+        (["cpu,a,1,1.5,1e12"], "line 2: abs_latency is 1e\\+12, which cannot be"),
+        (["cpu,a,1,inf,2"], "line 2: speedup is 'inf', not a number"),
+        (["cpu,a,1,1_0,2"], "not a number"),
+        (["cpu,a,1,\u0661,2"], "not a number"),
+        (["cpu,a,1," + "9" * 5000 + ",2"], "not a number"),
+        (["cpu,a,1.5,1.5,2"], "batch size 1.5 cannot be"),
+        (["cpu,a,-1,1.5,2"], "batch size -1 cannot be"),
+        (["cpu,a,1,1.5"], "4 cells under 5 columns: cut off"),
+        (["cpu,a,1,1.5,2,3"], "6 cells under 5 columns"),
+        (["cpu,,1,1.5,2"], "model's name is ''"),
+        (['cpu,"a,1,1.5,2'], "not a line of a CSV"),
+        (["cpu,a,1,1.5,2", "cuda,b,1,1.5,2"], "rows of several devices"),
+        (["cuda,a,1,1.5,2"], "is named cpu, but its rows say cuda"),
+        ([], "no results in it"),
+    ],
+)
+def test_bad_lines_are_refused_with_their_place(csv, lines, message):
+    with pytest.raises(UsageError, match=message):
+        read([csv(HEADER, *lines)])
+
+
+def test_nan_and_empty_are_not_measured(csv):
+    (imported,) = read([csv(HEADER, "cpu,a,0,0.0,nan", "cpu,b,1,1.5,", "cpu,c,1,nan,")])
+    rows = by_model(imported)
+    assert (rows["a"].status, rows["a"].values) == ("fail_to_run", {})
+    assert rows["b"].values == {"speedup": 1.5}
+    assert (rows["c"].status, rows["c"].values) == ("fail_to_run", {})
+
+
+def test_a_cut_off_file_is_refused(csv):
+    path = csv(HEADER, "cpu,a,1,1.5,2.25")
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UsageError, match="line 2: the last line has no line end"):
+        read([path])
+
+
+def test_files_that_are_no_pair_are_refused(csv):
+    path = csv(HEADER, "cpu,a,1,1.5,2")
+    csv("dev,name,batch_size,accuracy", "cpu,a,8,pass", kind="accuracy")
+    with pytest.raises(UsageError, match="batch size 1, but 8 in"):
+        read([path])
+    csv(HEADER, "cpu,a,8,1.5,2", kind="accuracy")
+    with pytest.raises(UsageError, match="is named accuracy but holds performance"):
+        read([path])
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [
+        ("pass", "pass"), ("eager_1st_run_fail", "eager_fail_to_run"), ("eager_2nd_run_OOM", "eager_oom"),
+        ("OOM", "oom"), ("timeout", "timeout"), ("infra_error", "infra_error"), ("0.0000", "fail_to_run"),
+        ("eager_two_runs_differ", "eager_two_runs_differ"), ("model_fail_to_load", "model_fail_to_load"),
+        ("fail_to_run_at_batch_8", "fail_to_run"), ("fail_batch_invariance_at_4", "fail_accuracy"),
+    ],
+)  # fmt: skip
+def test_status_words(csv, word, status):
+    (imported,) = read([csv("dev,name,batch_size,accuracy", f"cpu,a,1,{word}", kind="accuracy")])
+    assert imported.rows[0].status == status
+
+
+def test_an_unknown_status_word_is_not_guessed(csv):
+    with pytest.raises(UsageError, match="line 2: accuracy is 'fine', which no version"):
+        read([csv("dev,name,batch_size,accuracy", "cpu,a,1,fine", kind="accuracy")])
+
+
+def test_what_perfdash_writes_comes_back(tmp_path):
+    results = [
+        Result(Case("timm", "a", batch_size=8), "", 1.0, Status.PASS, speedup=Speedup(1.5, 1, 2, "faster"),
+               compilation_s=3.5, compression_ratio=1.25, eager_peak_bytes=10**9,
+               backend_peak_bytes=8 * 10**8),
+        Result(Case("timm", "b", batch_size=8), "", 1.0, Status.CRASH),
+        Result(Case("timm", "c", batch_size=8), "", 1.0, Status.TIMEOUT),
+    ]  # fmt: skip
+    paths = dynamo_csv.write(tmp_path / "csv", results, {"timm": "timm_models"})
+    (imported,) = read(paths)
+    rows = by_model(imported)
+    assert [row.case for row in imported.rows] == [result.case for result in results]
+    assert rows["a"].values == {
+        "speedup": 1.5, "compilation_s": 3.5, "compression_ratio": 1.25,
+        "graphs": 0, "graph_breaks": 0, "calls_captured": 0,
+    }  # fmt: skip
+    assert [row.status for row in imported.rows] == ["pass", "fail_to_run", "timeout"]
+    assert rows["b"].values == {}
+
+
+def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):
+    copy = tmp_path / "secret project"
+    copy.mkdir()
+    for kind in ("performance", "accuracy"):
+        shutil.copy(FILES / f"{STEM}_{kind}.csv", copy)
+    (imported,) = read([copy / f"{STEM}_performance.csv"])
+    assert not [row for row in imported.rows if "secret" in str(row.details)]
+    assert Path(imported.run.source.split(", ")[0]).parent == copy
