@@ -24,7 +24,7 @@ from perfdash.errors import UsageError
 from perfdash.suites import Dtype, Phase
 
 CONFIG_FILE = "perfdash.toml"
-FAIL_ON = ("accuracy", "failure", "slower")
+FAIL_ON = ("accuracy", "failure", "slower", "regression")
 
 
 class RunSettings(BaseModel):
@@ -46,7 +46,8 @@ class RunSettings(BaseModel):
     quick: bool = False
     python: str = sys.executable
     out: Path = Path("runs")
-    fail_on: tuple[Literal["accuracy", "failure", "slower"], ...] = ()
+    fail_on: tuple[Literal["accuracy", "failure", "slower", "regression"], ...] = ()
+    junit: Path | None = None
     allocator: Literal["steady", "default", "jemalloc", "tcmalloc"] = "steady"
     processes: int | None = Field(default=None, ge=1)
     env: dict[str, str] = {}

@@ -12,6 +12,7 @@ from perfdash.cli import (
     check,
     compare,
     config,
+    detect,
     doctor,
     history,
     listing,
@@ -37,6 +38,7 @@ app.command("regressions")(regressions.regressions)
 app.add_typer(history.app, name="history")
 app.command("list")(listing.list_suites)
 app.command("show")(show.show)
+app.command("detect")(detect.detect)
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
 

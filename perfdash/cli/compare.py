@@ -1,27 +1,107 @@
-"""`perfdash compare`: two runs of like hosts side by side."""
+"""`perfdash compare`: two runs, nights, builds or windows of them side by side."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdash.cli.history import Db, Out
+
+if TYPE_CHECKING:
+    from perfdash.detect.comparing import Comparison, Side
+    from perfdash.records import Case
+
 
 def compare(
-    old: Annotated[str, typer.Argument(help="The earlier run: folder, name or `last`.")],
-    new: Annotated[str, typer.Argument(help="The later run.")],
-    out: Annotated[Path | None, typer.Option(help="Folder with the runs.  [default: runs]")] = None,
+    old: Annotated[
+        str,
+        typer.Argument(
+            help="A run (folder, name, last), or of the history: a date, a window 2026-11-01..2026-11-10, "
+            "torch==2.14.0, a commit of torch."
+        ),
+    ],
+    new: Annotated[str, typer.Argument(help="What it is compared with, in the same words.")],
+    db: Db = None,
+    out: Out = None,
+    host_class: Annotated[
+        str | None, typer.Option(help="Of runs on several classes of hosts, those on this one.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="text, json or csv.")] = "text",
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML for a CI.")] = None,
+    fail_on: Annotated[
+        list[str] | None, typer.Option(help="`regression`: exit 1 where something got worse for real.")
+    ] = None,
 ) -> None:
-    """Compare two runs, over the cases that both have. Runs of unlike hosts are refused."""
-    from perfdash.report.comparison import comparison
-    from perfdash.runner import likeness
-    from perfdash.runner.journal import find_run, read_info, read_results
+    """Compare two sides, over the cases that both have. Runs of unlike hosts are refused."""
+    from perfdash.detect.comparing import compare as compare_sides
+    from perfdash.detect.comparing import refuse_unlike
+    from perfdash.errors import UsageError
+    from perfdash.report.comparison import comparison, to_csv, to_plain
+
+    if form not in ("text", "json", "csv"):
+        raise UsageError(f"--format {form!r} is none of text, json, csv")
+    if fail_on and set(fail_on) != {"regression"}:
+        raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
+    sides = [_side(word, db, out, host_class) for word in (old, new)]
+    refuse_unlike(*sides)
+    found = compare_sides(sides[0], sides[1], _noise(sides, db, out))
+    if form == "json":
+        typer.echo(json.dumps(to_plain(found), indent=1))
+    else:
+        typer.echo(to_csv(found).rstrip("\n") if form == "csv" else comparison(found))
+    if junit:
+        from perfdash.report.junit import write_comparison
+
+        write_comparison(junit, found)
+    if fail_on:
+        raise typer.Exit(_gate(found))
+
+
+def _side(word: str, db: str | None, out: Path | None, host_class: str | None) -> Side:
+    """A side by its word: a run folder, else runs of the history."""
+    from perfdash.cli.history import opened, read_run
+    from perfdash.detect.comparing import Side
+    from perfdash.errors import UsageError
+    from perfdash.history.selection import read, select
+    from perfdash.runner.journal import find_run
     from perfdash.settings import resolve
 
     below = resolve({"out": out})[0].out
-    folders = [find_run(run, below) for run in (old, new)]
-    infos = [read_info(folder) for folder in folders]
-    likeness.refuse_unlike_hosts(infos[0], infos[1])
-    results = [read_results(folder) for folder in folders]
-    typer.echo(comparison(results[0], results[1], infos[0], infos[1]))
+    try:
+        folder = find_run(word, below)
+    except UsageError as missing:
+        try:
+            store = opened(db, out)
+        except UsageError:
+            raise missing from None
+        with store, store.read() as connection:
+            lines = select(connection, word, host_class=host_class)
+            return Side(word, tuple(read(connection, line) for line in lines))
+    return Side(word, (read_run(folder),))
+
+
+def _noise(
+    sides: list[Side], db: str | None, out: Path | None
+) -> dict[tuple[Case, str], tuple[float, float]]:
+    """What the history knows of the noise; nothing where there is no history."""
+    from perfdash.cli.history import opened
+    from perfdash.detect.noise import noise_before
+    from perfdash.errors import UsageError
+
+    try:
+        store = opened(db, out)
+    except UsageError:
+        return {}
+    with store, store.read() as connection:
+        return noise_before(connection, [imported.run for side in sides for imported in side.runs])
+
+
+def _gate(found: Comparison) -> int:
+    """1 where something got worse for real, with the names; else 0."""
+    worse = [one.case.model for one in found.both if one.regressed]
+    if worse:
+        typer.echo(f"--fail-on regression: {len(worse)} of {len(found.both)}: {', '.join(worse)}", err=True)
+    return 1 if worse else 0

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from perfdash.history.queries import RunLine
     from perfdash.history.rows import Imported
     from perfdash.history.store import Store
-    from perfdash.records import Result, RunInfo
 
 app = typer.Typer(help="The history: every run remembered.", no_args_is_help=True)
 
@@ -33,26 +32,6 @@ def opened(db: str | None, out: Path | None = None, *, create: bool = False) -> 
 
     settings = resolve({"db": db, "out": out})[0]
     return open_store(settings.history, create=create)
-
-
-def take_in_run(address: str, info: RunInfo, results: list[Result], folder: Path) -> None:
-    """A run that has ended goes into the history; what fails is said, and nothing is lost."""
-    import sqlite3
-
-    from perfdash.errors import PerfdashError
-    from perfdash.history.ingest import take_in
-    from perfdash.history.rows import from_run
-    from perfdash.history.store import open_store
-
-    try:
-        with open_store(address) as store:
-            take_in(store, [from_run(info, results, str(folder))])
-    except (PerfdashError, OSError, ValueError, sqlite3.Error) as error:
-        typer.echo(
-            f"The run is saved, but not in the history: {error}\n"
-            f"To take it in: perfdash history import {folder}",
-            err=True,
-        )
 
 
 @app.command("import")
@@ -80,7 +59,7 @@ def import_(
 
     folders = {path: runs for path in files if (runs := _run_folders(path))}
     foreign = [path for path in files if path not in folders]
-    imported: list[Imported] = [run for runs in folders.values() for run in map(_read_run, runs)]
+    imported: list[Imported] = [run for runs in folders.values() for run in map(read_run, runs)]
     imported += read_all(foreign, host=host, host_class=host_class, started=started, threads=threads)
     with opened(db, out, create=True) as store:
         done = take_in(store, imported)
@@ -94,7 +73,8 @@ def _run_folders(path: Path) -> list[Path]:
     return sorted(found.parent for found in path.glob("*/run.json")) if path.is_dir() else []
 
 
-def _read_run(folder: Path) -> Imported:
+def read_run(folder: Path) -> Imported:
+    """A run folder as the history keeps it."""
     from perfdash.history.rows import from_run
     from perfdash.runner.journal import read_info, read_results
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfdash.cli import planning
+from perfdash.cli import gates, planning
 
 if TYPE_CHECKING:
     from perfdash.records import Result, RunInfo
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What may be said anew when a run goes on: where and how long, not what is measured and how.
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
-    "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history",
+    "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
     "suite", "model",  # the plan tells whether they are the same
 }  # fmt: skip
 
@@ -96,7 +96,6 @@ def _measure(
     info: RunInfo,
     done: Sequence[Result],
 ) -> int:
-    from perfdash.cli.history import take_in_run
     from perfdash.cli.progress import open_progress
     from perfdash.errors import PerfdashError
     from perfdash.report.tables import summary
@@ -153,7 +152,7 @@ def _measure(
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {journal.folder}")
     if results and not settings.no_history:
-        take_in_run(settings.history, info, results, journal.folder)
+        gates.take_in(settings, info, results, journal.folder)
     if interrupted:
         typer.echo(
             f"Interrupted after {len(results)} of {info.cases} cases. "
@@ -161,7 +160,7 @@ def _measure(
             err=True,
         )
         return 130
-    return _gate(results, settings.fail_on)
+    return gates.pass_through(settings, info, results, journal.folder)
 
 
 def _settings_of(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
@@ -238,24 +237,6 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
             "dynamo_names": dynamo_names,
         },
     )
-
-
-def _gate(results: list[Result], fail_on: tuple[str, ...]) -> int:
-    """1 where a gate that the user asked for failed, with the rows that did it; else 0."""
-    from perfdash.records import PASSING, Status
-
-    failing = {
-        "accuracy": [r for r in results if r.status is Status.FAIL_ACCURACY],
-        "failure": [r for r in results if r.status not in PASSING | {Status.SKIPPED}],
-        "slower": [r for r in results if r.status in PASSING and r.speedup and r.speedup.verdict == "slower"],
-    }
-    code = 0
-    for gate in fail_on:
-        if failing[gate]:
-            names = ", ".join(r.case.model for r in failing[gate])
-            typer.echo(f"--fail-on {gate}: {len(failing[gate])} of {len(results)}: {names}", err=True)
-            code = 1
-    return code
 
 
 def _interrupt(*_: object) -> None:

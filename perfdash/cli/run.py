@@ -50,7 +50,11 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder that run folders are made in.  [default: runs]")
     ] = None,
-    fail_on: Annotated[list[str] | None, typer.Option(help="Exit 1 on: accuracy, failure, slower.")] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(help="Exit 1 on: accuracy, failure, slower, regression (by the history)."),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML for a CI.")] = None,
     allocator: Annotated[
         str | None,
         typer.Option(help="Malloc while timing: steady, default, jemalloc, tcmalloc.  [default: steady]"),

@@ -1,108 +1,211 @@
-"""Two runs side by side, over the cases that both have: a table as plain text."""
+"""Two sides compared: a table as plain text, plain values for JSON, and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.records import PASSING, Case, Measurement, Result, RunInfo
-from perfdash.stats.summary import geometric_mean
+from perfdash.detect.comparing import COMPARED, Compared, Comparison, Delta, Means, Side
+from perfdash.detect.findings import METRICS
+from perfdash.history.rows import RunRow
+
+_NAMES = {name: metric.title for name, metric in METRICS.items()} | {
+    "speedup": "speedup",
+    "compression_ratio": "memory compression ratio",
+}
 
 
-def comparison(old: Sequence[Result], new: Sequence[Result], old_info: RunInfo, new_info: RunInfo) -> str:
-    """What changed from one run to another, the largest changes of speedup first.
-
-    A speedup is marked `beyond` where each run's value lies outside the other's interval: an interval
-    holds what another run of the same build would report, 95 times in 100.
-    """
-    before, after = ({result.case: result for result in results} for results in (old, new))
-    both = [case for case in before if case in after]
+def comparison(found: Comparison) -> str:
+    """What changed from one side to the other: what is sure first, then the largest changes of speedup."""
+    changed = [one for one in found.both if one.changed]
     parts = [
-        f"Old: {_title(old_info)}",
-        f"New: {_title(new_info)}",
-        f"{len(both)} cases in both",
+        f"Old: {_title(found.old)}",
+        f"New: {_title(found.new)}",
+        f"{len(found.both)} cases in both",
         "",
-        _means(both, before, after),
-        _table(both, before, after),
+        _means(found.means),
+        "",
+        f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise",
     ]
+    if changed:
+        parts.append(_changes(changed))
+    if found.both:
+        parts += ["", "All cases in both", _table(found.both)]
     for title, cases in (
-        ("Only in the old run", [case for case in before if case not in after]),
-        ("Only in the new run", [case for case in after if case not in before]),
+        ("Only in the old", found.only_old),
+        ("Only in the new", found.only_new),
     ):
         if cases:
             parts.append(f"{title}: {', '.join(case.name for case in cases)}")
-    changed = [case for case in both if before[case].status is not after[case].status]
-    if changed:
-        parts.append("Status changed:")
-        parts += [f"  {case.name}: {before[case].status} -> {after[case].status}" for case in changed]
     return "\n".join(parts)
 
 
-def _title(info: RunInfo) -> str:
-    worker = info.environment.get("worker", {})
-    return f"{info.id} ({info.state}), torch {worker.get('torch', '?')} {worker.get('torch_git_version', '')}"
+def _title(side: Side) -> str:
+    runs = [imported.run for imported in side.runs]
+    if len(runs) == 1:
+        return _run_title(runs[0])
+    torches = dict.fromkeys(_torch(run) for run in runs)
+    return f"{side.title}: {len(runs)} runs, {runs[0].name} to {runs[-1].name}, {', '.join(torches)}"
 
 
-def _means(both: Sequence[Case], before: dict[Case, Result], after: dict[Case, Result]) -> str:
-    """Geometric means over the cases that pass, and have a speedup, in both runs."""
-    pairs = []
-    for case in both:
-        one, other = before[case], after[case]
-        if one.speedup and other.speedup and {one.status, other.status} <= PASSING:
-            pairs.append((one.speedup.value, other.speedup.value))
-    if not pairs:
-        return "Geometric mean speedup: no case passes in both"
-    then, now = (geometric_mean([pair[side] for pair in pairs]) for side in (0, 1))
-    return f"Geometric mean speedup over the {len(pairs)} that pass in both: {then:.3f}x -> {now:.3f}x"
+def _run_title(run: RunRow) -> str:
+    return f"{run.name} ({run.state}), {_torch(run)}"
 
 
-def _table(both: Sequence[Case], before: dict[Case, Result], after: dict[Case, Result]) -> str:
-    table = PrettyTable()
-    table.field_names = [
-        "name", "bs", "dtype", "backend", "old", "new", "new / old", "", "eager ms", "backend ms",
-        "compile s", "memory ratio",
-    ]  # fmt: skip
-    table.align["name"] = "l"
+def _torch(run: RunRow) -> str:
+    worker = run.environment.get("worker", {})
+    commit = (worker.get("torch_git_version") or "")[:10]
+    return f"torch {worker.get('torch') or '?'} {commit}".strip()
 
-    def change(case: Case) -> float:
-        one, other = before[case].speedup, after[case].speedup
-        return max(other.value / one.value, one.value / other.value) if one and other else 0.0
 
-    for case in sorted(both, key=lambda case: (-change(case), case.name)):
-        one, other = before[case], after[case]
+def _means(every: Sequence[Means]) -> str:
+    """Geometric means over the cases that pass on both sides."""
+    if not every:
+        return "No case passes on both sides"
+    table = PrettyTable(["geometric mean", "cases", "old", "new", "new / old", "95 %"])
+    table.align = "r"
+    table.align["geometric mean"] = "l"
+    for means in every:
+        form = ".3f" if means.metric in ("speedup", "compression_ratio") else ".4g"
+        ratio, low, high = means.ratio
+        interval = f"{low:.3f} to {high:.3f}" if means.cases > 1 else ""
         table.add_row(
             [
-                case.model,
-                case.batch_size,
-                case.dtype,
-                case.backend,
-                f"{one.speedup.value:.3f}x" if one.speedup else one.status,
-                f"{other.speedup.value:.3f}x" if other.speedup else other.status,
-                f"{other.speedup.value / one.speedup.value:.3f}" if one.speedup and other.speedup else "",
-                "beyond" if _beyond(one, other) else "",
-                _medians(one.eager_ms, other.eager_ms),
-                _medians(one.backend_ms, other.backend_ms),
-                _pair(one.compilation_s, other.compilation_s, ".1f"),
-                _pair(one.compression_ratio, other.compression_ratio, ".3f"),
+                _NAMES[means.metric],
+                means.cases,
+                format(means.old[0], form),
+                format(means.new[0], form),
+                f"{ratio:.3f}",
+                interval,
             ]
         )
     return str(table.get_string())
 
 
-def _beyond(old: Result, new: Result) -> bool:
-    """Whether each value lies outside the other's interval; never where nothing is known of the spread."""
-    one, other = old.speedup, new.speedup
-    if not one or not other or "within" in (one.basis, other.basis):
-        return False
-    return not (one.ci_low <= other.value <= one.ci_high or other.ci_low <= one.value <= other.ci_high)
+def _changes(changed: Sequence[Compared]) -> str:
+    table = PrettyTable(["name", "bs", "dtype", "backend", "", "what", "old", "new", "change", "p"])
+    table.align = "l"
+    for one in changed:
+        case = [one.case.model, one.case.batch_size, one.case.amp_dtype or one.case.dtype, one.case.backend]
+        if one.old_status != one.new_status:
+            word = {1: "worse", -1: "better", 0: ""}[one.status_direction]
+            table.add_row([*case, word, "status", one.old_status, one.new_status, "", ""])
+        for name, delta in one.deltas.items():
+            if delta.significant:
+                worse = (delta.change < 0) == (name == "speedup")
+                p = "" if delta.p is None else f"{delta.p:.1g}"
+                row = [
+                    _value(name, delta.old),
+                    _value(name, delta.new),
+                    f"{math.expm1(delta.change):+.1%}",
+                    p,
+                ]
+                table.add_row([*case, "worse" if worse else "better", _NAMES[name], *row])
+    return str(table.get_string())
 
 
-def _medians(old: Measurement | None, new: Measurement | None) -> str:
-    return _pair(old.median if old else None, new.median if new else None, ".3f")
+def _table(both: Sequence[Compared]) -> str:
+    table = PrettyTable(
+        ["name", "bs", "dtype", "backend", "old", "new", "new / old", "eager ms", "backend ms",
+         "compile CPU s", "backend MB"]
+    )  # fmt: skip
+    table.align["name"] = "l"
+    for one in both:
+        speedup = one.deltas.get("speedup")
+        table.add_row(
+            [
+                one.case.model,
+                one.case.batch_size,
+                one.case.amp_dtype or one.case.dtype,
+                one.case.backend,
+                f"{speedup.old:.3f}x" if speedup else one.old_status,
+                f"{speedup.new:.3f}x" if speedup else one.new_status,
+                f"{speedup.new / speedup.old:.3f}" if speedup else "",
+                _pair(one.deltas.get("eager_ms"), "eager_ms"),
+                _pair(one.deltas.get("backend_ms"), "backend_ms"),
+                _pair(one.deltas.get("compilation_cpu_s"), "compilation_cpu_s"),
+                _pair(one.deltas.get("backend_peak_bytes"), "backend_peak_bytes"),
+            ]
+        )
+    return str(table.get_string())
 
 
-def _pair(old: float | None, new: float | None, form: str) -> str:
-    if old is None and new is None:
-        return ""
-    return " -> ".join("-" if value is None else format(value, form) for value in (old, new))
+def _pair(delta: Delta | None, name: str) -> str:
+    return f"{_value(name, delta.old)} -> {_value(name, delta.new)}" if delta else ""
+
+
+def _value(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.1f}"
+    return f"{value:.3f}" + ("x" if name == "speedup" else "")
+
+
+def to_plain(found: Comparison) -> dict[str, Any]:
+    """For JSON; metrics in ms, seconds, bytes and ratios."""
+    return {
+        "old": _side(found.old),
+        "new": _side(found.new),
+        "means": [
+            {
+                "metric": means.metric,
+                "cases": means.cases,
+                **{
+                    name: dict(zip(("value", "ci_low", "ci_high"), values, strict=True))
+                    for name, values in (("old", means.old), ("new", means.new), ("ratio", means.ratio))
+                },
+            }
+            for means in found.means
+        ],
+        "cases": [
+            {
+                "case": vars(one.case),
+                "old_status": one.old_status,
+                "new_status": one.new_status,
+                "regressed": one.regressed,
+                "metrics": {
+                    name: {
+                        "old": delta.old,
+                        "new": delta.new,
+                        "ratio": math.exp(delta.change),
+                        "p": delta.p,
+                        "significant": delta.significant,
+                    }
+                    for name, delta in one.deltas.items()
+                },
+            }
+            for one in found.both
+        ],
+        "only_old": [vars(case) for case in found.only_old],
+        "only_new": [vars(case) for case in found.only_new],
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {"title": side.title, "runs": [imported.run.name for imported in side.runs]}
+
+
+def to_csv(found: Comparison) -> str:
+    """A line a case; per metric old, new, ratio, p and whether it is significant."""
+    file = io.StringIO()
+    case_columns = ["suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend"]
+    header = [*case_columns, "old_status", "new_status"]
+    header += [f"{name}_{part}" for name in COMPARED for part in ("old", "new", "ratio", "p", "significant")]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    for one in found.both:
+        row: list[Any] = [getattr(one.case, column) for column in case_columns]
+        row += [one.old_status, one.new_status]
+        for name in COMPARED:
+            delta = one.deltas.get(name)
+            if delta is None:
+                row += [""] * 5
+            else:
+                p = "" if delta.p is None else delta.p
+                row += [delta.old, delta.new, math.exp(delta.change), p, delta.significant]
+        writer.writerow(row)
+    return file.getvalue()

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from perfdash.detect.comparing import Comparison
 from perfdash.detect.evidence import Evidence
 from perfdash.errors import MachineError
 from perfdash.history.alerts import ACKNOWLEDGED, LIVE
@@ -46,6 +47,23 @@ def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[Evidence]
     for suite in suites.values():
         _count(suite)
         root.append(suite)
+    _save(path, root)
+
+
+def write_comparison(path: Path, found: Comparison) -> None:
+    """A test a case that both sides have; a failure where something got worse for real."""
+    root = ET.Element("testsuites", name="perfdash compare")
+    suite = ET.SubElement(root, "testsuite", name="compare")
+    for one in found.both:
+        test = ET.SubElement(suite, "testcase", classname=_fit(one.case.suite), name=_fit(one.case.name))
+        if one.regressed:
+            worse = [
+                f"{name} {delta.change:+.3f} (log)" for name, delta in one.deltas.items() if delta.significant
+            ]
+            if one.old_status != one.new_status:
+                worse.insert(0, f"{one.old_status} -> {one.new_status}")
+            ET.SubElement(test, "failure", type="regression", message=_fit(", ".join(worse)))
+    _count(suite)
     _save(path, root)
 
 

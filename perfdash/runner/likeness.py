@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfdash.errors import MachineError, UsageError
-from perfdash.records import RunInfo
+from perfdash.errors import MachineError
 
 # What a number depends on, of the host (host.facts) and of the measured interpreter (hello).
 _HOST = (
@@ -47,31 +46,6 @@ def refuse(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
         raise MachineError(
             f"{run} was begun in another environment, so it cannot go on here (then | now):\n{shown(found)}"
         )
-
-
-def refuse_unlike_hosts(old: RunInfo, new: RunInfo) -> None:
-    """Raises UsageError where two runs say nothing of each other: other hosts, or other neighbours.
-
-    Other packages are what runs are compared for.
-    """
-    found = differences(_host_of(old), _host_of(new))
-    if found:
-        raise UsageError(
-            f"{old.id} and {new.id} were measured on unlike hosts, and are never compared:\n{shown(found)}"
-        )
-
-
-def _host_of(info: RunInfo) -> dict[str, Any]:
-    # The fullest session: one that had nothing left to measure used no slot.
-    every: list[list[dict[str, Any]]] = [session.get("slots", []) for session in info.sessions]
-    slots = max(every, key=len, default=[])
-    hosts = {slot["host"] for slot in slots} or {info.host}
-    return {
-        "host_class": info.environment.get("host_class"),
-        "cores": info.environment.get("cores"),
-        "gpus": info.environment.get("gpus"),
-        "cases side by side on a host": max(1, len(slots) // len(hosts)),
-    }
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -162,11 +162,20 @@ HEADER = "dev,name,batch_size,speedup,abs_latency"
         (["cpu,a,1,1.5,2", "cuda,b,1,1.5,2"], "rows of several devices"),
         (["cuda,a,1,1.5,2"], "is named cpu, but its rows say cuda"),
         ([], "no results in it"),
+        (['cpu,a,1,1.5,2"x'], "abs_latency is '2\"x', not a number"),
     ],
 )
 def test_bad_lines_are_refused_with_their_place(csv, lines, message):
     with pytest.raises(UsageError, match=message):
         read([csv(HEADER, *lines)])
+
+
+@pytest.mark.parametrize(
+    "header", ['dev",name,batch_size,speedup', '"dev,name",batch_size,speedup', "name,dev,batch_size,speedup"]
+)
+def test_a_damaged_header_is_not_recognised(csv, header):
+    with pytest.raises(UsageError, match="no file that can be imported"):
+        read([csv(header, "cpu,a,1,1.5")])
 
 
 def test_nan_and_empty_are_not_measured(csv):

@@ -1,12 +1,18 @@
-"""Two runs side by side; PERFDASH_UPDATE_GOLDEN=1 writes the golden file anew."""
+"""Two runs side by side; PERFDASH_UPDATE_GOLDEN=1 writes the golden files anew."""
 
+import csv
+import io
+import json
 import os
 from dataclasses import replace
 
+import pytest
 from test_tables import GOLDEN, failed, good, info
 
+from perfdash.detect.comparing import Side, compare
+from perfdash.history.rows import from_run
 from perfdash.records import Status
-from perfdash.report.comparison import comparison
+from perfdash.report.comparison import comparison, to_csv, to_plain
 
 OLD = [
     good("same", 1.4, "faster"),
@@ -26,22 +32,45 @@ NEW = [
 ]
 
 
-def test_golden():
-    later = replace(info(6), id="2026-11-22T00-00-00Z_host")
-    text = comparison(OLD, NEW, info(6), later) + "\n"
-    path = GOLDEN / "comparison.txt"
+def side(results, **change):
+    return Side("x", (from_run(replace(info(6), **change), results, "runs/x"),))
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare(side(OLD), side(NEW, id="2026-11-22T00-00-00Z_host"))
+
+
+def golden(name, text):
+    path = GOLDEN / name
     if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
 
 
-def test_only_what_is_beyond_both_intervals_is_marked():
-    text = comparison(OLD, NEW, info(6), info(6))
-    marked = [line.split("|")[1].strip() for line in text.splitlines() if "beyond" in line]
-    assert marked == ["slower"]
+def test_golden(found):
+    golden("comparison.txt", comparison(found) + "\n")
+
+
+def test_csv_has_a_line_a_case(found):
+    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
+    by_model = {line["model"]: line for line in lines}
+    assert set(by_model) == {"same", "slower", "noisy", "breaks"}
+    assert float(by_model["slower"]["speedup_ratio"]) == pytest.approx(0.8)
+    assert by_model["slower"]["speedup_significant"] == "True"
+    assert by_model["noisy"]["speedup_p"] == "", "nothing is known of its noise"
+    assert by_model["breaks"]["new_status"] == "crash"
+
+
+def test_json_is_json(found):
+    plain = json.loads(json.dumps(to_plain(found)))
+    assert {one["case"]["model"] for one in plain["cases"] if one["regressed"]} == {"slower", "breaks"}
+    assert [case["model"] for case in plain["only_new"]] == ["appeared", "other_batch"]
+    assert plain["means"][0]["metric"] == "speedup"
+    assert plain["means"][0]["cases"] == 3
 
 
 def test_nothing_in_common():
-    text = comparison(OLD[:1], NEW[:1], info(1), info(1))
+    text = comparison(compare(side(OLD[:1]), side(NEW[:1])))
     assert "0 cases in both" in text
-    assert "no case passes in both" in text
+    assert "No case passes on both sides" in text

@@ -1,9 +1,5 @@
 import json
 
-import pytest
-
-from perfdash.errors import UsageError
-from perfdash.records import RunInfo
 from perfdash.runner import likeness
 
 ENVIRONMENT = {
@@ -49,17 +45,3 @@ def test_what_nobody_has_found_out_is_no_difference():
 def test_many_differences_are_shortened():
     text = likeness.shown([f"line {number}" for number in range(50)])
     assert text.splitlines()[-1] == "  ... and 38 more"
-
-
-def run(slots, **change):
-    sessions = [{"slots": [{"host": host} for host in slots]}, {"slots": []}]
-    return RunInfo("r", "t", "h", [], {}, {**ENVIRONMENT, **change}, 1, "0", sessions=sessions)
-
-
-def test_runs_of_unlike_hosts_are_never_compared():
-    likeness.refuse_unlike_hosts(run(["a"]), run(["b"], worker={"torch": "2.16"}))
-    likeness.refuse_unlike_hosts(run(["a", "a"]), run(["b", "b", "c", "c"]))
-    with pytest.raises(UsageError, match=r"host_class: Xeon x 100 \| EPYC x 100"):
-        likeness.refuse_unlike_hosts(run(["a"]), run(["a"], host_class="EPYC x 100"))
-    with pytest.raises(UsageError, match=r"side by side on a host: 1 \| 4"):
-        likeness.refuse_unlike_hosts(run(["a"]), run(["a"] * 4))

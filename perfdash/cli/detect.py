@@ -1,0 +1,96 @@
+"""`perfdash detect`: change points of any series in a CSV file."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from perfdash.detect.columns import Column
+
+
+def detect(
+    file: Annotated[Path, typer.Argument(help="A CSV file with a header, a row a measurement.")],
+    column: Annotated[str, typer.Option(help="The column with the values.")],
+    time: Annotated[
+        str | None, typer.Option(help="A column with times: numbers or ISO dates. Rows are sorted by it.")
+    ] = None,
+    min_change: Annotated[float, typer.Option(help="Leave out smaller changes: 0.02 is 2 %.")] = 0.02,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Find when the level of a series changed, by how much, how surely, and between which rows."""
+    from perfdash.detect.columns import read_column
+    from perfdash.errors import UsageError
+
+    if not (math.isfinite(min_change) and min_change >= 0):
+        raise UsageError(f"--min-change {min_change}: must be a fraction from 0, such as 0.02")
+    series = read_column(file, column, time)
+    changes = _changes(series, min_change)
+    noise = series.noise()
+    if as_json:
+        answer = {
+            "file": str(file),
+            "column": column,
+            "values": len(series.values),
+            "missing": series.missing,
+            "scale": "ratio" if series.ratio else "difference",
+            "noise": {"deviation": noise.deviation, "autocorrelation": noise.rho},
+            "min_change": min_change,
+            "changes": changes,
+        }
+        typer.echo(json.dumps(answer, indent=1))
+        return
+    missing = f" ({series.missing} missing)" if series.missing else ""
+    deviation = f"{noise.deviation:.2%}" if series.ratio else f"{noise.deviation:.4g}"
+    typer.echo(
+        f"{column}: {len(series.values)} values{missing}, noise {deviation}, "
+        f"autocorrelation {noise.rho:.2f}; changes of {min_change:.3g} and more, as a fraction"
+    )
+    if not series.ratio:
+        typer.echo("Some values are not above zero, so changes are differences, not ratios.")
+    typer.echo(_table(changes, series) if changes else _none(series))
+
+
+def _changes(series: Column, min_change: float) -> list[dict[str, Any]]:
+    """The changes as a program reads them; times only where there are any."""
+    rows: list[dict[str, Any]] = []
+    for change in series.changes(min_change):
+        row: dict[str, Any] = {"index": change.index, "line": series.lines[change.index]}
+        row |= {"before": change.before, "after": change.after, "change": change.change}
+        row |= {"confidence": change.confidence, "range": {"low": change.low, "high": change.high}}
+        if series.times is not None:
+            row["time"] = series.times[change.index]
+            # What caused the change came after the one and not after the other.
+            row["range"] |= {"after": series.times[change.low - 1], "until": series.times[change.high]}
+        rows.append(row)
+    return rows
+
+
+def _table(changes: list[dict[str, Any]], series: Column) -> str:
+    """One row a change. The range is given in time where there is any."""
+    from prettytable import PrettyTable
+
+    timed = series.times is not None
+    names = ["index", "line", *(["time"] if timed else []), "before", "after", "change", "confidence"]
+    table = PrettyTable([*names, *(["cause after", "and until"] if timed else ["between"])])
+    table.align = "r"
+    for row in changes:
+        size = f"{row['change']:+.1%}" if series.ratio else f"{row['change']:+.4g}"
+        sure = f"{row['confidence']:.2%}" if row["confidence"] < 0.9999 else "> 99.99%"
+        cells = [row["index"], row["line"], *([row["time"]] if timed else [])]
+        cells += [f"{row['before']:.6g}", f"{row['after']:.6g}", size, sure]
+        where = row["range"]
+        cells += [where["after"], where["until"]] if timed else [f"{where['low']} .. {where['high']}"]
+        table.add_row(cells)
+    return str(table)
+
+
+def _none(series: Column) -> str:
+    given = len(series.values) - series.missing
+    if given < series.FEWEST:
+        return f"No change can be told from {given} values: at least {series.FEWEST} are needed."
+    return "No change found."

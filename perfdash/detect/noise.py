@@ -1,0 +1,52 @@
+"""How noisy a series is by its own past: what a comparison of two single runs rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import sqlalchemy as sa
+
+from perfdash.detect.comparing import COMPARED
+from perfdash.detect.findings import logs
+from perfdash.history.ingest import testbed_values
+from perfdash.history.queries import cases_by_id, list_runs, panel
+from perfdash.history.rows import RunRow
+from perfdash.history.schema import testbeds
+from perfdash.records import Case
+from perfdash.stats.alarm import FLOOR
+from perfdash.stats.noise_level import noise_level
+
+NIGHTS = 20
+_FEWEST = 5
+_OF_STEPS = 2 / 3  # neighbouring differences share a night, so they tell less than as many values
+
+
+def noise_before(
+    connection: sa.Connection, runs: Sequence[RunRow]
+) -> dict[tuple[Case, str], tuple[float, float]]:
+    """{(case, metric): (sd of one run's log, degrees of freedom)} from the nights before these runs.
+
+    Differences from night to night (over sqrt 2) are what counts, so a step in the past is no noise.
+    """
+    digest = testbed_values(runs[0])["digest"]
+    testbed = connection.execute(sa.select(testbeds.c.id).where(testbeds.c.digest == digest)).scalar()
+    if testbed is None:
+        return {}
+    first = min(run.started for run in runs)
+    before = [
+        line
+        for line in list_runs(connection, testbed_id=testbed, until=first, latest=NIGHTS + len(runs))
+        if line.started < first
+    ][-NIGHTS:]
+    if len(before) < _FEWEST:
+        return {}
+    past = panel(connection, before, (*COMPARED, "calls_captured"))
+    cases = cases_by_id(connection, past.case_ids)
+    found = {}
+    for metric in COMPARED:
+        steps = np.diff(logs(past, metric), axis=1) / np.sqrt(2)
+        level = noise_level(steps, floor=FLOOR)
+        for row in np.flatnonzero(level.count >= _FEWEST - 1).tolist():
+            found[cases[past.case_ids[row]], metric] = float(level.sd[row]), float(level.df[row]) * _OF_STEPS
+    return found

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from perfdash.detect.comparing import Side, compare, refuse_unlike
+from perfdash.errors import UsageError
+from tests.detect.simulated import farm, slower
+from tests.history.made import case, row, run
+
+
+def side(*runs):
+    return Side("x", tuple(runs))
+
+
+def test_windows_tell_their_own_noise():
+    runs = farm(20, models=60, noise=0.02, seed=5, change=slower("model03", 10, 1.08))
+    found = compare(side(*runs[:10]), side(*runs[10:]))
+    assert [one.case.model for one in found.both if one.changed] == ["model03"]
+    first = found.both[0]
+    assert first.case.model == "model03"
+    assert first.regressed
+    assert {name for name, delta in first.deltas.items() if delta.significant} == {"backend_ms"}
+    assert first.deltas["backend_ms"].change == pytest.approx(math.log(1.08), abs=0.03)
+
+
+def test_the_same_build_twice_is_nearly_always_the_same():
+    """At a false-discovery rate of 5 %, at most one in twenty comparisons of equals says something."""
+    false = 0
+    for seed in range(20):
+        runs = farm(6, models=50, noise=0.03, seed=seed)
+        found = compare(side(*runs[:3]), side(*runs[3:]))
+        false += any(one.changed for one in found.both)
+    assert false <= 3
+
+
+def test_single_runs_rest_on_what_the_history_knows():
+    old, new = run(rows=[row("a", backend_ms=10.0)]), run(rows=[row("a", backend_ms=10.5)])
+    (one,) = compare(side(old), side(new)).both
+    assert one.deltas["backend_ms"].p is None
+    assert not one.changed
+    quiet, loud = ({(case("a"), "backend_ms"): (sd, 40.0)} for sd in (0.005, 0.05))
+    (one,) = compare(side(old), side(new), quiet).both
+    assert one.regressed
+    (one,) = compare(side(old), side(new), loud).both
+    assert not one.changed
+
+
+def test_what_got_faster_is_no_regression():
+    noise = {(case("a"), "backend_ms"): (0.005, 40.0), (case("a"), "speedup"): (0.005, 40.0)}
+    old = run(rows=[row("a", backend_ms=10.0, speedup=1.0)])
+    new = run(rows=[row("a", backend_ms=8.0, speedup=1.25)])
+    (one,) = compare(side(old), side(new), noise).both
+    assert one.changed
+    assert not one.regressed
+
+
+def test_means_and_their_intervals():
+    draw = np.random.default_rng(0)
+    speedups = np.exp(draw.normal(0, 0.3, 40))
+    old = run(rows=[row(f"m{k}", speedup=float(value)) for k, value in enumerate(speedups)])
+    new = run(
+        rows=[
+            row(f"m{k}", speedup=float(value * 1.02 * math.exp(0.01 * draw.standard_normal())))
+            for k, value in enumerate(speedups)
+        ]
+    )
+    (means,) = compare(side(old), side(new)).means
+    assert (means.metric, means.cases) == ("speedup", 40)
+    ratio, low, high = means.ratio
+    assert low < 1.02 < high
+    assert high - low < 0.01, "what differs between models cancels"
+    assert means.old[2] - means.old[1] > 0.1
+    assert ratio == pytest.approx(means.new[0] / means.old[0])
+
+
+def test_a_status_that_broke_is_a_regression_whatever_the_numbers():
+    (one,) = compare(
+        side(run(rows=[row("a")])), side(run(rows=[row("a", "fail_accuracy", speedup=9.0)]))
+    ).both
+    assert one.regressed
+    assert one.deltas == {}
+
+
+def test_unlike_hosts_are_refused():
+    here = run(rows=[row()])
+    refuse_unlike(side(here), side(run(rows=[row()], host="farm2")))
+    with pytest.raises(UsageError, match=r"never compared(.|\n)*EPYC x 8"):
+        refuse_unlike(side(here), side(run(rows=[row()], host_class="EPYC x 8")))
+    with pytest.raises(UsageError, match="side_by_side 4"):
+        refuse_unlike(side(here), side(run(rows=[row()], setting={"side_by_side": 4})))

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from perfdash.detect.dating import date, over_time
+from perfdash.detect.evidence import gather
+from perfdash.detect.findings import METRICS
+from perfdash.detect.nightly import judge_new
+from perfdash.history import alerts as kept
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import cases_by_id, list_runs, panel
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm, names, slower
+
+
+@pytest.fixture
+def taken(tmp_path):
+    def take(runs):
+        opened.append(open_store(str(tmp_path / "history.db")))
+        take_in(opened[0], runs)
+        return opened[0]
+
+    opened = []
+    yield take
+    for store in opened:
+        store.close()
+
+
+def test_the_builds_between_which_an_alert_lies(taken):
+    runs = farm(40, change=slower("model03", 32, 1.10))
+    store = taken(runs)
+    judge_new(store)
+    with store.read() as connection:
+        (found,) = gather(connection, kept.load(connection))
+    good, bad = found.between
+    assert (good.name, bad.name) == (names(runs)[31], names(runs)[32])
+    assert found.case.model == "model03"
+    assert found.speedup is None, "these nights have no speedup"
+
+
+def test_changes_of_the_whole_history(taken):
+    def change(night, name, values):
+        values = slower("model03", 20, 1.10)(night, name, values)
+        if night >= 40:
+            values["compilation_cpu_s"] *= 1.3
+        return values
+
+    runs = farm(70, change=change)
+    store = taken(runs)
+    with store.read() as connection:
+        whole = panel(connection, list_runs(connection), METRICS)
+        cases = cases_by_id(connection, whole.case_ids)
+        found = list(over_time(whole))
+        shown = [
+            (cases[one.case_id].model if one.case_id else None, one.metric, one.first.name) for one in found
+        ]
+        assert shown == [
+            ("model03", "backend_ms", names(runs)[20]),
+            (None, "compilation_cpu_s", names(runs)[40]),
+        ]
+        (number,) = (number for number, case in cases.items() if case.model == "model03")
+        bad = whole.runs[21].id
+        assert date(whole, number, "backend_ms", bad, 1).first.name == names(runs)[20]
+        assert date(whole, number, "backend_ms", bad, -1) is None
+        assert date(whole, number, "eager_ms", bad, 1) is None

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect.nightly import judge_new
+from perfdash.history import alerts as kept
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import cases_by_id
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm, slower
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened:
+        yield opened
+
+
+def judged(store, runs):
+    """Takes the runs in, the first 25 at once and then one by one, as nights do; all alerts there were."""
+    take_in(store, runs[:25])
+    judge_new(store, latest=1)
+    for night in runs[25:]:
+        take_in(store, [night])
+        judge_new(store)
+    return alerts(store)
+
+
+def alerts(store):
+    with store.read() as connection:
+        found = kept.load(connection, states=kept.STATES)
+        cases = cases_by_id(connection, [alert.case_id for alert in found if alert.case_id])
+        return [
+            (
+                cases[alert.case_id].model if alert.case_id else None,
+                alert.kind,
+                alert.metric,
+                alert.direction,
+                [event.state for event in kept.events(connection, alert.id)],
+            )
+            for alert in found
+        ]
+
+
+def test_noise_stays_silent(store):
+    assert judged(store, farm(40, noise=0.02, seed=3)) == []
+
+
+def test_a_compiled_regression_is_told_confirmed_and_stays_open(store):
+    found = judged(store, farm(36, change=slower("model03", 30, 1.10)))
+    assert found == [("model03", "metric", "backend_ms", 1, ["new", "confirmed", "open"])]
+    with store.read() as connection:
+        (alert,) = kept.load(connection)
+    assert alert.change == pytest.approx(0.0953, abs=0.02)
+    assert alert.before * 1.1 == pytest.approx(alert.after, rel=0.02)
+    assert [line.split(":")[0] for line in alert.details["changed"]] == ["torch"]
+
+
+def test_eager_that_got_faster_is_told_of_eager(store):
+    found = judged(store, farm(34, change=slower("model07", 30, 0.9, "eager_ms")))
+    assert [each[:4] for each in found] == [("model07", "metric", "eager_ms", -1)]
+
+
+def test_a_change_that_is_mended_is_fixed_and_reopened_when_it_comes_again(store):
+    def change(night, name, values):
+        bad = 28 <= night < 34 or night >= 42
+        return slower("model05", 0 if bad else 10**6, 1.15)(night, name, values)
+
+    found = judged(store, farm(48, change=change))
+    states = ["new", "confirmed", "open", "fixed", "reopened", "open"]
+    assert found == [("model05", "metric", "backend_ms", 1, states)]
+
+
+def test_a_lone_outlier_is_no_alert(store):
+    found = judged(store, farm(34, change=slower("model05", 30, 1.4, until=31)))
+    assert [each for each in found if each[4][-1] != kept.DISMISSED] == []
+
+
+def test_a_status_that_changes_is_told_at_once_and_infra_errors_are_not(store):
+    def statuses(night, name):
+        if name == "model01" and night >= 27:
+            return "fail_accuracy"
+        if name == "model02" and night == 27:
+            return "infra_error"
+        return "pass"
+
+    found = judged(store, farm(30, statuses=statuses))
+    assert found == [("model01", "status", "status", 1, ["new", "confirmed", "open"])]
+
+
+def test_a_pass_that_captures_nothing_any_more_is_a_change_of_status(store):
+    def change(night, name, values):
+        if name == "model04" and night >= 27:
+            values["calls_captured"] = 0.0
+        return values
+
+    found = judged(store, farm(29, change=change))
+    assert found == [("model04", "status", "status", 1, ["new", "confirmed"])]
+
+
+def test_graph_breaks_that_appear_and_go(store):
+    def change(night, name, values):
+        if name == "model04" and 27 <= night < 29:
+            values["graph_breaks"] = 3.0
+        return values
+
+    found = judged(store, farm(31, change=change))
+    assert found == [("model04", "count", "graph_breaks", 1, ["new", "confirmed", "fixed"])]
+
+
+def test_a_model_that_vanishes(store):
+    def change(night, name, values):
+        return None if name == "model09" and night >= 27 else values
+
+    found = judged(store, farm(30, change=change))
+    assert found == [("model09", "vanished", None, 1, ["new", "confirmed", "open"])]
+
+
+def test_a_model_that_an_interrupted_night_lacks_has_not_vanished(store):
+    runs = farm(28)
+    last = runs[-1]
+    cut = replace(last, run=replace(last.run, state="interrupted"), rows=last.rows[:30])
+    assert judged(store, [*runs[:-1], cut]) == []
+
+
+def test_a_step_of_the_whole_host_is_told_once_with_what_changed_there(store):
+    def change(night, name, values):
+        if night >= 28:
+            values["backend_ms"] *= 1.08
+            values["eager_ms"] *= 1.08
+        return values
+
+    facts = {True: {"microcode": "0x2"}, False: {"microcode": "0x1"}}
+    found = judged(store, farm(34, change=change, facts=lambda night: facts[night >= 28]))
+    assert [each[:4] for each in found] == [(None, "host", "eager_ms", 1), (None, "host", "backend_ms", 1)]
+    with store.read() as connection:
+        for alert in kept.load(connection):
+            assert "microcode: 0x1 | 0x2" in alert.details["changed"]
+
+
+def test_a_desk_run_of_a_few_models_is_no_night(store):
+    runs = farm(30)
+    few = replace(
+        runs[-1],
+        run=replace(runs[-1].run, name="desk", started="2026-01-30T12:00:00Z", state="done", expected=3),
+        rows=runs[-1].rows[:3],
+    )
+    assert judged(store, [*runs, few]) == []
+
+
+def test_a_night_that_is_judged_again_changes_nothing(store):
+    runs = farm(31, change=slower("model03", 29, 1.10))
+    before = judged(store, runs)
+    later = replace(runs[-1], run=replace(runs[-1].run, ended="2026-01-31T06:00:00Z"))
+    take_in(store, [later])
+    judge_new(store)
+    assert alerts(store) == before
+
+
+def test_history_that_comes_late_raises_no_alert(store):
+    runs = farm(40, change=slower("model03", 20, 1.10))
+    take_in(store, runs[30:])
+    judge_new(store)
+    take_in(store, runs[:30])
+    judge_new(store, latest=100)
+    assert alerts(store) == []

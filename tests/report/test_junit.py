@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect.comparing import Side, compare
+from perfdash.detect.evidence import Evidence
+from perfdash.errors import MachineError
+from perfdash.history.alerts import ACKNOWLEDGED, OPEN, Alert
+from perfdash.report.junit import write, write_alerts, write_comparison
+from tests.history.made import case, row, run
+
+ALERT = Alert(
+    "metric", 1, 1, "backend_ms", OPEN, 1, 1, 2, 3, "t", "t", before=10.0, after=12.0, change=0.18, id=7
+)
+
+
+def evidence(**change):
+    return Evidence(replace(ALERT, **change), case("<m&m>"), None, None, None)
+
+
+def test_results_and_alerts(tmp_path):
+    rows = [
+        row("good"),
+        replace(row("bad", "crash"), details={"error": {"message": "died\x00 <of> \x1b[1mthis"}}),
+        replace(row("left", "skipped"), details={"skip_reason": "needs a GPU"}),
+    ]
+    write(tmp_path / "j.xml", "run", rows, [evidence(), evidence(state=ACKNOWLEDGED), evidence(direction=-1)])
+    root = ET.parse(tmp_path / "j.xml").getroot()
+    suites = {suite.get("name"): suite for suite in root}
+    counts = {name: (s.get("tests"), s.get("failures"), s.get("skipped")) for name, s in suites.items()}
+    assert counts == {"timm": ("3", "1", "1"), "regressions": ("3", "1", "0")}
+    (failure,) = suites["timm"].findall("testcase/failure")
+    assert failure.get("message") == "died? <of> ?[1mthis"
+    (failure,) = suites["regressions"].findall("testcase/failure")
+    assert failure.get("type") == "regression"
+
+
+def test_a_quiet_night_is_one_test_that_passed(tmp_path):
+    write_alerts(tmp_path / "j.xml", [])
+    (suite,) = ET.parse(tmp_path / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
+
+
+def test_a_comparison(tmp_path):
+    old, new = run(rows=[row("a"), row("b")]), run(rows=[row("a"), row("b", "fail_accuracy")])
+    write_comparison(tmp_path / "j.xml", compare(Side("o", (old,)), Side("n", (new,))))
+    (suite,) = ET.parse(tmp_path / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert suite.find("testcase/failure").get("message") == "pass -> fail_accuracy"
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(MachineError, match="--junit"):
+        write_alerts(tmp_path / "none" / "j.xml", [])
