@@ -24,7 +24,6 @@ from perfdash.errors import UsageError
 from perfdash.suites import Dtype, Phase
 
 CONFIG_FILE = "perfdash.toml"
-FAIL_ON = ("accuracy", "failure", "slower", "regression")
 
 
 class RunSettings(BaseModel):

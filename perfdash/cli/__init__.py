@@ -12,6 +12,7 @@ from perfdash.cli import (
     check,
     compare,
     config,
+    confirm,
     detect,
     doctor,
     history,
@@ -34,6 +35,7 @@ app.command("run")(run.run)
 app.command("check")(check.check)
 app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
+app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
 app.add_typer(history.app, name="history")
 app.command("list")(listing.list_suites)

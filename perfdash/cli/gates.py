@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from perfdash.settings import RunSettings
 
 
+def check(settings: RunSettings) -> None:
+    """Raises UsageError for gates that could never be told, before anything is measured."""
+    from perfdash.errors import UsageError
+
+    if settings.no_history and "regression" in settings.fail_on:
+        raise UsageError("--fail-on regression is told by the history, and --no-history keeps the run out")
+    if settings.junit and not settings.junit.absolute().parent.is_dir():
+        raise UsageError(f"--junit {settings.junit}: there is no folder {settings.junit.parent}")
+
+
 def take_in(settings: RunSettings, info: RunInfo, results: list[Result], folder: Path) -> None:
     """A run goes into the history; what fails is said, and nothing is lost."""
     from perfdash.errors import PerfdashError

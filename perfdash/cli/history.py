@@ -46,21 +46,29 @@ def import_(
         str | None, typer.Option(help="Of a foreign file: hosts that may be compared with each other.")
     ] = None,
     started: Annotated[
-        str | None, typer.Option(help="Of a foreign file: when it was measured, 2023-06-01T00:00:00Z.")
+        str | None,
+        typer.Option(help="When a foreign file was measured: 2023-06-01; mtime: when it was written."),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of a foreign file that does not say it.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of a file that does not say it.")] = None,
+    suite: Annotated[str | None, typer.Option(help="The same; as in perfdash run.")] = None,
+    device: Annotated[str | None, typer.Option(help="The same.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="The same.")] = None,
+    amp_dtype: Annotated[str | None, typer.Option(help="The same.")] = None,
+    scenario: Annotated[str | None, typer.Option(help="The same.")] = None,
+    backend: Annotated[str | None, typer.Option(help="The same.")] = None,
 ) -> None:
     """Take runs in, and files of other tools: dynamo CSVs, benchmark databases, dashboards.
 
     The format is told by what is in a file. What was taken in before is not taken in twice.
     """
-    from perfdash.history.importers import read_all
+    said = dict(locals())
+    from perfdash.history.importers import Told, read
     from perfdash.history.ingest import take_in
 
     folders = {path: runs for path in files if (runs := _run_folders(path))}
     foreign = [path for path in files if path not in folders]
     imported: list[Imported] = [run for runs in folders.values() for run in map(read_run, runs)]
-    imported += read_all(foreign, host=host, host_class=host_class, started=started, threads=threads)
+    imported += read(foreign, Told(**{name: said[name] for name in Told.__dataclass_fields__}))
     with opened(db, out, create=True) as store:
         done = take_in(store, imported)
     for run, what in zip(imported, done, strict=True):

@@ -35,6 +35,7 @@ def new(flags: Mapping[str, Any]) -> int:
     from perfdash.settings import resolve
 
     settings, _ = resolve(flags)
+    gates.check(settings)
     plan, dynamo_names = planning.plan(settings)
     slots = planning.slots(settings)
     planning.check_machine(settings)
@@ -60,6 +61,7 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     folder = find_run(name, resolve({"out": flags["out"]})[0].out)
     info, old = read_info(folder), read_plan(folder)
     settings = _settings_of(info, flags)
+    gates.check(settings)
     fresh, dynamo_names = planning.plan(settings, uncut=True)
     if found := differences(old, fresh.to_json()):
         raise UsageError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdash.records import Status
+    from perfdash.runner.orders import Options
     from perfdash.runner.plan import Plan
     from perfdash.settings import RunSettings
 
@@ -116,9 +117,20 @@ def executor(
 ) -> AbstractContextManager[Any]:
     """Who measures: the slots of this machine, or a Dask cluster; logs go to a folder."""
     from perfdash.runner.executor import LocalExecutor
+
+    chosen = options(settings)
+    if settings.executor == "dask":
+        from perfdash.runner.dask_executor import DaskExecutor
+
+        return DaskExecutor(settings.scheduler or "", chosen, logs)
+    return LocalExecutor(cores, chosen, logs, _gpus(settings)[: len(cores)])
+
+
+def options(settings: RunSettings) -> Options:
+    """How every case is measured."""
     from perfdash.runner.orders import Options
 
-    options = Options(
+    return Options(
         python=settings.python,
         threads=settings.threads,
         device=settings.device,
@@ -127,11 +139,6 @@ def executor(
         compile_mode=settings.compile_mode,
         inductor_config=settings.inductor_config,
     )
-    if settings.executor == "dask":
-        from perfdash.runner.dask_executor import DaskExecutor
-
-        return DaskExecutor(settings.scheduler or "", options, logs)
-    return LocalExecutor(cores, options, logs, _gpus(settings)[: len(cores)])
 
 
 def check_machine(settings: RunSettings) -> None:

@@ -94,10 +94,17 @@ def advance(
                 fresh = _born(findings[told[0]], panel, at)
                 changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
             continue
-        if alert.bad_run_id == tonight.id:  # judged again
+        if alert.seen_run_id == tonight.id:  # judged again
             matched.update(same)
             continue
         seen = _observed(alert, panel, bool(same))
+        if seen == BACK:  # which is no change of its own
+            matched.update(
+                index
+                for index, finding in enumerate(findings)
+                if (finding.kind, finding.case_id, finding.metric) == alert.series
+                and finding.direction == -alert.direction
+            )
         if alert.state == NEW or alert.kind in ("host", "status", "count", "vanished"):
             matched.update(same)  # the very change; of one that stands, a further step
         moved = _moved(alert, seen, tonight, at)

@@ -21,7 +21,7 @@ from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geom
 
 _CHUNK = 500  # values in one IN (...)
 # Of the environment, what changes from run to run and says nothing of how fast the host is.
-_VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
+_VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list", "import")
 
 TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
 

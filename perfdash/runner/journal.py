@@ -162,6 +162,14 @@ def read_all(folder: Path) -> list[Result]:
     return list(_parse(path, path.read_bytes()))
 
 
+def append_line(path: Path, text: str) -> None:
+    """One more line of a file of the run folder, on the disk when this returns. Raises MachineError."""
+    try:
+        _append(path, text + "\n")
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def is_being_measured(folder: Path) -> bool:
     """Whether a perfdash has the run open; one whose state is `running` otherwise was killed."""
     try:

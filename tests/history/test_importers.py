@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.history.importers import Told, importers, read, recognise
+from perfdash.history import importers as importing
+from perfdash.history.importers import Told, importers, recognise
 from perfdash.records import Case, Result, Speedup, Status
 from perfdash.runner import dynamo_csv
 
@@ -14,6 +15,11 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILES = FIXTURES / "imports"
 STEM = "inductor_timm_models_float32_inference_cpu"
 TOLD = Told(started="2024-02-03T04:05:06+01:00", host="box", host_class="box x 8", threads=4)
+
+
+def read(paths, told=None):
+    """importers.read, of files that were measured when they were written unless told otherwise."""
+    return importing.read(paths, told or Told(started="mtime"))
 
 
 def by_model(run):
@@ -102,7 +108,10 @@ def test_rows_of_the_pair():
 
 
 def test_memory_is_bytes_on_cuda_and_a_failed_row_may_be_short():
-    (imported,) = read([FILES / "inductor_with_cudagraphs_torchbench_amp_training_cuda_performance.csv"])
+    (imported,) = read(
+        [FILES / "inductor_with_cudagraphs_torchbench_amp_training_cuda_performance.csv"],
+        Told(started="mtime"),
+    )
     rows = by_model(imported)
     case = rows["alexnet"].case
     assert (case.suite, case.backend, case.scenario) == ("torchbench", "inductor-with-cudagraphs", "training")
@@ -118,7 +127,9 @@ def test_what_the_name_does_not_say_must_be_told():
     path = FILES / "old_harness.csv"
     with pytest.raises(UsageError, match="does not say the dtype: give --dtype, or name the file"):
         read([path])
-    told = Told(suite="torchbench", dtype="float32", scenario="inference", backend="inductor")
+    told = Told(
+        suite="torchbench", dtype="float32", scenario="inference", backend="inductor", started="2024-02-03"
+    )
     (imported,) = read([path], told)
     assert by_model(imported)["resnet18"].case == Case("torchbench", "resnet18")
     assert by_model(imported)["resnet18"].values == {
@@ -135,7 +146,7 @@ def test_a_suite_of_ones_own_is_found_in_the_name_when_told(csv):
     path = csv("dev,name,batch_size,speedup", "cpu,m,1,1.5", stem="aot_eager_my_own_float32_inference_cpu")
     with pytest.raises(UsageError, match="--suite"):
         read([path])
-    (imported,) = read([path], Told(suite="my_own"))
+    (imported,) = read([path], Told(suite="my_own", started="2024-02-03"))
     assert imported.rows[0].case == Case("my_own", "m", backend="aot-eager")
 
 
@@ -250,3 +261,8 @@ def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):
     (imported,) = read([copy / f"{STEM}_performance.csv"])
     assert not [row for row in imported.rows if "secret" in str(row.details)]
     assert Path(imported.run.source.split(", ")[0]).parent == copy
+
+
+def test_when_it_was_measured_must_be_told_where_nothing_says():
+    with pytest.raises(UsageError, match="does not say when it was measured: give --started 2026-01-31, or"):
+        importing.read([FILES / f"{STEM}_performance.csv"])

@@ -13,6 +13,7 @@ from perfdash.history.foreign import quantities
 from perfdash.history.foreign.reading import Where, shown
 from perfdash.records import PASSING, Status
 
+HARNESS = "dynamo"  # RunRow.setting: CSV, JSON and dashboard of one harness may be compared
 SUITES = {"torchbench": "torchbench", "huggingface": "huggingface", "timm_models": "timm", "timm": "timm"}
 DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float64": "float64",
           "amp": "amp", "int8": "int8"}  # fmt: skip
@@ -41,11 +42,14 @@ def suite(word: str) -> str:
     return SUITES.get(word, word)
 
 
+def known_status(word: str) -> Status | None:
+    """Its status word as ours; None for a word that it does not write."""
+    return _WORDS.get(word) or next((ours for words, ours in _FAMILIES if words.fullmatch(word)), None)
+
+
 def status(word: str, where: Where) -> Status:
-    """Its status word as ours. Raises UsageError for a word that it does not write."""
-    known = _WORDS.get(word)
-    if known is None:
-        known = next((ours for words, ours in _FAMILIES if words.fullmatch(word)), None)
+    """The same, but a word that it does not write is a UsageError."""
+    known = known_status(word)
     if known is None:
         raise where.wrong(
             f"accuracy is {shown(word, 60)!r}, which no version of the harness known here writes: "

@@ -66,9 +66,8 @@ def batch_size(value: Any, where: Where) -> int:
     """A batch size; 0 where the file does not know it (the harness did not get that far)."""
     if value in (None, "", "None"):
         return 0
-    size = (
-        number(value, where, "batch size") if isinstance(value, str) else finite(value, where, "batch size")
-    )
+    read = number if isinstance(value, str) else finite
+    size = read(value, where, "batch size")
     if not 0 <= size <= MOST_BATCHED or size != int(size):
         raise where.wrong(f"batch size {size:g} cannot be: correct or remove the line")
     return int(size)

@@ -9,6 +9,7 @@ import csv
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ FILE_LIMIT = 256 << 20  # bytes of a file that is read line by line
 DOCUMENT_LIMIT = 64 << 20  # of one that is held whole: as Python objects it is ten times that
 LINE_LIMIT = 1 << 20
 SAMPLE = 1 << 20
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _LONGEST_INT = 40  # digits; no count or id is longer, and converting a million digits takes minutes
 
 
@@ -74,8 +76,11 @@ def sample(path: Path) -> Sample:
     return Sample(path, "" if "\0" in text else text)
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of every line, without its end. The last one must have an end, or it is cut off."""
+def lines(path: Path, *, end_needed: bool = True) -> Iterator[tuple[int, str]]:
+    """Number and text of every line, without its end.
+
+    A file whose last line needs an end and has none is cut off: half a number is a number too.
+    """
     size, number = 0, 0
     with _opened(path) as file:
         while True:
@@ -92,7 +97,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise where.wrong(f"the line is longer than {LINE_LIMIT >> 20} MiB: not a file of results")
             if size > FILE_LIMIT:
                 raise where.wrong(f"the file is larger than {FILE_LIMIT >> 20} MiB: import it in parts")
-            if not line.endswith(b"\n"):
+            if end_needed and not line.endswith(b"\n"):
                 raise where.wrong(
                     "the last line has no line end, so the file seems cut off: "
                     "import a whole one (add the line end if it is whole)"
@@ -151,9 +156,8 @@ def json_values(path: Path) -> Iterator[tuple[Where, Any]]:
             value, position = decoder.raw_decode(text, position)
             _check_text(value)
         except json.JSONDecodeError as error:
-            raise Where(path, error.lineno).wrong(
-                f"not valid JSON ({error.msg}): cut off or damaged"
-            ) from error
+            there = Where(path, error.lineno)
+            raise there.wrong(f"not valid JSON ({error.msg}): cut off or damaged") from error
         except RecursionError as error:
             raise where.wrong("nested too deeply for a file of results") from error
         except ValueError as error:
@@ -209,7 +213,7 @@ def _check_text(value: Any) -> None:
             left += [*one.keys(), *one.values()]
         elif isinstance(one, list):
             left += one
-        elif isinstance(one, str) and ("\0" in one or any("\ud800" <= c <= "\udfff" for c in one)):
+        elif isinstance(one, str) and _NO_TEXT.search(one):
             raise ValueError("text with a NUL or an unpaired surrogate")
 
 

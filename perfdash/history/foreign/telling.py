@@ -12,6 +12,7 @@ from perfdash.errors import UsageError
 from perfdash.history.foreign.reading import Where, shown
 from perfdash.history.rows import RunRow
 
+BY_FILE = "mtime"  # --started: as the file system has it
 UNSPECIFIED = "unspecified"  # where neither the file nor the user says and nothing depends on it
 
 
@@ -37,9 +38,7 @@ class Told:
         """What the file says, or else the user. Raises UsageError when nobody does, or they differ."""
         told: str | None = getattr(self, option)
         if found is not None and told is not None and found != told:
-            raise where.wrong(
-                f"says {option} {shown(found, 60)!r}, but --{option} is {told!r}: leave one out"
-            )
+            raise where.wrong(f"says {option} {shown(found, 60)!r}, but --{option} {told!r}: leave it out")
         value = found if found is not None else told
         if value is None:
             raise where.wrong(f"does not say the {option}: give --{option}{hint and ', or ' + hint}")
@@ -79,7 +78,7 @@ def run_row(
     started: tuple[str, str] | None = None,
     host: str | None = None,
     host_class: str | None = None,
-    setting: Mapping[str, Any] | None = None,
+    harness: str | None = None,
     environment: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> RunRow:
@@ -88,14 +87,8 @@ def run_row(
     Its setting names the harness, because numbers of two harnesses are never compared: they define
     memory and compile time otherwise. What was assumed stands in environment["import"].
     """
-    if told.started is not None:
-        when, whence = instant(told.started, "--started"), "told"
-    elif started is not None:
-        when, whence = started
-    else:
-        newest = max(paths, key=lambda path: path.stat().st_mtime)
-        when = from_seconds(newest.stat().st_mtime, Where(newest), "its modification time")
-        whence = f"modification time of {shown(newest.name)}"
+    when, whence = started_of(paths, told, started)
+    files = [shown(path.name) for path in paths]
     host = told.host or host or "unknown"
     if host_class is None and host != "unknown":
         host_class = f"host {host}"  # two hosts of unknown kind are not the same kind
@@ -106,16 +99,31 @@ def run_row(
         source=", ".join(shown(str(path)) for path in paths),
         host=host,
         host_class=told.host_class or host_class or "unknown",
-        setting={"harness": origin, **(setting or {})},
+        setting={"harness": harness or origin},
         environment={
             **(environment or {}),
-            "import": {
-                "files": [shown(path.name) for path in paths],
-                "started": whence,
-                "notes": list(notes),
-            },
+            "import": {"files": files, "started": whence, "notes": list(notes)},
         },
     )
+
+
+def started_of(paths: Sequence[Path], told: Told, known: tuple[str, str] | None) -> tuple[str, str]:
+    """When it was measured, and whence that is known. Raises UsageError where nobody says.
+
+    A copied or unpacked file has the time of that, so its own time is only taken on request.
+    """
+    if told.started not in (None, BY_FILE):
+        return instant(str(told.started), "--started"), "told"
+    if known is not None:
+        return known
+    newest = max(paths, key=lambda path: path.stat().st_mtime)
+    if told.started is None:
+        raise Where(newest).wrong(
+            f"does not say when it was measured: give --started 2026-01-31, or --started {BY_FILE} for the "
+            "time at which the file was written"
+        )
+    when = from_seconds(newest.stat().st_mtime, Where(newest), "its modification time")
+    return when, f"modification time of {shown(newest.name)}"
 
 
 def threads(told: Told, notes: list[str]) -> int:

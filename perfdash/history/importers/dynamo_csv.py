@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfdash.errors import UsageError
 from perfdash.history.foreign import dynamo, quantities
 from perfdash.history.foreign.reading import Sample, Where, cells, lines, shown
 from perfdash.history.foreign.telling import Told, run_row, threads
@@ -69,7 +70,10 @@ def read(paths: Sequence[Path], told: Told) -> list[Imported]:
 
 
 def _kind(header: str) -> str | None:
-    columns = [cell.strip().strip('"') for cell in header.lstrip("\ufeff").rstrip("\r").split(",")]
+    try:
+        columns = cells(header.rstrip("\r"), Where(Path()))
+    except UsageError:
+        return None
     if tuple(columns[:3]) != _FIRST:
         return None
     return next((kind for kind in ("accuracy", "performance") if _column(kind) in columns), None)
@@ -97,6 +101,8 @@ def _renamed(name: str, kind: str) -> str:
 
 
 def _run(pair: dict[str, Path], told: Told) -> Imported:
+    # In one order, whichever was named first: the same run has the same content.
+    pair = {kind: pair[kind] for kind in _OTHER if kind in pair}
     tables = {kind: _lines(path) for kind, path in pair.items()}
     path = pair.get("performance") or pair["accuracy"]
     devices = {line.device for table in tables.values() for line in table.values()}
@@ -109,7 +115,7 @@ def _run(pair: dict[str, Path], told: Told) -> Imported:
         _row(tables.get("performance", {}).get(key), tables.get("accuracy", {}).get(key), common, set(pair))
         for key in keys
     )
-    run = run_row(NAME, _without_kind(path), list(pair.values()), told, notes=notes)
+    run = run_row(NAME, _without_kind(path), list(pair.values()), told, harness=dynamo.HARNESS, notes=notes)
     return Imported(run, rows)
 
 
@@ -126,9 +132,8 @@ def _common(path: Path, told: Told, devices: set[str], thread_count: int) -> Cas
         if match and match["device"] != device:
             raise where.wrong(f"is named {match['device']}, but its rows say {shown(device, 40)}: rename it")
     elif devices:
-        raise where.wrong(
-            f"rows of several devices ({shown(', '.join(sorted(devices)), 80)}): split the file"
-        )
+        several = shown(", ".join(sorted(devices)), 80)
+        raise where.wrong(f"rows of several devices ({several}): split the file")
     else:
         device = told.agreed("device", match["device"] if match else None, where, _HINT)
     suite = backend = None

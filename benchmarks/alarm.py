@@ -1,0 +1,199 @@
+"""How often the nightly alarm and the re-measurement are wrong, and what they find, by simulation.
+
+    python benchmarks/alarm.py [--series N] [--hosts N]
+
+Every night of a month (30) is judged as it comes, after 60 nights of history, on hosts of N
+independent series. In 5 % of them a step happens on some night, half slower and half faster; the other
+95 % are the ones false alerts are counted in, at most one a series and month. A series that is
+alerted ends. Noise is of the log, with the sd given: Gaussian; Student's t(3) scaled to that sd;
+autoregressive with rho 0.5 and that marginal sd; Gaussian with 2 % of single nights 30 % up.
+
+A re-measured run is taken to be as noisy as a night: each of the two runs of a pair draws anew from
+the whole noise, outliers included; of the autoregressive noise the night's own part cancels, and each
+run has a fresh Gaussian of the full sd. Real pairs, minutes apart, should be quieter.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdash.stats.alarm import judge
+from perfdash.stats.drift import drift
+from perfdash.stats.remeasure import decide
+
+Array = NDArray[np.float64]
+KINDS = ("gaussian", "t3", "autoregressive", "outliers")
+HISTORY, MONTH, STEPPED = 60, 30, 0.05
+
+
+def noise(rng: np.random.Generator, kind: str, sd: Array | float, shape: tuple[int, ...]) -> Array:
+    """Noise of a kind, nights along the last axis; sd is one, or one a series as a column."""
+    if kind == "t3":
+        return rng.standard_t(3, size=shape) * sd / np.sqrt(3)
+    drawn = rng.normal(size=shape)
+    if kind == "autoregressive":
+        for night in range(1, shape[-1]):
+            drawn[..., night] = 0.5 * drawn[..., night - 1] + np.sqrt(0.75) * drawn[..., night]
+    drawn = drawn * sd
+    if kind == "outliers":
+        drawn += np.log(1.3) * (rng.random(shape) < 0.02)
+    return drawn
+
+
+@dataclass
+class Tally:
+    """What happened to the series of one or more hosts in a month each."""
+
+    unchanged: int = 0
+    false: int = 0
+    runs: int = 0
+    judged: int = 0
+    delays: dict[str, list[int]] = field(default_factory=lambda: {"slower": [], "faster": []})
+
+    @property
+    def false_per_thousand(self) -> float:
+        return 1000 * self.false / self.unchanged
+
+    @property
+    def runs_per_night(self) -> float:
+        return self.runs / max(self.judged, 1)
+
+    def found(self, nights: int, direction: str | None = None) -> float:
+        """Share of the steps alerted within so many nights, the first being the step's own."""
+        delays = self.delays[direction] if direction else self.delays["slower"] + self.delays["faster"]
+        return sum(delay < nights for delay in delays) / max(len(delays), 1)
+
+
+def month(
+    rng: np.random.Generator,
+    tally: Tally,
+    kind: str,
+    sd: float | None,
+    step: float,
+    *,
+    series: int = 2000,
+    remeasured: bool = True,
+    missing: float = 0.0,
+    month: int = MONTH,
+    **options: float,
+) -> None:
+    """One host for a month, into the tally. sd None: a series' own, log-uniform 0.5 % to 4 %."""
+    spread = np.exp(rng.uniform(np.log(0.005), np.log(0.04), (series, 1))) if sd is None else sd
+    values = rng.uniform(0, 5, (series, 1)) + noise(rng, kind, spread, (series, HISTORY + month))
+    sds = np.broadcast_to(spread, (series, 1))[:, 0]
+    when = np.full(series, 10**6)
+    change = np.zeros(series)
+    stepped = rng.choice(series, round(STEPPED * series), replace=False)
+    when[stepped] = HISTORY + rng.integers(0, month - 5, len(stepped))
+    change[stepped] = np.log1p(step) * np.where(np.arange(len(stepped)) % 2, 1, -1)
+    values += change[:, None] * (np.arange(HISTORY + month) >= when[:, None])
+    values[rng.random(values.shape) < missing] = np.nan
+    alerted = np.full(series, -1)
+    run_kind = "gaussian" if kind == "autoregressive" else kind
+    for night in range(HISTORY, HISTORY + month):
+        found = judge(values[:, : night + 1], **options)
+        tally.judged += int(found.judged.sum())
+        if remeasured:
+            alerts = np.zeros(series, dtype=bool)
+            for index in np.flatnonzero(found.suspect):
+                true = change[index] if night >= when[index] else 0.0
+                pairs: list[float] = []
+                decision = "more"
+                while decision == "more":
+                    new, old = noise(rng, run_kind, float(sds[index]), (2,))
+                    pairs.append(true + new - old)
+                    decision = decide(
+                        pairs, suspected=found.change[index], sd=found.sd[index], df=found.df[index]
+                    ).decision
+                tally.runs += 2 * len(pairs)
+                alerts[index] = decision == "stands"
+        else:
+            alerts = found.alarm
+        right = (night >= when) & (np.sign(found.change) == np.sign(change))
+        alerted[alerts & right] = night
+        # An alert before the step or the other way is false; such a series says nothing of power.
+        alerted[alerts & ~right] = -2
+        values[alerts] = np.nan
+    unchanged = change == 0
+    tally.unchanged += int(unchanged.sum())
+    tally.false += int((unchanged & (alerted != -1)).sum())
+    for name, sign in (("slower", 1), ("faster", -1)):
+        for index in np.flatnonzero((np.sign(change) == sign) & (alerted != -2)):
+            tally.delays[name].append(int(alerted[index] - when[index]) if alerted[index] >= 0 else 10**6)
+
+
+def drifts(rng: np.random.Generator, kind: str, sd: float, slope: float, series: int) -> tuple[float, ...]:
+    """Judged weekly for 20 weeks after 60 nights: false per 1,000 series-months, share found, delay.
+
+    A tenth of the series drifts from the end of the history on. The delay is the median in nights.
+    """
+    nights = HISTORY + 140
+    values = noise(rng, kind, sd, (series, nights))
+    moving = np.arange(series) < series // 10
+    values[moving] += slope * np.maximum(0, np.arange(nights) - HISTORY)
+    first = np.full(series, 10**6)
+    for night in range(HISTORY, nights, 7):
+        flags = drift(values[:, : night + 1]).drifting
+        first = np.where(flags, np.minimum(first, night - HISTORY), first)
+    seen = first < 10**6
+    false = 1000 * float(np.mean(seen[~moving])) / (140 / 30)
+    delay = float(np.median(first[moving][seen[moving]])) if seen[moving].any() else np.nan
+    return false, float(np.mean(seen[moving])), delay
+
+
+def row(label: str, tally: Tally, remeasured: bool) -> str:
+    shares = "  ".join(f"{tally.found(k):6.1%}" for k in (1, 2, 3, 5))
+    sides = "  ".join(f"{tally.found(1, side):6.1%}" for side in ("slower", "faster"))
+    runs = f"{tally.runs_per_night:5.2f}" if remeasured else "    -"
+    return f"{label:<34}{tally.false_per_thousand:>6.2f} ({tally.false:>3})   {shares}   {sides}   {runs}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--series", type=int, default=2000)
+    parser.add_argument("--hosts", type=int, default=3)
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    head = (
+        f"{'noise':<34}{'false/1,000 (n)':<16}{'night 1':>7}{'by 2':>8}{'by 3':>8}{'by 5':>8}"
+        f"{'slower':>10}{'faster':>8}   runs"
+    )
+    cases: list[tuple[str, str, float | None, float, float]] = [
+        (f"{kind} {sd:.0%}, step {step:.0%}", kind, sd, step, 0.0)
+        for sd, step in ((0.03, 0.10), (0.01, 0.05))
+        for kind in KINDS
+    ]
+    cases += [
+        ("gaussian 0.5..4 %, step 10%", "gaussian", None, 0.10, 0.0),
+        ("gaussian 3%, 10% missing, step 10%", "gaussian", 0.03, 0.10, 0.1),
+    ]
+    for remeasured in (True, False):
+        word = "with" if remeasured else "without"
+        print(f"\n{word} re-measurement, {options.hosts} x {options.series} series")
+        print(head)
+        for label, kind, sd, step, missing in cases:
+            tally = Tally()
+            for _ in range(options.hosts):
+                month(
+                    rng, tally, kind, sd, step, series=options.series, remeasured=remeasured, missing=missing
+                )
+            print(row(label, tally, remeasured), flush=True)
+    print("\nslower, faster: found on the first night; runs: extra runs a series and night")
+    print(
+        "false alerts per 1,000 series-months of today's detectors, as gaussian/t3/autoregressive/outliers:"
+    )
+    print("  Otava 160/472/1250/596, ruptures KernelCPD 38/381/1835/902, asv 2/9/0/3")
+    print(f"\ndrift against the first nights, {options.series} series, judged weekly for 20 weeks")
+    print(f"{'noise':<20}{'drift a night':>14}{'false/1,000':>13}{'found':>8}{'after nights':>14}")
+    for kind in KINDS:
+        for sd, slope in ((0.03, 0.002), (0.01, 0.0005)):
+            false, share, delay = drifts(rng, kind, sd, slope, options.series)
+            print(f"{kind:<15} {sd:>4.0%}{slope:>14.2%}{false:>13.2f}{share:>8.1%}{delay:>14.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""`perfdash confirm`: measures what a night suspects again, the new build against the last good one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perfdash.cli.history import Db, Out, opened
+
+if TYPE_CHECKING:
+    from perfdash.cases import Planned
+    from perfdash.detect.confirming import Side
+    from perfdash.detect.findings import Finding
+    from perfdash.detect.nightly import Judged
+    from perfdash.history.store import Store
+    from perfdash.records import Case, Result
+    from perfdash.runner.remeasure import Pair
+    from perfdash.settings import RunSettings
+
+
+def confirm(
+    run: Annotated[str, typer.Argument(help="A run folder, its name, or `last`.")],
+    good_python: Annotated[
+        str, typer.Option(help="The interpreter of the last good build, kept from that night.")
+    ],
+    python: Annotated[
+        str | None, typer.Option(help="The interpreter of the run.  [default: as it was measured]")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Cases at most, the most suspicious first.")] = 20,
+    pairs: Annotated[
+        int | None, typer.Option(min=2, max=20, help="Pairs a case at most.  [default: 8]")
+    ] = None,
+    certain: Annotated[
+        bool, typer.Option("--alarms", help="Only what the night was certain enough of to raise an alert.")
+    ] = False,
+    cores: Annotated[str | None, typer.Option(help="Which cores.  [default: the last ones]")] = None,
+    jobs: Annotated[str | None, typer.Option(help="Cases side by side; as in the run.  [default: 1]")] = None,
+    db: Db = None,
+    out: Out = None,
+    fail_on: Annotated[
+        list[str] | None, typer.Option(help="`regression`: exit 1 where something worse stands.")
+    ] = None,
+) -> None:
+    """Measure the suspects of a night again, both builds in turn; only what stands is an alert."""
+    from perfdash.cases import planned_from_json
+    from perfdash.cli.planning import check_machine, slots
+    from perfdash.detect.confirming import good_builds, suspects
+    from perfdash.detect.nightly import judge_run
+    from perfdash.errors import UsageError
+    from perfdash.history.queries import cases_by_id, find_run
+    from perfdash.runner.journal import find_run as find_folder
+    from perfdash.runner.journal import read_info, read_plan
+    from perfdash.settings import resolve
+
+    if fail_on and set(fail_on) != {"regression"}:
+        raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
+    folder = find_folder(run, resolve({"out": out})[0].out)
+    info = read_info(folder)
+    settings = _settings(info.configuration, python=python, cores=cores, jobs=jobs)
+    with opened(db, out or folder.parent) as store:
+        with store.read() as connection:
+            judged = judge_run(connection, find_run(connection, info.id))
+            wanted = suspects([each for each in judged.findings if each.alarm or not certain])
+            cases = cases_by_id(connection, wanted)
+        by_case = {cases[number]: findings for number, findings in list(wanted.items())[:limit]}
+        plan = {each.case: each for each in map(planned_from_json, read_plan(folder)["cases"])}
+        planned = [plan[case] for case in by_case if case in plan]
+        if not planned:
+            typer.echo("Nothing to measure again")
+            return
+        typer.echo(f"{len(wanted)} cases are suspect; {len(planned)} are measured again")
+        check_machine(settings)
+        everything = [finding for findings in by_case.values() for finding in findings]
+        worse = _measure(
+            store,
+            folder,
+            settings,
+            good_python,
+            slots(settings),
+            planned,
+            by_case,
+            judged,
+            {run.torch_git_version for run in good_builds(everything, judged.panel)},
+            pairs,
+        )
+    if fail_on and worse:
+        raise typer.Exit(1)
+
+
+def _settings(configuration: dict[str, Any], **said: str | None) -> RunSettings:
+    from perfdash.settings import RunSettings
+
+    given = {name: value for name, value in said.items() if value is not None}
+    known = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
+    return RunSettings(**{**known, "jobs": 1, "cores": None, "fail_on": (), **given})
+
+
+def _measure(
+    store: Store,
+    folder: Path,
+    settings: RunSettings,
+    good_python: str,
+    cores: Sequence[tuple[int, ...]],
+    planned: Sequence[Planned],
+    by_case: dict[Case, list[Finding]],
+    judged: Judged,
+    good: set[str | None],
+    most: int | None,
+) -> int:
+    """Measures, and keeps the alerts case by case; how many worse ones stand."""
+    from perfdash.cli.planning import options
+    from perfdash.detect import confirming
+    from perfdash.detect.nightly import now
+    from perfdash.errors import UsageError
+    from perfdash.history import alerts as kept
+    from perfdash.runner.cores import away_from
+    from perfdash.runner.remeasure import Bench, beside
+    from perfdash.stats.remeasure import PAIRS
+
+    new = options(settings)
+    limit = most or PAIRS
+    worse = 0
+
+    def enough(each: Planned, done: Sequence[Pair]) -> bool:
+        sides = [(_side(pair.old), _side(pair.new)) for pair in done]
+        decisions = [confirming.told(finding, sides, limit)[0] for finding in by_case[each.case]]
+        return confirming.MORE not in decisions or len(done) >= limit + 2
+
+    def seen(each: Planned, done: Sequence[Pair]) -> None:
+        nonlocal worse
+        sides = [(_side(pair.old), _side(pair.new)) for pair in done]
+        with store.write() as connection:
+            alerts = kept.load(connection, testbed_id=judged.run.testbed_id)
+            for finding in by_case[each.case]:
+                decision, numbers = confirming.told(finding, sides, limit)
+                made = confirming.after(finding, decision, numbers, alerts, judged.panel, now())
+                if made:
+                    kept.save(connection, *made)
+                stands = decision == confirming.STANDS
+                worse += stands and finding.direction > 0
+                typer.echo(f"{each.case.model}: {_told(finding, decision, numbers)} ({len(done)} pairs)")
+
+    with away_from(cores), Bench(cores, beside(new, good_python), new, folder) as bench:
+        builds = bench.introduce(planned)
+        versions = {name: said["worker"].get("torch_git_version") for name, said in builds.items()}
+        if versions["new"] != judged.run.torch_git_version:
+            raise UsageError(
+                f"{settings.python} has torch of commit {versions['new']}, and the run measured "
+                f"{judged.run.torch_git_version}: give the interpreter of that build by --python"
+            )
+        if versions["old"] not in good:
+            shown = ", ".join(sorted({commit[:10] for commit in good if commit})[:5]) or "none is known"
+            raise UsageError(
+                f"--good-python {good_python} has torch of commit {versions['old']}, which no night before "
+                f"the changes measured; the latest of those: {shown}"
+            )
+        bench.measure(planned, enough, seen)
+    return worse
+
+
+def _side(result: Result) -> Side:
+    from perfdash.detect.confirming import Side
+    from perfdash.history.rows import from_result
+
+    row = from_result(result)
+    return Side(row.status, dict(row.values))
+
+
+def _told(finding: Finding, decision: str, numbers: Any) -> str:
+    from perfdash.detect.findings import COUNTS, METRICS
+
+    metric = str(finding.metric)
+    name = METRICS[metric].title if metric in METRICS else COUNTS.get(metric, metric)
+    suspected = "" if finding.change is None else f", suspected {math.expm1(finding.change):+.1%}"
+    measured = ""
+    if numbers and "ratio" in numbers:
+        low, high = numbers["low"] - 1, numbers["high"] - 1
+        measured = f", measured {numbers['ratio'] - 1:+.1%} ({low:+.1%} to {high:+.1%})"
+    elif numbers:
+        measured = f", measured {numbers['old']} -> {numbers['new']}"
+    word = {"more": "cannot tell", "nothing": "cannot tell: it does not run to the end"}.get(
+        decision, decision
+    )
+    return f"{name}: {word}{suspected}{measured}"

@@ -1,0 +1,190 @@
+"""A series of anyone's: one column of a CSV file, in order of time, and its changes.
+
+All that can be wrong with the file is a UsageError that names file and line and says what to do.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar
+
+from perfdash.history.foreign import reading
+from perfdash.history.foreign.reading import Where, shown
+from perfdash.stats import changepoints
+from perfdash.stats.changepoints import Change, change_points, is_ratio, noise
+from perfdash.stats.series_noise import Noise
+
+MISSING = {"", "nan", "na", "n/a", "null", "none", "-"}
+MOST_VALUES = 100_000  # the segmentation of so many takes half a minute
+
+
+@dataclass(frozen=True)
+class Column:
+    """A series: values (NaN where missing), lines of the file, times as written if there are any."""
+
+    name: str
+    values: list[float]
+    lines: list[int]
+    times: list[str] | None
+
+    FEWEST: ClassVar[int] = changepoints.FEWEST
+
+    @property
+    def missing(self) -> int:
+        return sum(math.isnan(value) for value in self.values)
+
+    @property
+    def ratio(self) -> bool:
+        """Whether changes are ratios: all values are above zero."""
+        return is_ratio(self.values)
+
+    def changes(self, min_change: float) -> list[Change]:
+        """The changes of at least `min_change`, a fraction."""
+        return change_points(self.values, min_change=min_change)
+
+    def noise(self) -> Noise:
+        return noise(self.values)
+
+
+def read_column(path: Path, name: str, time: str | None = None) -> Column:
+    """The column `name` of a CSV file with a header, sorted by the column `time` if given.
+
+    UTF-8 with or without BOM, separated by commas; quoted cells may hold line ends. Empty cells and
+    nan, NA, N/A, null, none and - are missing values. Times are numbers or ISO 8601 dates.
+    """
+    table = _records(path)
+    line, header = next(table, (0, []))
+    if not line:
+        raise Where(path).wrong("the file is empty: the first line must name the columns")
+    where = Where(path, line)
+    at = _position(header, name, "--column", where)
+    time_at = None if time is None else _position(header, time, "--time", where)
+    values: list[float] = []
+    lines: list[int] = []
+    times: list[str] = []
+    for line, cells in table:
+        where = Where(path, line)
+        if len(cells) != len(header):
+            raise where.wrong(f"{len(cells)} cells, and the header has {len(header)}: correct the line")
+        if len(values) == MOST_VALUES:
+            raise where.wrong(f"more than {MOST_VALUES} values: keep those of interest")
+        values.append(_value(cells[at], name, where))
+        lines.append(line)
+        if time_at is not None:
+            times.append(cells[time_at])
+    if not values:
+        raise Where(path, line).wrong("there is a header and no line below it: nothing to look at")
+    if time is None:
+        return Column(name, values, lines, None)
+    order = _order(times, lines, time, path)
+    return Column(name, [values[k] for k in order], [lines[k] for k in order], [times[k] for k in order])
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The line in which each row begins, and its cells; empty lines are passed over."""
+    number = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal number
+        for number, text in reading.lines(path, end_needed=False):  # noqa: B007
+            yield text + "\n"
+
+    reader = csv.reader(texts(), strict=True)
+    while True:
+        first = number + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise Where(path, first).wrong(f"not a line of a CSV ({error}): correct or remove it") from error
+        if cells is None:
+            return
+        if cells:
+            yield first, [cell.strip() for cell in cells]
+
+
+def _position(header: list[str], name: str, option: str, where: Where) -> int:
+    """The place of a column."""
+    count = header.count(name)
+    if count == 1:
+        return header.index(name)
+    if count:
+        raise where.wrong(f"{count} columns are named {shown(name)!r} ({option}): give each its own name")
+    near = difflib.get_close_matches(name, header, n=3, cutoff=0.5)
+    some = near or header[:10]
+    listed = ", ".join(shown(column, 60) for column in some) + ("" if near or len(header) <= 10 else ", ...")
+    hint = (
+        "; the cells must be separated by commas" if len(header) == 1 and set(header[0]) & set(";\t") else ""
+    )
+    raise where.wrong(
+        f"no column {shown(name)!r} ({option}); {'near' if near else 'there are'}: {listed}{hint}"
+    )
+
+
+def _value(cell: str, name: str, where: Where) -> float:
+    """A number, or NaN for a missing one."""
+    if cell.lower() in MISSING:
+        return math.nan
+    number = _number(cell)
+    if number is None:
+        raise where.wrong(
+            f"column {shown(name)!r}: {shown(cell, 60)!r} is no finite number: correct it, or leave it empty"
+        )
+    return number
+
+
+def _number(text: str) -> float | None:
+    """A finite number as programs write it: no thousands separators, no units."""
+    if not text.isascii() or "_" in text or len(text) > 400:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _order(times: list[str], lines: list[int], name: str, path: Path) -> list[int]:
+    """The rows in order of time. Raises UsageError for what is no time, of another kind, or there twice."""
+    numeric = _number(times[0]) is not None
+    keys: list[float] = []
+    zoned: bool | None = None
+    for text, line in zip(times, lines, strict=True):
+        where = Where(path, line)
+        key = _number(text)
+        if not numeric:
+            date = _date(text)
+            key = None if date is None else date.replace(tzinfo=date.tzinfo or UTC).timestamp()
+            if date is not None:
+                zoned = date.tzinfo is not None if zoned is None else zoned
+                if zoned != (date.tzinfo is not None):
+                    raise where.wrong(
+                        f"column {shown(name)!r}: {shown(text, 60)!r}: either all times have a zone or none"
+                    )
+        if key is None:
+            wanted = (
+                "number, as the first one is" if numeric else "number or ISO 8601 date (2026-01-31T23:59)"
+            )
+            raise where.wrong(f"column {shown(name)!r}: {shown(text, 60)!r} is no {wanted}: correct it")
+        keys.append(key)
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    for one, two in pairwise(order):
+        if keys[one] == keys[two]:
+            raise Where(path, lines[two]).wrong(
+                f"column {shown(name)!r}: {shown(times[two], 60)!r} is the time of line {lines[one]} too: "
+                "keep one value a time"
+            )
+    return order
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,123 @@
+"""What a re-measurement is to tell, and what it told: suspects of a night, and their alerts after. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfdash.detect.alerts import born, confirmed, dismissed
+from perfdash.detect.findings import METRICS, WORSE, Finding
+from perfdash.history.alerts import CONFIRMED, NEW, Alert
+from perfdash.history.queries import Panel, RunLine
+from perfdash.records import PASSING
+from perfdash.stats.remeasure import PAIRS, Remeasurement, decide
+
+STANDS, DISMISSED, MORE, NOTHING = "stands", "dismissed", "more", "nothing"
+
+
+@dataclass(frozen=True)
+class Side:
+    """Of one build in a pair: its status, and its values by metric."""
+
+    status: str
+    values: dict[str, float]
+
+    @property
+    def passed(self) -> bool:
+        return self.status in PASSING
+
+
+def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
+    """What of a night is worth measuring again, by case; the most suspicious cases first.
+
+    What got worse before what got better. A case that vanished cannot be measured, a host is not one.
+    """
+    by_case: dict[int, list[Finding]] = {}
+    for finding in findings:
+        if finding.case_id is not None and finding.kind in ("metric", "status", "count"):
+            by_case.setdefault(finding.case_id, []).append(finding)
+    return dict(sorted(by_case.items(), key=lambda item: min(map(_urgency, item[1]))))
+
+
+def _urgency(finding: Finding) -> tuple[bool, bool, float]:
+    score = abs(float(finding.details.get("score", math.inf)))
+    return finding.direction != WORSE, not finding.alarm, -score
+
+
+def good_builds(findings: Sequence[Finding], panel: Panel) -> list[RunLine]:
+    """The runs before every one of these changes, latest first: builds they may be measured against."""
+    last = min(finding.good if finding.good is not None else -1 for finding in findings)
+    return panel.runs[last::-1] if last >= 0 else []
+
+
+def told(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int = PAIRS) -> Any:
+    """(stands | dismissed | more | nothing, what was seen) of the pairs (old, new) so far."""
+    if finding.kind == "metric":
+        return _of_metric(finding, pairs, most)
+    if not pairs:
+        return MORE, None
+    old, new = pairs[-1]
+    if finding.kind == "count":
+        before, after = (side.values.get(str(finding.metric)) for side in (old, new))
+        if before is None or after is None:
+            return NOTHING, None
+        stands = (after - before) * finding.direction > 0
+        return (STANDS if stands else DISMISSED), {"old": before, "new": after}
+    seen = {"old": old.status, "new": new.status}
+    # Where both builds fail, or both pass, it was not the build.
+    stands = old.passed != new.passed and new.passed == (finding.direction != WORSE)
+    return (STANDS if stands else DISMISSED), seen
+
+
+def _of_metric(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int) -> Any:
+    name = str(finding.metric)
+    ratios = [
+        math.log(new.values[name] / old.values[name])
+        for old, new in pairs
+        if old.passed and new.passed and old.values.get(name, 0) > 0 and new.values.get(name, 0) > 0
+    ]
+    if len(pairs) - len(ratios) >= 2:  # it does not run to an end here and now
+        return NOTHING, None
+    assert finding.change is not None
+    found: Remeasurement = decide(
+        ratios,
+        suspected=finding.change,
+        sd=finding.sd,
+        df=finding.df,
+        minimum_change=METRICS[name].minimum,
+        pairs=most,
+    )
+    if not ratios:
+        return MORE, None
+    bounds = [math.exp(max(-50.0, min(50.0, value))) for value in (found.low, found.high)]
+    seen = {"pairs": found.pairs, "ratio": math.exp(found.estimate), "low": bounds[0], "high": bounds[1]}
+    return str(found.decision), seen
+
+
+def after(
+    finding: Finding, decision: str, seen: Any, alerts: Sequence[Alert], panel: Panel, at: str
+) -> tuple[Alert, str] | None:
+    """The alert that a decision makes, or what becomes of the one there is, with a note; None: nothing."""
+    run = panel.runs[-1]
+    same = [
+        alert
+        for alert in alerts
+        if alert.series == (finding.kind, finding.case_id, finding.metric)
+        and alert.direction == finding.direction
+        and alert.seen_run_id == run.id
+    ]
+    if decision == STANDS:
+        alert = confirmed(same[0], at) if same else born(finding, panel, at, CONFIRMED)
+        return replace(alert, details={**alert.details, **_remeasured(seen)}), "stood a re-measurement"
+    if decision == DISMISSED and same and same[0].state == NEW:
+        alert = dismissed(same[0], at)
+        return replace(
+            alert, details={**alert.details, **_remeasured(seen)}
+        ), "did not stand a re-measurement"
+    return None
+
+
+def _remeasured(seen: Any) -> dict[str, Any]:
+    return {"remeasured": seen} if seen else {}

@@ -1,0 +1,293 @@
+"""JSON of the PyTorch OSS benchmark database, schema v3: one record a metric of a model.
+
+{"benchmark": {name, mode, dtype, extra_info}, "model": {name, type, backend, origins}, "metric": {name,
+benchmark_values, target_value, extra_info}, "runners": [...], "dependencies": {"pytorch": {sha, ...}}} as
+an object, a list or JSON lines. Described in pytorch's wiki "How to integrate with PyTorch OSS benchmark
+database" and, as a table, in pytorch/test-infra (benchmark.oss_ci_benchmark_v3); written for the dynamo
+runners by output_json of benchmarks/dynamo/common.py. That schema has no unit: a metric becomes one of
+our columns only if it is one of the dynamo runners', or names its unit ("unit", or "latency(ms)").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfdash.history.foreign import dynamo, quantities
+from perfdash.history.foreign.reading import Sample, Where, json_values, shown
+from perfdash.history.foreign.telling import Told, from_seconds, run_row, threads
+from perfdash.history.rows import Imported, Row, thinned
+from perfdash.records import Case, Status
+
+NAME = "benchmark-database"
+TITLE = "JSON of the PyTorch OSS benchmark database (records of benchmark, model and metric)"
+_METRIC = re.compile(r'"metric"\s*:\s*\{')
+_OTHER = re.compile(r'"(benchmark|model)"\s*:\s*\{')
+_DTYPES = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp64": "float64"}
+_MODES = {"eval": "inference", "train": "training"}
+_WITH_UNIT = re.compile(r"(?P<name>.+?)\s*\((?P<unit>[^()]{1,20})\)")
+# The dynamo runners' columns and the units they are in.
+_DYNAMO = {"speedup": "", "abs_latency": "ms", "compilation_latency": "s", "compression_ratio": "",
+           "eager_peak_mem": "gb", "dynamo_peak_mem": "gb", "unique_graphs": "", "graph_breaks": "",
+           "calls_captured": ""}  # fmt: skip
+_LATENCIES = {"latency", "median_latency", "inference_latency"}
+_COMPILATIONS = {"compilation_time", "compile_time", "compilation_latency"}
+_PEAKS = {"peak_memory", "peak_memory_usage", "peak_mem"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One metric of one case."""
+
+    where: Where
+    values: tuple[float, ...]
+    texts: tuple[str, ...]
+    unit: str | None
+
+
+def recognises(sample: Sample) -> bool:
+    head = sample.head.lstrip()
+    return head[:1] in ("{", "[") and bool(_METRIC.search(head)) and bool(_OTHER.search(head))
+
+
+def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+    """One run for each file, commit, runner and workflow."""
+    return [run for path in paths for run in _runs(path, told)]
+
+
+def _runs(path: Path, told: Told) -> list[Imported]:
+    notes: list[str] = []
+    thread_count = threads(told, notes)
+    first: dict[str, tuple[Where, dict[str, Any]]] = {}
+    groups: dict[str, dict[Case, dict[str, Entry]]] = {}
+    times: dict[str, list[float]] = {}
+    for where, record in json_values(path):
+        if not isinstance(record, dict) or not isinstance(record.get("metric"), dict):
+            raise where.wrong("not a record with a metric, as the benchmark database has them: remove it")
+        key = json.dumps([_commit(record, where), _identity(record, where), _workflow(record)])
+        first.setdefault(key, (where, record))
+        if "timestamp" in record:
+            times.setdefault(key, []).append(quantities.finite(record["timestamp"], where, "timestamp"))
+        metrics = groups.setdefault(key, {}).setdefault(_case(record, where, told, thread_count), {})
+        name, entry = _entry(record["metric"], where)
+        if name in metrics:
+            raise where.wrong(
+                f"{name} of this case again, it is in line {metrics[name].where.line} too: remove one of them"
+            )
+        metrics[name] = entry
+    if not groups:
+        raise Where(path).wrong("no records in it: nothing to import")
+    imported = []
+    names: list[str] = []
+    for key, cases in groups.items():
+        where, record = first[key]
+        started = None
+        if key in times:
+            started = from_seconds(min(times[key]), where, "timestamp"), "timestamp of its records"
+        commit = _commit(record, where)
+        name = " ".join(filter(None, [path.stem, commit[:10]]))
+        names.append(name)
+        if names.count(name) > 1:  # same commit, other runner or workflow
+            name = f"{name} {names.count(name)}"
+        host, host_class = _host(record, where)
+        run = run_row(
+            NAME,
+            name,
+            [path],
+            told,
+            started=started,
+            host=host,
+            host_class=host_class,
+            harness=_harness(record, where),
+            environment=_environment(record, where, commit),
+            notes=notes,
+        )
+        imported.append(Imported(run, tuple(_row(case, metrics) for case, metrics in cases.items())))
+    return imported
+
+
+def _part(value: Mapping[str, Any], name: str, where: Where) -> dict[str, Any]:
+    """An object in an object; a missing one is empty."""
+    part = value.get(name)
+    if part is None:
+        return {}
+    if not isinstance(part, dict):
+        raise where.wrong(f"{name} is no JSON object: not of this format, or damaged")
+    return part
+
+
+def _text(value: Mapping[str, Any], name: str, where: Where) -> str | None:
+    """Text in an object; None where it is missing or empty."""
+    text = value.get(name)
+    return None if text in (None, "") else quantities.name(text, where, name)
+
+
+def _runners(record: Mapping[str, Any], where: Where) -> list[dict[str, Any]]:
+    runners = record.get("runners") or []
+    if not isinstance(runners, list) or not all(isinstance(runner, dict) for runner in runners):
+        raise where.wrong("runners is no list of objects: not of this format, or damaged")
+    return runners
+
+
+def _identity(record: Mapping[str, Any], where: Where) -> list[list[str]]:
+    names = ("name", "type", "cpu_info", "cpu_count", "gpu_info", "gpu_count")
+    return [[str(runner.get(name, "")) for name in names] for runner in _runners(record, where)]
+
+
+def _host(record: Mapping[str, Any], where: Where) -> tuple[str | None, str | None]:
+    runners = _identity(record, where)
+    host = ", ".join(filter(None, (runner[0] for runner in runners)))
+    kinds = [" ".join(filter(None, runner[1:])) for runner in runners]
+    return shown(host) or None, shown(" + ".join(filter(None, kinds))) or None
+
+
+def _commit(record: Mapping[str, Any], where: Where) -> str:
+    dependencies = _part(record, "dependencies", where)
+    sha = _text(_part(dependencies, "pytorch", where), "sha", where)
+    if sha is None and record.get("repo", "pytorch/pytorch") == "pytorch/pytorch":
+        sha = _text(record, "head_sha", where)
+    return sha or ""
+
+
+def _workflow(record: Mapping[str, Any]) -> list[str]:
+    return [str(record.get(name, "")) for name in ("workflow_id", "run_attempt")]
+
+
+def _harness(record: Mapping[str, Any], where: Where) -> str:
+    name = _text(_part(record, "benchmark", where), "name", where) or NAME
+    return dynamo.HARNESS if name == "TorchInductor" else name
+
+
+def _environment(record: Mapping[str, Any], where: Where, commit: str) -> dict[str, Any]:
+    dependencies = _part(record, "dependencies", where)
+    version = _text(_part(dependencies, "pytorch", where), "version", where)
+    facts = ("repo", "head_branch", "head_sha", "workflow_id", "run_attempt", "job_id")
+    return {
+        "worker": {"torch": version, "torch_git_version": commit or None},
+        "dependencies": dependencies,
+        "runners": _runners(record, where),
+        "workflow": {name: record[name] for name in facts if name in record},
+    }
+
+
+def _case(record: Mapping[str, Any], where: Where, told: Told, thread_count: int) -> Case:
+    benchmark, model = _part(record, "benchmark", where), _part(record, "model", where)
+    extra = _part(benchmark, "extra_info", where)
+    origins = model.get("origins") or []
+    if not isinstance(origins, list):
+        raise where.wrong("model.origins is no list: not of this format, or damaged")
+    origin = _text({"origin": origins[0]}, "origin", where) if origins else None
+    suite = dynamo.suite(origin.lower()) if origin else _text(benchmark, "name", where)
+    dtype, mode = _text(benchmark, "dtype", where), _text(benchmark, "mode", where)
+    if dtype is not None:
+        dtype = dtype.removeprefix("torch.")
+    backend = _text(model, "backend", where)
+    if backend is not None:
+        backend = backend.replace("_", "-")
+        if quantization := _text(extra, "quantization", where):
+            backend += f"[{quantization}]"
+    dtype = told.agreed("dtype", _DTYPES.get(dtype or "", dtype), where)
+    return Case(
+        suite=told.agreed("suite", suite, where),
+        model=quantities.name(model.get("name"), where, "model.name"),
+        device=told.agreed("device", _text(extra, "device", where), where),
+        dtype=dtype,
+        batch_size=quantities.batch_size(extra.get("batch_size"), where),
+        threads=thread_count,
+        scenario=told.agreed("scenario", _MODES.get(mode or "", mode), where),
+        backend=told.agreed("backend", backend, where),
+        dynamic=str(extra.get("is_dynamic", extra.get("dynamic", False))).lower() == "true",
+        amp_dtype=told.amp_dtype if dtype == "amp" else None,
+    )
+
+
+def _entry(metric: Mapping[str, Any], where: Where) -> tuple[str, Entry]:
+    name, unit = quantities.name(metric.get("name"), where, "metric.name"), _text(metric, "unit", where)
+    if match := _WITH_UNIT.fullmatch(name):
+        name, unit = match["name"], unit or match["unit"]
+    texts = _part(metric, "extra_info", where).get("benchmark_values")
+    values = metric.get("benchmark_values")
+    if values is None and isinstance(texts, list) and texts and all(isinstance(t, str) for t in texts):
+        return name, Entry(where, (), tuple(shown(text) for text in texts), unit)
+    if not isinstance(values, list) or not values:
+        raise where.wrong("metric.benchmark_values is no list of numbers, or empty: remove the record")
+    return name, Entry(where, tuple(quantities.finite(v, where, name) for v in values), (), unit)
+
+
+def _row(case: Case, metrics: dict[str, Entry]) -> Row:
+    where = next(iter(metrics.values())).where
+    details: dict[str, Any] = {"origin": where.origin}
+    notes: list[str] = []
+    samples: dict[str, tuple[float, ...]] = {}
+    numbers: dict[str, float | None] = {}  # in the dynamo runners' names and units
+    ours: dict[str, float] = {}
+    others: dict[str, float] = {}
+    accuracy: Status | None = None
+    side = "eager" if case.backend == "eager" else "backend"
+    accuracy_run = "accuracy" in metrics and "speedup" not in metrics
+    for name, entry in metrics.items():
+        if entry.texts:
+            if name == "accuracy" and len(entry.texts) == 1:
+                accuracy = dynamo.status(entry.texts[0], entry.where)
+            details.setdefault("texts", {})[name] = list(entry.texts)
+            continue
+        if len(entry.values) > 1:
+            notes.append(f"{name}: the median of {len(entry.values)} values")
+        value, unit = statistics.median(entry.values), (entry.unit or "").lower()
+        if unit:
+            details.setdefault("units", {})[name] = entry.unit
+        factor = _factor(unit, _DYNAMO[name]) if name in _DYNAMO else None
+        target = _column(name, unit, side)
+        if name == "compilation_latency" and accuracy_run:
+            others["accuracy_run_compilation_s"] = value * (
+                factor or 1
+            )  # all of dynamo's time: another thing
+        elif factor:
+            numbers[name] = value * factor
+        elif target:
+            column, factor = target
+            if column in ours:
+                raise entry.where.wrong(f"{column} of this case under two names: remove one of them")
+            scaled = round(value * factor) if column.endswith("_bytes") else value * factor
+            ours[column] = quantities.metric(column, scaled, entry.where, name)
+            if column.endswith("_ms") and len(entry.values) > 1:
+                samples[column] = thinned(value * factor for value in entry.values)
+        else:
+            others[name] = value
+    found = dynamo.measured(numbers, where, case.device)
+    if twice := ours.keys() & found.values.keys():
+        raise where.wrong(f"{', '.join(sorted(twice))} of this case under two names: remove one of them")
+    timed = "speedup" in metrics
+    status = dynamo.ended(accuracy, found.ran, checked=accuracy is not None, timed=timed, notes=notes)
+    details |= {"notes": notes + found.notes} if notes or found.notes else {}
+    details |= {"derived": found.derived} if found.derived else {}
+    values, others = found.values | ours, found.others | others
+    return Row(case, str(status), values, others=others, samples=samples, details=details)
+
+
+def _factor(unit: str, expected: str) -> float | None:
+    """What a value in `unit` is multiplied with to be in the expected one; None if it can't be."""
+    if not unit or not expected:
+        return 1.0
+    for units in (quantities.TIME_MS, quantities.MEMORY_BYTES):
+        if unit in units and expected in units:
+            return units[unit] / units[expected]
+    return None
+
+
+def _column(name: str, unit: str, side: str) -> tuple[str, float] | None:
+    """Our column of a metric that names its unit, and the factor; None where it is none of ours."""
+    base = name.lower().replace(" ", "_")
+    if unit in quantities.TIME_MS:
+        factor = quantities.TIME_MS[unit]
+        if base in _COMPILATIONS:
+            return "compilation_s", factor / 1000
+        return (f"{side}_ms", factor) if base in _LATENCIES else None
+    if unit in quantities.MEMORY_BYTES and base in _PEAKS:
+        return f"{side}_peak_bytes", quantities.MEMORY_BYTES[unit]
+    return None

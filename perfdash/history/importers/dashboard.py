@@ -1,0 +1,232 @@
+"""The dashboard comment of pytorch's benchmarks/dynamo: Markdown with a table a suite and metric.
+
+Written by runner.py (prepare_message, generate_executive_summary) and posted, for the Inductor CPU
+dashboard, to pytorch/pytorch issue 93531: a heading `Performance Dashboard for float32 precision --
+Single-core Single-thread`, below it `torchbench suite with float32 precision` with the tables
+`Performance speedup`, `Accuracy`, `Compilation latency (sec)`, `Peak Memory Compression Ratio`, columns
+name, bs and one a compiler. The executive summary holds what can be checked: its pass counts must be
+those of the tables, or the comment is cut off or edited.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perfdash.history.foreign import dynamo, quantities
+from perfdash.history.foreign.reading import Sample, Where, lines, shown, whole_text
+from perfdash.history.foreign.tables import Page, Table, read_page
+from perfdash.history.foreign.telling import Told, run_row
+from perfdash.history.rows import Imported, Row
+from perfdash.records import PASSING, Case
+
+NAME = "dynamo-dashboard"
+TITLE = "the dynamo dashboard's comment in Markdown (`## torchbench suite with float32 precision`)"
+_SUITE = re.compile(r"(?P<suite>\w+) suite with (?P<dtype>\w+) precision")
+_BEGIN = re.compile(r"^\s*#+\s+\w+ suite with \w+ precision", re.MULTILINE)
+_METRICS = {
+    "performance speedup": "speedup",
+    "accuracy": "accuracy",
+    "compilation latency (sec)": "compilation_latency",
+    "peak memory compression ratio": "compression_ratio",
+}
+_HARDWARE = re.compile(r"run these experiments on (.{1,200}?)\.(?:\s|$)")
+_CPU = re.compile(r"\b(CPU|Xeon|EPYC|Graviton|Neoverse)", re.IGNORECASE)
+_GPU = re.compile(r"\b(A100|H100|H200|V100|T4|NVIDIA|CUDA|GPU)", re.IGNORECASE)
+_PASSED = re.compile(r"\d+%, (\d+)/(\d+)")
+
+Cells = dict[tuple[str, str], tuple[Where, int, str]]  # (model, compiler) -> place, batch size, cell
+
+
+def recognises(sample: Sample) -> bool:
+    return bool(_BEGIN.search(sample.head)) and "|" in sample.head
+
+
+def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+    """One run a comment."""
+    return [_run(path, told) for path in paths]
+
+
+def _run(path: Path, told: Told) -> Imported:
+    whole_text(path)  # its limit: what is read by line may be larger
+    page = read_page((Where(path, number), text) for number, text in lines(path, end_needed=False))
+    suites: dict[tuple[str, ...], dict[str, Cells]] = {}
+    for table in page.tables:
+        if table.headings and _SUITE.fullmatch(table.headings[-1]) and table.columns[:2] == ["name", "bs"]:
+            _take(table, suites.setdefault(table.headings, {}))
+    if not suites:
+        raise Where(path).wrong("no table of a suite in it: nothing to import")
+    rows: list[Row] = []
+    environment: dict[str, Any] = {}
+    hardware = ""
+    for section in dict.fromkeys(headings[:-1] for headings in suites):
+        hardware = _hardware(page, section)
+        common = _common(Where(path), page, section, hardware, told)
+        found: dict[str, list[Row]] = {}
+        for headings, tables in suites.items():
+            if headings[:-1] == section:
+                some = _rows(Where(path), headings[-1], tables, common, told)
+                found.setdefault(some[0].case.suite, []).extend(some)
+                rows += some
+        environment |= _check_summary(page, section, found)
+    cases: dict[Case, Row] = {}
+    for row in rows:
+        if row.case in cases:
+            first = cases[row.case].details["origin"]["line"]
+            line = row.details["origin"]["line"]
+            raise Where(path, line).wrong(f"the same case is in line {first} too: remove one of them")
+        cases[row.case] = row
+    if hardware:
+        environment["cpu" if rows[0].case.device == "cpu" else "gpu"] = hardware
+    run = run_row(
+        NAME,
+        path.stem,
+        [path],
+        told,
+        host_class=shown(hardware) or None,
+        harness=dynamo.HARNESS,
+        environment=environment,
+    )
+    return Imported(run, tuple(rows))
+
+
+def _take(table: Table, tables: dict[str, Cells]) -> None:
+    metric = _METRICS.get(table.title.lower())
+    if metric is None:
+        raise table.where.wrong(
+            f"the table's title is {shown(table.title, 60)!r}, not one of: {', '.join(_METRICS)}"
+        )
+    if metric in tables:
+        raise table.where.wrong(f"a second table of {metric} for {table.headings[-1]}: remove one")
+    compilers = table.columns[2:]
+    if not compilers or len(set(compilers)) < len(compilers):
+        raise table.where.wrong("the table needs columns name, bs and one for each compiler: correct it")
+    cells = tables[metric] = {}
+    for where, (model, size, *rest) in table.rows:
+        model = quantities.name(model, where, "the model's name")
+        for compiler, cell in zip(compilers, rest, strict=True):
+            if (model, compiler) in cells:
+                line = cells[model, compiler][0].line
+                raise where.wrong(f"{shown(model, 80)} again, it is in line {line} too: remove one of them")
+            cells[model, compiler] = where, quantities.batch_size(size, where), cell
+
+
+def _texts(page: Page, section: tuple[str, ...]) -> str:
+    return " ".join(text for _, headings, text in page.texts if headings[: len(section)] == section)
+
+
+def _hardware(page: Page, section: tuple[str, ...]) -> str:
+    match = _HARDWARE.search(_texts(page, section))
+    return match[1].strip() if match else ""
+
+
+def _common(where: Where, page: Page, section: tuple[str, ...], hardware: str, told: Told) -> Case:
+    """What all cases below one heading share."""
+    text = _texts(page, section)
+    device = "cpu" if _CPU.search(hardware) else "cuda" if _GPU.search(hardware) else None
+    scenario = (
+        "training"
+        if "forward and backward pass" in text
+        else "inference"
+        if "iteration of forward pass" in text
+        else None
+    )
+    one = "single-thread" in " ".join(section).lower()
+    if one and told.threads not in (None, 1):
+        raise where.wrong(f"says single-thread, but --threads is {told.threads}: leave it out")
+    threads = 1 if one else told.threads
+    if threads is None:
+        raise where.wrong("its heading does not say single-thread: give --threads")
+    return Case(
+        suite="",
+        model="",
+        device=told.agreed("device", device, where),
+        threads=threads,
+        scenario=told.agreed("scenario", scenario, where),
+    )
+
+
+def _rows(where: Where, heading: str, tables: dict[str, Cells], common: Case, told: Told) -> list[Row]:
+    match = _SUITE.fullmatch(heading)
+    assert match is not None
+    for metric in ("speedup", "accuracy"):
+        if metric not in tables:
+            raise where.wrong(f"no table of {metric} for {shown(heading, 80)!r}: it seems cut off")
+    dtype = told.agreed("dtype", match["dtype"], where)
+    amp_dtype = told.amp_dtype if dtype == "amp" else None
+    keys = list(dict.fromkeys(key for metric in _METRICS.values() for key in tables.get(metric, {})))
+    if not keys:
+        raise where.wrong(f"the tables of {shown(heading, 80)!r} are empty: nothing to import")
+    rows = []
+    for model, compiler in keys:
+        found = {m: cells[model, compiler] for m, cells in tables.items() if (model, compiler) in cells}
+        case = vars(common) | {
+            "suite": dynamo.suite(match["suite"]),
+            "model": model,
+            "dtype": dtype,
+            "amp_dtype": amp_dtype,
+            "backend": quantities.name(compiler, where, "the compiler").replace("_", "-"),
+        }
+        rows.append(_row(found, case))
+    return rows
+
+
+def _row(found: dict[str, tuple[Where, int, str]], case: dict[str, Any]) -> Row:
+    sizes = {size for _, size, _ in found.values() if size}
+    where = next(iter(found.values()))[0]
+    if len(sizes) > 1:
+        raise where.wrong(f"batch sizes {sorted(sizes)} in different tables for one model: correct them")
+    notes = [] if sizes else ["batch size unknown (0): the model did not get that far"]
+    numbers = {
+        metric: dynamo.number_or_nothing(cell, place, metric)
+        for metric, (place, _, cell) in found.items()
+        if metric != "accuracy"
+    }
+    performance = dynamo.measured(numbers, where, case["device"])
+    accuracy = None
+    if "accuracy" in found:
+        place, _, word = found["accuracy"]
+        accuracy = dynamo.status(word, place)
+    status = dynamo.ended(accuracy, performance.ran, checked=True, timed=True, notes=notes)
+    details: dict[str, Any] = {"origin": where.origin}
+    if "accuracy" in found:
+        details["accuracy"] = {"status": found["accuracy"][2]}
+    if notes or performance.notes:
+        details["notes"] = notes + performance.notes
+    return Row(
+        case=Case(**case | {"batch_size": max(sizes, default=0)}),
+        status=str(status),
+        values=performance.values,
+        others=performance.others,
+        details=details,
+    )
+
+
+def _check_summary(page: Page, section: tuple[str, ...], found: dict[str, list[Row]]) -> dict[str, Any]:
+    """What the executive summary says, after its pass counts were compared with the tables."""
+    published: dict[str, Any] = {}
+    for table in page.tables:
+        if table.headings[: len(section)] != section or table.columns[:1] != ["Compiler"]:
+            continue
+        for where, (compiler, *cells) in table.rows:
+            for word, cell in zip(table.columns[1:], cells, strict=True):
+                suite = dynamo.suite(word)
+                published.setdefault(table.title, {}).setdefault(suite, {})[compiler] = cell
+                if match := _PASSED.fullmatch(cell):
+                    _compare(where, suite, compiler.replace("_", "-"), match, found)
+    return {"published": {" / ".join(section): published}} if published else {}
+
+
+def _compare(
+    where: Where, suite: str, backend: str, said: re.Match[str], found: dict[str, list[Row]]
+) -> None:
+    rows = [row for row in found.get(suite, []) if row.case.backend == backend]
+    # As the harness counts: a case passes when its accuracy does and it was timed.
+    passed = sum(row.status in set(map(str, PASSING)) and "speedup" in row.values for row in rows)
+    if (str(passed), str(len(rows))) != said.groups():
+        raise where.wrong(
+            f"the summary says {said[1]} of {said[2]} pass for {shown(suite, 40)}, "
+            f"the tables {passed} of {len(rows)}: import the comment whole and unedited"
+        )

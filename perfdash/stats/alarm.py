@@ -1,0 +1,251 @@
+"""The nightly alarm: which series of a host changed, told from noise, over all of them at once.
+
+Knows numbers only: logs of one metric on one class of hosts, a row a series, a column a night.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from perfdash.stats.intervals import Array
+from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_normal, noise_level, row_medians
+
+WINDOWS = 10  # the longest window, nights
+REFERENCE = 60  # nights the baseline rests on
+CLIP = 5.0  # one night counts as so many deviations at most
+MINIMUM_CHANGE = 0.02
+SUSPICION = 1.65  # deviations of tonight alone that are worth a re-measurement
+SUSPICION_P = 0.01  # p over all windows that is
+DISCOVERY_RATE = 0.1
+FLOOR = 0.002  # least relative standard deviation between nights
+HOST = 20  # so many series tell a common shift
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What all series of the host did together tonight: log change, its p, and for how many nights.
+
+    `nights` counts the last nights on which it stood, tonight included; 0 where p is above 0.001.
+    """
+
+    change: float = 0.0
+    p: float = 1.0
+    nights: int = 0
+
+
+@dataclass(frozen=True)
+class Night:
+    """Tonight's judgement, arrays (S,) in the order of the rows.
+
+    judged: has a value tonight and 3 nights before; where not, numbers are NaN and flags False.
+    suspect: worth measuring again tonight. alarm: passes the false-discovery rate as it stands.
+    window: nights for which it seems to have changed. change: log of those over the baseline, the
+    host's shift taken out (positive = larger). score: that in standard errors; p: two-sided, of the
+    series, windows searched. baseline: log level before. sd, df: of one night, log, and its degrees of
+    freedom, for the re-measurement.
+    """
+
+    judged: Flags
+    suspect: Flags
+    alarm: Flags
+    score: Array
+    p: Array
+    change: Array
+    window: Counts
+    baseline: Array
+    sd: Array
+    df: Array
+    shift: Shift
+
+
+def judge(
+    values: Array,
+    *,
+    start: Counts | None = None,
+    within: Array | None = None,
+    minimum_change: float = MINIMUM_CHANGE,
+    suspicion: float = SUSPICION,
+    discovery_rate: float = DISCOVERY_RATE,
+    floor: float = FLOOR,
+) -> Night:
+    """Judges the last night of `values` (S, T): logs, NaN = missing; 70 nights are all it looks at.
+
+    `start` (S,): column of the first night that counts (the night of the last accepted change).
+    `within` (S, T): variance of each value within its night, NaN where unknown. Each series' last 1 to
+    10 nights are compared with up to 60 nights before those ten; scores are clipped (Huber 1964). The
+    best window's p is corrected for the search, then Benjamini and Hochberg (1995) over the series.
+    Raises ValueError for shapes that do not fit.
+    """
+    values, within = _recent(values, start, within)
+    nights = values.shape[1]
+    known = np.isfinite(values)
+    history = known[:, :-1].sum(axis=1)
+    judged = known[:, -1] & (history >= 3)
+    # The nights that a window may hold stay out of the baseline; a short history lends fewer of them.
+    guard = np.clip((history - 3) // 2, 0, WINDOWS - 1)
+    before = np.cumsum(known[:, ::-1], axis=1)[:, ::-1] - known  # values after this night
+    old = known & (before > guard[:, None])
+    reference = np.where(old, values, np.nan)
+    shifts = common_shift(values, row_medians(reference), floor)
+    noise = noise_level(np.where(old, values - shifts, np.nan), floor=floor)
+    shift = _shift(shifts, noise, judged)
+
+    net = values - shifts - noise.level[:, None]
+    unit = np.clip(net / _deviation(noise, within, old), -CLIP, CLIP)
+    of_varying = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
+    of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
+
+    size = len(values)
+    score, p, change = np.full(size, np.nan), np.ones(size), np.full(size, np.nan)
+    window = np.ones(size, dtype=np.int64)
+    first_score, first_change = score, change
+    for length in range(1, min(WINDOWS, nights) + 1):
+        part, has = unit[:, -length:], known[:, -length:]
+        count = np.maximum(has.sum(axis=1), 1)
+        # A window must not reach into its own baseline, and one more missing night tells nothing new.
+        rows = judged & has[:, 0] & (count <= guard + 1)
+        spread = noise.inflation[np.arange(size), np.minimum(count, WINDOWS) - 1]
+        mean = np.where(has, part, 0.0).sum(axis=1) / count
+        this_score = as_normal(mean / np.sqrt(spread / count + noise.level_variance), noise.df)
+        independent = np.maximum(np.rint(count / spread), 1).astype(np.int64)
+        this_p = np.where(
+            noise.constant, of_constant.p(this_score, independent), of_varying.p(this_score, independent)
+        )
+        this_change = row_medians(np.where(has, net[:, -length:], np.nan))
+        better = rows & (this_p < p) if length > 1 else rows
+        score, p = np.where(better, this_score, score), np.where(better, this_p, p)
+        change, window = np.where(better, this_change, change), np.where(better, count, window)
+        if length == 1:
+            first_score, first_change = score, change
+    p = np.where(judged, _searched(p, guard + 1), np.nan)
+
+    least = np.log1p(minimum_change)
+    alone = judged & (np.abs(first_score) >= suspicion) & (np.abs(first_change) >= least)
+    relevant = judged & (np.abs(change) >= least)
+    if shift.p < 0.001 and abs(shift.change) >= least:
+        # Where the host moved, a series that did not follow and stood still did nothing of its own.
+        raw = np.abs(values[:, -1] - noise.level)
+        still = (net[:, -1] * shift.change < 0) & (raw < np.maximum(least, 3 * noise.sd))
+        alone, relevant = alone & ~still, relevant & ~still
+    lasting = relevant & (p <= SUSPICION_P)
+    alarm = relevant & discoveries(p, discovery_rate)
+    only = alone & ~lasting & ~alarm
+    score, change = np.where(only, first_score, score), np.where(only, first_change, change)
+    window = np.where(only, 1, window)
+    sd = np.where(judged, noise.sd, np.nan)
+    suspect = alone | lasting | alarm
+    return Night(judged, suspect, alarm, score, p, change, window, noise.level, sd, noise.df, shift)
+
+
+def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:
+    """The last nights as floats, NaN where a value is missing or before its series' start."""
+    values = np.asarray(values, dtype=float)
+    if values.ndim != 2 or values.shape[1] < 1:
+        raise ValueError(f"values: series by nights are wanted, not the shape {values.shape}")
+    if within is not None and np.shape(within) != values.shape:
+        raise ValueError(f"within has the shape {np.shape(within)}, values {values.shape}")
+    if start is not None and np.shape(start) != values.shape[:1]:
+        raise ValueError(f"start has the shape {np.shape(start)}, and there are {len(values)} series")
+    usable = np.isfinite(values)
+    if start is not None:
+        usable &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
+    values = np.where(usable, values, np.nan)[:, -(WINDOWS + REFERENCE) :]
+    return values, None if within is None else np.asarray(within, dtype=float)[:, -values.shape[1] :]
+
+
+def common_shift(values: Array, level: Array, floor: float) -> Array:
+    """(T,) the host's shift of each night: median over series of value - level, weighted by 1 / sd.
+
+    Zero for a night with too few series to tell it from a change of one of them.
+    """
+    away = values - level[:, None]
+    spread = 1.4826 * row_medians(np.abs(away))
+    weight = np.where(np.isfinite(away), 1 / np.maximum(np.nan_to_num(spread), floor)[:, None], 0.0)
+    order = np.argsort(np.where(weight > 0, away, np.inf), axis=0)
+    reached = np.cumsum(np.take_along_axis(weight, order, axis=0), axis=0)
+    middle = np.argmax(reached >= reached[-1] / 2, axis=0)
+    shift: Array = np.take_along_axis(away, np.take_along_axis(order, middle[None, :], axis=0), axis=0)[0]
+    shift[(weight > 0).sum(axis=0) < HOST] = 0.0
+    return shift
+
+
+def _shift(shifts: Array, noise: NoiseLevel, judged: Flags) -> Shift:
+    """Tonight's common shift against those of the nights before: Student's t."""
+    tonight, before = float(shifts[-1]), shifts[:-WINDOWS] if len(shifts) > 2 * WINDOWS else shifts[:-1]
+    if tonight == 0 or len(before) < 3 or not judged.any():
+        return Shift(tonight)
+    # The spread of nights, robustly, and at least what a median over so many series has by chance.
+    wobble = 1.4826 * float(np.median(np.abs(before - np.median(before))))
+    chance = 1.2533 * float(np.median(noise.sd[judged])) / np.sqrt(judged.sum())
+    deviation = float(np.hypot(max(wobble, chance), chance))
+    p = float(2 * stats.t.sf(abs(tonight) / deviation, len(before) - 1))
+    stood = shifts[::-1] * np.sign(tonight) > abs(tonight) / 2
+    return Shift(tonight, p, int(np.argmin(np.append(stood, False))) if p <= 0.001 else 0)
+
+
+def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
+    """(S, T) or (S, 1): standard deviation of each value, between nights and within its night."""
+    variance = noise.sd[:, None] ** 2
+    if within is None:
+        return np.sqrt(variance)
+    seen = old & np.isfinite(within)
+    usual = np.where(seen, within, 0.0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+    usual = np.where(seen.any(axis=1), usual, np.inf)[:, None]
+    # The spread of past values holds what was usual within a night; a noisier night adds the rest. A
+    # spread seen smaller than what sampling alone makes is luck.
+    more = np.nan_to_num(np.maximum(0.0, within - np.minimum(usual, variance)))
+    deviation: Array = np.sqrt(np.maximum(variance, np.where(np.isfinite(usual), usual, 0.0)) + more)
+    return deviation
+
+
+def _pooled(noise: NoiseLevel, rows: Flags) -> Array:
+    """All residuals of some series, widened by what their own level took out of them."""
+    left = np.sqrt(np.maximum(1 - noise.level_variance, 0.25))
+    residuals: Array = (noise.residuals / left[:, None])[rows]
+    return residuals[np.isfinite(residuals)]
+
+
+def discoveries(p: Array, rate: float) -> Flags:
+    """Benjamini and Hochberg (1995): False where p is NaN."""
+    tested = np.flatnonzero(np.isfinite(p))
+    order = tested[np.argsort(p[tested])]
+    passed = np.flatnonzero(p[order] <= rate * np.arange(1, len(order) + 1) / max(len(order), 1))
+    found = np.zeros(len(p), dtype=bool)
+    if passed.size:
+        found[order[: passed[-1] + 1]] = True
+    return found
+
+
+def _searched(p: Array, windows: Counts) -> Array:
+    """The least p over so many windows, corrected for the search: an upper bound, exact in the tail.
+
+    Worsley (1982), Biometrika 69, 297: P(any) <= sum of P(w) less the sum of P(w and w - 1), for
+    windows of Gaussian nights.
+    """
+    grid, extra = _search_factors()
+    z = stats.norm.isf(np.clip(p, 1e-300, 1.0) / 2)
+    factors = np.ones_like(p)
+    for count in np.unique(windows):
+        rows = windows == count
+        factors[rows] = np.interp(z[rows], grid, extra[count - 1])
+    return np.minimum(1.0, p * factors)
+
+
+@functools.cache
+def _search_factors() -> tuple[Array, Array]:
+    """Grid of z, and the factor by which the search over the windows 1..k multiplies p, (k, z)."""
+    grid = np.linspace(0, 9, 46)
+    step = 0.01
+    beyond = grid[:, None] + step * (np.arange(800)[None, :] + 0.5)
+    tail = stats.norm.sf(grid)
+    new = [np.ones_like(grid)]
+    for w in range(2, WINDOWS + 1):
+        rho = np.sqrt((w - 1) / w)
+        density = stats.norm.pdf(beyond)
+        both = np.sum(density * stats.norm.sf((grid[:, None] - rho * beyond) / np.sqrt(1 - rho**2)), axis=1)
+        new.append(1 - both * step / tail)
+    return grid, np.cumsum(new, axis=0)

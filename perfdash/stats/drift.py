@@ -1,0 +1,98 @@
+"""Slow drift: each series against the first nights after its last accepted change, which stay fixed.
+
+What grows by a little every night never differs from the nights before it by enough for the alarm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from perfdash.stats.alarm import FLOOR, common_shift, discoveries
+from perfdash.stats.intervals import Array
+from perfdash.stats.noise_level import Counts, Flags, as_normal, noise_level, row_medians
+
+FIRST = 20
+LAST = 14
+MINIMUM_CHANGE = 0.03
+DISCOVERY_RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Arrays (S,). judged: long enough; where not, numbers are NaN and `drifting` is False.
+
+    change: log of the last nights over the reference, the host's own drift taken out; p: two-sided.
+    reference: log level of the first nights.
+    """
+
+    judged: Flags
+    drifting: Flags
+    change: Array
+    p: Array
+    reference: Array
+
+
+def drift(
+    values: Array,
+    *,
+    start: Counts | None = None,
+    first: int = FIRST,
+    last: int = LAST,
+    minimum_change: float = MINIMUM_CHANGE,
+    discovery_rate: float = DISCOVERY_RATE,
+    floor: float = FLOOR,
+) -> Drift:
+    """Compares the last nights of each row of `values` (S, T; logs, NaN = missing) with its first.
+
+    The whole history is wanted; what lies before `start` (S,) is ignored. A row needs `first` + `last`
+    values. Spread and autocorrelation come from the residuals of a resistant line (Tukey 1977,
+    Exploratory Data Analysis, chapter 5), or a drift would pass for noise; the pooled autocorrelation up
+    to lag 19 widens both means, so noise that wanders and returns is no drift. Noise that wanders
+    without returning cannot be told from one.
+    """
+    values = np.asarray(values, dtype=float)
+    known = np.isfinite(values)
+    if start is not None:
+        known &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
+    values = np.where(known, values, np.nan)
+    values = values - common_shift(values, row_medians(values), floor)
+    count = known.sum(axis=1)
+    judged = count >= first + last
+    rank = np.cumsum(known, axis=1)
+    at_first = known & (rank <= first)
+    at_last = known & (rank > count[:, None] - last)
+    noise = noise_level(values - _line(values, known, rank, count), floor=floor, lags=FIRST, spent=2)
+
+    reference = _mean(values, at_first, noise.sd)
+    change = _mean(values, at_last, noise.sd) - reference
+    lags = noise.inflation.shape[1]
+    variance = sum(noise.inflation[:, min(n, lags) - 1] / n for n in (first, last))
+    score = as_normal(change / (noise.sd * np.sqrt(variance)), noise.df)
+    p = np.where(judged, 2 * special.ndtr(-np.abs(score)), np.nan)
+    change = np.where(judged, change, np.nan)
+    drifting = judged & (np.abs(change) >= np.log1p(minimum_change)) & discoveries(p, discovery_rate)
+    return Drift(judged, drifting, change, p, reference)
+
+
+def _mean(values: Array, nights: Flags, sd: Array) -> Array:
+    """Mean over some nights of each row, values clipped at 2 deviations about the median."""
+    middle = row_medians(np.where(nights, values, np.nan))
+    away = np.where(nights, values - middle[:, None], 0.0)
+    reach = 2 * sd[:, None]
+    mean: Array = middle + np.clip(away, -reach, reach).sum(axis=1) / np.maximum(nights.sum(axis=1), 1)
+    return mean
+
+
+def _line(values: Array, known: Flags, rank: Counts, count: Counts) -> Array:
+    """Slope times night, by the medians of the first and the last third of each row."""
+    nights = np.broadcast_to(np.arange(values.shape[1], dtype=float), values.shape)
+    third = (count // 3)[:, None]
+    ends = []
+    for part in (known & (rank <= third), known & (rank > count[:, None] - third)):
+        ends.append([row_medians(np.where(part, these, np.nan)) for these in (values, nights)])
+    (low, from_night), (high, to_night) = ends
+    slope = np.nan_to_num((high - low) / np.maximum(to_night - from_night, 1.0))
+    return np.asarray(slope[:, None] * nights, dtype=float)

@@ -1,0 +1,243 @@
+"""How noisy the series of one host are: level, spread, autocorrelation and tails, each pooled over them.
+
+A series of 60 nights tells its own spread within 10 %, its autocorrelation within 0.13 and its tails
+not at all; the series of a host together tell all three. So each is shrunk towards what all say, by as
+much as the series agree with each other (empirical Bayes). Values are logs: spreads are relative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from perfdash.stats.intervals import Array
+
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+WINSOR = 2.5  # Values beyond so many deviations count as that many in the spread.
+_KEPT = float(stats.chi2.cdf(WINSOR**2, 3) + WINSOR**2 * stats.chi2.sf(WINSOR**2, 1))
+_MAD = float(1 / stats.norm.ppf(0.75))
+_STEP = 0.02  # bin of the pooled distribution, in deviations
+_PRIOR = 200  # so many nights of Student's t(4) are put to the pooled distribution
+
+
+@dataclass(frozen=True)
+class NoiseLevel:
+    """Of S series. level, sd, df, count: (S,); count = nights it rests on, df of the squared sd.
+
+    inflation (S, L): variance of the mean of 1..L consecutive nights over what independent nights
+    would give. residuals (S, T): (value - level) / sd, NaN where there is none. constant: spread 0.
+    """
+
+    level: Array
+    sd: Array
+    df: Array
+    count: Counts
+    inflation: Array
+    residuals: Array
+    constant: Flags
+
+    @property
+    def level_variance(self) -> Array:
+        """Variance of `level`, in squares of sd; infinite without a value."""
+        # The last lag's inflation stands for the long run.
+        return np.where(self.count > 0, self.inflation[:, -1] / np.maximum(self.count, 1), np.inf)
+
+
+def row_medians(values: Array) -> Array:
+    """Median of each row, NaN values apart; NaN for a row without values. (np.nanmedian is slow.)"""
+    ordered = np.sort(values, axis=1)
+    count = np.sum(np.isfinite(values), axis=1)
+    rows = np.arange(len(values))
+    last = max(values.shape[1] - 1, 0)
+    high = ordered[rows, np.minimum(count // 2, last)]
+    low = ordered[rows, np.clip((count - 1) // 2, 0, last)]
+    return np.where(count > 0, (low + high) / 2, np.nan)
+
+
+def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) -> NoiseLevel:
+    """Level and noise of each row of `values` (S, T; logs; NaN = missing or not to be used).
+
+    `floor` is the least standard deviation. `spent`: parameters already fitted to each row (2 after
+    a line). The level is Huber's M-estimate, the variance a winsorised one, moderated as by Smyth
+    (2004), Linear models and empirical Bayes methods, Stat. Appl. Genet. Mol. Biol. 3(1):3.
+    """
+    known = np.isfinite(values)
+    count = known.sum(axis=1)
+    n = np.maximum(count, 1)
+    level, scale = _level(values, known, count)
+    residual = np.where(known, values - level[:, None], 0.0)
+    reach = (WINSOR * scale)[:, None]
+    clipped = np.clip(residual, -reach, reach)
+    # A spread of rounding errors is none.
+    plain = np.sum(clipped**2, axis=1) / n
+    constant = (plain <= 1e-18 * np.maximum(1.0, np.nan_to_num(level) ** 2)) & (count >= 3)
+    safe = np.where(constant, 1.0, np.sqrt(np.maximum(plain, 1e-300)))
+    unit = clipped / safe[:, None]
+    unit[constant] = 0.0
+    correlation = _autocorrelation(unit, known, count, lags)
+    weights = np.clip(1 - np.arange(1, lags)[None, :] / np.arange(1, lags + 1)[:, None], 0, None)
+    inflation = np.maximum(1.0, 1 + 2 * correlation @ weights.T)
+    # What the level took: one night where they are independent, more where they are not.
+    left = np.maximum(count - inflation[:, -1] - (spent - 1), 0.5 * np.maximum(count - spent, 0))
+    winsorised = np.isfinite(scale)
+    variance = plain * n / np.maximum(left, 0.5) / np.where(winsorised, _KEPT, 1.0)
+    df = _effective_df(unit, known & ~constant[:, None], left, correlation)
+    varying = ~constant & (count > spent)
+    moderated, df = _moderate(variance, df, varying)
+    sd = np.sqrt(np.maximum(moderated, floor**2))
+    # Without a spread of its own a series is judged by the floor, the firmer the longer it stood still.
+    sd, df = np.where(constant, floor, sd), np.where(constant, np.maximum(count - 1.0, 1.0), df)
+    residuals = np.where(known, residual / sd[:, None], np.nan)
+    return NoiseLevel(level, sd, df, count, inflation, residuals, constant)
+
+
+def _level(values: Array, known: Flags, count: Counts) -> tuple[Array, Array]:
+    """Huber's M-estimate of location of each row, and the scale to winsorise by (infinite: do not)."""
+    level = row_medians(values)
+    away = np.abs(values - level[:, None])
+    mad = _MAD * row_medians(away)
+    # Most nights the same: up to a twentieth of odd nights are outliers, more are the series' nature.
+    odd = np.sort(np.where(known, away, np.inf), axis=1)
+    rank = np.clip(np.ceil(0.95 * count).astype(int) - 1, 0, values.shape[1] - 1)
+    typical = odd[np.arange(len(values)), rank]
+    scale = np.where(mad > 0, mad, typical / WINSOR)
+    scale = np.where(count < 10, np.inf, scale)  # too few to tell an outlier from the spread
+    reach = np.where(np.isfinite(scale), 2 * scale, 2 * mad)[:, None]
+    for _ in range(3):
+        residual = np.where(known, values - level[:, None], 0.0)
+        level = level + np.clip(residual, -reach, reach).sum(axis=1) / np.maximum(count, 1)
+    return level, scale
+
+
+def _autocorrelation(unit: Array, known: Flags, count: Counts, lags: int) -> Array:
+    """Autocorrelation (S, lags - 1) at lags 1.., each series' shrunk towards the mean over all.
+
+    The mean is weighted by pairs; a series' own is kept as far as the series differ by more than
+    chance makes them (sampling variance 1 / pairs; Bartlett 1946).
+    """
+    shrunk = np.zeros((len(unit), lags - 1))
+    width = unit.shape[1]
+    for lag in range(1, min(lags, width)):
+        pairs = (known[:, :-lag] & known[:, lag:]).sum(axis=1)
+        some = (pairs >= 3) & (unit != 0).any(axis=1)
+        if not some.any():
+            break
+        product = np.einsum("ij,ij->i", unit[:, :-lag], unit[:, lag:])[some]
+        seen, m = pairs[some], count[some]
+        # Residuals of a fitted level are correlated by -1 / n where the nights are independent.
+        own = product / seen + 1 / m
+        mean = float(np.sum(own * seen) / np.sum(seen))
+        chance = 1 / seen
+        own = np.clip(own, -1, 1)
+        excess = float(np.average((own - mean) ** 2 - chance, weights=seen))
+        doubt = 2 * np.sqrt(2 / len(own)) * float(np.mean(chance))
+        between = max(0.0, excess - doubt)
+        row = np.full(len(unit), mean)
+        row[some] = mean + between / (between + chance) * (own - mean)
+        shrunk[:, lag - 1] = row
+    # The level took more than 1 / n where the nights hang together.
+    total = np.maximum(0.0, 2 * shrunk.sum(axis=1)) / np.maximum(count, lags)
+    corrected: Array = np.clip(shrunk + total[:, None] * (shrunk > 0), -0.99, 0.99)
+    return corrected
+
+
+def _effective_df(unit: Array, used: Flags, left: Array, correlation: Array) -> Array:
+    """Degrees of freedom of a winsorised variance: 2 / its squared relative error.
+
+    The error follows from the pooled kurtosis of the winsorised residuals, and from the squared
+    autocorrelations (Bartlett 1946).
+    """
+    some = unit[used]
+    kurtosis = float(np.mean(some**4) / np.mean(some**2) ** 2) if some.size else 3.0
+    # A winsorised residual hides that its scale was estimated too: never better than Gaussian.
+    df: Array = left * 2 / max(kurtosis - 1, 2.0) / (1 + 2 * np.sum(correlation**2, axis=1))
+    return df
+
+
+def _moderate(variance: Array, df: Array, varying: Flags) -> tuple[Array, Array]:
+    """Variances shrunk towards a common one, with their degrees of freedom (Smyth 2004, section 6.2).
+
+    The prior (d0 degrees of freedom of s0 squared) is fitted to the log variances of the rows that
+    vary; rows too short for a variance of their own get the prior's.
+    """
+    chosen = varying & (df > 0)
+    if not chosen.any():
+        return variance, df
+    d, log_variance = df[chosen], np.log(variance[chosen])
+    shifted = log_variance - special.digamma(d / 2) + np.log(d / 2)
+    mean = float(np.mean(shifted))
+    if len(d) < 3:
+        return variance, df  # nothing to learn from
+    excess = float(np.var(shifted, ddof=1) - np.mean(special.polygamma(1, d / 2)))
+    if excess > 1e-4:
+        prior_df = 2 * _inverse_trigamma(excess)
+        prior = float(np.exp(mean + special.digamma(prior_df / 2) - np.log(prior_df / 2)))
+    else:
+        prior_df, prior = np.inf, float(np.exp(mean))
+    prior_df = min(prior_df, float(np.sum(d)))
+    own = np.where(chosen, df, 0.0)
+    pooled = (prior_df * prior + own * np.where(chosen, variance, 0.0)) / (prior_df + own)
+    return pooled, prior_df + own
+
+
+def _inverse_trigamma(value: float) -> float:
+    """x with trigamma(x) = value > 0, by Newton's method on 1 / trigamma (Smyth 2004, appendix)."""
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        at = float(special.polygamma(1, x))
+        step = at * (1 - at / value) / float(special.polygamma(2, x))
+        x += step
+        if abs(step) < 1e-8 * x:
+            break
+    return x
+
+
+class Tails:
+    """How far the mean of m nights' clipped residuals goes by chance, from all residuals of the host.
+
+    The distribution of one night is the histogram of the residuals (any finite numbers, in
+    deviations), clipped at +-clip, with a few nights of Student's t(4) put to it, so that a small
+    host claims nothing of its tails; that of m nights is its m-fold convolution. So a single night
+    is never rarer than such nights are on this host, and two in a row are as rare as the square.
+    """
+
+    def __init__(self, residuals: Array, clip: float, most: int) -> None:
+        half = round(clip / _STEP)
+        edges = (np.arange(-half, half + 2) - 0.5) * _STEP
+        edges[0], edges[-1] = -np.inf, np.inf
+        counts, _ = np.histogram(np.clip(residuals, -clip, clip), edges)
+        prior = np.diff(stats.t(4).cdf(edges))
+        one = (counts + _PRIOR * prior) / (len(residuals) + _PRIOR)
+        self.sums = [one]
+        for _ in range(most - 1):
+            self.sums.append(np.convolve(self.sums[-1], one))
+
+    def p(self, score: Array, nights: Counts) -> Array:
+        """Two-sided p of standardised means (mean times sqrt of nights) of so many independent nights.
+
+        Each side has its own tail, doubled: noise is often one-sided.
+        """
+        result = np.ones_like(score)
+        for index, mass in enumerate(self.sums):
+            rows = nights == index + 1
+            if not rows.any():
+                continue
+            place = (np.arange(len(mass)) - len(mass) // 2) * _STEP / np.sqrt(index + 1)
+            up = np.log(np.maximum(np.cumsum(mass[::-1])[::-1], 1e-300))
+            down = np.log(np.maximum(np.cumsum(mass), 1e-300))
+            at = score[rows]
+            sided = np.where(at > 0, np.interp(at, place, up), np.interp(at, place, down))
+            result[rows] = np.minimum(1.0, 2 * np.exp(sided))
+        return result
+
+
+def as_normal(score: Array, df: Array) -> Array:
+    """The normal score as rare as a Student's t score (Wallace 1959, Ann. Math. Stat. 30, 1124)."""
+    finite = np.where(np.isfinite(df), np.maximum(df, 0.5), 1e12)
+    size: Array = np.sqrt(finite * np.log1p(score**2 / finite)) * (8 * finite + 1) / (8 * finite + 3)
+    return np.copysign(size, score)

@@ -1,0 +1,211 @@
+"""The re-measurement of a suspect: whether a change stands, pair by pair of runs, new build and old.
+
+Both builds run the same night, one after the other, so what the night does to both cancels. The night
+that raised the suspicion is no part of the evidence: it was chosen for being extreme.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import special, stats
+
+from perfdash.stats.intervals import CONFIDENCE, Array
+from perfdash.stats.noise_level import as_normal
+
+Decision = Literal["more", "stands", "dismissed"]
+
+PAIRS = 8
+FALSE_ALARM = 1e-3  # chance that a suspect without a change stands
+MISS = 0.02  # chance that a change as large as the plan is made for is dismissed
+MINIMUM_CHANGE = 0.02
+CLIP = 2.5  # one pair counts as so many deviations at most
+OUTLIERS = 0.04  # pairs that may lie anywhere, allowed for in the boundaries
+TRUSTED = 30  # degrees of freedom of the known spread, at most: tonight may be another
+_SHAPE = 0.25 - 0.5  # of the boundaries: Wang and Tsiatis' Delta = 0.25, less a half
+_STEP = 0.05  # of the grid that the score's distribution lives on
+
+
+@dataclass(frozen=True)
+class Remeasurement:
+    """What the pairs so far say: the log ratio new / old with its interval, and what to do.
+
+    The interval holds the true ratio with 95 % at whatever pair one stops (repeated confidence
+    interval, Jennison and Turnbull 1989, J. R. Statist. Soc. B 51, 305), so it is wider than a plain one.
+    """
+
+    decision: Decision
+    estimate: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Boundaries for a standardised score after pair 1..N, Gaussian with variance 1 without a change.
+
+    stands: at or above. dismissed: at or below. interval: half width. detects: the change, in
+    deviations of a pair, that it misses with probability MISS.
+    """
+
+    stands: Array
+    dismissed: Array
+    interval: Array
+    detects: float
+
+
+def decide(
+    log_ratios: Sequence[float],
+    *,
+    suspected: float,
+    sd: float | None = None,
+    df: float | None = None,
+    minimum_change: float = MINIMUM_CHANGE,
+    pairs: int = PAIRS,
+    false_alarm: float = FALSE_ALARM,
+) -> Remeasurement:
+    """Whether to measure another pair, by the log ratios new / old of the pairs so far.
+
+    `suspected`: the change (log) that raised the suspicion; only its sign counts, and only a change
+    in that direction stands. `sd`, `df`: standard deviation (log) of one run and its degrees of
+    freedom; None: told from the pairs alone, which takes more of them. `pairs`: how many at most.
+
+    Each ratio counts as at most 2.5 deviations (Huber 1964), and the sum of these scores is held
+    against the boundaries of `plan`. What stands is also at least `minimum_change` by the median-like
+    estimate. Raises ValueError for a suspected change of zero.
+    """
+    if suspected == 0 or not math.isfinite(suspected):
+        raise ValueError(f"suspected: a change with a direction is wanted, not {suspected}")
+    direction = math.copysign(1.0, suspected)
+    ratios = direction * np.asarray([r for r in log_ratios if math.isfinite(r)], dtype=float)
+    n = len(ratios)
+    if n == 0:
+        return Remeasurement("more", math.nan, -math.inf, math.inf, 0)
+    design = plan(pairs, false_alarm)
+    look = min(n, pairs) - 1
+    deviation, freedom = _pair_deviation(ratios, sd, df)
+    if not math.isfinite(deviation):
+        return Remeasurement("more", direction * float(np.median(ratios)), -math.inf, math.inf, n)
+    scores = np.clip(ratios / deviation, -CLIP, CLIP) if sd is not None else ratios / deviation
+    score = float(as_normal(np.array([scores.sum() / math.sqrt(n)]), np.array([freedom]))[0])
+    estimate = _location(ratios, deviation)
+    reach = -float(special.stdtrit(freedom, special.ndtr(-design.interval[look]))) * deviation / math.sqrt(n)
+    low, high = sorted((direction * (estimate - reach), direction * (estimate + reach)))
+
+    relevant = estimate >= math.log1p(minimum_change)
+    decision: Decision = "more"
+    if score >= design.stands[look] and relevant:
+        decision = "stands"
+    elif score <= design.dismissed[look] or n >= pairs:
+        decision = "dismissed"
+    return Remeasurement(decision, direction * estimate, float(low), float(high), n)
+
+
+def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS) -> int:
+    """How many pairs tell a change (log) from noise of `sd` (log) a run, between least and most."""
+    for pairs in range(least, most):
+        if plan(pairs, FALSE_ALARM).detects * math.sqrt(2) * sd <= abs(change):
+            return pairs
+    return most
+
+
+def _pair_deviation(ratios: Array, sd: float | None, df: float | None) -> tuple[float, float]:
+    """Standard deviation of one pair and its degrees of freedom, the known and tonight's together.
+
+    What is known of a run speaks of other nights: it counts for at most TRUSTED degrees of freedom, so
+    that pairs which scatter more than it says widen it. Degrees of freedom by Satterthwaite (1946).
+    """
+    own_df = len(ratios) - 1
+    away = ratios - np.median(ratios)
+    if sd is None:
+        if own_df < 2:
+            return math.inf, 1.0
+        # Ratios all alike would be infinitely significant; a tenth of a percent is never resolved.
+        return max(float(np.std(ratios, ddof=1)), 1e-3), float(own_df)
+    known = 2 * max(sd, 1e-6) ** 2
+    known_df = TRUSTED if df is None else max(min(df, TRUSTED), 1.0)
+    # The median takes less than the mean: by n - 1 the sum would be too large, and an outlier is clipped.
+    own = float(np.sum(np.minimum(away**2, CLIP**2 * known)))
+    total = known_df + own_df
+    variance = (known * known_df + own) / total
+    exact = known_df**2 / (max(df, 1.0) if df is not None else known_df) + own_df
+    return math.sqrt(variance), total**2 / exact if exact else math.inf
+
+
+def _location(ratios: Array, deviation: float) -> float:
+    """Huber's M-estimate of location with a known scale, clipped at 1.5 deviations (Huber 1964)."""
+    centre = float(np.median(ratios))
+    for _ in range(20):
+        step = float(np.mean(np.clip(ratios - centre, -1.5 * deviation, 1.5 * deviation)))
+        centre += step
+        if abs(step) < 1e-9:
+            break
+    return centre
+
+
+@functools.cache
+def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Plan:
+    """The boundaries for at most so many pairs, with the chances FALSE_ALARM and MISS kept over all.
+
+    Those of Pampallona and Tsiatis (1994, J. Statist. Plann. Inference 42, 19) with Delta 0.25: stands
+    at C1 (n / N)^-0.25, dismissed at detects sqrt(n) - C2 (n / N)^-0.25, meeting at pair N. C1 and C2
+    are found by recursive integration of the clipped score's distribution (Armitage, McPherson and Rowe
+    1969), under normal noise of which a share of OUTLIERS lies at the clip, half on either side. C1
+    keeps FALSE_ALARM even where a dismissal is overruled and measuring goes on.
+    """
+    if pairs < 2:
+        raise ValueError(f"{pairs} pairs: at least 2 are wanted")
+    n = np.arange(1, pairs + 1)
+    shape = (n / pairs) ** _SHAPE
+    never = np.full(pairs, -np.inf)
+
+    def upper(chance: float) -> float:
+        return _root(lambda c: _crossings(c * shape, never, 0.0)[0] - chance, 0.5, CLIP * math.sqrt(pairs))
+
+    c1 = upper(false_alarm)
+
+    def missed(c2: float) -> float:
+        effect = (c1 + c2) / math.sqrt(pairs)
+        stands, _ = _crossings(c1 * shape, effect * np.sqrt(n) - c2 * shape, effect)
+        return 1 - stands - MISS
+
+    c2 = _root(missed, 0.0, 6.0)
+    effect = (c1 + c2) / math.sqrt(pairs)
+    dismissed = effect * np.sqrt(n) - c2 * shape
+    dismissed[-1] = c1
+    return Plan(c1 * shape, dismissed, upper((1 - CONFIDENCE) / 2) * shape, effect)
+
+
+def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]:
+    """Chances to stop at the upper and at the lower boundary, for a change of `effect` a pair."""
+    half = round(CLIP / _STEP)
+    edges = (np.arange(-half, half + 2) - 0.5) * _STEP
+    edges[0], edges[-1] = -np.inf, np.inf
+    one = (1 - OUTLIERS) * np.diff(stats.norm.cdf(edges - effect))
+    one[[0, -1]] += OUTLIERS / 2
+    mass, above, below = np.ones(1), 0.0, 0.0
+    for n, (high, low) in enumerate(zip(upper, lower, strict=True), start=1):
+        mass = np.convolve(mass, one)
+        score = (np.arange(len(mass)) - len(mass) // 2) * _STEP / math.sqrt(n)
+        # A bin that the boundary cuts counts by the part beyond it, or the roots would be jagged.
+        width = _STEP / math.sqrt(n)
+        beyond = np.clip((score - high) / width + 0.5, 0, 1)
+        beyond[-1] = float(score[-1] >= high)
+        short = np.minimum(np.clip((low - score) / width + 0.5, 0, 1), 1 - beyond)
+        above, below = above + float(mass @ beyond), below + float(mass @ short)
+        mass = mass * (1 - beyond - short)
+    return above, below
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function crosses zero, by bisection."""
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+    return (low + high) / 2

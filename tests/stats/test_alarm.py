@@ -1,0 +1,358 @@
+"""Error rates at a small size; benchmarks/alarm.py is the same at a large one."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from perfdash.stats import alarm
+from perfdash.stats.alarm import discoveries, judge
+from perfdash.stats.drift import drift
+from perfdash.stats.noise_level import (
+    Tails,
+    _inverse_trigamma,
+    as_normal,
+    noise_level,
+    row_medians,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    spec = importlib.util.spec_from_file_location("alarm_simulation", ROOT / "benchmarks" / "alarm.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def host(seed, series=300, nights=70, sd=0.02):
+    rng = np.random.default_rng(seed)
+    return rng.uniform(-3, 3, (series, 1)) + rng.normal(0, sd, (series, nights))
+
+
+# What the noise is
+
+
+@given(
+    st.lists(
+        st.lists(st.one_of(st.floats(-9, 9), st.just(float("nan"))), min_size=4, max_size=4),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_row_medians_are_numpys(rows):
+    values = np.array(rows)
+    for mine, row in zip(row_medians(values), values, strict=True):
+        known = row[np.isfinite(row)]
+        assert mine == pytest.approx(np.median(known)) if len(known) else np.isnan(mine)
+
+
+@given(st.floats(1e-3, 1e3))
+def test_inverse_of_trigamma(x):
+    from scipy.special import polygamma
+
+    assert _inverse_trigamma(float(polygamma(1, x))) == pytest.approx(x, rel=1e-6)
+
+
+@pytest.mark.parametrize("df", [4, 10, 60])
+def test_a_students_score_becomes_the_normal_one(df):
+    # Wallace's approximation is good to 0.02 in the score where p matters.
+    scores = np.array([-8.0, -2.0, 0.0, 1.0, 3.0, 6.0])
+    exact = np.sign(scores) * stats.norm.isf(stats.t(df).sf(np.abs(scores)))
+    assert as_normal(scores, np.full(6, float(df))) == pytest.approx(exact, abs=0.03)
+
+
+def test_series_alike_share_one_spread_and_others_keep_theirs():
+    alike = noise_level(host(1, sd=0.02), floor=1e-4)
+    assert alike.sd == pytest.approx(0.02, rel=0.06)
+    rng = np.random.default_rng(2)
+    truth = np.exp(rng.uniform(np.log(0.005), np.log(0.04), 300))
+    various = noise_level(rng.normal(size=(300, 60)) * truth[:, None], floor=1e-4)
+    # Own estimates of 60 nights are within 9 % (one standard error); one pooled value would be 67 % off.
+    assert np.sqrt(np.mean(np.log(various.sd / truth) ** 2)) < 0.12
+    assert np.median(alike.df) > 10 * np.median(various.df)
+
+
+def test_autocorrelation_widens_the_mean_of_nights():
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(400, 60))
+    for night in range(1, 60):
+        values[:, night] = 0.5 * values[:, night - 1] + np.sqrt(0.75) * values[:, night]
+    found = noise_level(values, floor=1e-4).inflation.mean(axis=0)
+    lags = np.arange(1, 10)
+    exact = [1 + 2 * np.sum((m - lags[lags < m]) / m * 0.5 ** lags[lags < m]) for m in range(1, 11)]
+    assert found == pytest.approx(exact, rel=0.06)
+    assert noise_level(host(4), floor=1e-4).inflation.max() < 1.15
+
+
+def test_spread_and_level_are_not_moved_by_outliers():
+    values = host(5, sd=0.01)
+    level = values.mean(axis=1)
+    values[:, ::33] += 0.5
+    found = noise_level(values, floor=1e-4)
+    assert found.sd == pytest.approx(0.01, rel=0.2)
+    assert np.abs(found.level - level).max() < 0.007
+
+
+def test_tails_are_those_of_the_pool():
+    rng = np.random.default_rng(6)
+    pool = rng.standard_t(3, 200_000)
+    tails = Tails(pool, 5.0, 3)
+    one = np.ones(1, dtype=int)
+    for score in (-4.0, -2.0, 1.0, 3.0):
+        exact = 2 * stats.t(3).sf(abs(score))
+        assert tails.p(np.array([score]), one)[0] == pytest.approx(exact, rel=0.06)
+    pairs = np.clip(pool, -5, 5).reshape(-1, 2).sum(axis=1) / np.sqrt(2)
+    assert tails.p(np.array([3.0]), 2 * one)[0] == pytest.approx(2 * np.mean(pairs >= 3.0), rel=0.1)
+
+
+def test_a_small_pool_claims_nothing_of_its_tails():
+    assert Tails(np.zeros(10), 5.0, 1).p(np.array([5.0]), np.ones(1, dtype=int))[0] > 1e-3
+
+
+# One night
+
+
+def test_shapes():
+    with pytest.raises(ValueError, match="series by nights"):
+        judge(np.zeros(5))
+    with pytest.raises(ValueError, match="start has the shape"):
+        judge(np.zeros((2, 9)), start=np.zeros(3, dtype=int))
+    with pytest.raises(ValueError, match="within has the shape"):
+        judge(np.zeros((2, 9)), within=np.zeros((2, 8)))
+
+
+def test_a_step_is_found_with_its_size_and_nights():
+    values = host(7, sd=0.01)
+    values[0, -3:] += 0.08
+    values[1, -1] -= 0.06
+    found = judge(values)
+    assert found.alarm[0]
+    assert found.window[0] == 3
+    assert found.change[0] == pytest.approx(0.08, abs=0.02)
+    assert found.suspect[1]
+    assert found.change[1] == pytest.approx(-0.06, abs=0.03)
+    assert not found.alarm[2:].any()
+    assert found.baseline == pytest.approx(values[:, :60].mean(axis=1), abs=0.006)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-20, 20))
+def test_neither_order_nor_unit_nor_sign_matters(seed, unit):
+    values = host(seed, series=60)
+    values[:3, -2:] += 0.1
+    order = np.random.default_rng(seed).permutation(60)
+    # An odd number of series where the median is one of them either way.
+    values, order = values[:59], order[order < 59]
+    one, other, mirrored = judge(values), judge(values[order] + unit), judge(-values)
+    assert other.p == pytest.approx(one.p[order], rel=1e-6)
+    assert (other.suspect == one.suspect[order]).all()
+    assert mirrored.change == pytest.approx(-one.change, abs=1e-9)
+    assert mirrored.p == pytest.approx(one.p, rel=1e-6)
+
+
+def test_what_lies_before_the_start_is_ignored():
+    values = host(8, sd=0.01)
+    values[0, :40] += 0.3
+    since = np.zeros(300, dtype=int)
+    assert judge(values).suspect[0]
+    since[0] = 40
+    found = judge(values, start=since)
+    assert not found.suspect[0]
+    assert found.baseline[0] == pytest.approx(values[0, 40:60].mean(), abs=0.01)
+
+
+def test_constant_series_neither_fail_nor_alarm_until_they_change():
+    values = np.tile(np.log(np.arange(1.0, 301.0))[:, None], 70)
+    assert not judge(values).suspect.any()
+    values[0, -1] += 0.03
+    values[1, -2:] -= 0.03
+    values[2, -1] += 0.01  # less than what matters
+    found = judge(values)
+    assert np.flatnonzero(found.suspect).tolist() == [0, 1]
+    assert np.flatnonzero(found.alarm).tolist() == [1]
+
+
+def test_a_series_that_flips_between_two_values_is_noise():
+    rng = np.random.default_rng(9)
+    values = np.where(rng.random((300, 70)) < 0.15, 0.05, 0.0)
+    found = judge(values)
+    assert not found.alarm.any()
+    flipped = values[:, -1] > 0
+    assert found.suspect[~flipped].mean() < 0.05
+    assert np.nanmin(found.p[flipped]) > 0.001
+
+
+def test_constant_series_do_not_spoil_the_noise_of_others():
+    values = np.vstack([host(10, series=100, sd=0.03), np.zeros((400, 70))])
+    found = judge(values)
+    assert found.sd[:100] == pytest.approx(0.03, rel=0.1)
+    assert not found.suspect[100:].any()
+
+
+def test_few_nights_and_missing_nights():
+    values = host(11, series=200, nights=12)
+    values[0, :9] = np.nan  # two nights before tonight
+    values[1, :8] = np.nan  # three
+    values[2, -1] = np.nan
+    values[3] = np.nan
+    values[4, :8], values[4, -1] = np.nan, values[4, -1] + 0.3
+    found = judge(values)
+    assert found.judged[:5].tolist() == [False, True, False, False, True]
+    assert np.isnan(found.p[[0, 2, 3]]).all()
+    assert found.suspect[4]
+    assert abs(found.score[1]) < abs(values[1, -1] - found.baseline[1]) / found.sd[1]
+    nothing = judge(np.full((3, 5), np.nan))
+    assert not nothing.judged.any()
+    assert not judge(host(1, nights=1)).judged.any()
+
+
+@pytest.mark.parametrize("history", [3, 5, 10])
+def test_short_histories_are_not_overconfident(history):
+    rng = np.random.default_rng(history)
+    some = [judge(rng.normal(0, 0.03, (5, history + 1))).p for _ in range(200)]
+    many = judge(rng.normal(0, 0.03, (3000, history + 1))).p
+    for p in (np.concatenate(some), many):
+        assert np.mean(p < 0.05) < 0.065
+        assert np.mean(p < 0.005) < 0.008
+
+
+def test_the_move_of_a_host_is_one_event():
+    values = host(12, sd=0.02)
+    values[:, -3:] += 0.06
+    values[0, -3:] += 0.12
+    found = judge(values)
+    assert found.shift.change == pytest.approx(0.06, abs=0.01)
+    assert found.shift.p < 1e-6
+    assert found.shift.nights == 3
+    assert np.flatnonzero(found.alarm).tolist() == [0]
+    assert found.change[0] == pytest.approx(0.12, abs=0.04)
+    assert judge(values[:, :-3]).shift.nights == 0
+
+
+def test_series_that_stood_still_while_the_host_moved_are_not_alarmed():
+    values = host(13, sd=0.01)
+    values[:220, -1] += 0.08
+    found = judge(values)
+    assert found.shift.p < 1e-6
+    assert not found.suspect[220:].any()
+
+
+def test_a_few_series_tell_no_common_shift():
+    values = host(14, series=3)
+    values[:2, -2:] += 0.2
+    found = judge(values)
+    assert found.shift.change == 0
+    assert found.suspect[:2].all()
+
+
+def test_a_night_noisy_within_counts_less():
+    values = host(15, sd=0.01)
+    values[:2, -1] += 0.05
+    within = np.full(values.shape, 0.005**2)
+    within[1, -1] = 0.05**2
+    found = judge(values, within=within)
+    assert found.suspect[0]
+    assert not found.suspect[1]
+    unknown = judge(values, within=np.full(values.shape, np.nan))
+    assert unknown.score == pytest.approx(judge(values).score)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.floats(0.01, 0.5))
+def test_discoveries_are_scipys(p, rate):
+    adjusted = stats.false_discovery_control(p)
+    mine = discoveries(np.array(p), rate)
+    clear = np.abs(adjusted - rate) > 1e-9
+    assert (mine == (adjusted <= rate))[clear].all()
+
+
+# A month: each claim beside a version that breaks it
+
+
+@pytest.fixture
+def a_month(simulation):
+    def run(kind, sd, step, *, seed=0, series=500, **options):
+        tally = simulation.Tally()
+        simulation.month(
+            np.random.default_rng(seed), tally, kind, sd, step, series=series, remeasured=False, **options
+        )
+        return tally
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "t3", "autoregressive", "outliers"])
+def test_false_alarms_of_a_month(a_month, kind):
+    tally = a_month(kind, 0.03, 0.1)
+    # 10 in 1,000 is the goal; 475 series-months tell 4.75 from 12 (99 % of a Poisson count).
+    assert tally.false <= 11
+    if kind == "gaussian":
+        assert tally.found(5) >= 0.8
+
+
+def test_without_the_correction_for_many_series_the_month_is_full_of_alarms(a_month, monkeypatch):
+    monkeypatch.setattr(alarm, "discoveries", lambda p, rate: np.nan_to_num(p, nan=1.0) <= 0.01)
+    assert a_month("gaussian", 0.03, 0.1).false > 25
+
+
+def test_without_autocorrelation_wandering_series_alarm(a_month, monkeypatch):
+    original = alarm.noise_level
+
+    def independent(values, **options):
+        found = original(values, **options)
+        return replace(found, inflation=np.ones_like(found.inflation))
+
+    monkeypatch.setattr(alarm, "noise_level", independent)
+    assert a_month("autoregressive", 0.03, 0.1).false > 40
+
+
+def test_with_normal_tails_outliers_alarm(a_month, monkeypatch):
+    monkeypatch.setattr(alarm.Tails, "p", lambda self, score, nights: 2 * stats.norm.sf(np.abs(score)))
+    assert a_month("outliers", 0.03, 0.1).false > 60
+
+
+def test_the_p_of_one_night_holds():
+    for kind in ("gaussian", "t3"):
+        rng = np.random.default_rng(16)
+        draw = rng.normal if kind == "gaussian" else lambda size: rng.standard_t(3, size)
+        p = judge(0.03 * draw(size=(4000, 70))).p
+        for level in (0.1, 0.01, 0.001):
+            assert np.mean(p <= level) <= level + 3 * np.sqrt(level / 4000)
+            assert np.mean(p <= level) >= level / 4 or level < 0.01, "honest, not merely timid"
+
+
+# Drift
+
+
+def test_drift_that_never_alarms_night_against_night():
+    rng = np.random.default_rng(17)
+    values = rng.normal(0, 0.01, (200, 160))
+    values[:10] += 0.0006 * np.arange(160)
+    values[10, :] += np.where(np.arange(160) < 60, -0.2, 0.0)  # accepted on night 60
+    since = np.zeros(200, dtype=int)
+    since[10] = 60
+    found = drift(values, start=since)
+    assert found.drifting[:10].all()
+    assert not found.drifting[10:].any()
+    assert found.change[:10] == pytest.approx(0.0006 * (153 - 9.5), abs=0.02)
+    assert not drift(values[:, :30]).judged.any()
+
+
+def test_wandering_noise_is_no_drift():
+    rng = np.random.default_rng(18)
+    values = rng.normal(0, 0.03, (1000, 150))
+    for night in range(1, 150):
+        values[:, night] = 0.5 * values[:, night - 1] + np.sqrt(0.75) * values[:, night]
+    found = drift(values)
+    assert found.drifting.sum() <= 1
+    assert np.mean(found.p < 0.01) < 0.025

@@ -1,0 +1,169 @@
+"""Error rates at a small size; benchmarks/alarm.py has them together with the alarm."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfdash.stats import remeasure
+from perfdash.stats.remeasure import PAIRS, decide, pairs_needed, plan
+
+ratios = st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=PAIRS)
+
+
+def measure(rng, true, sd, *, known=True, kind="gaussian", pairs=PAIRS, **options):
+    """Runs pairs until decided; the last word and how many it took."""
+
+    def run():
+        if kind == "t3":
+            return rng.standard_t(3) * sd / math.sqrt(3)
+        return rng.normal(0, sd) + (math.log(1.3) if kind == "outliers" and rng.random() < 0.02 else 0.0)
+
+    seen = []
+    while True:
+        seen.append(true + run() - run())
+        # The alarm's robust deviation of such noise is three quarters of its standard deviation.
+        given_sd = sd * (0.74 if kind == "t3" else 1.0) if known else None
+        found = decide(seen, suspected=0.05, sd=given_sd, df=200.0 if known else None, pairs=pairs, **options)
+        if found.decision != "more":
+            return found
+
+
+def test_nothing_measured_yet():
+    found = decide([], suspected=0.1, sd=0.01)
+    assert (found.decision, found.pairs) == ("more", 0)
+    assert math.isnan(found.estimate)
+
+
+@pytest.mark.parametrize("wrong", [0.0, math.nan])
+def test_a_suspicion_without_direction(wrong):
+    with pytest.raises(ValueError, match="direction"):
+        decide([0.1], suspected=wrong)
+
+
+def test_one_pair_is_no_plan():
+    with pytest.raises(ValueError, match="at least 2"):
+        plan(1)
+
+
+def test_clear_cases():
+    assert decide([0.1, 0.11, 0.1, 0.09], suspected=0.1, sd=0.01).decision == "stands"
+    assert decide([0.0, -0.005], suspected=0.1, sd=0.01).decision == "dismissed"
+    assert decide([0.1, 0.11, 0.1, 0.09], suspected=-0.1, sd=0.01).decision == "dismissed"
+    assert decide([0.1], suspected=0.1, sd=0.01).decision == "more"
+
+
+def test_one_outlier_neither_makes_nor_breaks_a_change():
+    assert decide([0.3, 0.0, 0.01, -0.01, 0.0], suspected=0.1, sd=0.01).decision == "dismissed"
+    kept = decide([0.1, -0.2, 0.1, 0.11, 0.1, 0.09], suspected=0.1, sd=0.01)
+    assert kept.decision == "stands"
+    assert kept.estimate == pytest.approx(0.1, abs=0.02)
+
+
+def test_what_is_certain_but_too_small_does_not_stand():
+    found = decide([0.01] * PAIRS, suspected=0.01, sd=0.001)
+    assert found.decision == "dismissed"
+    assert found.low > 0
+
+
+@given(ratios, st.floats(0.001, 0.1))
+def test_the_last_pair_decides_and_directions_mirror(values, sd):
+    up = decide(values, suspected=1.0, sd=sd, pairs=PAIRS)
+    down = decide([-v for v in values], suspected=-1.0, sd=sd, pairs=PAIRS)
+    assert up.decision == down.decision
+    assert up.estimate == pytest.approx(-down.estimate)
+    assert (up.low, up.high) == pytest.approx((-down.high, -down.low))
+    assert up.low <= up.estimate <= up.high
+    if len(values) == PAIRS:
+        assert up.decision != "more"
+
+
+@given(ratios)
+def test_values_that_are_no_numbers_are_left_out(values):
+    assert decide([*values, math.nan], suspected=1.0, sd=0.02) == decide(values, suspected=1.0, sd=0.02)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 12))
+def test_boundaries_meet_at_the_last_pair(pairs):
+    made = plan(pairs)
+    assert (made.dismissed[:-1] < made.stands[:-1]).all()
+    assert made.dismissed[-1] == made.stands[-1]
+    assert (np.diff(made.stands) < 0).all()
+    assert (np.diff(made.dismissed) > 0).all()
+
+
+def test_the_plan_keeps_its_two_errors():
+    """By drawing scores, where the plan integrates."""
+    made = plan(PAIRS, 0.02)
+    rng = np.random.default_rng(0)
+
+    def ends(effect, draws=40_000):
+        scores = np.clip(rng.normal(effect, 1, (draws, PAIRS)), -remeasure.CLIP, remeasure.CLIP)
+        wild = rng.random(scores.shape) < remeasure.OUTLIERS
+        scores = np.where(wild, rng.choice([-1, 1], scores.shape) * remeasure.CLIP, scores)
+        z = np.cumsum(scores, axis=1) / np.sqrt(np.arange(1, PAIRS + 1))
+        return z
+
+    null, moved = ends(0.0), ends(made.detects)
+    ever = (null >= made.stands).any(axis=1).mean()
+    assert ever == pytest.approx(0.02, abs=0.003)
+    # The ordinary quantile at every look would be wrong far too often.
+    assert (null >= 2.054).any(axis=1).mean() > 0.05
+    up, down = moved >= made.stands, moved <= made.dismissed
+    first_up = np.where(up.any(axis=1), up.argmax(axis=1), PAIRS)
+    first_down = np.where(down.any(axis=1), down.argmax(axis=1), PAIRS)
+    assert (first_down < first_up).mean() == pytest.approx(remeasure.MISS, abs=0.004)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "t3", "outliers"])
+def test_suspects_without_a_change(kind):
+    rng = np.random.default_rng(1)
+    found = [measure(rng, 0.0, 0.03, kind=kind) for _ in range(1500)]
+    # One in a thousand is promised; 99.9 % of a Poisson count of 1.5 is at most 6.
+    assert sum(f.decision == "stands" for f in found) <= 6
+    assert np.mean([f.pairs for f in found]) < 4.3
+
+
+def test_a_lenient_boundary_would_let_them_stand():
+    rng = np.random.default_rng(1)
+    found = [measure(rng, 0.0, 0.03, false_alarm=0.1) for _ in range(300)]
+    assert sum(f.decision == "stands" for f in found) >= 7
+
+
+@pytest.mark.parametrize(("step", "sd"), [(0.10, 0.03), (0.05, 0.01)])
+def test_changes_stand(step, sd):
+    rng = np.random.default_rng(2)
+    found = [measure(rng, math.log1p(step), sd) for _ in range(500)]
+    assert sum(f.decision == "stands" for f in found) >= 0.98 * 500
+
+
+def test_an_unknown_spread_costs_power_not_honesty():
+    rng = np.random.default_rng(3)
+    null = [measure(rng, 0.0, 0.01, known=False) for _ in range(500)]
+    assert sum(f.decision == "stands" for f in null) <= 3
+    moved = [measure(rng, 0.10, 0.01, known=False) for _ in range(200)]
+    assert sum(f.decision == "stands" for f in moved) >= 180
+
+
+@pytest.mark.parametrize("true", [0.0, 0.05, 0.1])
+def test_the_interval_covers_wherever_one_stops(true):
+    rng = np.random.default_rng(4)
+    found = [measure(rng, true, 0.03) for _ in range(500)]
+    assert np.mean([f.low <= true <= f.high for f in found]) >= 0.94
+
+
+def test_a_night_noisier_than_known_widens_the_scale():
+    calm = decide([0.05, 0.06, 0.05, 0.04], suspected=0.1, sd=0.01)
+    wild = decide([0.15, -0.05, 0.12, -0.02], suspected=0.1, sd=0.01)
+    assert wild.high - wild.low > 1.15 * (calm.high - calm.low)
+
+
+def test_pairs_needed():
+    counts = [pairs_needed(change, 0.03) for change in (0.3, 0.15, 0.1, 0.01)]
+    assert counts == sorted(counts)
+    assert counts[0] == 3
+    assert counts[-1] == PAIRS
+    assert pairs_needed(-0.05, 0.01) == pairs_needed(0.05, 0.01)
