@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ci/setup.sh
+ci/postgres.sh
 bin="${PERFDASH_VENV:-.venv}/bin"
 "$bin/ruff" check .
 "$bin/ruff" format --check .

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from stores import address, postgres, postgres_address, store  # noqa: F401 (fixtures)
 
 from perfdash.records import Result, RunInfo
 from perfdash.runner.journal import read_info, read_results

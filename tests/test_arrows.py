@@ -53,7 +53,10 @@ WORKER_MAY_IMPORT = {
     *sys.stdlib_module_names,
 }
 # Inside functions only: these take longer to import than --help may take.
-HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "rich", "prettytable"}
+HEAVY = {
+    "torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "alembic", "ruptures", "rich",
+    "prettytable",
+}  # fmt: skip
 
 
 def modules() -> list[Path]:

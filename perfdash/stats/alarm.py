@@ -18,7 +18,7 @@ WINDOWS = 10  # the longest window, nights
 REFERENCE = 60  # nights the baseline rests on
 CLIP = 5.0  # one night counts as so many deviations at most
 MINIMUM_CHANGE = 0.02
-SUSPICION = 1.65  # deviations of tonight alone that are worth a re-measurement
+SUSPICION = 0.115  # share of unchanged series that tonight alone sends to be measured again
 SUSPICION_P = 0.01  # p over all windows that is
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
@@ -78,67 +78,95 @@ def judge(
     `within` (S, T): variance of each value within its night, NaN where unknown. Each series' last 1 to
     10 nights are compared with up to 60 nights before those ten; scores are clipped (Huber 1964). The
     best window's p is corrected for the search, then Benjamini and Hochberg (1995) over the series.
+    `suspicion` is the share of nights that go as far by chance, told from the host's own nights: it sets
+    what re-measuring costs, whatever the noise, about 7.5 runs times the share a series and night.
     Raises ValueError for shapes that do not fit.
     """
     values, within = _recent(values, start, within)
-    nights = values.shape[1]
     known = np.isfinite(values)
     history = known[:, :-1].sum(axis=1)
     judged = known[:, -1] & (history >= 3)
     # The nights that a window may hold stay out of the baseline; a short history lends fewer of them.
     guard = np.clip((history - 3) // 2, 0, WINDOWS - 1)
-    before = np.cumsum(known[:, ::-1], axis=1)[:, ::-1] - known  # values after this night
-    old = known & (before > guard[:, None])
-    reference = np.where(old, values, np.nan)
-    shifts = common_shift(values, row_medians(reference), floor)
+    later = np.cumsum(known[:, ::-1], axis=1)[:, ::-1] - known
+    old = known & (later > guard[:, None])
+    shifts = common_shift(values, row_medians(np.where(old, values, np.nan)), floor)
     noise = noise_level(np.where(old, values - shifts, np.nan), floor=floor)
     shift = _shift(shifts, noise, judged)
-
     net = values - shifts - noise.level[:, None]
-    unit = np.clip(net / _deviation(noise, within, old), -CLIP, CLIP)
-    of_varying = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
-    of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
-
-    size = len(values)
-    score, p, change = np.full(size, np.nan), np.ones(size), np.full(size, np.nan)
-    window = np.ones(size, dtype=np.int64)
-    first_score, first_change = score, change
-    for length in range(1, min(WINDOWS, nights) + 1):
-        part, has = unit[:, -length:], known[:, -length:]
-        count = np.maximum(has.sum(axis=1), 1)
-        # A window must not reach into its own baseline, and one more missing night tells nothing new.
-        rows = judged & has[:, 0] & (count <= guard + 1)
-        spread = noise.inflation[np.arange(size), np.minimum(count, WINDOWS) - 1]
-        mean = np.where(has, part, 0.0).sum(axis=1) / count
-        this_score = as_normal(mean / np.sqrt(spread / count + noise.level_variance), noise.df)
-        independent = np.maximum(np.rint(count / spread), 1).astype(np.int64)
-        this_p = np.where(
-            noise.constant, of_constant.p(this_score, independent), of_varying.p(this_score, independent)
-        )
-        this_change = row_medians(np.where(has, net[:, -length:], np.nan))
-        better = rows & (this_p < p) if length > 1 else rows
-        score, p = np.where(better, this_score, score), np.where(better, this_p, p)
-        change, window = np.where(better, this_change, change), np.where(better, count, window)
-        if length == 1:
-            first_score, first_change = score, change
-    p = np.where(judged, _searched(p, guard + 1), np.nan)
+    tonight, best = _windows(net, net / _deviation(noise, within, old), noise, judged, guard + 1)
 
     least = np.log1p(minimum_change)
-    alone = judged & (np.abs(first_score) >= suspicion) & (np.abs(first_change) >= least)
-    relevant = judged & (np.abs(change) >= least)
+    own = judged
     if shift.p < 0.001 and abs(shift.change) >= least:
         # Where the host moved, a series that did not follow and stood still did nothing of its own.
         raw = np.abs(values[:, -1] - noise.level)
-        still = (net[:, -1] * shift.change < 0) & (raw < np.maximum(least, 3 * noise.sd))
-        alone, relevant = alone & ~still, relevant & ~still
-    lasting = relevant & (p <= SUSPICION_P)
-    alarm = relevant & discoveries(p, discovery_rate)
-    only = alone & ~lasting & ~alarm
-    score, change = np.where(only, first_score, score), np.where(only, first_change, change)
-    window = np.where(only, 1, window)
-    sd = np.where(judged, noise.sd, np.nan)
-    suspect = alone | lasting | alarm
-    return Night(judged, suspect, alarm, score, p, change, window, noise.level, sd, noise.df, shift)
+        own = judged & ~((net[:, -1] * shift.change < 0) & (raw < np.maximum(least, 3 * noise.sd)))
+    relevant = own & (np.abs(best.change) >= least)
+    alarm = relevant & discoveries(best.p, discovery_rate)
+    lasting = alarm | (relevant & (best.p <= SUSPICION_P))
+    far = _usual_reach(_pooled(noise, ~noise.constant), suspicion)
+    alone = own & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
+    return Night(
+        judged=judged,
+        suspect=lasting | alone,
+        alarm=alarm,
+        # What is suspected for tonight alone is described by tonight alone.
+        score=np.where(alone, tonight.score, best.score),
+        p=best.p,
+        change=np.where(alone, tonight.change, best.change),
+        window=np.where(alone, 1, best.window),
+        baseline=noise.level,
+        sd=np.where(judged, noise.sd, np.nan),
+        df=noise.df,
+        shift=shift,
+    )
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Of each series (S,), as in Night."""
+
+    score: Array
+    p: Array
+    change: Array
+    window: Counts
+
+
+def _windows(
+    net: Array, scores: Array, noise: NoiseLevel, judged: Flags, most: Counts
+) -> tuple[_Window, _Window]:
+    """Tonight alone, and the best of the windows 1..most (S,) with its p corrected for the search.
+
+    `net`, `scores` (S, T): what each night lies over the baseline, as a log and in deviations.
+    """
+    known = np.isfinite(net)
+    unit = np.clip(scores, -CLIP, CLIP)
+    of_varying = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
+    of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
+    found: list[_Window] = []
+    for length in range(1, min(WINDOWS, net.shape[1]) + 1):
+        part, has = unit[:, -length:], known[:, -length:]
+        count = np.maximum(has.sum(axis=1), 1)
+        # A window must not reach into its own baseline, and one more missing night tells nothing new.
+        rows = judged & has[:, 0] & (count <= most)
+        spread = noise.inflation[np.arange(len(net)), count - 1]
+        mean = np.where(has, part, 0.0).sum(axis=1) / count
+        score = as_normal(mean / np.sqrt(spread / count + noise.level_variance), noise.df)
+        # Nights that hang together are fewer, so their tails are thicker.
+        independent = np.maximum(np.rint(count / spread), 1).astype(np.int64)
+        p = np.where(noise.constant, of_constant.p(score, independent), of_varying.p(score, independent))
+        change = row_medians(np.where(has, net[:, -length:], np.nan))
+        none = np.where(rows, 0.0, np.nan)
+        found.append(_Window(score + none, p + none, change + none, count))
+    p = np.array([each.p for each in found])
+    at = np.argmin(np.where(np.isfinite(p), p, np.inf), axis=0), np.arange(len(net))
+    return found[0], _Window(
+        np.array([each.score for each in found])[at],
+        _searched(p[at], most),
+        np.array([each.change for each in found])[at],
+        np.array([each.window for each in found])[at],
+    )
 
 
 def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:
@@ -207,6 +235,13 @@ def _pooled(noise: NoiseLevel, rows: Flags) -> Array:
     left = np.sqrt(np.maximum(1 - noise.level_variance, 0.25))
     residuals: Array = (noise.residuals / left[:, None])[rows]
     return residuals[np.isfinite(residuals)]
+
+
+def _usual_reach(residuals: Array, share: float) -> float:
+    """Deviations that this share of nights exceed; those of Gaussian noise where too few tell."""
+    if len(residuals) < 1000:
+        return float(stats.norm.isf(share / 2))
+    return float(np.quantile(np.abs(residuals), 1 - share))
 
 
 def discoveries(p: Array, rate: float) -> Flags:

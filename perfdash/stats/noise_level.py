@@ -152,8 +152,8 @@ def _effective_df(unit: Array, used: Flags, left: Array, correlation: Array) -> 
     The error follows from the pooled kurtosis of the winsorised residuals, and from the squared
     autocorrelations (Bartlett 1946).
     """
-    some = unit[used]
-    kurtosis = float(np.mean(some**4) / np.mean(some**2) ** 2) if some.size else 3.0
+    squares = np.square(unit[used])
+    kurtosis = float(np.mean(np.square(squares)) / np.mean(squares) ** 2) if squares.size else 3.0
     # A winsorised residual hides that its scale was estimated too: never better than Gaussian.
     df: Array = left * 2 / max(kurtosis - 1, 2.0) / (1 + 2 * np.sum(correlation**2, axis=1))
     return df

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median, stdev
 from typing import Literal
 
 import numpy as np
@@ -77,13 +78,14 @@ def decide(
     freedom; None: told from the pairs alone, which takes more of them. `pairs`: how many at most.
 
     Each ratio counts as at most 2.5 deviations (Huber 1964), and the sum of these scores is held
-    against the boundaries of `plan`. What stands is also at least `minimum_change` by the median-like
-    estimate. Raises ValueError for a suspected change of zero.
+    against the boundaries of `plan`. What stands is also at least `minimum_change` by the robust
+    estimate. Ratios that are not finite (a run that failed) are no pairs: who measures must bound those.
+    Raises ValueError for a suspected change of zero.
     """
     if suspected == 0 or not math.isfinite(suspected):
         raise ValueError(f"suspected: a change with a direction is wanted, not {suspected}")
     direction = math.copysign(1.0, suspected)
-    ratios = direction * np.asarray([r for r in log_ratios if math.isfinite(r)], dtype=float)
+    ratios = [direction * float(ratio) for ratio in log_ratios if math.isfinite(ratio)]
     n = len(ratios)
     if n == 0:
         return Remeasurement("more", math.nan, -math.inf, math.inf, 0)
@@ -91,12 +93,15 @@ def decide(
     look = min(n, pairs) - 1
     deviation, freedom = _pair_deviation(ratios, sd, df)
     if not math.isfinite(deviation):
-        return Remeasurement("more", direction * float(np.median(ratios)), -math.inf, math.inf, n)
-    scores = np.clip(ratios / deviation, -CLIP, CLIP) if sd is not None else ratios / deviation
-    score = float(as_normal(np.array([scores.sum() / math.sqrt(n)]), np.array([freedom]))[0])
+        unknown: Decision = "more" if n < pairs else "dismissed"
+        return Remeasurement(unknown, direction * median(ratios), -math.inf, math.inf, n)
+    # Where the scale comes from the pairs alone, an outlier among them widens it: no clip is needed.
+    reach = CLIP * deviation if sd is not None else math.inf
+    total = sum(max(-reach, min(reach, ratio)) for ratio in ratios) / deviation
+    score = float(as_normal(np.array([total / math.sqrt(n)]), np.array([freedom]))[0])
     estimate = _location(ratios, deviation)
-    reach = -float(special.stdtrit(freedom, special.ndtr(-design.interval[look]))) * deviation / math.sqrt(n)
-    low, high = sorted((direction * (estimate - reach), direction * (estimate + reach)))
+    half = -float(special.stdtrit(freedom, special.ndtr(-design.interval[look]))) * deviation / math.sqrt(n)
+    low, high = sorted((direction * (estimate - half), direction * (estimate + half)))
 
     relevant = estimate >= math.log1p(minimum_change)
     decision: Decision = "more"
@@ -104,7 +109,7 @@ def decide(
         decision = "stands"
     elif score <= design.dismissed[look] or n >= pairs:
         decision = "dismissed"
-    return Remeasurement(decision, direction * estimate, float(low), float(high), n)
+    return Remeasurement(decision, direction * estimate, low, high, n)
 
 
 def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS) -> int:
@@ -115,34 +120,33 @@ def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS)
     return most
 
 
-def _pair_deviation(ratios: Array, sd: float | None, df: float | None) -> tuple[float, float]:
+def _pair_deviation(ratios: list[float], sd: float | None, df: float | None) -> tuple[float, float]:
     """Standard deviation of one pair and its degrees of freedom, the known and tonight's together.
 
     What is known of a run speaks of other nights: it counts for at most TRUSTED degrees of freedom, so
     that pairs which scatter more than it says widen it. Degrees of freedom by Satterthwaite (1946).
     """
     own_df = len(ratios) - 1
-    away = ratios - np.median(ratios)
     if sd is None:
         if own_df < 2:
             return math.inf, 1.0
         # Ratios all alike would be infinitely significant; a tenth of a percent is never resolved.
-        return max(float(np.std(ratios, ddof=1)), 1e-3), float(own_df)
+        return max(stdev(ratios), 1e-3), float(own_df)
     known = 2 * max(sd, 1e-6) ** 2
     known_df = TRUSTED if df is None else max(min(df, TRUSTED), 1.0)
-    # The median takes less than the mean: by n - 1 the sum would be too large, and an outlier is clipped.
-    own = float(np.sum(np.minimum(away**2, CLIP**2 * known)))
+    middle = median(ratios)
+    own = sum(min((ratio - middle) ** 2, CLIP**2 * known) for ratio in ratios)
     total = known_df + own_df
     variance = (known * known_df + own) / total
     exact = known_df**2 / (max(df, 1.0) if df is not None else known_df) + own_df
     return math.sqrt(variance), total**2 / exact if exact else math.inf
 
 
-def _location(ratios: Array, deviation: float) -> float:
+def _location(ratios: list[float], deviation: float) -> float:
     """Huber's M-estimate of location with a known scale, clipped at 1.5 deviations (Huber 1964)."""
-    centre = float(np.median(ratios))
+    centre, reach = median(ratios), 1.5 * deviation
     for _ in range(20):
-        step = float(np.mean(np.clip(ratios - centre, -1.5 * deviation, 1.5 * deviation)))
+        step = sum(max(-reach, min(reach, ratio - centre)) for ratio in ratios) / len(ratios)
         centre += step
         if abs(step) < 1e-9:
             break

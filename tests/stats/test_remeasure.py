@@ -50,14 +50,14 @@ def test_one_pair_is_no_plan():
 
 def test_clear_cases():
     assert decide([0.1, 0.11, 0.1, 0.09], suspected=0.1, sd=0.01).decision == "stands"
-    assert decide([0.0, -0.005], suspected=0.1, sd=0.01).decision == "dismissed"
+    assert decide([0.0, -0.005, 0.0], suspected=0.1, sd=0.01).decision == "dismissed"
     assert decide([0.1, 0.11, 0.1, 0.09], suspected=-0.1, sd=0.01).decision == "dismissed"
     assert decide([0.1], suspected=0.1, sd=0.01).decision == "more"
 
 
 def test_one_outlier_neither_makes_nor_breaks_a_change():
     assert decide([0.3, 0.0, 0.01, -0.01, 0.0], suspected=0.1, sd=0.01).decision == "dismissed"
-    kept = decide([0.1, -0.2, 0.1, 0.11, 0.1, 0.09], suspected=0.1, sd=0.01)
+    kept = decide([0.1, -0.2, 0.1, 0.11, 0.1, 0.09, 0.1, 0.11], suspected=0.1, sd=0.01)
     assert kept.decision == "stands"
     assert kept.estimate == pytest.approx(0.1, abs=0.02)
 
@@ -68,7 +68,7 @@ def test_what_is_certain_but_too_small_does_not_stand():
     assert found.low > 0
 
 
-@given(ratios, st.floats(0.001, 0.1))
+@given(ratios, st.one_of(st.none(), st.floats(0.001, 0.1)))
 def test_the_last_pair_decides_and_directions_mirror(values, sd):
     up = decide(values, suspected=1.0, sd=sd, pairs=PAIRS)
     down = decide([-v for v in values], suspected=-1.0, sd=sd, pairs=PAIRS)
@@ -104,8 +104,7 @@ def test_the_plan_keeps_its_two_errors():
         scores = np.clip(rng.normal(effect, 1, (draws, PAIRS)), -remeasure.CLIP, remeasure.CLIP)
         wild = rng.random(scores.shape) < remeasure.OUTLIERS
         scores = np.where(wild, rng.choice([-1, 1], scores.shape) * remeasure.CLIP, scores)
-        z = np.cumsum(scores, axis=1) / np.sqrt(np.arange(1, PAIRS + 1))
-        return z
+        return np.cumsum(scores, axis=1) / np.sqrt(np.arange(1, PAIRS + 1))
 
     null, moved = ends(0.0), ends(made.detects)
     ever = (null >= made.stands).any(axis=1).mean()
@@ -159,6 +158,11 @@ def test_a_night_noisier_than_known_widens_the_scale():
     calm = decide([0.05, 0.06, 0.05, 0.04], suspected=0.1, sd=0.01)
     wild = decide([0.15, -0.05, 0.12, -0.02], suspected=0.1, sd=0.01)
     assert wild.high - wild.low > 1.15 * (calm.high - calm.low)
+
+
+def test_two_pairs_of_unknown_spread_decide_nothing_but_end():
+    assert decide([0.1], suspected=0.1, pairs=2).decision == "more"
+    assert decide([0.1, 0.1], suspected=0.1, pairs=2).decision == "dismissed"
 
 
 def test_pairs_needed():

@@ -1,0 +1,116 @@
+"""perfdash confirm on a real run: two interpreters stand for two builds, one slower by a known factor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdash.history.store import open_store
+
+pytestmark = pytest.mark.slow
+
+MODELS = Path(__file__).with_name("confirmed.py")
+RUN = ["run", "--model", f"{MODELS}:busy", "--backend", "aot_eager", "--processes", "1"]
+FAST, SLOW = {"CONFIRMED_MS": "2.0"}, {"CONFIRMED_MS": "2.5"}
+
+
+def interpreter(path: Path, milliseconds: str) -> str:
+    """The interpreter of a build: this one, in which the model takes so long."""
+    path.write_text(f'#!/bin/sh\nCONFIRMED_MS={milliseconds} exec "{sys.executable}" "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def earlier_nights(folder: Path, count: int) -> None:
+    """Copies of a run as nights before it, with a little noise in the latencies."""
+    info = json.loads((folder / "run.json").read_text())
+    results = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for night in range(count):
+        started = f"2026-01-{night + 1:02}T01:00:00Z"
+        name = f"2026-01-{night + 1:02}_night"
+        target = folder.parent / name
+        target.mkdir()
+        (target / "run.json").write_text(json.dumps({**info, "id": name, "started": started}))
+        lines = []
+        for result in results:
+            factor = 1 + 0.004 * ((night * 7) % 5 - 2)
+            for side in ("eager_ms", "backend_ms"):
+                for key in ("median", "ci_low", "ci_high"):
+                    result[side][key] *= factor
+            lines.append(json.dumps(result))
+        (target / "results.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory):
+    """A history of nights at 2 ms, and last night's run at 2.5 ms."""
+    from conftest import perfdash
+
+    home = tmp_path_factory.mktemp("confirm")
+    fast = interpreter(home / "python-fast", "2.0")
+    slow = interpreter(home / "python-slow", "2.5")
+    ran = perfdash(*RUN, "--python", fast, "--no-history", cwd=home)
+    assert ran.code == 0, ran.err
+    first = ran.folder
+    earlier_nights(first, 12)
+    import shutil
+
+    shutil.rmtree(first)
+    ran = perfdash("history", "import", "runs", cwd=home)
+    assert ran.code == 0, ran.err
+    ran = perfdash(*RUN, "--python", slow, cwd=home)
+    assert ran.code == 0, ran.err
+    return home, fast, slow, ran.out.split("Saved in ")[1].split()[0]
+
+
+def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
+    from conftest import perfdash
+
+    home, fast, slow, run = nights
+    found = json.loads(perfdash("regressions", "--json", cwd=home).out)
+    before = {(alert["metric"], alert["state"]) for alert in found}
+
+    # Against a good build that is as slow as the new one: it was the machine.
+    done = perfdash("confirm", run, "--good-python", slow, cwd=home)
+    assert done.code == 0, done.err
+    assert "compiled latency: dismissed" in done.out
+    assert "eager latency: dismissed" in done.out
+
+    # Against what was really fast, it stands.
+    done = perfdash("confirm", run, "--good-python", fast, "--fail-on", "regression", cwd=home)
+    assert done.code == 1, done.err
+    assert "compiled latency: stands, suspected +2" in done.out
+    found = json.loads(perfdash("regressions", "--json", cwd=home).out)
+    after = {alert["metric"]: alert for alert in found}
+    assert after["backend_ms"]["state"] == "confirmed", before
+    again = after["backend_ms"]["details"]["remeasured"]
+    assert 1.18 < again["ratio"] < 1.32
+    assert again["low"] < 1.25 < again["high"]
+    lines = (Path(home) / run / "confirm.jsonl").read_text().splitlines()
+    assert {json.loads(line)["side"] for line in lines} == {"old", "new"}
+    assert perfdash("regressions", "--fail-on", "regression", cwd=home).code == 1
+
+
+def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
+    from conftest import perfdash
+
+    home, fast, _, run = nights
+    with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
+        connection.exec_driver_sql("update environments set torch_git_version = 'f' || torch_git_version")
+    try:
+        done = perfdash("confirm", run, "--good-python", fast, cwd=home)
+        assert done.code == 2
+        assert "the run measured" in done.err
+    finally:
+        with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
+            connection.exec_driver_sql(
+                "update environments set torch_git_version = substr(torch_git_version, 2)"
+            )
+    done = perfdash("confirm", run, "--good-python", str(tmp_path / "none"), cwd=home)
+    assert done.code == 3
+    assert "no interpreter" in done.err
+    assert os.path.exists(home / run / "confirm.jsonl")

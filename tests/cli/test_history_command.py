@@ -1,0 +1,171 @@
+"""perfdash history, regressions and compare as typed, on runs that were never measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm, slower
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.fixture
+def farmed(tmp_path):
+    """A history of 30 nights in which one model got 15 % slower on the 28th."""
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, farm(30, models=24, change=slower("model03", 27, 1.15)))
+    return tmp_path
+
+
+def test_regressions_from_first_to_last(command, farmed):
+    quiet = command("regressions", "--run", "last", "--json")
+    assert quiet.code == 0, quiet.err
+    (alert,) = json.loads(quiet.out)
+    assert (alert["case"]["model"], alert["metric"], alert["side"]) == ("model03", "backend_ms", "compiled")
+    assert alert["state"] in ("confirmed", "open")
+    assert alert["bad"]["started"] == "2026-01-28T01:00:00Z"
+    assert alert["good"]["torch_git_version"] != alert["bad"]["torch_git_version"]
+
+    failed = command("regressions", "--fail-on", "regression", "--junit", "j.xml")
+    assert failed.code == 1
+    assert "timm/model03 bs 1: compiled latency" in failed.err
+    assert "timm/model03 bs 1" in failed.out
+    assert ET.parse(farmed / "j.xml").getroot().find("testsuite").get("failures") == "1"
+
+    number = str(alert["id"])
+    assert command("regressions", "--acknowledge", number, "--note", "known: <see> #123").code == 0
+    assert command("regressions", "--fail-on", "regression").code == 0
+    one = command("regressions", number)
+    assert "known: <see> #123" in one.out
+    assert "new" in one.out
+
+    assert command("regressions", "77").code == 2
+    assert command("regressions", "--note", "x").code == 2
+    over = command("regressions", "--over", "100", "--json")
+    (change,) = json.loads(over.out)
+    assert change["change"] == pytest.approx(0.15, abs=0.02)
+
+
+def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
+    listed = command("history", "runs", "--latest", "2")
+    assert listed.out.count("_farm") == 2
+    assert len(json.loads(command("history", "runs", "--json").out)) == 30
+    assert "model03" in command("history", "show", "last").out
+    over_time = command("history", "show", "--model", "model03", "--metric", "backend_ms")
+    assert over_time.out.count("_farm") == 30
+    near = command("history", "show", "--model", "modle03")
+    assert near.code == 2
+    assert "model03" in near.err
+    assert command("history", "show", "--model", "model03", "--metric", "speed").code == 2
+
+    exported = command("history", "export", "all.parquet", "--since", "2026-01-29")
+    assert "48 results of 2 runs" in exported.out
+    assert len(pd.read_parquet(farmed / "all.parquet")) == 48
+    assert command("history", "export", "all.txt").code == 2
+    assert command("history", "export", "none/all.csv").code == 3
+
+    assert "Would remove 10 runs" in command("history", "prune", "--before", "2026-01-11").out
+    assert (
+        "Removed 240 results of 10 runs" in command("history", "prune", "--before", "2026-01-11", "--yes").out
+    )
+    assert command("history", "prune", "--before", "yesterday").code == 2
+    assert len(json.loads(command("history", "runs", "--json").out)) == 20
+
+    merged = command("history", "merge", "runs/history.db", "--db", "other.db")
+    assert merged.out.startswith("20 taken in"), merged.err
+    assert command("history", "merge", "nothing.db").code == 2
+
+
+def test_compare_by_dates_and_windows(command, farmed):
+    found = command("compare", "2026-01-15..2026-01-26", "2026-01-28..", "--fail-on", "regression")
+    assert found.code == 1, found.err
+    assert "Changed: 1" in found.out
+    assert "--fail-on regression: 1 of 24: model03" in found.err
+    plain = json.loads(command("compare", "2026-01-26", "last", "--format", "json", "--junit", "c.xml").out)
+    assert [one["case"]["model"] for one in plain["cases"] if one["regressed"]] == ["model03"]
+    assert ET.parse(farmed / "c.xml").getroot().find("testsuite").get("failures") == "1"
+    lines = command("compare", "2026-01-25", "2026-01-26", "--format", "csv").out.splitlines()
+    assert len(lines) == 25
+    wrong = command("compare", "2020-01-01", "last")
+    assert wrong.code == 2
+    assert "is no run in the history" in wrong.err
+    assert command("compare", "last", "last", "--format", "xml").code == 2
+
+
+def test_foreign_files(command, tmp_path):
+    dashboard = str(FIXTURES / "inductor_cpu_dashboard.md")
+    untold = command("history", "import", dashboard)
+    assert untold.code == 2
+    assert "give --started" in untold.err
+    taken = command("history", "import", dashboard, "--started", "2023-02-01")
+    assert "taken in (dynamo-dashboard, 159 results)" in taken.out
+    assert "known" in command("history", "import", dashboard, "--started", "2023-02-01").out
+    (tmp_path / "what.txt").write_text("nothing in particular\n")
+    wrong = command("history", "import", "what.txt", dashboard, "--started", "2023-02-02")
+    assert wrong.code == 2
+    assert "what.txt" in wrong.err
+    assert len(json.loads(command("history", "runs", "--json").out)) == 1, "all of them, or none"
+
+
+def test_where_there_is_no_history(command, tmp_path):
+    for words in (["regressions"], ["history", "runs"], ["history", "export", "a.csv"]):
+        ran = command(*words)
+        assert ran.code == 2
+        assert "there is no history" in ran.err
+    (tmp_path / "bad.db").write_text("x" * 4096)
+    assert "no SQLite database" in command("history", "runs", "--db", "bad.db").err
+    with sqlite3.connect(tmp_path / "newer.db") as connection:
+        connection.execute("create table alembic_version (version_num text)")
+        connection.execute("insert into alembic_version values ('0999')")
+    connection.close()
+    assert "newer perfdash" in command("history", "runs", "--db", "newer.db").err
+
+
+def test_passwords_stay_secret(command):
+    said = command("history", "runs", "--db", "postgresql://me:s3cret@127.0.0.1:1/x")
+    assert said.code == 2
+    assert "PERFDASH_DB" in said.err
+    hidden = {"PERFDASH_DB": "postgresql://me:s3cret@127.0.0.1:1/x"}
+    failed = command("history", "runs", env=hidden)
+    assert failed.code == 3
+    shown = command("config", env=hidden)
+    assert "postgresql://***@127.0.0.1:1/x" in shown.out
+    for ran in (said, failed, shown):
+        assert "s3cret" not in ran.out + ran.err
+
+
+@pytest.mark.slow
+def test_a_run_lands_in_the_history_by_itself(command, tmp_path):
+    model = Path(__file__).parents[1] / "truth" / "models.py"
+    run = ["run", "--model", f"{model}:itself", "--backend", "aot_eager", "--processes", "1"]
+    ran = command(*run, "--junit", "j.xml")
+    assert ran.code == 0, ran.err
+    (line,) = json.loads(command("history", "runs", "--json").out)
+    assert line["name"] == ran.folder.name
+    assert line["torch_git_version"]
+    assert command("history", "import", "runs").out.startswith(f"{line['name']}: known")
+    assert ET.parse(tmp_path / "j.xml").getroot().find("testsuite").get("tests") == "1"
+
+    # A history that cannot be written loses nothing, and says how to repeat it.
+    (tmp_path / "blocked.db").mkdir()
+    ran = command(*run, "--db", "blocked.db", "--fail-on", "accuracy")
+    assert ran.code == 0
+    assert "perfdash history import" in ran.err
+    words = ran.err[ran.err.index("history import") :].split()
+    assert command(*words[:3]).code == 0
+    assert len(json.loads(command("history", "runs", "--json").out)) == 2
+
+    kept_out = command(*run, "--no-history")
+    assert kept_out.code == 0
+    assert len(json.loads(command("history", "runs", "--json").out)) == 2
+    assert command(*run, "--no-history", "--fail-on", "regression").code == 2
+    assert not os.path.exists(tmp_path / "blocked.db" / "history.db")
