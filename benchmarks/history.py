@@ -56,7 +56,8 @@ def night(day: date, seed: int) -> Imported:
                     "backend_ms": compiled, "backend_ms_low": compiled * 0.995,
                     "backend_ms_high": compiled * 1.005, "speedup": eager / compiled,
                     "speedup_low": eager / compiled * 0.97, "speedup_high": eager / compiled * 1.03,
-                    "compilation_s": 30.0, "compilation_cpu_s": 30 * float(np.exp(0.02 * draw.standard_normal())),
+                    "compilation_s": 30.0,
+                    "compilation_cpu_s": 30 * float(np.exp(0.02 * draw.standard_normal())),
                     "first_call_s": 31.0, "compression_ratio": 1.1, "wall_s": 60.0, "eager_peak_bytes": 5e7,
                     "backend_peak_bytes": 4.5e7, "weights_bytes": 4e7, "graphs": 1, "graph_breaks": 0,
                     "calls_captured": 100, "fallbacks": 0,
@@ -116,9 +117,9 @@ def fill(store: Store, nights: int) -> None:
                 )
                 connection.execute(
                     sa.text(
-                        f"insert into {details.name} (result_id, details, samples) select result_id + {shift}, "
-                        f"details, samples from {details.name} where result_id >= {lowest} and "
-                        f"result_id < {lowest + count}"
+                        f"insert into {details.name} (result_id, details, samples) "
+                        f"select result_id + {shift}, details, samples from {details.name} "
+                        f"where result_id >= {lowest} and result_id < {lowest + count}"
                     )
                 )
     if not store.is_sqlite:
@@ -126,7 +127,8 @@ def fill(store: Store, nights: int) -> None:
             for table in ("results", "runs"):
                 connection.execute(
                     sa.text(
-                        f"select setval(pg_get_serial_sequence('{table}', 'id'), (select max(id) from {table}))"
+                        f"select setval(pg_get_serial_sequence('{table}', 'id'), "
+                        f"(select max(id) from {table}))"
                     )
                 )
         with store.exclusive() as connection:

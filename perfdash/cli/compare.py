@@ -11,8 +11,7 @@ import typer
 from perfdash.cli.history import Db, Out
 
 if TYPE_CHECKING:
-    from perfdash.detect.comparing import Comparison, Side
-    from perfdash.records import Case
+    from perfdash.detect.comparing import Comparison, Noise, Side
 
 
 def compare(
@@ -83,9 +82,7 @@ def _side(word: str, db: str | None, out: Path | None, host_class: str | None) -
     return Side(word, (read_run(folder),))
 
 
-def _noise(
-    sides: list[Side], db: str | None, out: Path | None
-) -> dict[tuple[Case, str], tuple[float, float]]:
+def _noise(sides: list[Side], db: str | None, out: Path | None) -> Noise:
     """What the history knows of the noise; nothing where there is no history."""
     from perfdash.cli.history import opened
     from perfdash.detect.noise import noise_before

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from perfdash.detect.findings import BETTER, METRICS, OTHER, WORSE
 from perfdash.errors import UsageError
 from perfdash.history.rows import Imported, Row
 from perfdash.records import PASSING, Case
 from perfdash.stats.alarm import FLOOR, discoveries
-from perfdash.stats.intervals import CONFIDENCE, geometric_mean_interval
+from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.noise_level import noise_level
 
 COMPARED = ("speedup", *METRICS)
@@ -22,6 +23,11 @@ COMPARED = ("speedup", *METRICS)
 _REACH = math.sqrt(2) * 1.96
 _INTERVAL_DF = 8  # what such an interval usually rests on: four cases in three processes
 _RATE = 0.05  # of false discoveries, over all cases and metrics
+
+
+Noise = Mapping[str, Mapping[Case, tuple[float, float]]]  # by metric and case: (sd of one run's log, df)
+Pair = tuple[list[Row], list[Row]]  # of one case: the rows of both sides
+LogPair = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,8 @@ class Compared:
 class Means:
     """Geometric means of a metric over the cases that pass on both sides, each with its 95 % interval.
 
-    The intervals of old and new are bootstraps over models; that of the ratio is Student's t over the
-    models' log ratios: what differs between models cancels.
+    Student's t over models, in logs; for the ratio over the models' log ratios, so that what differs
+    between models cancels.
     """
 
     metric: str
@@ -118,57 +124,50 @@ def refuse_unlike(old: Side, new: Side) -> None:
         )
 
 
-def compare(
-    old: Side, new: Side, noise: Mapping[tuple[Case, str], tuple[float, float]] | None = None
-) -> Comparison:
-    """`noise`: {(case, metric): (standard deviation of one run's log, its degrees of freedom)}.
+def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
+    """`noise`: what the history knows of the noise, {metric: {case: (sd of one run's log, df)}}.
 
-    What the history knows of the noise. Several runs on a side tell more of it; without either only
-    speedups are tested, by their own intervals.
+    Several runs on a side tell more of it; without either only speedups are tested, by their own
+    intervals.
     """
-    rows = [_by_case(side) for side in (old, new)]
-    both = [case for case in rows[0] if case in rows[1]]
-    known = {**_own_noise(rows, both), **(noise or {})}
-    raw = {case: _deltas(case, rows[0][case], rows[1][case], known) for case in both}
-    tested = [(case, name) for case in both for name, delta in raw[case].items() if delta.p is not None]
-    found = discoveries(np.array([raw[case][name].p for case, name in tested], dtype=float), _RATE)
-    real = {key for key, yes in zip(tested, found.tolist(), strict=True) if yes}
+    sides = [_by_case(side) for side in (old, new)]
+    both = [case for case in sides[0] if case in sides[1]]
+    pairs = [(sides[0][case], sides[1][case]) for case in both]
+    metrics = {name: _logs_of(pairs, name) for name in (*COMPARED, "compression_ratio")}
+    raw: list[dict[str, Delta]] = [{} for _ in both]
+    for name in COMPARED:
+        for place, delta in _deltas(name, both, pairs, metrics[name], (noise or {}).get(name, {})):
+            raw[place][name] = delta
+    tested = [
+        (place, name) for place, deltas in enumerate(raw) for name in deltas if deltas[name].p is not None
+    ]
+    found = discoveries(np.array([raw[place][name].p for place, name in tested], dtype=float), _RATE)
+    for (place, name), real in zip(tested, found.tolist(), strict=True):
+        if real and _matters(name, raw[place][name]):
+            raw[place][name] = replace(raw[place][name], significant=True)
     compared = [
-        Compared(
-            case,
-            rows[0][case][-1].status,
-            rows[1][case][-1].status,
-            {
-                name: Delta(
-                    delta.old,
-                    delta.new,
-                    delta.change,
-                    delta.p,
-                    (case, name) in real and _matters(name, delta),
-                )
-                for name, delta in raw[case].items()
-            },
-        )
-        for case in both
+        Compared(case, was[-1].status, now[-1].status, deltas)
+        for case, (was, now), deltas in zip(both, pairs, raw, strict=True)
     ]
     return Comparison(
         old,
         new,
         sorted(compared, key=_order),
-        [case for case in rows[0] if case not in rows[1]],
-        [case for case in rows[1] if case not in rows[0]],
-        [means for name in ("speedup", *METRICS, "compression_ratio") if (means := _means(name, rows, both))],
+        [case for case in sides[0] if case not in sides[1]],
+        [case for case in sides[1] if case not in sides[0]],
+        [means for name, logs in metrics.items() if (means := _means(name, logs))],
     )
 
 
-def _order(one: Compared) -> tuple[bool, bool, float, str]:
+def _order(one: Compared) -> tuple[Any, ...]:
     largest = max((abs(delta.change) for delta in one.deltas.values() if delta.significant), default=0.0)
     speedup = one.deltas.get("speedup")
+    case = one.case
     return (
         not one.changed,
         one.status_direction == OTHER,
         -(largest or (abs(speedup.change) if speedup else 0.0)),
-        one.case.name,
+        (case.suite, case.model, case.dtype, case.backend, case.batch_size, case.threads),
     )
 
 
@@ -180,73 +179,76 @@ def _by_case(side: Side) -> dict[Case, list[Row]]:
     return found
 
 
-def _logs(rows: Sequence[Row], metric: str) -> list[float]:
-    """Of the rows that passed: the numbers of a failed case are of something else."""
-    return [
-        math.log(value)
-        for row in rows
-        if row.status in PASSING and (value := row.values.get(metric, 0.0)) > 0
-    ]
+def _logs_of(pairs: Sequence[Pair], metric: str) -> list[LogPair]:
+    """(old, new) logs of a metric for every case; of the rows that passed: others are of something else."""
+
+    def logs(rows: Sequence[Row]) -> list[float]:
+        return [
+            math.log(value)
+            for row in rows
+            if row.status in PASSING and (value := row.values.get(metric, 0.0)) > 0
+        ]
+
+    return [(logs(old), logs(new)) for old, new in pairs]
 
 
 def _deltas(
-    case: Case,
-    old: Sequence[Row],
-    new: Sequence[Row],
-    noise: Mapping[tuple[Case, str], tuple[float, float]],
-) -> dict[str, Delta]:
-    found = {}
-    for name in COMPARED:
-        before, after = _logs(old, name), _logs(new, name)
-        if not (before and after):
-            continue
-        change = float(np.mean(after) - np.mean(before))
-        p = None
-        if (case, name) in noise:
-            sd, df = noise[case, name]
-            error = sd * math.sqrt(1 / len(before) + 1 / len(after))
-            p = float(2 * stats.t.sf(abs(change) / error, max(df, 1.0)))
-        elif name == "speedup" and len(before) == len(after) == 1:
-            p = _by_intervals(old, new, change)
-        found[name] = Delta(math.exp(np.mean(before)), math.exp(np.mean(after)), change, p, False)
-    return found
+    name: str,
+    both: Sequence[Case],
+    pairs: Sequence[Pair],
+    logs: Sequence[LogPair],
+    noise: Mapping[Case, tuple[float, float]],
+) -> list[tuple[int, Delta]]:
+    """(place of the case, its delta) where both sides have the metric."""
+    own = _own_noise(logs)
+    places = [place for place, (old, new) in enumerate(logs) if old and new]
+    means = [(sum(logs[at][0]) / len(logs[at][0]), sum(logs[at][1]) / len(logs[at][1])) for at in places]
+    errors, freedom = np.full(len(places), np.nan), np.ones(len(places))
+    for index, place in enumerate(places):
+        old, new = logs[place]
+        known = noise.get(both[place]) or own.get(place)
+        if known:
+            errors[index] = known[0] * math.sqrt(1 / len(old) + 1 / len(new))
+            freedom[index] = max(known[1], 1.0)
+        elif name == "speedup" and len(old) == len(new) == 1:
+            errors[index], freedom[index] = _of_intervals(*pairs[place]), _INTERVAL_DF
+    changes = np.array([new - old for old, new in means])
+    p = 2 * np.asarray(special.stdtr(freedom, -np.abs(changes) / errors))  # Student's t, two-sided
+    return [
+        (place, Delta(math.exp(old), math.exp(new), new - old, None if math.isnan(each) else each, False))
+        for place, (old, new), each in zip(places, means, p.tolist(), strict=True)
+    ]
 
 
-def _by_intervals(old: Sequence[Row], new: Sequence[Row], change: float) -> float | None:
-    """p of a change of speedup between two single runs, from the interval of each."""
+def _of_intervals(old: Sequence[Row], new: Sequence[Row]) -> float:
+    """Standard error of a change of speedup between single runs, from their intervals; NaN: unknown."""
     variance = 0.0
     for row in (*old, *new):
         low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
         if not low or not high:
-            return None
+            return math.nan
         variance += (math.log(high / low) / 2 / _REACH) ** 2
-    return float(2 * stats.t.sf(abs(change) / math.sqrt(max(variance, FLOOR**2)), _INTERVAL_DF))
+    return math.sqrt(max(variance, FLOOR**2))
 
 
-def _own_noise(
-    rows: Sequence[Mapping[Case, list[Row]]], both: Sequence[Case]
-) -> dict[tuple[Case, str], tuple[float, float]]:
-    """Standard deviation of one run, from the runs of each side about the side's mean, pooled."""
-    found: dict[tuple[Case, str], tuple[float, float]] = {}
-    widths = [max((len(side[case]) for case in both), default=0) for side in rows]
+def _own_noise(logs: Sequence[LogPair]) -> dict[int, tuple[float, float]]:
+    """(sd of one run, df) by place, from the runs of each side about the side's mean, pooled."""
+    widths = [max((len(pair[side]) for pair in logs), default=0) for side in (0, 1)]
     if sum(widths) < 4:
         return {}
-    for name in COMPARED:
-        residuals = np.full((len(both), sum(widths)), np.nan)
-        for place, case in enumerate(both):
-            start = 0
-            for side, width in zip(rows, widths, strict=True):
-                values = np.array(_logs(side[case], name))
-                if len(values) > 1:
-                    # Each side gives up one degree of freedom for its mean.
-                    scale = math.sqrt(len(values) / (len(values) - 1))
-                    residuals[place, start : start + len(values)] = (values - values.mean()) * scale
-                start += width
-        level = noise_level(residuals, floor=FLOOR)
-        for place, case in enumerate(both):
-            if level.count[place] >= 2:
-                found[case, name] = float(level.sd[place]), float(level.df[place])
-    return found
+    residuals = np.full((len(logs), sum(widths)), np.nan)
+    for place, pair in enumerate(logs):
+        for values, start in zip(pair, (0, widths[0]), strict=True):
+            if len(values) > 1:
+                # Each side gives up one degree of freedom for its mean.
+                scale = math.sqrt(len(values) / (len(values) - 1))
+                around = (np.array(values) - np.mean(values)) * scale
+                residuals[place, start : start + len(values)] = around
+    level = noise_level(residuals, floor=FLOOR)
+    return {
+        place: (float(level.sd[place]), float(level.df[place]))
+        for place in np.flatnonzero(level.count >= 2).tolist()
+    }
 
 
 def _matters(name: str, delta: Delta) -> bool:
@@ -254,23 +256,19 @@ def _matters(name: str, delta: Delta) -> bool:
     return abs(delta.change) >= math.log1p(least)
 
 
-def _means(name: str, rows: Sequence[Mapping[Case, list[Row]]], both: Sequence[Case]) -> Means | None:
-    pairs = [
-        (float(np.mean(old)), float(np.mean(new)))
-        for case in both
-        if (old := _logs(rows[0][case], name)) and (new := _logs(rows[1][case], name))
-    ]
-    if not pairs:
+def _means(name: str, logs: Sequence[LogPair]) -> Means | None:
+    known = [(old, new) for old, new in logs if old and new]
+    if not known:
         return None
-    before, after = (np.array(side) for side in zip(*pairs, strict=True))
-    ratios = after - before
-    middle = float(np.mean(ratios))
-    reach = math.inf
-    if len(ratios) > 1:
-        error = float(np.std(ratios, ddof=1)) / math.sqrt(len(ratios))
-        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(ratios) - 1)) * error
-    sides = [
-        (math.exp(np.mean(side)), *geometric_mean_interval(np.exp(side).tolist())) for side in (before, after)
-    ]
-    low, high = (math.exp(max(-700.0, middle - reach)), math.exp(min(700.0, middle + reach)))
-    return Means(name, len(pairs), sides[0], sides[1], (math.exp(middle), low, high))
+    before = np.array([sum(old) / len(old) for old, _ in known])
+    after = np.array([sum(new) / len(new) for _, new in known])
+    return Means(name, len(known), _mean(before), _mean(after), _mean(after - before))
+
+
+def _mean(logs: Array) -> tuple[float, float, float]:
+    """Geometric mean with its 95 % interval, Student's t over the logs; one value: no width known."""
+    middle, reach = float(np.mean(logs)), 700.0
+    if len(logs) > 1:
+        error = float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+        reach = min(reach, float(special.stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * error)
+    return math.exp(middle), math.exp(middle - reach), math.exp(min(middle + reach, 700.0))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import COMPARED
+from perfdash.detect.comparing import COMPARED, Noise
 from perfdash.detect.findings import logs
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import cases_by_id, list_runs, panel
@@ -22,10 +22,8 @@ _FEWEST = 5
 _OF_STEPS = 2 / 3  # neighbouring differences share a night, so they tell less than as many values
 
 
-def noise_before(
-    connection: sa.Connection, runs: Sequence[RunRow]
-) -> dict[tuple[Case, str], tuple[float, float]]:
-    """{(case, metric): (sd of one run's log, degrees of freedom)} from the nights before these runs.
+def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> Noise:
+    """What the nights before these runs tell of the noise.
 
     Differences from night to night (over sqrt 2) are what counts, so a step in the past is no noise.
     """
@@ -43,10 +41,12 @@ def noise_before(
         return {}
     past = panel(connection, before, (*COMPARED, "calls_captured"))
     cases = cases_by_id(connection, past.case_ids)
-    found = {}
+    found: dict[str, dict[Case, tuple[float, float]]] = {}
     for metric in COMPARED:
         steps = np.diff(logs(past, metric), axis=1) / np.sqrt(2)
         level = noise_level(steps, floor=FLOOR)
-        for row in np.flatnonzero(level.count >= _FEWEST - 1).tolist():
-            found[cases[past.case_ids[row]], metric] = float(level.sd[row]), float(level.df[row]) * _OF_STEPS
+        found[metric] = {
+            cases[past.case_ids[row]]: (float(level.sd[row]), float(level.df[row]) * _OF_STEPS)
+            for row in np.flatnonzero(level.count >= _FEWEST - 1).tolist()
+        }
     return found

@@ -101,7 +101,7 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
 
 
 def rows_of(connection: sa.Connection, run_id: int, *, whole: bool = False) -> list[Row]:
-    """The results of a run in the order of the cases' names; with samples and details where `whole`."""
+    """The results of a run by suite and model; with samples and details where `whole`."""
     results, cases, more = schema.results, schema.cases, schema.result_details
     columns = [
         *results.c["id", "status", "started", "verdict", "basis"],
@@ -109,7 +109,8 @@ def rows_of(connection: sa.Connection, run_id: int, *, whole: bool = False) -> l
         *cases.c[_CASE],
     ]
     query = sa.select(*columns).join_from(results, cases, results.c.case_id == cases.c.id)
-    found = connection.execute(query.where(results.c.run_id == run_id)).all()
+    order = cases.c["suite", "model", "dtype", "backend", "batch_size", "threads", "id"]
+    found = connection.execute(query.where(results.c.run_id == run_id).order_by(*order)).all()
     details: dict[int, Any] = {}
     others: dict[int, dict[str, float]] = {}
     if whole:
@@ -137,7 +138,7 @@ def rows_of(connection: sa.Connection, run_id: int, *, whole: bool = False) -> l
                 details=extra.details if extra else {},
             )
         )  # fmt: skip
-    return sorted(rows, key=lambda row: row.case.name)
+    return rows
 
 
 def _samples(blob: bytes | None) -> dict[str, tuple[float, ...]]:

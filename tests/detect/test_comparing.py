@@ -41,7 +41,7 @@ def test_single_runs_rest_on_what_the_history_knows():
     (one,) = compare(side(old), side(new)).both
     assert one.deltas["backend_ms"].p is None
     assert not one.changed
-    quiet, loud = ({(case("a"), "backend_ms"): (sd, 40.0)} for sd in (0.005, 0.05))
+    quiet, loud = ({"backend_ms": {case("a"): (sd, 40.0)}} for sd in (0.005, 0.05))
     (one,) = compare(side(old), side(new), quiet).both
     assert one.regressed
     (one,) = compare(side(old), side(new), loud).both
@@ -49,7 +49,7 @@ def test_single_runs_rest_on_what_the_history_knows():
 
 
 def test_what_got_faster_is_no_regression():
-    noise = {(case("a"), "backend_ms"): (0.005, 40.0), (case("a"), "speedup"): (0.005, 40.0)}
+    noise = {metric: {case("a"): (0.005, 40.0)} for metric in ("backend_ms", "speedup")}
     old = run(rows=[row("a", backend_ms=10.0, speedup=1.0)])
     new = run(rows=[row("a", backend_ms=8.0, speedup=1.25)])
     (one,) = compare(side(old), side(new), noise).both
