@@ -119,10 +119,9 @@ def _measure(
     from perfdash.history import alerts as kept
     from perfdash.runner.cores import away_from
     from perfdash.runner.remeasure import Bench, beside
-    from perfdash.stats.remeasure import PAIRS
 
     new = options(settings)
-    limit = most or PAIRS
+    limit = most or confirming.PAIRS
     worse = 0
 
     def enough(each: Planned, done: Sequence[Pair]) -> bool:

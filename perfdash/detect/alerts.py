@@ -105,15 +105,19 @@ def advance(
                 if (finding.kind, finding.case_id, finding.metric) == alert.series
                 and finding.direction == -alert.direction
             )
-        if alert.state == NEW or alert.kind in ("host", "status", "count", "vanished"):
+        if alert.state == NEW or alert.kind != "metric":
             matched.update(same)  # the very change; of one that stands, a further step
         moved = _moved(alert, seen, tonight, at)
         if moved is not None:
             changed.append((moved, None))
+    stepped = {(a.case_id, a.metric, a.direction) for a in alerts if a.kind == "metric" and a.state in LIVE}
     changed += [
         (_born(finding, panel, at), None)
         for index, finding in enumerate(findings)
-        if finding.alarm and index not in matched
+        if finding.alarm
+        and index not in matched
+        # What stepped is away from its first nights too.
+        and not (finding.kind == "drift" and (finding.case_id, finding.metric, finding.direction) in stepped)
     ]
     return changed
 
@@ -219,7 +223,7 @@ def _observed(alert: Alert, panel: Panel, found: bool) -> str:
         return UNKNOWN
     if alert.kind == "count":
         return BACK if (value - (alert.before or 0.0)) * alert.direction <= 0 else AGAIN
-    if alert.state == NEW:
+    if alert.state == NEW and alert.kind == "metric":
         return AGAIN if found else BACK
     since = next((place for place, run in enumerate(panel.runs) if run.id == alert.bad_run_id), -1)
     return _level_observed(alert, logs(panel, alert.metric)[row, since + 1 :])

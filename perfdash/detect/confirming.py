@@ -12,8 +12,9 @@ from perfdash.detect.findings import METRICS, WORSE, Finding
 from perfdash.history.alerts import CONFIRMED, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.records import PASSING
-from perfdash.stats.remeasure import PAIRS, Remeasurement, decide
+from perfdash.stats import remeasure
 
+PAIRS = remeasure.PAIRS
 STANDS, DISMISSED, MORE, NOTHING = "stands", "dismissed", "more", "nothing"
 
 
@@ -81,7 +82,7 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int) 
     if len(pairs) - len(ratios) >= 2:  # it does not run to an end here and now
         return NOTHING, None
     assert finding.change is not None
-    found: Remeasurement = decide(
+    found = remeasure.decide(
         ratios,
         suspected=finding.change,
         sd=finding.sd,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from perfdash.history.queries import Panel, RunLine
 from perfdash.records import PASSING, Status
 from perfdash.stats import alarm
+from perfdash.stats.drift import drift
 from perfdash.stats.intervals import Array
 
 
@@ -44,7 +45,8 @@ METRICS = {
 COUNTS = {"graph_breaks": "graph breaks", "fallbacks": "fallbacks to eager kernels"}
 READ = (*METRICS, *COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
         "calls_captured")  # fmt: skip
-NIGHTS = alarm.REFERENCE + alarm.WINDOWS
+NIGHTS = 200  # of which the alarm looks at 70, the drift at all
+DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
 # A run is a night like tonight where it has so much of tonight's cases, and tonight so much of its own.
 LIKE = 0.5
 
@@ -58,7 +60,7 @@ _PASSING = {str(status) for status in PASSING}
 class Finding:
     """One change. Runs are places among those judged: `good` the last before it, `bad` the first with it.
 
-    kind: metric (of a case), count, status, vanished, host. case_id: None of the host. alarm: certain
+    kind: metric (of a case), drift, count, status, vanished, host. case_id: None of the host. alarm: certain
     enough to be told; else only worth measuring again. change: log of after / before. sd, df: of one
     night (log), for the re-measurement.
     """
@@ -105,6 +107,50 @@ def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]
     return found + _of_status(panel) + _vanished(panel)
 
 
+def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
+    """The series that crept away from their first nights, by more in all than from night to night.
+
+    Once a week is often enough (benchmarks/alarm.py); `start` as in judge.
+    """
+    found = []
+    for name in DRIFTING:
+        values = logs(panel, name)
+        rows, first = _measured(panel, name, values, start or {})
+        if not len(rows):
+            continue
+        seen = drift(values[rows], start=first)
+        for place in np.flatnonzero(seen.drifting).tolist():
+            row = int(rows[place])
+            nights = np.flatnonzero(np.isfinite(values[row]))
+            nights = nights[nights >= first[place]]
+            change, reference = float(seen.change[place]), float(seen.reference[place])
+            found.append(
+                Finding(
+                    "drift",
+                    panel.case_ids[row],
+                    name,
+                    WORSE if change > 0 else BETTER,
+                    int(nights[0]),
+                    len(panel.runs) - 1,
+                    before=math.exp(reference),
+                    after=math.exp(reference + change),
+                    change=change,
+                    p=float(seen.p[place]),
+                    details={"nights": len(nights)},
+                )
+            )
+    return found
+
+
+def _measured(
+    panel: Panel, metric: str, values: Array, start: Mapping[Key, int]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """The rows that have any value, and for each the place from which its nights count."""
+    rows = np.flatnonzero(np.isfinite(values).any(axis=1))
+    first = [start.get((panel.case_ids[row], metric), 0) for row in rows]
+    return rows, np.array(first, dtype=np.int64)
+
+
 def logs(panel: Panel, metric: str) -> Array:
     """log of a metric, cases x nights; NaN where it was not measured or the case did not pass."""
     passed = np.isin(panel.statuses.astype(str), list(_PASSING))
@@ -125,12 +171,10 @@ def _within(panel: Panel, metric: str) -> Array | None:
 
 def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[Finding]:
     values = logs(panel, metric.name)
-    measured = np.isfinite(values).any(axis=1)
-    rows = np.flatnonzero(measured)
+    rows, first = _measured(panel, metric.name, values, start)
     if not len(rows):
         return []
     within = _within(panel, metric.name)
-    first = np.array([start.get((panel.case_ids[row], metric.name), 0) for row in rows], dtype=np.int64)
     night = alarm.judge(
         values[rows],
         start=first,

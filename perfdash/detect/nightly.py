@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import sqlalchemy as sa
 
 from perfdash.detect import alerts as life
-from perfdash.detect.findings import NIGHTS, READ, Finding, judge, like_tonight
+from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, like_tonight
 from perfdash.history import alerts as kept
 from perfdash.history.queries import Panel, RunLine, list_runs, panel
 from perfdash.history.store import Store
@@ -46,14 +46,23 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
 
 def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     """What changed on the night of a run, by the nights like it before; changes nothing."""
-    before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=4 * NIGHTS)
+    before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS + 20)
     runs = [each for each in before if each.origin == run.origin and _earlier(each, run)]
     whole = panel(connection, [*runs, run], READ)
     alike = like_tonight(whole)[-NIGHTS:]
     night = part(whole, alike) if alike else part(whole, [len(whole.runs) - 1])
     alerts = kept.load(connection, testbed_id=run.testbed_id, states=(*kept.LIVE, kept.FIXED))
     night = life.without_fixed(night, alerts)
-    return Judged(run, night, judge(night, life.starts(night, alerts)))
+    start = life.starts(night, alerts)
+    found = judge(night, start)
+    if _first_of_its_week(night.runs):
+        found += drifts(night, start)
+    return Judged(run, night, found)
+
+
+def _first_of_its_week(runs: Sequence[RunLine]) -> bool:
+    weeks = [date.fromisoformat(run.started[:10]).toordinal() // 7 for run in runs[-2:]]
+    return len(weeks) == 2 and weeks[0] != weeks[1]
 
 
 def _keep(connection: sa.Connection, judged: Judged, at: str) -> None:

@@ -156,7 +156,7 @@ def what(alert: Alert) -> str:
     if alert.kind == "status":
         return f"{alert.details.get('before')} -> {alert.details.get('after')}"
     if alert.metric in METRICS:
-        return METRICS[str(alert.metric)].title
+        return METRICS[str(alert.metric)].title + (", slow drift" if alert.kind == "drift" else "")
     return COUNTS.get(str(alert.metric), str(alert.metric))
 
 

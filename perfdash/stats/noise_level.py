@@ -153,7 +153,7 @@ def _effective_df(unit: Array, used: Flags, left: Array, correlation: Array) -> 
     autocorrelations (Bartlett 1946).
     """
     squares = np.square(unit[used])
-    kurtosis = float(np.mean(np.square(squares)) / np.mean(squares) ** 2) if squares.size else 3.0
+    kurtosis = float(np.mean(np.square(squares)) / np.mean(squares) ** 2) if squares.any() else 3.0
     # A winsorised residual hides that its scale was estimated too: never better than Gaussian.
     df: Array = left * 2 / max(kurtosis - 1, 2.0) / (1 + 2 * np.sum(correlation**2, axis=1))
     return df
@@ -165,7 +165,7 @@ def _moderate(variance: Array, df: Array, varying: Flags) -> tuple[Array, Array]
     The prior (d0 degrees of freedom of s0 squared) is fitted to the log variances of the rows that
     vary; rows too short for a variance of their own get the prior's.
     """
-    chosen = varying & (df > 0)
+    chosen = varying & (df > 0) & (variance > 0)
     if not chosen.any():
         return variance, df
     d, log_variance = df[chosen], np.log(variance[chosen])

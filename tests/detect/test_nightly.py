@@ -140,6 +140,17 @@ def test_a_step_of_the_whole_host_is_told_once_with_what_changed_there(store):
             assert "microcode: 0x1 | 0x2" in alert.details["changed"]
 
 
+def test_a_slow_drift_is_told_against_a_fixed_reference(store):
+    def change(night, name, values):
+        if name == "model06":
+            values["backend_ms"] *= 1 + 0.0005 * night
+        return values
+
+    take_in(store, farm(100, models=24, noise=0.005, change=change))
+    judge_new(store, latest=8)
+    assert [each[:4] for each in alerts(store)] == [("model06", "drift", "backend_ms", 1)]
+
+
 def test_a_desk_run_of_a_few_models_is_no_night(store):
     runs = farm(30)
     few = replace(
