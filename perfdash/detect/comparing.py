@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -26,8 +26,6 @@ _RATE = 0.05  # of false discoveries, over all cases and metrics
 
 
 Noise = Mapping[str, Mapping[Case, tuple[float, float]]]  # by metric and case: (sd of one run's log, df)
-Pair = tuple[list[Row], list[Row]]  # of one case: the rows of both sides
-LogPair = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,7 @@ class Side:
     runs: tuple[Imported, ...]
 
 
-@dataclass(frozen=True)
-class Delta:
+class Delta(NamedTuple):
     """A metric of a case on both sides: geometric means over the side's runs, log of new / old.
 
     p is None where nothing is known of the noise. significant: real at the rate of false discoveries,
@@ -132,22 +129,25 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
     """
     sides = [_by_case(side) for side in (old, new)]
     both = [case for case in sides[0] if case in sides[1]]
-    pairs = [(sides[0][case], sides[1][case]) for case in both]
-    metrics = {name: _logs_of(pairs, name) for name in (*COMPARED, "compression_ratio")}
+    rows = [[side[case] for case in both] for side in sides]
+    logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
     raw: list[dict[str, Delta]] = [{} for _ in both]
     for name in COMPARED:
-        for place, delta in _deltas(name, both, pairs, metrics[name], (noise or {}).get(name, {})):
+        for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {})):
             raw[place][name] = delta
     tested = [
-        (place, name) for place, deltas in enumerate(raw) for name in deltas if deltas[name].p is not None
+        (place, name, delta.p)
+        for place, deltas in enumerate(raw)
+        for name, delta in deltas.items()
+        if delta.p is not None
     ]
-    found = discoveries(np.array([raw[place][name].p for place, name in tested], dtype=float), _RATE)
-    for (place, name), real in zip(tested, found.tolist(), strict=True):
+    found = discoveries(np.array([p for _, _, p in tested], dtype=float), _RATE)
+    for (place, name, _), real in zip(tested, found.tolist(), strict=True):
         if real and _matters(name, raw[place][name]):
-            raw[place][name] = replace(raw[place][name], significant=True)
+            raw[place][name] = raw[place][name]._replace(significant=True)
     compared = [
         Compared(case, was[-1].status, now[-1].status, deltas)
-        for case, (was, now), deltas in zip(both, pairs, raw, strict=True)
+        for case, was, now, deltas in zip(both, *rows, raw, strict=True)
     ]
     return Comparison(
         old,
@@ -155,7 +155,7 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         sorted(compared, key=_order),
         [case for case in sides[0] if case not in sides[1]],
         [case for case in sides[1] if case not in sides[0]],
-        [means for name, logs in metrics.items() if (means := _means(name, logs))],
+        [means for name, pair in logs.items() if (means := _means(name, pair))],
     )
 
 
@@ -179,44 +179,44 @@ def _by_case(side: Side) -> dict[Case, list[Row]]:
     return found
 
 
-def _logs_of(pairs: Sequence[Pair], metric: str) -> list[LogPair]:
-    """(old, new) logs of a metric for every case; of the rows that passed: others are of something else."""
-
-    def logs(rows: Sequence[Row]) -> list[float]:
-        return [
-            math.log(value)
-            for row in rows
-            if row.status in PASSING and (value := row.values.get(metric, 0.0)) > 0
-        ]
-
-    return [(logs(old), logs(new)) for old, new in pairs]
+def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
+    """(cases, runs) logs of a metric; NaN where it is missing, or the row did not pass: it is of
+    something else then."""
+    width = max(map(len, rows), default=0)
+    flat = [
+        row.values.get(metric, 0.0) if row.status in PASSING else 0.0 for of_case in rows for row in of_case
+    ]
+    values = np.zeros((len(rows), width))
+    values[np.arange(width) < np.array([len(of_case) for of_case in rows], dtype=int)[:, None]] = flat
+    return np.log(np.where(values > 0, values, np.nan))
 
 
 def _deltas(
     name: str,
     both: Sequence[Case],
-    pairs: Sequence[Pair],
-    logs: Sequence[LogPair],
+    rows: Sequence[Sequence[Sequence[Row]]],
+    logs: tuple[Array, Array],
     noise: Mapping[Case, tuple[float, float]],
 ) -> list[tuple[int, Delta]]:
     """(place of the case, its delta) where both sides have the metric."""
-    own = _own_noise(logs)
-    places = [place for place, (old, new) in enumerate(logs) if old and new]
-    means = [(sum(logs[at][0]) / len(logs[at][0]), sum(logs[at][1]) / len(logs[at][1])) for at in places]
-    errors, freedom = np.full(len(places), np.nan), np.ones(len(places))
-    for index, place in enumerate(places):
-        old, new = logs[place]
-        known = noise.get(both[place]) or own.get(place)
-        if known:
-            errors[index] = known[0] * math.sqrt(1 / len(old) + 1 / len(new))
-            freedom[index] = max(known[1], 1.0)
-        elif name == "speedup" and len(old) == len(new) == 1:
-            errors[index], freedom[index] = _of_intervals(*pairs[place]), _INTERVAL_DF
-    changes = np.array([new - old for old, new in means])
-    p = 2 * np.asarray(special.stdtr(freedom, -np.abs(changes) / errors))  # Student's t, two-sided
+    counts = [np.isfinite(side).sum(axis=1) for side in logs]
+    places = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
+    old, new = (np.nanmean(side[places], axis=1) for side in logs)
+    sd, freedom = _own_noise(logs)
+    if noise:
+        for place in places.tolist():
+            sd[place], freedom[place] = noise.get(both[place], (sd[place], freedom[place]))
+    runs = 1 / counts[0][places] + 1 / counts[1][places]
+    errors, freedom = sd[places] * np.sqrt(runs), freedom[places]
+    if name == "speedup":
+        for index in np.flatnonzero(np.isnan(errors) & (runs == 2)).tolist():
+            errors[index] = _of_intervals(*(side[places[index]] for side in rows))
+            freedom[index] = _INTERVAL_DF
+    p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
+    columns = (places, np.exp(old), np.exp(new), new - old, p)
     return [
-        (place, Delta(math.exp(old), math.exp(new), new - old, None if math.isnan(each) else each, False))
-        for place, (old, new), each in zip(places, means, p.tolist(), strict=True)
+        (place, Delta(before, after, change, None if math.isnan(each) else each, False))
+        for place, before, after, change, each in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
@@ -231,24 +231,22 @@ def _of_intervals(old: Sequence[Row], new: Sequence[Row]) -> float:
     return math.sqrt(max(variance, FLOOR**2))
 
 
-def _own_noise(logs: Sequence[LogPair]) -> dict[int, tuple[float, float]]:
-    """(sd of one run, df) by place, from the runs of each side about the side's mean, pooled."""
-    widths = [max((len(pair[side]) for pair in logs), default=0) for side in (0, 1)]
-    if sum(widths) < 4:
-        return {}
-    residuals = np.full((len(logs), sum(widths)), np.nan)
-    for place, pair in enumerate(logs):
-        for values, start in zip(pair, (0, widths[0]), strict=True):
-            if len(values) > 1:
-                # Each side gives up one degree of freedom for its mean.
-                scale = math.sqrt(len(values) / (len(values) - 1))
-                around = (np.array(values) - np.mean(values)) * scale
-                residuals[place, start : start + len(values)] = around
-    level = noise_level(residuals, floor=FLOOR)
-    return {
-        place: (float(level.sd[place]), float(level.df[place]))
-        for place in np.flatnonzero(level.count >= 2).tolist()
-    }
+def _own_noise(logs: tuple[Array, Array]) -> tuple[Array, Array]:
+    """(sd of one run, df) of each case, from the runs of each side about the side's mean; NaN: unknown."""
+    size = len(logs[0])
+    unknown = np.full(size, np.nan), np.ones(size)
+    if logs[0].shape[1] + logs[1].shape[1] < 4:
+        return unknown
+    residuals = []
+    for side in logs:
+        count = np.isfinite(side).sum(axis=1, keepdims=True)
+        mean = np.where(count > 0, np.nansum(side, axis=1, keepdims=True) / np.maximum(count, 1), np.nan)
+        # Each side gives up one degree of freedom for its mean; a single run tells nothing.
+        scale = np.where(count > 1, np.sqrt(count / np.maximum(count - 1, 1)), np.nan)
+        residuals.append((side - mean) * scale)
+    level = noise_level(np.concatenate(residuals, axis=1), floor=FLOOR)
+    known = level.count >= 2
+    return np.where(known, level.sd, np.nan), np.where(known, level.df, 1.0)
 
 
 def _matters(name: str, delta: Delta) -> bool:
@@ -256,13 +254,12 @@ def _matters(name: str, delta: Delta) -> bool:
     return abs(delta.change) >= math.log1p(least)
 
 
-def _means(name: str, logs: Sequence[LogPair]) -> Means | None:
-    known = [(old, new) for old, new in logs if old and new]
-    if not known:
+def _means(name: str, logs: tuple[Array, Array]) -> Means | None:
+    known = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1)
+    if not known.any():
         return None
-    before = np.array([sum(old) / len(old) for old, _ in known])
-    after = np.array([sum(new) / len(new) for _, new in known])
-    return Means(name, len(known), _mean(before), _mean(after), _mean(after - before))
+    before, after = (np.nanmean(side[known], axis=1) for side in logs)
+    return Means(name, int(known.sum()), _mean(before), _mean(after), _mean(after - before))
 
 
 def _mean(logs: Array) -> tuple[float, float, float]:
