@@ -17,14 +17,22 @@ def check(settings: RunSettings) -> None:
     """Raises UsageError for gates that could never be told, before anything is measured."""
     from perfdash.errors import UsageError
 
-    if settings.no_history and "regression" in settings.fail_on:
-        raise UsageError("--fail-on regression is told by the history, and --no-history keeps the run out")
+    if "regression" in settings.fail_on and (settings.no_history or settings.shard):
+        out_of_it = (
+            "--no-history" if settings.no_history else "--shard: a shard goes into it when it is merged"
+        )
+        raise UsageError(f"--fail-on regression is told by the history, and this run stays out ({out_of_it})")
     if settings.junit and not settings.junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {settings.junit}: there is no folder {settings.junit.parent}")
 
 
 def take_in(settings: RunSettings, info: RunInfo, results: list[Result], folder: Path) -> None:
-    """A run goes into the history; what fails is said, and nothing is lost."""
+    """A run goes into the history; what fails is said, and nothing is lost.
+
+    A shard does not: the run that it is a part of does, when it is merged.
+    """
+    if settings.no_history or info.plan.get("shard"):
+        return
     from perfdash.errors import PerfdashError
     from perfdash.history.ingest import take_in as put
     from perfdash.history.rows import from_run

@@ -64,10 +64,18 @@ def import_(
     said = dict(locals())
     from perfdash.history.importers import Told, read
     from perfdash.history.ingest import take_in
+    from perfdash.runner.journal import read_info
 
     folders = {path: runs for path in files if (runs := _run_folders(path))}
     foreign = [path for path in files if path not in folders]
-    imported: list[Imported] = [run for runs in folders.values() for run in map(read_run, runs)]
+    imported: list[Imported] = []
+    for folder in (folder for runs in folders.values() for folder in runs):
+        if read_info(folder).plan.get("shard"):
+            typer.echo(
+                f"{folder.name}: left out: a shard goes in with the run that it is merged into", err=True
+            )
+        else:
+            imported.append(read_run(folder))
     imported += read(foreign, Told(**{name: said[name] for name in Told.__dataclass_fields__}))
     with opened(db, out, create=True) as store:
         done = take_in(store, imported)

@@ -153,7 +153,7 @@ def _measure(
     if results:
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {journal.folder}")
-    if results and not settings.no_history:
+    if results:
         gates.take_in(settings, info, results, journal.folder)
     if interrupted:
         typer.echo(

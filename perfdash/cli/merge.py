@@ -7,12 +7,19 @@ from typing import Annotated
 
 import typer
 
+from perfdash.cli import gates
+from perfdash.cli.history import Db
+
 
 def merge(
     runs: Annotated[list[str], typer.Argument(help="The runs of the shards: folders or names.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder that the new run is made in.  [default: runs]")
     ] = None,
+    db: Db = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Keep the run out of the history.")
+    ] = False,
 ) -> None:
     """Make one run of the shards (`run --shard i/n`) of a plan."""
     from perfdash.report.tables import summary
@@ -21,12 +28,15 @@ def merge(
     from perfdash.runner.merge import read_shard
     from perfdash.settings import resolve
 
-    below = resolve({"out": out})[0].out
+    settings = resolve({"out": out, "db": db, "no_history": no_history})[0]
+    below = settings.out
     shards = [read_shard(find_run(run, below)) for run in runs]
     folder, info, results, missing = merge_runs(shards, below)
     if results:
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {folder}")
+    if results:
+        gates.take_in(settings, info, results, folder)
     if missing:
         names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
         typer.echo(

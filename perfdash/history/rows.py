@@ -72,11 +72,19 @@ class RunRow:
     noise: Mapping[str, Any] = field(default_factory=dict)
     expected: int | None = None  # cases that were to be measured
     perfdash: str | None = None
+    merged_from: tuple[str, ...] = ()
+    copied: str | None = None  # the key of what it is a copy of, from another history
 
     @property
     def key(self) -> str:
-        """The same for the same run, however often and from wherever it is taken in."""
-        return digest([self.origin, self.name, self.started, self.host])
+        """The same for the same run, however often and from wherever it is taken in.
+
+        Shards that are merged again, by another name, are the same run again.
+        """
+        if self.copied:
+            return self.copied
+        named = sorted(self.merged_from) or self.name
+        return digest([self.origin, named, self.started, self.host])
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,10 @@ class Imported:
 
     @property
     def content(self) -> str:
-        """A digest of all of it but where it was found: equal for a run that has not changed."""
+        """A digest of all of it but where and as what it was found: equal for a run that has not changed."""
         if self.original:
             return self.original
-        hashed = hashlib.sha256(digest({**vars(self.run), "source": None}).encode())
+        hashed = hashlib.sha256(digest({**vars(self.run), "source": None, "copied": None}).encode())
         for row in self.rows:
             plain = {
                 **vars(row),
@@ -133,6 +141,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         noise=info.noise,
         expected=info.cases,
         perfdash=info.perfdash,
+        merged_from=tuple(info.merged_from),
     )
     return Imported(run, tuple(from_result(result) for result in results))
 

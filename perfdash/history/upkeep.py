@@ -56,7 +56,7 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
 def stored(connection: sa.Connection, line: RunLine) -> Imported:
     """A run as it was taken in, but for samples beyond 32 bits; `content` is that of the original."""
     runs = schema.runs
-    query = sa.select(*runs.c["content", "command", "ended", "perfdash"]).where(runs.c.id == line.id)
+    query = sa.select(*runs.c["key", "content", "command", "ended", "perfdash"]).where(runs.c.id == line.id)
     row = connection.execute(query).one()
     worker = {
         "torch": line.torch,
@@ -79,5 +79,6 @@ def stored(connection: sa.Connection, line: RunLine) -> Imported:
         noise=line.noise,
         expected=line.expected,
         perfdash=row.perfdash,
+        copied=row.key,
     )
     return Imported(run, tuple(rows_of(connection, line.id, whole=True)), original=row.content)

@@ -115,7 +115,7 @@ def test_shards_are_merged(command, tmp_path, suite):
     assert merged.code == 0, merged.err
     assert "3 of 3 cases" in merged.out
     assert "missing" not in merged.err
-    (folder,) = (tmp_path / "merged").iterdir()
+    (folder,) = [path for path in (tmp_path / "merged").iterdir() if path.is_dir()]
     assert {r.case.model: r.status for r in read_results(folder)} == {
         "itself": Status.PASS,
         "wrong": Status.FAIL_ACCURACY,
@@ -124,6 +124,14 @@ def test_shards_are_merged(command, tmp_path, suite):
     compared = command("compare", runs[0], merged.out.split("Saved in ")[1].strip())
     assert compared.code == 0, compared.err
     assert "cases in both" in compared.out
+
+    # In the history it is one run, however often it is merged, and the shards are none.
+    assert command("merge", *runs, "--out", "merged").code == 0
+    known = command("history", "runs", "--out", "merged", "--json")
+    assert [(run["results"], run["expected"]) for run in json.loads(known.out)] == [(3, 3)]
+    assert command("history", "runs").code == 2
+    left_out = command("history", "import", "runs")
+    assert left_out.err.count("a shard goes in when it is merged") == 2
     refused = command("merge", runs[0], runs[0])
     assert (refused.code, "one shard only" in refused.err) == (2, True)
 

@@ -16,7 +16,7 @@ FIRST = date(2026, 1, 1)
 
 def farm(
     nights: int,
-    models: int = 40,
+    models: int = 24,
     *,
     noise: float = 0.01,
     seed: int = 0,

@@ -13,7 +13,8 @@ from tests.detect.simulated import farm, slower
 
 
 @pytest.fixture
-def store(tmp_path):
+def quick(tmp_path):
+    """One kind of store is enough where it only holds what is judged."""
     with open_store(str(tmp_path / "history.db")) as opened:
         yield opened
 
@@ -44,8 +45,8 @@ def alerts(store):
         ]
 
 
-def test_noise_stays_silent(store):
-    assert judged(store, farm(40, noise=0.02, seed=3)) == []
+def test_noise_stays_silent(quick):
+    assert judged(quick, farm(40, noise=0.02, seed=3)) == []
 
 
 def test_a_compiled_regression_is_told_confirmed_and_stays_open(store):
@@ -58,23 +59,23 @@ def test_a_compiled_regression_is_told_confirmed_and_stays_open(store):
     assert [line.split(":")[0] for line in alert.details["changed"]] == ["torch"]
 
 
-def test_eager_that_got_faster_is_told_of_eager(store):
-    found = judged(store, farm(34, change=slower("model07", 30, 0.9, "eager_ms")))
+def test_eager_that_got_faster_is_told_of_eager(quick):
+    found = judged(quick, farm(34, change=slower("model07", 30, 0.9, "eager_ms")))
     assert [each[:4] for each in found] == [("model07", "metric", "eager_ms", -1)]
 
 
-def test_a_change_that_is_mended_is_fixed_and_reopened_when_it_comes_again(store):
+def test_a_change_that_is_mended_is_fixed_and_reopened_when_it_comes_again(quick):
     def change(night, name, values):
         bad = 28 <= night < 34 or night >= 42
         return slower("model05", 0 if bad else 10**6, 1.15)(night, name, values)
 
-    found = judged(store, farm(48, change=change))
+    found = judged(quick, farm(48, change=change))
     states = ["new", "confirmed", "open", "fixed", "reopened", "open"]
     assert found == [("model05", "metric", "backend_ms", 1, states)]
 
 
-def test_a_lone_outlier_is_no_alert(store):
-    found = judged(store, farm(34, change=slower("model05", 30, 1.4, until=31)))
+def test_a_lone_outlier_is_no_alert(quick):
+    found = judged(quick, farm(34, change=slower("model05", 30, 1.4, until=31)))
     assert [each for each in found if each[4][-1] != kept.DISMISSED] == []
 
 
@@ -90,42 +91,42 @@ def test_a_status_that_changes_is_told_at_once_and_infra_errors_are_not(store):
     assert found == [("model01", "status", "status", 1, ["new", "confirmed", "open"])]
 
 
-def test_a_pass_that_captures_nothing_any_more_is_a_change_of_status(store):
+def test_a_pass_that_captures_nothing_any_more_is_a_change_of_status(quick):
     def change(night, name, values):
         if name == "model04" and night >= 27:
             values["calls_captured"] = 0.0
         return values
 
-    found = judged(store, farm(29, change=change))
+    found = judged(quick, farm(29, change=change))
     assert found == [("model04", "status", "status", 1, ["new", "confirmed"])]
 
 
-def test_graph_breaks_that_appear_and_go(store):
+def test_graph_breaks_that_appear_and_go(quick):
     def change(night, name, values):
         if name == "model04" and 27 <= night < 29:
             values["graph_breaks"] = 3.0
         return values
 
-    found = judged(store, farm(31, change=change))
+    found = judged(quick, farm(31, change=change))
     assert found == [("model04", "count", "graph_breaks", 1, ["new", "confirmed", "fixed"])]
 
 
-def test_a_model_that_vanishes(store):
+def test_a_model_that_vanishes(quick):
     def change(night, name, values):
         return None if name == "model09" and night >= 27 else values
 
-    found = judged(store, farm(30, change=change))
+    found = judged(quick, farm(30, change=change))
     assert found == [("model09", "vanished", None, 1, ["new", "confirmed", "open"])]
 
 
-def test_a_model_that_an_interrupted_night_lacks_has_not_vanished(store):
+def test_a_model_that_an_interrupted_night_lacks_has_not_vanished(quick):
     runs = farm(28)
     last = runs[-1]
     cut = replace(last, run=replace(last.run, state="interrupted"), rows=last.rows[:30])
-    assert judged(store, [*runs[:-1], cut]) == []
+    assert judged(quick, [*runs[:-1], cut]) == []
 
 
-def test_a_step_of_the_whole_host_is_told_once_with_what_changed_there(store):
+def test_a_step_of_the_whole_host_is_told_once_with_what_changed_there(quick):
     def change(night, name, values):
         if night >= 28:
             values["backend_ms"] *= 1.08
@@ -133,47 +134,47 @@ def test_a_step_of_the_whole_host_is_told_once_with_what_changed_there(store):
         return values
 
     facts = {True: {"microcode": "0x2"}, False: {"microcode": "0x1"}}
-    found = judged(store, farm(34, change=change, facts=lambda night: facts[night >= 28]))
+    found = judged(quick, farm(34, change=change, facts=lambda night: facts[night >= 28]))
     assert [each[:4] for each in found] == [(None, "host", "eager_ms", 1), (None, "host", "backend_ms", 1)]
-    with store.read() as connection:
+    with quick.read() as connection:
         for alert in kept.load(connection):
             assert "microcode: 0x1 | 0x2" in alert.details["changed"]
 
 
-def test_a_slow_drift_is_told_against_a_fixed_reference(store):
+def test_a_slow_drift_is_told_against_a_fixed_reference(quick):
     def change(night, name, values):
         if name == "model06":
             values["backend_ms"] *= 1 + 0.0005 * night
         return values
 
-    take_in(store, farm(100, models=24, noise=0.005, change=change))
-    judge_new(store, latest=8)
-    assert [each[:4] for each in alerts(store)] == [("model06", "drift", "backend_ms", 1)]
+    take_in(quick, farm(100, models=24, noise=0.005, change=change))
+    judge_new(quick, latest=8)
+    assert [each[:4] for each in alerts(quick)] == [("model06", "drift", "backend_ms", 1)]
 
 
-def test_a_desk_run_of_a_few_models_is_no_night(store):
+def test_a_desk_run_of_a_few_models_is_no_night(quick):
     runs = farm(30)
     few = replace(
         runs[-1],
         run=replace(runs[-1].run, name="desk", started="2026-01-30T12:00:00Z", state="done", expected=3),
         rows=runs[-1].rows[:3],
     )
-    assert judged(store, [*runs, few]) == []
+    assert judged(quick, [*runs, few]) == []
 
 
-def test_a_night_that_is_judged_again_changes_nothing(store):
+def test_a_night_that_is_judged_again_changes_nothing(quick):
     runs = farm(31, change=slower("model03", 29, 1.10))
-    before = judged(store, runs)
+    before = judged(quick, runs)
     later = replace(runs[-1], run=replace(runs[-1].run, ended="2026-01-31T06:00:00Z"))
-    take_in(store, [later])
-    judge_new(store)
-    assert alerts(store) == before
+    take_in(quick, [later])
+    judge_new(quick)
+    assert alerts(quick) == before
 
 
-def test_history_that_comes_late_raises_no_alert(store):
+def test_history_that_comes_late_raises_no_alert(quick):
     runs = farm(40, change=slower("model03", 20, 1.10))
-    take_in(store, runs[30:])
-    judge_new(store)
-    take_in(store, runs[:30])
-    judge_new(store, latest=100)
-    assert alerts(store) == []
+    take_in(quick, runs[30:])
+    judge_new(quick)
+    take_in(quick, runs[:30])
+    judge_new(quick, latest=100)
+    assert alerts(quick) == []
