@@ -127,7 +127,7 @@ def _measure(
     def enough(each: Planned, done: Sequence[Pair]) -> bool:
         sides = [(_side(pair.old), _side(pair.new)) for pair in done]
         decisions = [confirming.told(finding, sides, limit)[0] for finding in by_case[each.case]]
-        return confirming.MORE not in decisions or len(done) >= limit + 2
+        return confirming.MORE not in decisions
 
     def seen(each: Planned, done: Sequence[Pair]) -> None:
         nonlocal worse
@@ -166,7 +166,9 @@ def _side(result: Result) -> Side:
     from perfdash.history.rows import from_result
 
     row = from_result(result)
-    return Side(row.status, dict(row.values))
+    # Fewer clean samples than that, and all are used: unclean ones too (docs/method.md).
+    clean = result.conditions.get("clean_fraction")
+    return Side(row.status, dict(row.values), clean is None or clean >= 0.5)
 
 
 def _told(finding: Finding, decision: str, numbers: Any) -> str:
@@ -181,7 +183,7 @@ def _told(finding: Finding, decision: str, numbers: Any) -> str:
         measured = f", measured {numbers['ratio'] - 1:+.1%} ({low:+.1%} to {high:+.1%})"
     elif numbers:
         measured = f", measured {numbers['old']} -> {numbers['new']}"
-    word = {"more": "cannot tell", "nothing": "cannot tell: it does not run to the end"}.get(
+    word = {"more": "cannot tell", "nothing": "cannot tell: runs fail, or others are at work here"}.get(
         decision, decision
     )
     return f"{name}: {word}{suspected}{measured}"

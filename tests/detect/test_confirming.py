@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect.confirming import (
+    DISMISSED,
+    MORE,
+    NOTHING,
+    PAIRS,
+    STANDS,
+    Side,
+    after,
+    good_builds,
+    suspects,
+    told,
+)
+from perfdash.detect.findings import Finding
+from perfdash.detect.nightly import judge_new, judge_run
+from perfdash.history import alerts as kept
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm, names, slower
+
+SLOWER = Finding("metric", 1, "backend_ms", 1, 0, 1, change=math.log(1.1), sd=0.01, df=50.0)
+BROKEN = Finding("status", 1, "status", 1, 0, 1, details={"before": "pass", "after": "crash"})
+BREAKS = Finding("count", 1, "graph_breaks", 1, 0, 1, before=0.0, after=2.0)
+
+
+def pair(ratio, clean=True, status="pass", noise=0.0):
+    return Side("pass", {"backend_ms": 10.0}), Side(status, {"backend_ms": 10.0 * ratio + noise}, clean)
+
+
+def until_told(finding, pairs):
+    """The decision and the number of pairs it took, asked after every pair as confirm does."""
+    for count in range(100):
+        decision, seen = told(finding, pairs[:count])
+        if decision != MORE:
+            return decision, count, seen
+    raise AssertionError("it never ends")
+
+
+def test_what_is_slower_stands_and_what_is_not_is_dismissed():
+    decision, count, seen = until_told(SLOWER, [pair(1.1)] * 20)
+    assert decision == STANDS
+    assert count <= 4
+    assert seen["low"] < 1.1 < seen["high"]
+    assert until_told(SLOWER, [pair(1.0)] * 20)[0] == DISMISSED
+    assert until_told(SLOWER, [pair(0.9)] * 20)[0] == DISMISSED, "the other way is not what was suspected"
+    assert until_told(replace(SLOWER, sd=None, df=None), [pair(1.1), pair(1.09), pair(1.11)] * 8)[0] == STANDS
+
+
+def test_pairs_beside_others_work_are_no_evidence():
+    decision, count, _ = until_told(SLOWER, [pair(3.0, clean=False)] * 3 + [pair(1.0)] * 20)
+    assert decision == DISMISSED
+    assert count > 3
+    assert until_told(SLOWER, [pair(1.1, clean=False)] * 50)[:2] == (NOTHING, PAIRS)
+
+
+def test_pairs_that_fail_end_it():
+    assert until_told(SLOWER, [pair(1.1, status="crash")] * 9)[:2] == (NOTHING, 2)
+
+
+def test_a_status_is_the_builds_only_where_the_builds_differ():
+    good, bad = Side("pass", {}), Side("crash", {})
+    assert told(BROKEN, [])[0] == MORE
+    assert told(BROKEN, [(good, bad)]) == (STANDS, {"old": "pass", "new": "crash"})
+    assert told(BROKEN, [(good, good)])[0] == DISMISSED
+    assert told(BROKEN, [(bad, bad)])[0] == DISMISSED, "the machine, or the model's library"
+    assert told(replace(BROKEN, direction=-1), [(bad, good)])[0] == STANDS
+
+
+def test_counts():
+    def side(breaks):
+        return Side("pass", {"graph_breaks": breaks})
+
+    assert told(BREAKS, [(side(0.0), side(2.0))])[0] == STANDS
+    assert told(BREAKS, [(side(2.0), side(2.0))])[0] == DISMISSED
+    assert told(BREAKS, [(Side("pass", {}), side(2.0))])[0] == NOTHING
+
+
+def test_the_most_suspicious_come_first():
+    def finding(case, score, direction=1, alarm=False):
+        return replace(SLOWER, case_id=case, direction=direction, alarm=alarm, details={"score": score})
+
+    findings = [
+        finding(1, 2.0),
+        finding(2, 4.0),
+        finding(3, -9.0, direction=-1),
+        finding(4, 1.9, alarm=True),
+        Finding("host", None, "eager_ms", 1, 0, 1),
+        Finding("vanished", 5, None, 1, 0, 1),
+    ]
+    for order in itertools.permutations(findings, 6):
+        assert list(suspects(order)) == [4, 2, 1, 3]
+        break
+
+
+@pytest.fixture
+def night(tmp_path):
+    """A night on which a model got slower, judged: the store, the judgement, its alerts."""
+    with open_store(str(tmp_path / "history.db")) as store:
+        runs = farm(32, change=slower("model03", 30, 1.15))
+        take_in(store, runs)
+        judge_new(store)
+        with store.read() as connection:
+            last = list_runs(connection)[-2]
+            judged = judge_run(connection, last)
+            alerts = kept.load(connection)
+        yield runs, judged, alerts
+
+
+def test_what_becomes_of_alerts(night):
+    runs, judged, alerts = night
+    finding = next(f for f in judged.findings if f.metric == "backend_ms" and f.alarm)
+    builds = good_builds([finding], judged.panel)
+    assert builds[0].name == names(runs)[29]
+    assert names(runs)[30] not in [build.name for build in builds]
+
+    (alert,) = alerts
+    mine = replace(alert, state=kept.NEW, seen_run_id=judged.run.id)
+    seen = {"pairs": 4, "ratio": 1.15, "low": 1.1, "high": 1.2}
+    confirmed, _ = after(finding, STANDS, seen, [mine], judged.panel, "now")
+    assert (confirmed.id, confirmed.state, confirmed.details["remeasured"]) == (mine.id, "confirmed", seen)
+    gone, _ = after(finding, DISMISSED, seen, [mine], judged.panel, "now")
+    assert gone.state == "dismissed"
+    assert after(finding, DISMISSED, seen, [], judged.panel, "now") is None
+    assert after(finding, NOTHING, None, [mine], judged.panel, "now") is None
+    fresh, _ = after(finding, STANDS, seen, [], judged.panel, "now")
+    assert (fresh.id, fresh.state, fresh.direction) == (None, "confirmed", 1)
+    older = replace(mine, state=kept.OPEN)
+    assert after(finding, DISMISSED, seen, [older], judged.panel, "now") is None, "nights have confirmed it"
