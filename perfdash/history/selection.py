@@ -34,14 +34,22 @@ def _matching(connection: sa.Connection, word: str) -> list[RunLine]:
     if word == "last":
         return list_runs(connection)
     if window := re.fullmatch(rf"({_DATE})?\.\.({_DATE})?", word):
-        return list_runs(connection, since=window[1], until=window[2])
+        return list_runs(connection, since=_time(window[1]), until=_time(window[2]))
     if re.fullmatch(_DATE, word):
-        return list_runs(connection, since=word, until=word)
+        return list_runs(connection, since=_time(word), until=_time(word))
     version = word.removeprefix("torch==")
     every = list_runs(connection)
     if re.fullmatch(r"[0-9a-f]{7,40}", version):
         return [run for run in every if (run.torch_git_version or "").startswith(version)]
     return [run for run in every if run.torch and version in (run.torch, run.torch.partition("+")[0])]
+
+
+def _time(word: str | None) -> str | None:
+    """A beginning of a time as it is stored; the names of run folders have dashes for colons."""
+    if word is None:
+        return None
+    day, letter, hour = word.partition("T")
+    return day + letter + hour.replace("-", ":")
 
 
 def read(connection: sa.Connection, line: RunLine) -> Imported:
