@@ -8,6 +8,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,11 +142,8 @@ def resolve(
     for key, value in flags.items():
         if value is not None and value is not False and value not in ((), []):
             values[key], origins[key] = value, f"--{key.replace('_', '-')}"
-    if origins["db"] != "PERFDASH_DB" and _has_password(str(values.get("db") or "")):
-        raise UsageError(
-            f"{origins['db']}: a password is seen there by others; put the address into PERFDASH_DB, or the "
-            "password into PGPASSWORD or ~/.pgpass"
-        )
+    if origins["db"] != "PERFDASH_DB":
+        refuse_password(str(values.get("db") or ""), origins["db"])
     try:
         return RunSettings(**values), origins
     except ValidationError as error:
@@ -167,9 +165,25 @@ def shown(settings: RunSettings) -> dict[str, Any]:
 
 def check_time(text: str, where: str) -> str:
     """A time or the beginning of one, as given. Raises UsageError for what is none."""
-    if not re.fullmatch(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?", text):
-        raise UsageError(f"{where} {text!r} is no time; give e.g. 2026-11-21 or 2026-11-21T03:00:00Z")
+    whole = text + "2000-01-01T00:00:00Z"[len(text) :]
+    try:
+        if not re.fullmatch(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?", text):
+            raise ValueError
+        datetime.fromisoformat(whole)
+    except ValueError:
+        raise UsageError(
+            f"{where} {text!r} is no time; give e.g. 2026-11-21 or 2026-11-21T03:00:00Z"
+        ) from None
     return text
+
+
+def refuse_password(address: str, where: str) -> None:
+    """Raises UsageError for an address with a password where others see it."""
+    if _has_password(address):
+        raise UsageError(
+            f"{where}: a password is seen there by others; put the address into PERFDASH_DB, or the "
+            "password into PGPASSWORD or ~/.pgpass"
+        )
 
 
 def _has_password(address: str) -> bool:

@@ -36,7 +36,7 @@ def compare(
 ) -> None:
     """Compare two sides, over the cases that both have. Runs of unlike hosts are refused."""
     from perfdash.detect.comparing import compare as compare_sides
-    from perfdash.detect.comparing import refuse_unlike
+    from perfdash.detect.comparing import refuse_overlap, refuse_unlike
     from perfdash.errors import UsageError
     from perfdash.report.comparison import comparison, to_csv, to_plain
 
@@ -46,6 +46,7 @@ def compare(
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     sides = [_side(word, db, out, host_class) for word in (old, new)]
     refuse_unlike(*sides)
+    refuse_overlap(*sides)
     found = compare_sides(sides[0], sides[1], _noise(sides, db, out))
     if form == "json":
         typer.echo(json.dumps(to_plain(found), indent=1))
@@ -65,6 +66,7 @@ def _side(word: str, db: str | None, out: Path | None, host_class: str | None) -
     from perfdash.detect.comparing import Side
     from perfdash.errors import UsageError
     from perfdash.history.selection import read, select
+    from perfdash.history.store import NoHistory
     from perfdash.runner.journal import find_run
     from perfdash.settings import resolve
 
@@ -74,7 +76,7 @@ def _side(word: str, db: str | None, out: Path | None, host_class: str | None) -
     except UsageError as missing:
         try:
             store = opened(db, out)
-        except UsageError:
+        except NoHistory:
             raise missing from None
         with store, store.read() as connection:
             lines = select(connection, word, host_class=host_class)
@@ -86,14 +88,17 @@ def _noise(sides: list[Side], db: str | None, out: Path | None) -> Noise:
     """What the history knows of the noise; nothing where there is no history."""
     from perfdash.cli.history import opened
     from perfdash.detect.noise import noise_before
-    from perfdash.errors import UsageError
+    from perfdash.errors import MachineError
+    from perfdash.history.store import NoHistory
 
     try:
-        store = opened(db, out)
-    except UsageError:
+        with opened(db, out) as store, store.read() as connection:
+            return noise_before(connection, [imported.run for side in sides for imported in side.runs])
+    except NoHistory:
         return {}
-    with store, store.read() as connection:
-        return noise_before(connection, [imported.run for side in sides for imported in side.runs])
+    except MachineError as error:
+        typer.echo(f"Compared without what the history knows of the noise: {error}", err=True)
+        return {}
 
 
 def _gate(found: Comparison) -> int:

@@ -16,24 +16,29 @@ if TYPE_CHECKING:
 def check(settings: RunSettings) -> None:
     """Raises UsageError for gates that could never be told, before anything is measured."""
     from perfdash.errors import UsageError
+    from perfdash.runner.plan import parse_shard
 
-    if "regression" in settings.fail_on and (settings.no_history or settings.shard):
-        out_of_it = (
-            "--no-history" if settings.no_history else "--shard: a shard goes into it when it is merged"
-        )
-        raise UsageError(f"--fail-on regression is told by the history, and this run stays out ({out_of_it})")
+    part = bool(settings.shard) and parse_shard(str(settings.shard))[1] > 1
+    if "regression" in settings.fail_on and (settings.no_history or part):
+        why = "--no-history" if settings.no_history else "a shard goes in when it is merged"
+        raise UsageError(f"--fail-on regression is told by the history, and this run stays out: {why}")
     if settings.junit and not settings.junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {settings.junit}: there is no folder {settings.junit.parent}")
 
 
-def take_in(settings: RunSettings, info: RunInfo, results: list[Result], folder: Path) -> None:
-    """A run goes into the history; what fails is said, and nothing is lost.
+def stays_out(info: RunInfo) -> str | None:
+    """Why a run does not go into the history by itself; None: it does."""
+    shard = str(info.plan.get("shard") or "")
+    if shard and not shard.endswith("/1"):
+        return "a shard goes in when it is merged"
+    return "it was measured with --no-history" if info.configuration.get("no_history") else None
 
-    A shard does not: the run that it is a part of does, when it is merged.
-    """
-    if settings.no_history or info.plan.get("shard"):
-        return
-    from perfdash.errors import PerfdashError
+
+def take_in(settings: RunSettings, info: RunInfo, results: list[Result], folder: Path) -> int:
+    """A run goes into the history; the exit code: 3 where it does not, and then nothing is lost."""
+    if settings.no_history or stays_out(info):
+        return 0
+    from perfdash.errors import MachineError
     from perfdash.history.ingest import take_in as put
     from perfdash.history.rows import from_run
     from perfdash.history.store import open_store
@@ -41,25 +46,36 @@ def take_in(settings: RunSettings, info: RunInfo, results: list[Result], folder:
     try:
         with open_store(settings.history) as store:
             put(store, [from_run(info, results, str(folder))])
-    except (PerfdashError, OSError, ValueError) as error:
+    except Exception as error:  # whatever it is, the run is saved, and its user must know how to go on
         typer.echo(
             f"The run is saved, but not in the history: {error}\n"
             f"To take it in: perfdash history import {folder}",
             err=True,
         )
+        return MachineError.exit_code
+    return 0
 
 
 def pass_through(settings: RunSettings, info: RunInfo, results: list[Result], folder: Path) -> int:
-    """JUnit where it was asked for, then the gates: 1 where one failed, with what did it; else 0."""
+    """The gates and JUnit: 1 where a gate failed, with what did it; else 0."""
     from perfdash.cli.regressions import gate
+    from perfdash.errors import PerfdashError
 
-    alerts = _alerts(settings, info) if "regression" in settings.fail_on else []
+    code = _of_results(results, settings.fail_on)
+    alerts: list[Evidence] = []
+    failed: PerfdashError | None = None
+    if "regression" in settings.fail_on:
+        try:
+            alerts = _alerts(settings, info)
+        except PerfdashError as error:
+            failed = error
     if settings.junit:
         from perfdash.history.rows import from_run
         from perfdash.report.junit import write
 
         write(settings.junit, info.id, from_run(info, results, str(folder)).rows, alerts)
-    code = _of_results(results, settings.fail_on)
+    if failed:
+        raise failed
     return max(code, gate(alerts))
 
 

@@ -62,25 +62,48 @@ def import_(
     The format is told by what is in a file. What was taken in before is not taken in twice.
     """
     said = dict(locals())
+    from perfdash.cli.gates import stays_out
+    from perfdash.errors import UsageError
     from perfdash.history.importers import Told, read
     from perfdash.history.ingest import take_in
     from perfdash.runner.journal import read_info
 
-    folders = {path: runs for path in files if (runs := _run_folders(path))}
-    foreign = [path for path in files if path not in folders]
-    imported: list[Imported] = []
-    for folder in (folder for runs in folders.values() for folder in runs):
-        if read_info(folder).plan.get("shard"):
-            typer.echo(
-                f"{folder.name}: left out: a shard goes in with the run that it is merged into", err=True
-            )
-        else:
-            imported.append(read_run(folder))
-    imported += read(foreign, Told(**{name: said[name] for name in Told.__dataclass_fields__}))
+    folders = [(path, folder) for path in files for folder in _run_folders(path)]
+    of_runs = {path for path, _ in folders}
+    foreign = [path for path in files if path not in of_runs]
+    # All foreign files, or none; of run folders each for itself: there may be years of them.
+    others = read(foreign, Told(**{name: said[name] for name in Told.__dataclass_fields__}))
+    bad = []
     with opened(db, out, create=True) as store:
-        done = take_in(store, imported)
-    for run, what in zip(imported, done, strict=True):
-        typer.echo(f"{run.run.name}: {what} ({run.run.origin}, {len(run.rows)} results)")
+
+        def put(run: Imported) -> None:
+            typer.echo(
+                f"{run.run.name}: {take_in(store, [run])[0]} ({run.run.origin}, {len(run.rows)} results)"
+            )
+
+        for run, what in zip(others, take_in(store, others), strict=True):
+            typer.echo(f"{run.run.name}: {what} ({run.run.origin}, {len(run.rows)} results)")
+        for path, folder in folders:
+            try:
+                why = stays_out(read_info(folder))
+                if why and path != folder:  # one that is named singly is wanted
+                    typer.echo(f"{folder.name}: left out: {why}", err=True)
+                else:
+                    put(read_run(folder))
+            except UsageError as error:
+                bad.append(str(error))
+    if bad:
+        raise UsageError("\n".join([f"{len(bad)} of {len(folders)} runs cannot be taken in:", *bad]))
+
+
+def _checked(since: str | None, until: str | None) -> tuple[str | None, str | None]:
+    from perfdash.settings import check_time
+
+    if since is not None:
+        check_time(since, "--since")
+    if until is not None:
+        check_time(until, "--until")
+    return since, until
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -94,7 +117,8 @@ def read_run(folder: Path) -> Imported:
     from perfdash.history.rows import from_run
     from perfdash.runner.journal import read_info, read_results
 
-    return from_run(read_info(folder), read_results(folder), str(folder))
+    source = str(folder).encode(errors="replace").decode()  # a name need not be text
+    return from_run(read_info(folder), read_results(folder), source)
 
 
 @app.command("runs")
@@ -113,6 +137,7 @@ def runs(
     from perfdash.history.queries import list_runs
     from perfdash.report.history import run_table
 
+    since, until = _checked(since, until)
     with opened(db, out) as store, store.read() as connection:
         found = list_runs(connection, since=since, until=until, latest=latest)
     if as_json:
@@ -187,6 +212,7 @@ def export(
     chosen = form or file.suffix.removeprefix(".").lower()
     if chosen not in exporting.FORMATS:
         raise UsageError(f"{file}: --format {chosen!r} is none of {', '.join(exporting.FORMATS)}")
+    since, until = _checked(since, until)
     with opened(db, out) as store, store.read() as connection:
         found = list_runs(connection, since=since, until=until)
         count = exporting.export(connection, found, file, chosen)
@@ -229,7 +255,9 @@ def merge(
     """Take all runs of another history in; those that are known stay as they are."""
     from perfdash.history import upkeep
     from perfdash.history.store import open_store
+    from perfdash.settings import refuse_password
 
+    refuse_password(other, "history merge")
     with open_store(other, create=False) as source, opened(db, out, create=True) as target:
         counts = upkeep.merge(target, source)
     typer.echo(", ".join(f"{count} {what}" for what, count in counts.items()))

@@ -58,9 +58,13 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     from perfdash.settings import resolve
 
     statuses = planning.statuses(retry)
-    folder = find_run(name, resolve({"out": flags["out"]})[0].out)
+    here = resolve({"out": flags["out"], "db": flags["db"]})[0]
+    folder = find_run(name, here.out)
     info, old = read_info(folder), read_plan(folder)
-    settings = _settings_of(info, flags)
+    # The history is where it is now: run.json does not say, since an address may hold a password.
+    settings = _settings_of(info, flags).model_copy(
+        update={"db": here.db or str(folder.absolute().parent / "history.db")}
+    )
     gates.check(settings)
     fresh, dynamo_names = planning.plan(settings, uncut=True)
     if found := differences(old, fresh.to_json()):
@@ -153,8 +157,7 @@ def _measure(
     if results:
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {journal.folder}")
-    if results:
-        gates.take_in(settings, info, results, journal.folder)
+    unkept = gates.take_in(settings, info, results, journal.folder) if results else 0
     if interrupted:
         typer.echo(
             f"Interrupted after {len(results)} of {info.cases} cases. "
@@ -162,7 +165,7 @@ def _measure(
             err=True,
         )
         return 130
-    return gates.pass_through(settings, info, results, journal.folder)
+    return gates.pass_through(settings, info, results, journal.folder) or unkept
 
 
 def _settings_of(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
@@ -205,6 +208,7 @@ def _settings_of(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
 
 def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
     import socket
+    import uuid
 
     from perfdash import __version__
     from perfdash.records import RunInfo
@@ -237,6 +241,7 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
             "total": len(plan.cases),
             "shard": f"{plan.shard[0]}/{plan.shard[1]}" if plan.shard else None,
             "dynamo_names": dynamo_names,
+            "uid": uuid.uuid4().hex,
         },
     )
 

@@ -35,12 +35,13 @@ def merge(
     if results:
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {folder}")
-    if results:
-        gates.take_in(settings, info, results, folder)
+    unkept = gates.take_in(settings, info, results, folder) if results and not missing else 0
     if missing:
         names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
         typer.echo(
             f"{len(missing)} of {info.cases} cases are missing: {names}\n"
-            f"To measure them here: perfdash run --resume {folder}",
+            f"To measure them here: perfdash run --resume {folder}, which takes the whole into the history",
             err=True,
         )
+    if unkept:
+        raise typer.Exit(unkept)

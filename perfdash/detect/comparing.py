@@ -10,34 +10,45 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from perfdash.detect.findings import BETTER, METRICS, OTHER, WORSE
+from perfdash.detect.findings import BETTER, METRICS, NO_STATUS, OTHER, WORSE, is_pass, status_word
 from perfdash.errors import UsageError
+from perfdash.history.ingest import testbed_values
 from perfdash.history.rows import Imported, Row
-from perfdash.records import PASSING, Case
+from perfdash.records import Case
 from perfdash.stats.alarm import FLOOR, discoveries
 from perfdash.stats.intervals import CONFIDENCE, Array
-from perfdash.stats.noise_level import noise_level
+from perfdash.stats.windows import levels_and_noise
 
 COMPARED = ("speedup", *METRICS)
 # An interval holds what another run would report: it reaches so many deviations of one run (stats.speedup).
 _REACH = math.sqrt(2) * 1.96
-_INTERVAL_DF = 8  # what such an interval usually rests on: four cases in three processes
+_TAIL_DF = 5.0  # of Student's t for one night: noise has heavy tails
+_ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past is not asked
 _RATE = 0.05  # of false discoveries, over all cases and metrics
 
 
-Noise = Mapping[str, Mapping[Case, tuple[float, float]]]  # by metric and case: (sd of one run's log, df)
+@dataclass(frozen=True)
+class PastNoise:
+    """Of a series by its past: sd of one run's log, its df, inflation of the mean of 1, 2, ... nights."""
+
+    sd: float
+    df: float
+    inflation: Array
+
+
+Noise = Mapping[str, Mapping[Case, PastNoise]]  # by metric and case
 
 
 @dataclass(frozen=True)
 class Side:
-    """Runs that are taken together: the mean of logs over them is the side's value."""
+    """Runs that are taken together: their level in logs is the side's value."""
 
     title: str
     runs: tuple[Imported, ...]
 
 
 class Delta(NamedTuple):
-    """A metric of a case on both sides: geometric means over the side's runs, log of new / old.
+    """A metric of a case on both sides: its level over the side's runs, log of new / old.
 
     p is None where nothing is known of the noise. significant: real at the rate of false discoveries,
     and large enough to matter.
@@ -61,16 +72,22 @@ class Compared:
 
     @property
     def status_direction(self) -> int:
-        was, is_now = self.old_status in PASSING, self.new_status in PASSING
+        if not {self.old_status, self.new_status}.isdisjoint(NO_STATUS):
+            return OTHER
+        was, is_now = is_pass(self.old_status), is_pass(self.new_status)
         return OTHER if was == is_now else (WORSE if was else BETTER)
 
     @property
     def regressed(self) -> bool:
-        """Whether anything got worse for real."""
-        return self.status_direction == WORSE or any(
-            delta.significant and (delta.change < 0 if name == "speedup" else delta.change > 0)
-            for name, delta in self.deltas.items()
-        )
+        """Whether anything got worse for real.
+
+        Speedup counts only where its sides could not be tested: else it is theirs that counts.
+        """
+        worse = [name for name, delta in self.deltas.items() if name in METRICS and delta.change > 0]
+        backend = self.deltas.get("backend_ms")
+        if (backend is None or backend.p is None) and "speedup" in self.deltas:
+            worse += ["speedup"] if self.deltas["speedup"].change < 0 else []
+        return self.status_direction == WORSE or any(self.deltas[name].significant for name in worse)
 
     @property
     def changed(self) -> bool:
@@ -106,23 +123,28 @@ class Comparison:
 
 def refuse_unlike(old: Side, new: Side) -> None:
     """Raises UsageError where the sides say nothing of each other: other hosts, or measured otherwise."""
-    beds = {
-        (run.run.host_class, tuple(sorted(run.run.setting.items(), key=str)))
-        for side in (old, new)
-        for run in side.runs
-    }
+    every = [imported.run for side in (old, new) for imported in side.runs]
+    beds = {testbed_values(run)["digest"]: run for run in every}
     if len(beds) > 1:
         shown = "\n".join(
-            f"  {host_class}" + "".join(f", {name} {value}" for name, value in setting)
-            for host_class, setting in sorted(beds, key=str)
+            f"  {run.host_class}" + "".join(f", {name} {value}" for name, value in run.setting.items())
+            for run in beds.values()
         )
         raise UsageError(
             f"these were measured on unlike hosts, or otherwise, and are never compared:\n{shown}"
         )
 
 
+def refuse_overlap(old: Side, new: Side) -> None:
+    """Raises UsageError where windows share a run; a run may be compared with itself."""
+    both = {run.key for run in old.runs} & {run.key for run in new.runs}
+    if both and len(old.runs) + len(new.runs) > 2:
+        name = next(run.run.name for run in old.runs if run.key in both)
+        raise UsageError(f"{name} is on both sides; give windows that do not overlap")
+
+
 def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
-    """`noise`: what the history knows of the noise, {metric: {case: (sd of one run's log, df)}}.
+    """`noise`: what the history knows of the noise.
 
     Several runs on a side tell more of it; without either only speedups are tested, by their own
     intervals.
@@ -146,7 +168,7 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         if real and _matters(name, raw[place][name]):
             raw[place][name] = raw[place][name]._replace(significant=True)
     compared = [
-        Compared(case, was[-1].status, now[-1].status, deltas)
+        Compared(case, _word(was[-1]), _word(now[-1]), deltas)
         for case, was, now, deltas in zip(both, *rows, raw, strict=True)
     ]
     return Comparison(
@@ -157,6 +179,10 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         [case for case in sides[1] if case not in sides[0]],
         [means for name, pair in logs.items() if (means := _means(name, pair))],
     )
+
+
+def _word(row: Row) -> str:
+    return status_word(row.status, row.values.get("calls_captured"))
 
 
 def _order(one: Compared) -> tuple[Any, ...]:
@@ -183,12 +209,15 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     """(cases, runs) logs of a metric; NaN where it is missing, or the row did not pass: it is of
     something else then."""
     width = max(map(len, rows), default=0)
-    flat = [
-        row.values.get(metric, 0.0) if row.status in PASSING else 0.0 for of_case in rows for row in of_case
-    ]
+    flat = [row.values.get(metric, 0.0) if _passed(row) else 0.0 for of_case in rows for row in of_case]
     values = np.zeros((len(rows), width))
     values[np.arange(width) < np.array([len(of_case) for of_case in rows], dtype=int)[:, None]] = flat
     return np.log(np.where(values > 0, values, np.nan))
+
+
+def _passed(row: Row) -> bool:
+    """Whether its numbers are of what they should be: it passed, and something was captured."""
+    return is_pass(row.status, row.values.get("calls_captured"))
 
 
 def _deltas(
@@ -196,22 +225,33 @@ def _deltas(
     both: Sequence[Case],
     rows: Sequence[Sequence[Sequence[Row]]],
     logs: tuple[Array, Array],
-    noise: Mapping[Case, tuple[float, float]],
+    noise: Mapping[Case, PastNoise],
 ) -> list[tuple[int, Delta]]:
     """(place of the case, its delta) where both sides have the metric."""
     counts = [np.isfinite(side).sum(axis=1) for side in logs]
     places = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
-    old, new = (np.nanmean(side[places], axis=1) for side in logs)
-    sd, freedom = _own_noise(logs)
+    levels, known = levels_and_noise(logs, FLOOR)
+    old, new = (level[places] for level in levels)
     if noise:
-        for place in places.tolist():
-            sd[place], freedom[place] = noise.get(both[place], (sd[place], freedom[place]))
-    runs = 1 / counts[0][places] + 1 / counts[1][places]
-    errors, freedom = sd[places] * np.sqrt(runs), freedom[places]
+        # What the sides tell of themselves comes first; where that is little, what the past tells too.
+        for place in np.flatnonzero(~(known.df >= _ENOUGH)).tolist():
+            past = noise.get(both[place])
+            if past and not known.sd[place] > past.sd:
+                known.sd[place], known.df[place] = past.sd, past.df
+                known.inflation[place, : len(past.inflation)] = past.inflation
+                known.inflation[place, len(past.inflation) :] = past.inflation[-1]
+    longest = known.inflation.shape[1]
+    variances = [
+        known.inflation[places, np.minimum(count[places], longest) - 1] / count[places] for count in counts
+    ]
+    runs = counts[0][places] + counts[1][places]
+    errors = known.sd[places] * np.sqrt(variances[0] + variances[1])
+    # A single night may be an outlier of any size; the mean of many is nearly Gaussian.
+    freedom = np.minimum(known.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
     if name == "speedup":
-        for index in np.flatnonzero(np.isnan(errors) & (runs == 2)).tolist():
+        for index in np.flatnonzero(np.isnan(errors) & (runs <= 3)).tolist():
             errors[index] = _of_intervals(*(side[places[index]] for side in rows))
-            freedom[index] = _INTERVAL_DF
+            freedom[index] = _TAIL_DF
     p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
     columns = (places, np.exp(old), np.exp(new), new - old, p)
     return [
@@ -231,24 +271,6 @@ def _of_intervals(old: Sequence[Row], new: Sequence[Row]) -> float:
     return math.sqrt(max(variance, FLOOR**2))
 
 
-def _own_noise(logs: tuple[Array, Array]) -> tuple[Array, Array]:
-    """(sd of one run, df) of each case, from the runs of each side about the side's mean; NaN: unknown."""
-    size = len(logs[0])
-    unknown = np.full(size, np.nan), np.ones(size)
-    if logs[0].shape[1] + logs[1].shape[1] < 4:
-        return unknown
-    residuals = []
-    for side in logs:
-        count = np.isfinite(side).sum(axis=1, keepdims=True)
-        mean = np.where(count > 0, np.nansum(side, axis=1, keepdims=True) / np.maximum(count, 1), np.nan)
-        # Each side gives up one degree of freedom for its mean; a single run tells nothing.
-        scale = np.where(count > 1, np.sqrt(count / np.maximum(count - 1, 1)), np.nan)
-        residuals.append((side - mean) * scale)
-    level = noise_level(np.concatenate(residuals, axis=1), floor=FLOOR)
-    known = level.count >= 2
-    return np.where(known, level.sd, np.nan), np.where(known, level.df, 1.0)
-
-
 def _matters(name: str, delta: Delta) -> bool:
     least = METRICS[name].minimum if name in METRICS else METRICS["backend_ms"].minimum
     return abs(delta.change) >= math.log1p(least)
@@ -258,14 +280,15 @@ def _means(name: str, logs: tuple[Array, Array]) -> Means | None:
     known = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1)
     if not known.any():
         return None
-    before, after = (np.nanmean(side[known], axis=1) for side in logs)
+    levels, _ = levels_and_noise(logs, FLOOR)
+    before, after = (level[known] for level in levels)
     return Means(name, int(known.sum()), _mean(before), _mean(after), _mean(after - before))
 
 
 def _mean(logs: Array) -> tuple[float, float, float]:
     """Geometric mean with its 95 % interval, Student's t over the logs; one value: no width known."""
-    middle, reach = float(np.mean(logs)), 700.0
+    middle, reach = float(np.mean(logs)), math.nan
     if len(logs) > 1:
         error = float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
-        reach = min(reach, float(special.stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * error)
+        reach = min(700.0, float(special.stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * error)
     return math.exp(middle), math.exp(middle - reach), math.exp(min(middle + reach, 700.0))

@@ -54,6 +54,18 @@ WORSE, BETTER, OTHER = 1, -1, 0
 # What says something of the machine, not of the model.
 _UNKNOWN = {"", str(Status.INFRA_ERROR)}
 _PASSING = {str(status) for status in PASSING}
+NO_STATUS = _UNKNOWN | {str(Status.SKIPPED)}
+NOTHING_CAPTURED = "nothing captured"
+
+
+def is_pass(status: str, calls_captured: float | None = None) -> bool:
+    """Whether a case passed, and its compiled side was compiled as far as that is known."""
+    return status in _PASSING and calls_captured != 0
+
+
+def status_word(status: str, calls_captured: float | None = None) -> str:
+    """The status, and a word of its own for a pass in which nothing was captured."""
+    return NOTHING_CAPTURED if status in _PASSING and calls_captured == 0 else status
 
 
 @dataclass(frozen=True)
@@ -251,7 +263,7 @@ def _of_status(panel: Panel) -> list[Finding]:
     """A case that passed and does not, or the other way about; a pass that captures nothing is none."""
     words = panel.statuses.astype(str).astype(object)
     empty = np.isin(words.astype(str), list(_PASSING)) & (panel.values["calls_captured"] == 0)
-    words[empty] = "nothing captured"
+    words[empty] = NOTHING_CAPTURED
     found = []
     for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN))):
         before, after = str(words[row, good]), str(words[row, -1])

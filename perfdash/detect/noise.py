@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import COMPARED, Noise
+from perfdash.detect.comparing import COMPARED, Noise, PastNoise
 from perfdash.detect.findings import logs
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import cases_by_id, list_runs, panel
@@ -19,14 +19,10 @@ from perfdash.stats.noise_level import noise_level
 
 NIGHTS = 20
 _FEWEST = 5
-_OF_STEPS = 2 / 3  # neighbouring differences share a night, so they tell less than as many values
 
 
 def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> Noise:
-    """What the nights before these runs tell of the noise.
-
-    Differences from night to night (over sqrt 2) are what counts, so a step in the past is no noise.
-    """
+    """What the nights before these runs tell of the noise; a step among them counts as noise."""
     digest = testbed_values(runs[0])["digest"]
     testbed = connection.execute(sa.select(testbeds.c.id).where(testbeds.c.digest == digest)).scalar()
     if testbed is None:
@@ -39,14 +35,15 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> Noise:
     ][-NIGHTS:]
     if len(before) < _FEWEST:
         return {}
-    past = panel(connection, before, (*COMPARED, "calls_captured"))
+    past = panel(connection, before, COMPARED)
     cases = cases_by_id(connection, past.case_ids)
-    found: dict[str, dict[Case, tuple[float, float]]] = {}
+    found: dict[str, dict[Case, PastNoise]] = {}
     for metric in COMPARED:
-        steps = np.diff(logs(past, metric), axis=1) / np.sqrt(2)
-        level = noise_level(steps, floor=FLOOR)
+        level = noise_level(logs(past, metric), floor=FLOOR)
         found[metric] = {
-            cases[past.case_ids[row]]: (float(level.sd[row]), float(level.df[row]) * _OF_STEPS)
-            for row in np.flatnonzero(level.count >= _FEWEST - 1).tolist()
+            cases[past.case_ids[row]]: PastNoise(
+                float(level.sd[row]), float(level.df[row]), level.inflation[row]
+            )
+            for row in np.flatnonzero(level.count >= _FEWEST).tolist()
         }
     return found

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.rows import METRICS, Imported, Row, RunRow, digest
+from perfdash.history.rows import METRICS, Imported, Row, RunRow, case_digest, digest
 from perfdash.history.samples import pack
 from perfdash.history.store import Store
 from perfdash.records import Case, Status
@@ -21,16 +21,18 @@ from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geom
 
 _CHUNK = 500  # values in one IN (...)
 # Of the environment, what changes from run to run and says nothing of how fast the host is.
-_VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list", "import")
+_VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
 
 TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
+OLDER = "left out: what is there is newer"
 
 
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
-    """Puts runs into the store in one transaction; for each `taken in`, `replaced` or `known`.
+    """Puts runs into the store in one transaction; what became of each (TAKEN_IN, REPLACED, ...).
 
-    A run that was taken in before is replaced where it has changed (it was resumed), keeping its
-    place. Raises UsageError for what no history can hold; MachineError where the database fails.
+    A run that was taken in before is replaced where it has gone on (it was resumed), keeping its place;
+    a copy from before that is left out. Raises UsageError for what no history can hold; MachineError
+    where the database fails.
     """
     for each in runs:
         _check(each)
@@ -56,11 +58,15 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
     run, rows = imported.run, imported.rows
     runs = schema.runs
     content = imported.content
-    old = connection.execute(sa.select(runs.c.id, runs.c.content).where(runs.c.key == run.key)).first()
+    key = imported.key
+    query = sa.select(*runs.c["id", "content", "results", "ended"]).where(runs.c.key == key)
+    old = connection.execute(query).first()
     if old is not None and old.content == content:
         return KNOWN
+    if old is not None and (len(rows), run.ended or "") < (old.results, old.ended or ""):
+        return OLDER
     values = {
-        "key": run.key,
+        "key": key,
         "content": content,
         "name": run.name,
         "started": run.started,
@@ -76,6 +82,7 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         "expected": run.expected,
         "results": len(rows),
         "perfdash": run.perfdash,
+        "imported": dict(run.imported),
         "taken_in": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "judged": None,
     }
@@ -134,7 +141,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
 
 def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, int]:
     """The numbers of cases; those that are new are entered."""
-    digests = {digest(vars(case)): case for case in wanted}
+    digests = {case_digest(case): case for case in wanted}
     cases = schema.cases
     found: dict[Case, int] = {}
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from perfdash.records import Case, Result, RunInfo
@@ -72,45 +71,67 @@ class RunRow:
     noise: Mapping[str, Any] = field(default_factory=dict)
     expected: int | None = None  # cases that were to be measured
     perfdash: str | None = None
-    merged_from: tuple[str, ...] = ()
-    copied: str | None = None  # the key of what it is a copy of, from another history
+    uid: str | None = None  # of a run of perfdash: no other run has it
+    imported: Mapping[str, Any] = field(default_factory=dict)  # of a foreign file: files, what was assumed
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A run with its results; `copied` holds key and content of what it is a copy of."""
+
+    run: RunRow
+    rows: tuple[Row, ...]
+    copied: tuple[str, str] | None = None
 
     @property
     def key(self) -> str:
         """The same for the same run, however often and from wherever it is taken in.
 
-        Shards that are merged again, by another name, are the same run again.
+        Shards that are merged again, in whatever order, are the same run again. A foreign file is known
+        by its numbers: many are called alike.
         """
         if self.copied:
-            return self.copied
-        named = sorted(self.merged_from) or self.name
-        return digest([self.origin, named, self.started, self.host])
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A run with its results; `original` is the content of what it is a copy of."""
-
-    run: RunRow
-    rows: tuple[Row, ...]
-    original: str | None = None
+            return self.copied[0]
+        run = self.run
+        if run.uid:
+            return digest([run.origin, run.uid])
+        return digest([run.origin, run.name, run.started, run.host, self._numbers()])
 
     @property
     def content(self) -> str:
-        """A digest of all of it but where and as what it was found: equal for a run that has not changed."""
-        if self.original:
-            return self.original
-        hashed = hashlib.sha256(digest({**vars(self.run), "source": None, "copied": None}).encode())
-        for row in self.rows:
-            plain = {
-                **vars(row),
-                "case": vars(row.case),
-                "samples": {k: len(v) for k, v in row.samples.items()},
-            }
-            hashed.update(digest(plain).encode())
-            for values in row.samples.values():  # most of a row: as text they would take most of the time
-                hashed.update(array("d", values).tobytes())
-        return hashed.hexdigest()
+        """A digest of what was measured: equal for a run that has not changed since it was taken in.
+
+        It is of numbers that were there from the first version on, so that a column added later makes no
+        run of the past another one.
+        """
+        if self.copied:
+            return self.copied[1]
+        return digest([self.run.state, self.run.ended, self._numbers()])
+
+    def _numbers(self) -> list[Any]:
+        names = (
+            "eager_ms",
+            "backend_ms",
+            "speedup",
+            "speedup_low",
+            "speedup_high",
+            "compilation_s",
+            "wall_s",
+        )
+        return [
+            [case_digest(row.case), row.status, row.started, *(row.values.get(name) for name in names),
+             dict(row.others)]
+            for row in self.rows
+        ]  # fmt: skip
+
+
+def case_digest(case: Case) -> str:
+    """What a case is known by. Fields at their default are left out: one added later changes no digest."""
+    plain = {each.name: getattr(case, each.name) for each in fields(case)}
+    return digest({name: value for name, value in plain.items() if value != _CASE_DEFAULTS.get(name, ...)})
+
+
+_CASE_DEFAULTS = {each.name: each.default for each in fields(Case) if each.default is not MISSING}
 
 
 def digest(value: Any) -> str:
@@ -138,12 +159,20 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         ended=info.ended,
         state=info.state,
         command=tuple(info.command),
-        noise=info.noise,
+        noise=finite(info.noise),
         expected=info.cases,
         perfdash=info.perfdash,
-        merged_from=tuple(info.merged_from),
+        uid=uid(info),
     )
     return Imported(run, tuple(from_result(result) for result in results))
+
+
+def uid(info: RunInfo) -> str:
+    """What no other run has: its own mark, that of its shards; of an older run what comes near to it."""
+    if info.merged_from:
+        plan = info.plan.get("fingerprint")
+        return digest([plan, sorted(info.merged_from), sorted(info.host.split("+"))])
+    return str(info.plan.get("uid") or digest([info.id, info.started, info.host]))
 
 
 # What a run was told that changes what a number means; the case holds the rest.
@@ -162,7 +191,7 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
     # The fullest session: one that had nothing left to measure used no slot.
     every: list[list[dict[str, Any]]] = [session.get("slots", []) for session in info.sessions]
     slots = max(every, key=len, default=[])
-    hosts = {slot["host"] for slot in slots} or {info.host}
+    hosts = {slot.get("host", info.host) for slot in slots} or {info.host}
     setting = {
         name: info.configuration[name]
         for name in _SETTINGS
@@ -173,7 +202,7 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
         setting["side_by_side"] = side_by_side
     if environment.get("gpus"):
         setting["gpus"] = environment["gpus"]
-    return str(environment.get("host_class") or "unknown"), setting
+    return str(environment.get("host_class") or f"host {info.host}"), setting
 
 
 def from_result(result: Result) -> Row:
@@ -200,7 +229,7 @@ def from_result(result: Result) -> Row:
     for name in ("graphs", "graph_breaks", "calls_captured"):
         values[name] = result.capture.get(name)
     fallbacks = result.capture.get("fallbacks")
-    values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else fallbacks
+    values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else None
     details: dict[str, Any] = {
         "error": {"type": result.error.type, "message": result.error.message} if result.error else None,
         "failed_phase": result.failed_phase,
@@ -212,6 +241,7 @@ def from_result(result: Result) -> Row:
         },
         "notes": result.notes,
     }
+    details = finite(details)
     return Row(
         case=result.case,
         status=str(result.status),
@@ -226,6 +256,15 @@ def from_result(result: Result) -> Row:
         },
         details={name: value for name, value in details.items() if value},
     )
+
+
+def finite(value: Any) -> Any:
+    """A copy with NaN and infinities as None: no database has a word for them in JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def thinned(samples: Iterable[float]) -> tuple[float, ...]:

@@ -79,6 +79,7 @@ runs = Table(
     Column("expected", Integer),
     Column("results", Integer, nullable=False),
     Column("perfdash", Text),
+    Column("imported", JSON, nullable=False),  # of a foreign file: which, and what was assumed
     Column("taken_in", Text, nullable=False),
     Column("judged", Text),  # when its changes were looked for (perfdash.detect)
     Index(None, "testbed_id", "started"),

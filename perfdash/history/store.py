@@ -16,10 +16,15 @@ from perfdash.errors import MachineError, UsageError
 
 # The newest migration (a test compares it with the files): most openings need no Alembic at all.
 HEAD = "0001"
+VERSION_TABLE = "perfdash_version"  # not Alembic's own name: others may live in the same database
 # PostgreSQL: the advisory lock of whoever changes the store.
 WRITERS = 7270683
 _BUSY_S = 60.0
 _CONNECT_S = 10
+
+
+class NoHistory(UsageError):
+    """There is none yet."""
 
 
 class Store:
@@ -38,7 +43,9 @@ class Store:
         """A connection to ask, on one state of the database. Raises MachineError where the database fails."""
         with self._failures("read"), self.engine.connect() as connection:
             if self.is_sqlite:
-                connection.exec_driver_sql("BEGIN")  # one state of things, whoever writes meanwhile
+                connection.exec_driver_sql("BEGIN")
+            else:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
     @contextlib.contextmanager
@@ -49,6 +56,7 @@ class Store:
                 # The lock is taken at once: a reader that becomes a writer cannot wait, it fails.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             else:  # one writer at a time, as there; an ingest takes a second
+                connection.execute(sa.text(f"set local lock_timeout = '{int(_BUSY_S)}s'"))
                 connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
             yield connection
 
@@ -94,12 +102,12 @@ def open_store(address: str, *, create: bool = True) -> Store:
     reached or written.
     """
     url = _url(address)
-    shown = url.render_as_string(hide_password=True)
+    shown = url.set(query={}).render_as_string(hide_password=True)  # a password may stand in either
     if url.get_backend_name() == "sqlite":
         path = Path(str(url.database))
         shown = str(path)
         if not create and not path.exists():
-            raise UsageError(f"there is no history {shown} yet; `perfdash run` makes it, or history import")
+            raise NoHistory(f"there is no history {shown} yet; `perfdash run` makes it, or history import")
         if path.is_dir():
             raise UsageError(f"--db {shown}: it is a folder; give a file, or a postgresql:// address")
         try:
@@ -109,6 +117,8 @@ def open_store(address: str, *, create: bool = True) -> Store:
     store = Store(_engine(url), shown)
     try:
         revision = _revision(store)
+        if revision is None and not create:
+            raise NoHistory(f"there is no history in {shown} yet; `perfdash run` makes it, or history import")
         if revision != HEAD:
             _migrate(store, revision)
     except BaseException as error:
@@ -174,9 +184,9 @@ def _revision(store: Store) -> str | None:
     """The migration that the store is at; None for an empty one. Raises UsageError for a foreign one."""
     with store.engine.connect() as connection:
         tables = sa.inspect(connection).get_table_names()
-        if "alembic_version" not in tables:
-            if tables and store.is_sqlite:
-                raise UsageError(f"--db {store.shown}: an SQLite database, but no history of perfdash")
+        if VERSION_TABLE not in tables:
+            if {"runs", "results", "cases"} & set(tables) or (tables and store.is_sqlite):
+                raise UsageError(f"--db {store.shown}: a database of another program, no history of perfdash")
             return None
         revision = _stored_revision(connection)
     if revision is not None and (not re.fullmatch(r"\d{4}", revision) or revision > HEAD):
@@ -188,7 +198,7 @@ def _revision(store: Store) -> str | None:
 
 
 def _stored_revision(connection: sa.Connection) -> str | None:
-    found: str | None = connection.execute(sa.text("select version_num from alembic_version")).scalar()
+    found: str | None = connection.execute(sa.text(f"select version_num from {VERSION_TABLE}")).scalar()
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from perfdash.history import schema
-from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import RunLine, list_runs, rows_of
 from perfdash.history.rows import Imported, RunRow
 from perfdash.history.store import Store
@@ -28,7 +28,12 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
             if samples_only:
                 of_them = sa.select(results.c.id).where(results.c.run_id.in_(ids))
                 where = details.c.result_id.in_(of_them), details.c.samples.is_not(None)
-                count += connection.execute(sa.update(details).where(*where).values(samples=None)).rowcount
+                found = connection.execute(sa.update(details).where(*where).values(samples=None)).rowcount
+                count += found
+                if found:  # so that the run folder can bring them back
+                    runs_table = schema.runs
+                    query = sa.update(runs_table).where(runs_table.c.id.in_(ids)).values(content="pruned")
+                    connection.execute(query)
             else:
                 count += connection.execute(sa.delete(results).where(results.c.run_id.in_(ids))).rowcount
                 connection.execute(sa.delete(schema.runs).where(schema.runs.c.id.in_(ids)))
@@ -43,7 +48,7 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
 
     Alerts are not taken over: they are judged anew from the runs.
     """
-    counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN), 0)
+    counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
     with source.read() as connection:
         every = list_runs(connection)
         for place, line in enumerate(every, start=1):
@@ -56,7 +61,9 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
 def stored(connection: sa.Connection, line: RunLine) -> Imported:
     """A run as it was taken in, but for samples beyond 32 bits; `content` is that of the original."""
     runs = schema.runs
-    query = sa.select(*runs.c["key", "content", "command", "ended", "perfdash"]).where(runs.c.id == line.id)
+    query = sa.select(*runs.c["key", "content", "command", "ended", "perfdash", "imported"]).where(
+        runs.c.id == line.id
+    )
     row = connection.execute(query).one()
     worker = {
         "torch": line.torch,
@@ -79,6 +86,7 @@ def stored(connection: sa.Connection, line: RunLine) -> Imported:
         noise=line.noise,
         expected=line.expected,
         perfdash=row.perfdash,
-        copied=row.key,
+        imported=row.imported,
     )
-    return Imported(run, tuple(rows_of(connection, line.id, whole=True)), original=row.content)
+    rows = tuple(rows_of(connection, line.id, whole=True))
+    return Imported(run, rows, copied=(row.key, row.content))

@@ -155,7 +155,7 @@ def to_plain(found: Comparison) -> dict[str, Any]:
                 "metric": means.metric,
                 "cases": means.cases,
                 **{
-                    name: dict(zip(("value", "ci_low", "ci_high"), values, strict=True))
+                    name: dict(zip(("value", "ci_low", "ci_high"), map(_known, values), strict=True))
                     for name, values in (("old", means.old), ("new", means.new), ("ratio", means.ratio))
                 },
             }
@@ -183,6 +183,10 @@ def to_plain(found: Comparison) -> dict[str, Any]:
         "only_old": [vars(case) for case in found.only_old],
         "only_new": [vars(case) for case in found.only_new],
     }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from perfdash.stats.settle import settle
 # Settings in which shards may differ: which part, where it ran, when it gave up.
 _MAY_DIFFER = {
     "shard", "out", "cores", "executor", "scheduler", "fail_on", "retries", "retry_pause", "timeout",
-    "phase_timeout", "memory_limit", "output_limit", "python", "suite", "model", "costs",
+    "phase_timeout", "memory_limit", "output_limit", "python", "suite", "model", "costs", "junit",
+    "no_history", "db",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from perfdash.stats.host_shift import HOST, host_shift
 from perfdash.stats.intervals import Array
 from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_normal, noise_level, row_medians
 
@@ -22,12 +23,15 @@ SUSPICION = 0.115  # share of unchanged series that tonight alone sends to be me
 SUSPICION_P = 0.01  # p over all windows that is
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
-HOST = 20  # so many series tell a common shift
+MOST_P = 0.0005  # no single series is told with a larger p, however many are told
+SHIFT_P = 0.001  # p of a shift of the host that is told
+
+__all__ = ["FLOOR", "HOST", "MINIMUM_CHANGE", "Night", "Shift", "discoveries", "judge"]
 
 
 @dataclass(frozen=True)
 class Shift:
-    """What all series of the host did together tonight: log change, its p, and for how many nights.
+    """What most series of the host did together tonight: log change, its p, and for how many nights.
 
     `nights` counts the last nights on which it stood, tonight included; 0 where p is above 0.001.
     """
@@ -43,15 +47,18 @@ class Night:
 
     judged: has a value tonight and 3 nights before; where not, numbers are NaN and flags False.
     suspect: worth measuring again tonight. alarm: passes the false-discovery rate as it stands.
-    window: nights for which it seems to have changed. change: log of those over the baseline, the
-    host's shift taken out (positive = larger). score: that in standard errors; p: two-sided, of the
-    series, windows searched. baseline: log level before. sd, df: of one night, log, and its degrees of
-    freedom, for the re-measurement.
+    with_host: did no more than what the host did, which `shift` tells; neither suspect nor alarm.
+    window: nights for which it seems to have changed. change: log of those over the baseline, without
+    the host's shift if the series took it (positive = larger); of a suspect that changed when the host
+    did, by another amount, all of it. score: of what the shift leaves, in standard errors; p: two-sided,
+    of the series, windows searched. baseline: log level before. sd, df: of one night, log, and its
+    degrees of freedom, for the re-measurement.
     """
 
     judged: Flags
     suspect: Flags
     alarm: Flags
+    with_host: Flags
     score: Array
     p: Array
     change: Array
@@ -90,37 +97,68 @@ def judge(
     guard = np.clip((history - 3) // 2, 0, WINDOWS - 1)
     later = np.cumsum(known[:, ::-1], axis=1)[:, ::-1] - known
     old = known & (later > guard[:, None])
-    shifts = common_shift(values, row_medians(np.where(old, values, np.nan)), floor)
-    noise = noise_level(np.where(old, values - shifts, np.nan), floor=floor)
-    shift = _shift(shifts, noise, judged)
-    net = values - shifts - noise.level[:, None]
+    shifts = host_shift(values, old, floor)
+    noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=floor)
+    shift = _shift(shifts.night, noise, judged)
+    raw = values - noise.level[:, None]
+    net = raw - shifts.own
     tonight, best = _windows(net, net / _deviation(noise, within, old), noise, judged, guard + 1)
 
     least = np.log1p(minimum_change)
-    own = judged
-    if shift.p < 0.001 and abs(shift.change) >= least:
-        # Where the host moved, a series that did not follow and stood still did nothing of its own.
-        raw = np.abs(values[:, -1] - noise.level)
-        own = judged & ~((net[:, -1] * shift.change < 0) & (raw < np.maximum(least, 3 * noise.sd)))
-    relevant = own & (np.abs(best.change) >= least)
-    alarm = relevant & discoveries(best.p, discovery_rate)
+    age = shift.nights if abs(shift.change) >= least else 0
+    quiet, first, onset = _beside(net, known, noise, best.window, age, least)
+    # A series that took the host's shift, or stood still, and since did nothing of its own.
+    relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
+    # Where it may be the host that moved, nothing of it is told of single series.
+    alarm = relevant & _discovered(best.p, judged, discovery_rate) & ~shifts.group[:, -1]
     lasting = alarm | (relevant & (best.p <= SUSPICION_P))
     far = _usual_reach(_pooled(noise, ~noise.constant), suspicion)
-    alone = own & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
+    alone = judged & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
+    if age <= 2:
+        alone &= ~quiet
+    suspect = lasting | alone
+    window = np.where(alone, 1, best.window)
+    # What is suspected for tonight alone is described by tonight alone.
+    change = np.where(alone, tonight.change, best.change)
+    together = suspect & (np.abs(np.where(alone, values.shape[1] - 1, first) - onset) <= 1)
+    since = np.arange(values.shape[1]) >= np.where(alone, values.shape[1] - 1, first)[:, None]
     return Night(
         judged=judged,
-        suspect=lasting | alone,
+        suspect=suspect,
         alarm=alarm,
-        # What is suspected for tonight alone is described by tonight alone.
+        with_host=judged & quiet & shifts.followed[:, -1] & ~suspect,
         score=np.where(alone, tonight.score, best.score),
         p=best.p,
-        change=np.where(alone, tonight.change, best.change),
-        window=np.where(alone, 1, best.window),
+        change=np.where(together, row_medians(np.where(since, raw, np.nan)), change),
+        window=window,
         baseline=noise.level,
         sd=np.where(judged, noise.sd, np.nan),
         df=noise.df,
         shift=shift,
     )
+
+
+def _beside(
+    net: Array, known: Flags, noise: NoiseLevel, window: Counts, age: int, least: float
+) -> tuple[Flags, Counts, int]:
+    """Beside a step of the host that is `age` nights old (0: there is none).
+
+    (S,) whether nothing of its own is seen in a series since then; (S,) the column at which its window
+    begins; and the column of the host's step.
+    """
+    width = net.shape[1]
+    later = np.cumsum(known[:, ::-1], axis=1)[:, ::-1]
+    first = width - 1 - np.argmax((later >= window[:, None])[:, ::-1], axis=1)
+    if not age:
+        return np.zeros(len(net), dtype=bool), first, -width
+    nights = min(age, WINDOWS)
+    part, has = net[:, -nights:], known[:, -nights:]
+    count = np.maximum(has.sum(axis=1), 1)
+    spread = noise.inflation[np.arange(len(net)), count - 1] / count + noise.level_variance
+    mean = np.where(has, part, 0.0).sum(axis=1) / count
+    with np.errstate(invalid="ignore"):
+        reach = np.maximum(least, 3 * noise.sd * np.sqrt(spread))
+    return np.asarray(np.abs(mean) < reach), first, width - age
 
 
 @dataclass(frozen=True)
@@ -185,22 +223,6 @@ def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[
     return values, None if within is None else np.asarray(within, dtype=float)[:, -values.shape[1] :]
 
 
-def common_shift(values: Array, level: Array, floor: float) -> Array:
-    """(T,) the host's shift of each night: median over series of value - level, weighted by 1 / sd.
-
-    Zero for a night with too few series to tell it from a change of one of them.
-    """
-    away = values - level[:, None]
-    spread = 1.4826 * row_medians(np.abs(away))
-    weight = np.where(np.isfinite(away), 1 / np.maximum(np.nan_to_num(spread), floor)[:, None], 0.0)
-    order = np.argsort(np.where(weight > 0, away, np.inf), axis=0)
-    reached = np.cumsum(np.take_along_axis(weight, order, axis=0), axis=0)
-    middle = np.argmax(reached >= reached[-1] / 2, axis=0)
-    shift: Array = np.take_along_axis(away, np.take_along_axis(order, middle[None, :], axis=0), axis=0)[0]
-    shift[(weight > 0).sum(axis=0) < HOST] = 0.0
-    return shift
-
-
 def _shift(shifts: Array, noise: NoiseLevel, judged: Flags) -> Shift:
     """Tonight's common shift against those of the nights before: Student's t."""
     tonight, before = float(shifts[-1]), shifts[:-WINDOWS] if len(shifts) > 2 * WINDOWS else shifts[:-1]
@@ -212,7 +234,7 @@ def _shift(shifts: Array, noise: NoiseLevel, judged: Flags) -> Shift:
     deviation = float(np.hypot(max(wobble, chance), chance))
     p = float(2 * stats.t.sf(abs(tonight) / deviation, len(before) - 1))
     stood = shifts[::-1] * np.sign(tonight) > abs(tonight) / 2
-    return Shift(tonight, p, int(np.argmin(np.append(stood, False))) if p <= 0.001 else 0)
+    return Shift(tonight, p, int(np.argmin(np.append(stood, False))) if p <= SHIFT_P else 0)
 
 
 def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
@@ -242,6 +264,11 @@ def _usual_reach(residuals: Array, share: float) -> float:
     if len(residuals) < 1000:
         return float(stats.norm.isf(share / 2))
     return float(np.quantile(np.abs(residuals), 1 - share))
+
+
+def _discovered(p: Array, judged: Flags, rate: float) -> Flags:
+    """The discoveries, but where many changed at once they do not make the others' p good enough."""
+    return discoveries(p, rate) & (p <= max(MOST_P, rate / max(int(judged.sum()), 1)))
 
 
 def discoveries(p: Array, rate: float) -> Flags:

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from perfdash.stats.alarm import FLOOR, common_shift, discoveries
+from perfdash.stats.alarm import FLOOR, discoveries
+from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
 from perfdash.stats.noise_level import Counts, Flags, as_normal, noise_level, row_medians
 
 FIRST = 20
 LAST = 14
 MINIMUM_CHANGE = 0.03
-DISCOVERY_RATE = 0.01
+DISCOVERY_RATE = 0.002
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def drift(
     if start is not None:
         known &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
     values = np.where(known, values, np.nan)
-    values = values - common_shift(values, row_medians(values), floor)
+    values = values - host_shift(values, known, floor).own
     count = known.sum(axis=1)
     judged = count >= first + last
     rank = np.cumsum(known, axis=1)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from perfdash.detect.comparing import Side, compare, refuse_unlike
+from perfdash.detect.comparing import PastNoise, Side, compare, refuse_overlap, refuse_unlike
 from perfdash.errors import UsageError
 from tests.detect.simulated import farm, slower
 from tests.history.made import case, row, run
@@ -13,6 +14,10 @@ from tests.history.made import case, row, run
 
 def side(*runs):
     return Side("x", tuple(runs))
+
+
+def past(sd):
+    return PastNoise(sd, 40.0, np.ones(10))
 
 
 def test_windows_tell_their_own_noise():
@@ -41,7 +46,7 @@ def test_single_runs_rest_on_what_the_history_knows():
     (one,) = compare(side(old), side(new)).both
     assert one.deltas["backend_ms"].p is None
     assert not one.changed
-    quiet, loud = ({"backend_ms": {case("a"): (sd, 40.0)}} for sd in (0.005, 0.05))
+    quiet, loud = ({"backend_ms": {case("a"): past(sd)}} for sd in (0.005, 0.05))
     (one,) = compare(side(old), side(new), quiet).both
     assert one.regressed
     (one,) = compare(side(old), side(new), loud).both
@@ -49,7 +54,7 @@ def test_single_runs_rest_on_what_the_history_knows():
 
 
 def test_what_got_faster_is_no_regression():
-    noise = {metric: {case("a"): (0.005, 40.0)} for metric in ("backend_ms", "speedup")}
+    noise = {metric: {case("a"): past(0.005)} for metric in ("backend_ms", "speedup")}
     old = run(rows=[row("a", backend_ms=10.0, speedup=1.0)])
     new = run(rows=[row("a", backend_ms=8.0, speedup=1.25)])
     (one,) = compare(side(old), side(new), noise).both
@@ -91,3 +96,55 @@ def test_unlike_hosts_are_refused():
         refuse_unlike(side(here), side(run(rows=[row()], host_class="EPYC x 8")))
     with pytest.raises(UsageError, match="side_by_side 4"):
         refuse_unlike(side(here), side(run(rows=[row()], setting={"side_by_side": 4})))
+    with pytest.raises(UsageError, match="gpus"):
+        refuse_unlike(side(here), side(run(rows=[row()], setting={"gpus": ["H200"], "env": {"A": "1"}})))
+
+
+def test_windows_that_overlap_are_refused():
+    nights = farm(5)
+    refuse_overlap(side(nights[0]), side(nights[0]))
+    with pytest.raises(UsageError, match="on both sides"):
+        refuse_overlap(side(*nights[:3]), side(*nights[2:]))
+
+
+@pytest.mark.parametrize("kind", ["t3", "autoregressive", "outliers"])
+@pytest.mark.parametrize("nights", [(1, 10), (10, 10)])
+def test_noise_that_is_not_gaussian_stays_silent_too(kind, nights):
+    """Equal builds, 100 cases at 3 %: at most a few comparisons in ten say that anything changed."""
+    draw = np.random.default_rng(7)
+    spoken = 0
+    for _ in range(10):
+        total = sum(nights)
+        if kind == "t3":
+            noise = draw.standard_t(3, (100, total)) / math.sqrt(3)
+        else:
+            noise = draw.standard_normal((100, total))
+        if kind == "autoregressive":
+            for night in range(1, total):
+                noise[:, night] = 0.5 * noise[:, night - 1] + math.sqrt(0.75) * noise[:, night]
+        logs = 0.03 * noise
+        if kind == "outliers":
+            logs = logs + math.log(1.3) * (draw.random(logs.shape) < 0.02)
+        runs = [
+            run(
+                f"2026-01-{night + 1:02}",
+                [row(f"m{k}", backend_ms=math.exp(logs[k, night])) for k in range(100)],
+            )
+            for night in range(total)
+        ]
+        found = compare(side(*runs[: nights[0]]), side(*runs[nights[0] :]))
+        spoken += any(one.changed for one in found.both)
+    assert spoken <= 3
+
+
+def test_what_the_status_says():
+    def compared(old, new, **values):
+        rows = [replace(row("a", status), values={**row("a").values, **values}) for status in (old, new)]
+        (one,) = compare(side(run(rows=rows[:1])), side(run(rows=rows[1:]))).both
+        return one
+
+    assert compared("pass", "crash").regressed
+    assert not compared("pass", "infra_error").regressed
+    assert not compared("pass", "skipped").regressed
+    assert compared("crash", "pass").changed
+    assert compared("pass", "pass", calls_captured=0.0).deltas == {}

@@ -45,7 +45,8 @@ def run(
         expected=len(rows),
         perfdash="0.1",
     )
-    return Imported(replace(info, **other), tuple(rows))
+    changed = replace(info, **other)
+    return Imported(replace(changed, uid=f"{changed.started} {changed.host}"), tuple(rows))
 
 
 def nights(values: Mapping[str, Sequence[float]], metric: str = "backend_ms") -> list[Imported]:

@@ -4,6 +4,7 @@ import os
 import re
 import sqlite3
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from perfdash.records import Status
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SAMPLES = sorted((FIXTURES / "imports").iterdir())
-TOLD = Told(suite="s", dtype="float32", scenario="inference", backend="b", device="cpu", started="2024-01-01")
+BRIEF = Told(started="2024-01-01", threads=1, host="box")
+TOLD = replace(BRIEF, suite="s", dtype="float32", scenario="inference", backend="b", device="cpu")
 
 
 def attempt(path, told=None):
@@ -40,7 +42,7 @@ def attempt(path, told=None):
         assert len({row.case for row in imported.rows}) == len(imported.rows)
         for row in imported.rows:
             Status(row.status)
-            assert row.details["origin"]["file"] in imported.run.environment["import"]["files"]
+            assert row.details["origin"]["file"] in imported.run.imported["files"]
             assert row.values.keys() <= set(METRICS)
             assert all(isinstance(row.values[name], int) for name in COUNTS if name in row.values)
             assert all(abs(value) < 1e300 for value in (*row.values.values(), *row.others.values()))
@@ -214,13 +216,16 @@ def test_a_number_is_finite_or_refused(text):
 
 def test_the_examples_themselves_are_whole(tmp_path):
     for path in SAMPLES:
-        assert attempt(path, TOLD if path.name == "old_harness.csv" else Told(started="2024-01-01"))
+        assert attempt(
+            path,
+            TOLD if path.name == "old_harness.csv" else BRIEF,
+        )
 
 
 def test_every_prefix_of_a_file_is_the_whole_or_refused(tmp_path):
     """Nothing half-read: a file cut off anywhere gives no rows, or rows of whole lines only."""
     for original in SAMPLES:
-        told = TOLD if original.name == "old_harness.csv" else Told(started="2024-01-01")
+        told = TOLD if original.name == "old_harness.csv" else BRIEF
         copy = tmp_path / original.name
         whole = {(run.run.name, row.case): row for run in read([original], told) for row in run.rows}
         data = original.read_bytes()

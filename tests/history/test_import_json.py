@@ -11,12 +11,12 @@ from perfdash.history.importers import Told
 from perfdash.records import Case
 
 FILES = Path(__file__).parents[1] / "fixtures" / "imports"
-TOLD = Told(started="2024-02-03")
+TOLD = Told(started="2024-02-03", threads=1, host="box")
 
 
 def read(paths, told=None):
-    """importers.read, of files that were measured when they were written unless told otherwise."""
-    return importing.read(paths, told or Told(started="mtime"))
+    """importers.read, told what no file says unless the test tells it."""
+    return importing.read(paths, told or Told(started="mtime", threads=1, host="box"))
 
 
 def record(metric="speedup", values=(1.5,), **changes):
@@ -46,7 +46,7 @@ def written(tmp_path):
 
 
 def test_database_one_run_a_commit():
-    first, second = read([FILES / "benchmark_database.jsonl"])
+    first, second = read([FILES / "benchmark_database.jsonl"], Told(threads=1))
     assert (first.run.name, second.run.name) == (
         "benchmark_database 0123456789",
         "benchmark_database fedcba9876",
@@ -151,7 +151,10 @@ def test_userbenchmark_cpu():
 
 def test_userbenchmark_names_what_it_does_not_know_when_told():
     with pytest.raises(UsageError, match="line 7: says backend 'eager', but --backend 'inductor'"):
-        read([FILES / "metrics-20230420004336.json"], Told(backend="inductor", started="mtime"))
+        read(
+            [FILES / "metrics-20230420004336.json"],
+            Told(backend="inductor", started="mtime", threads=1, host="box"),
+        )
 
 
 def test_userbenchmark_test_bench():
@@ -200,10 +203,10 @@ def test_userbenchmark_bad_metrics_are_refused(written, document, message):
 def test_regression_has_two_sides():
     control, treatment = read([FILES / "regression-20240507000000.yaml"])
     assert (control.run.started, treatment.run.started) == ("2024-05-06T23:59:59Z", "2024-05-07T00:00:00Z")
-    assert control.run.key != treatment.run.key
+    assert control.key != treatment.key
     assert control.run.environment["worker"]["torch_git_version"] == "1111111111"
     assert treatment.run.environment["worker"]["torch_git_version"] == "2222222222"
-    assert "only the metrics that changed" in control.run.environment["import"]["notes"][0]
+    assert "only the metrics that changed" in control.run.imported["notes"][0]
     assert [dict(row.values) for row in control.rows] == [{"eager_ms": 20.0}, {"eager_ms": 3.5}]
     assert [row.status for row in control.rows] == ["pass_due_to_skip", "pass"]
     assert [dict(row.values) for row in treatment.rows] == [{"eager_ms": 25.0}, {}]

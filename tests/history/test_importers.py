@@ -18,8 +18,8 @@ TOLD = Told(started="2024-02-03T04:05:06+01:00", host="box", host_class="box x 8
 
 
 def read(paths, told=None):
-    """importers.read, of files that were measured when they were written unless told otherwise."""
-    return importing.read(paths, told or Told(started="mtime"))
+    """importers.read, told what no file says unless the test tells it."""
+    return importing.read(paths, told or Told(started="mtime", threads=1, host="box"))
 
 
 def by_model(run):
@@ -68,7 +68,7 @@ def test_the_pair_is_one_run_whichever_file_is_named():
     (first,), (second,), (both,) = read([one], TOLD), read([two], TOLD), read([two, one, one], TOLD)
     assert first == second == both
     assert first.content == both.content
-    assert first.run.key == both.run.key
+    assert first.key == both.key
     run = first.run
     assert (run.name, run.started, run.origin) == (STEM, "2024-02-03T03:05:06Z", "dynamo-csv")
     assert (run.host, run.host_class, run.setting) == ("box", "box x 8", {"harness": "dynamo"})
@@ -110,7 +110,7 @@ def test_rows_of_the_pair():
 def test_memory_is_bytes_on_cuda_and_a_failed_row_may_be_short():
     (imported,) = read(
         [FILES / "inductor_with_cudagraphs_torchbench_amp_training_cuda_performance.csv"],
-        Told(started="mtime"),
+        Told(started="mtime", threads=1, host="box"),
     )
     rows = by_model(imported)
     case = rows["alexnet"].case
@@ -119,8 +119,7 @@ def test_memory_is_bytes_on_cuda_and_a_failed_row_may_be_short():
     assert rows["alexnet"].values["backend_peak_bytes"] == 4_000_000_000
     assert rows["alexnet"].status == "pass_due_to_skip"
     assert (rows["tacotron2"].status, rows["tacotron2"].values) == ("fail_to_run", {})
-    assert imported.run.environment["import"]["notes"][0].startswith("threads taken as 1")
-    assert imported.run.environment["import"]["started"].startswith("modification time")
+    assert imported.run.imported["started"].startswith("modification time")
 
 
 def test_what_the_name_does_not_say_must_be_told():
@@ -128,7 +127,13 @@ def test_what_the_name_does_not_say_must_be_told():
     with pytest.raises(UsageError, match="does not say the dtype: give --dtype, or name the file"):
         read([path])
     told = Told(
-        suite="torchbench", dtype="float32", scenario="inference", backend="inductor", started="2024-02-03"
+        suite="torchbench",
+        dtype="float32",
+        scenario="inference",
+        backend="inductor",
+        started="2024-02-03",
+        threads=1,
+        host="box",
     )
     (imported,) = read([path], told)
     assert by_model(imported)["resnet18"].case == Case("torchbench", "resnet18")
@@ -139,14 +144,14 @@ def test_what_the_name_does_not_say_must_be_told():
 
 def test_what_is_told_and_what_the_name_says_must_agree():
     with pytest.raises(UsageError, match="says suite 'timm', but --suite 'torchbench'"):
-        read([FILES / f"{STEM}_performance.csv"], Told(suite="torchbench"))
+        read([FILES / f"{STEM}_performance.csv"], Told(suite="torchbench", threads=1, host="box"))
 
 
 def test_a_suite_of_ones_own_is_found_in_the_name_when_told(csv):
     path = csv("dev,name,batch_size,speedup", "cpu,m,1,1.5", stem="aot_eager_my_own_float32_inference_cpu")
     with pytest.raises(UsageError, match="--suite"):
         read([path])
-    (imported,) = read([path], Told(suite="my_own", started="2024-02-03"))
+    (imported,) = read([path], Told(suite="my_own", started="2024-02-03", threads=1, host="box"))
     assert imported.rows[0].case == Case("my_own", "m", backend="aot-eager")
 
 
@@ -263,6 +268,14 @@ def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):
     assert Path(imported.run.source.split(", ")[0]).parent == copy
 
 
-def test_when_it_was_measured_must_be_told_where_nothing_says():
-    with pytest.raises(UsageError, match="does not say when it was measured: give --started 2026-01-31, or"):
-        importing.read([FILES / f"{STEM}_performance.csv"])
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (Told(threads=1, host="box"), "does not say when it was measured: give --started 2026-01-31, or"),
+        (Told(started="mtime", host="box"), "on how many threads it was measured: give --threads"),
+        (Told(started="mtime", threads=1), "on what it was measured: give --host or --host-class"),
+    ],
+)
+def test_what_nobody_says_is_asked_for(told, message):
+    with pytest.raises(UsageError, match=message):
+        importing.read([FILES / f"{STEM}_performance.csv"], told)

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema, store
-from perfdash.history.store import HEAD, open_store
+from perfdash.history.store import HEAD, VERSION_TABLE, open_store
 
 VERSIONS = Path(store.__file__).with_name("migrations") / "versions"
 
@@ -23,7 +23,8 @@ def test_head_is_the_newest_migration():
 
 def test_the_migrations_make_the_tables_that_schema_describes(store):
     with store.read() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        options = {"compare_type": False, "version_table": VERSION_TABLE}
+        context = MigrationContext.configure(connection, opts=options)
         differences = compare_metadata(context, schema.metadata)
     assert differences == []
 
@@ -69,7 +70,7 @@ def test_many_may_open_a_new_store_at_once(address):
 
 def test_a_newer_store_is_refused(address):
     with open_store(address) as opened, opened.write() as connection:
-        connection.execute(sa.text("update alembic_version set version_num = '9999'"))
+        connection.execute(sa.text("update perfdash_version set version_num = '9999'"))
     with pytest.raises(UsageError, match="newer perfdash"):
         open_store(address)
 
@@ -78,7 +79,7 @@ def test_an_older_store_is_migrated_after_a_backup(tmp_path, monkeypatch):
     path = tmp_path / "history.db"
     open_store(str(path)).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("update alembic_version set version_num = '0000'")
+        connection.execute("update perfdash_version set version_num = '0000'")
         connection.execute("insert into hosts (name) values ('farm')")
     connection.close()
     upgraded = []
@@ -87,7 +88,7 @@ def test_an_older_store_is_migrated_after_a_backup(tmp_path, monkeypatch):
     assert upgraded == ["head"]
     with sqlite3.connect(tmp_path / "history.db.schema0000.bak") as backup:
         assert backup.execute("select name from hosts").fetchall() == [("farm",)]
-        assert backup.execute("select version_num from alembic_version").fetchall() == [("0000",)]
+        assert backup.execute("select version_num from perfdash_version").fetchall() == [("0000",)]
     backup.close()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from perfdash.history import schema
-from perfdash.history.ingest import KNOWN, TAKEN_IN, take_in
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
 from perfdash.history.upkeep import merge, prune
@@ -46,8 +46,8 @@ def test_merge_takes_all_runs_once(store, tmp_path):
     take_in(store, [night])
     with open_store(str(tmp_path / "other.db")) as other:
         take_in(other, [night, run("2026-11-02", [sampled("b")], setting={"allocator": "default"})])
-        assert merge(store, other) == {TAKEN_IN: 1, "replaced": 0, KNOWN: 1}
-        assert merge(store, other) == {TAKEN_IN: 0, "replaced": 0, KNOWN: 2}
+        assert merge(store, other) == {TAKEN_IN: 1, REPLACED: 0, KNOWN: 1, OLDER: 0}
+        assert merge(store, other) == {TAKEN_IN: 0, REPLACED: 0, KNOWN: 2, OLDER: 0}
         with store.read() as mine, other.read() as theirs:
             lines = list_runs(mine), list_runs(theirs)
             assert [line.name for line in lines[0]] == [line.name for line in lines[1]]
@@ -58,3 +58,28 @@ def test_merge_takes_all_runs_once(store, tmp_path):
             )
             assert copied == original
     assert take_in(store, [run("2026-11-02", [sampled("b")], setting={"allocator": "default"})]) == [KNOWN]
+
+
+def test_an_older_copy_never_replaces_what_went_on(store, tmp_path):
+    whole = run(rows=[sampled("a"), sampled("b")])
+    cut = replace(
+        whole, run=replace(whole.run, state="interrupted", ended="2026-11-01T02:00:00Z"), rows=whole.rows[:1]
+    )
+    with open_store(str(tmp_path / "other.db")) as other:
+        take_in(other, [cut])
+        take_in(store, [whole])
+        assert merge(store, other)[OLDER] == 1
+        assert merge(other, store)[REPLACED] == 1
+    with store.read() as connection:
+        assert list_runs(connection)[0].results == 2
+
+
+def test_pruned_samples_come_back_with_the_run_folder(store):
+    night = run(rows=[sampled()])
+    take_in(store, [night])
+    with store.read() as connection:
+        old = list_runs(connection)
+    prune(store, old, samples_only=True)
+    assert take_in(store, [night]) == [REPLACED]
+    with store.read() as connection:
+        assert rows_of(connection, old[0].id, whole=True)[0].samples

@@ -15,8 +15,6 @@ from perfdash.records import PASSING, Status
 
 HARNESS = "dynamo"  # RunRow.setting: CSV, JSON and dashboard of one harness may be compared
 SUITES = {"torchbench": "torchbench", "huggingface": "huggingface", "timm_models": "timm", "timm": "timm"}
-DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "float64": "float64",
-          "amp": "amp", "int8": "int8"}  # fmt: skip
 
 _WORDS = {status.value: status for status in Status} | {
     "OOM": Status.OOM,

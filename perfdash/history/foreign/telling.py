@@ -92,18 +92,18 @@ def run_row(
     host = told.host or host or "unknown"
     if host_class is None and host != "unknown":
         host_class = f"host {host}"  # two hosts of unknown kind are not the same kind
+    if not (told.host_class or host_class):
+        raise Where(paths[0]).wrong("does not say on what it was measured: give --host or --host-class")
     return RunRow(
         name=shown(name),
         started=when,
         origin=origin,
         source=", ".join(shown(str(path)) for path in paths),
         host=host,
-        host_class=told.host_class or host_class or "unknown",
+        host_class=told.host_class or host_class or "",
         setting={"harness": harness or origin},
-        environment={
-            **(environment or {}),
-            "import": {"files": files, "started": whence, "notes": list(notes)},
-        },
+        environment=environment or {},
+        imported={"files": files, "started": whence, "notes": list(notes)},
     )
 
 
@@ -126,9 +126,8 @@ def started_of(paths: Sequence[Path], told: Told, known: tuple[str, str] | None)
     return when, f"modification time of {shown(newest.name)}"
 
 
-def threads(told: Told, notes: list[str]) -> int:
-    """The thread count for a format that never tells it: as told, else 1, which is noted."""
+def threads(told: Told, where: Where) -> int:
+    """The thread count for a format that never tells it. Raises UsageError where the user does not."""
     if told.threads is None:
-        notes.append("threads taken as 1: the file does not say and --threads was not given")
-        return 1
+        raise where.wrong("does not say on how many threads it was measured: give --threads")
     return told.threads

@@ -62,7 +62,7 @@ def read(paths: Sequence[Path], told: Told) -> list[Imported]:
 
 def _runs(path: Path, told: Told) -> list[Imported]:
     notes: list[str] = []
-    thread_count = threads(told, notes)
+    thread_count = threads(told, Where(path))
     first: dict[str, tuple[Where, dict[str, Any]]] = {}
     groups: dict[str, dict[Case, dict[str, Entry]]] = {}
     times: dict[str, list[float]] = {}

@@ -107,7 +107,7 @@ def _run(pair: dict[str, Path], told: Told) -> Imported:
     path = pair.get("performance") or pair["accuracy"]
     devices = {line.device for table in tables.values() for line in table.values()}
     notes: list[str] = []
-    common = _common(path, told, devices, threads(told, notes))
+    common = _common(path, told, devices, threads(told, Where(path)))
     keys = list(dict.fromkeys(key for table in tables.values() for key in table))
     if not keys:
         raise Where(path).wrong("no results in it, only the header: nothing to import")

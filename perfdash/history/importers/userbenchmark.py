@@ -44,7 +44,7 @@ def _run(path: Path, told: Told) -> Imported:
         raise where.wrong("environ or metrics is missing or empty: nothing to import")
     benchmark = quantities.name(document.get("name"), where, "name")
     notes: list[str] = []
-    thread_count = threads(told, notes)
+    thread_count = threads(told, Where(path))
     placed = dict(zip(metrics, _places(path, metrics), strict=True))
     values = {
         name: (placed[name], userbenchmark.value_of(value, placed[name], name))

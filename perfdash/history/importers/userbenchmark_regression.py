@@ -43,7 +43,7 @@ def read(paths: Sequence[Path], told: Told) -> list[Imported]:
 def _runs(path: Path, told: Told) -> list[Imported]:
     where, document = _document(path)
     notes = [_NOTE]
-    thread_count = threads(told, notes)
+    thread_count = threads(told, Where(path))
     benchmark = quantities.name(document.get("name", (where, None))[1], where, "name")
     details = _mapping(document.get("details"), "details", where)
     started = _started(path, told)

@@ -78,6 +78,7 @@ def upgrade() -> None:
         sa.Column("expected", sa.Integer(), nullable=True),
         sa.Column("results", sa.Integer(), nullable=False),
         sa.Column("perfdash", sa.Text(), nullable=True),
+        sa.Column("imported", sa.JSON(), nullable=False),
         sa.Column("taken_in", sa.Text(), nullable=False),
         sa.Column("judged", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["environment_id"], ["environments.id"], name=op.f("fk_runs_environment_id")),
