@@ -22,7 +22,7 @@ from perfdash.stats.windows import levels_and_noise
 COMPARED = ("speedup", *METRICS)
 # An interval holds what another run would report: it reaches so many deviations of one run (stats.speedup).
 _REACH = math.sqrt(2) * 1.96
-_TAIL_DF = 5.0  # of Student's t for one night: noise has heavy tails
+_TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
 _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past is not asked
 _RATE = 0.05  # of false discoveries, over all cases and metrics
 

@@ -90,7 +90,11 @@ def test_compare_by_dates_and_windows(command, farmed):
     assert found.code == 1, found.err
     assert "Changed: 1" in found.out
     assert "--fail-on regression: 1 of 24: model03" in found.err
-    plain = json.loads(command("compare", "2026-01-26", "last", "--format", "json", "--junit", "c.xml").out)
+    plain = json.loads(
+        command(
+            "compare", "2026-01-20..2026-01-26", "2026-01-28..", "--format", "json", "--junit", "c.xml"
+        ).out
+    )
     assert [one["case"]["model"] for one in plain["cases"] if one["regressed"]] == ["model03"]
     assert ET.parse(farmed / "c.xml").getroot().find("testsuite").get("failures") == "1"
     lines = command("compare", "2026-01-25", "2026-01-26", "--format", "csv").out.splitlines()
