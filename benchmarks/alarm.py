@@ -145,6 +145,40 @@ def drifts(rng: np.random.Generator, kind: str, sd: float, slope: float, series:
     return false, float(np.mean(seen[moving])), delay
 
 
+@dataclass(frozen=True)
+class Together:
+    """A step of a host in a share of its series: who was alarmed in the nights after it, and what told."""
+
+    movers: int
+    unmoved: int
+    told: int
+
+
+def together(
+    rng: np.random.Generator,
+    kind: str,
+    sd: float,
+    share: float,
+    *,
+    series: int,
+    step: float = 0.08,
+    nights: int = 20,
+    missing: float = 0.0,
+) -> Together:
+    """Counts a series once in so many nights; told: nights on which the shift of the host is told."""
+    values = rng.uniform(0, 5, (series, 1)) + noise(rng, kind, sd, (series, HISTORY + nights))
+    moved = np.arange(series) < round(share * series)
+    values[moved, HISTORY:] += np.log1p(step)
+    values[rng.random(values.shape) < missing] = np.nan
+    alarmed = np.zeros(series, dtype=bool)
+    told = 0
+    for night in range(HISTORY, HISTORY + nights):
+        found = judge(values[:, : night + 1])
+        alarmed |= found.alarm
+        told += found.shift.nights > 0 and abs(found.shift.change) >= np.log(1.02)
+    return Together(int((alarmed & moved).sum()), int((alarmed & ~moved).sum()), told)
+
+
 def row(label: str, tally: Tally, remeasured: bool) -> str:
     shares = "  ".join(f"{tally.found(k):6.1%}" for k in (1, 2, 3, 5))
     sides = "  ".join(f"{tally.found(1, side):6.1%}" for side in ("slower", "faster"))
@@ -187,6 +221,24 @@ def main() -> None:
         "false alerts per 1,000 series-months of today's detectors, as gaussian/t3/autoregressive/outliers:"
     )
     print("  Otava 160/472/1250/596, ruptures KernelCPD 38/381/1835/902, asv 2/9/0/3")
+    hosts = 2 * options.hosts
+    print(f"\nstep of 8 % in a share of a host's series, judged for 20 nights, mean of {hosts} hosts")
+    print(
+        f"{'series':<10}{'noise':>6}{'moved':>8}{'alarmed of moved':>20}{'of unmoved':>18}{'nights told':>14}"
+    )
+    for series in (40, 400):
+        for sd in (0.01, 0.03):
+            for part in (0.0, 0.3, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+                seen = [together(rng, "gaussian", sd, part, series=series) for _ in range(hosts)]
+                movers, unmoved, told = (
+                    np.mean([getattr(one, name) for one in seen]) for name in ("movers", "unmoved", "told")
+                )
+                moving = round(part * series)
+                print(
+                    f"{series:<10}{sd:>6.0%}{part:>8.0%}{movers:>12.1f} of {moving:<5}"
+                    f"{unmoved:>10.1f} of {series - moving:<5}{told:>13.1f}",
+                    flush=True,
+                )
     print(f"\ndrift against the first nights, {options.series} series, judged weekly for 20 weeks")
     print(f"{'noise':<20}{'drift a night':>14}{'false/1,000':>13}{'found':>8}{'after nights':>14}")
     for kind in KINDS:

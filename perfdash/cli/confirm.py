@@ -32,7 +32,7 @@ def confirm(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Cases at most, the most suspicious first.")] = 20,
     pairs: Annotated[
-        int | None, typer.Option(min=2, max=20, help="Pairs a case at most.  [default: 8]")
+        int | None, typer.Option(min=5, max=20, help="Pairs a case at most.  [default: 8]")
     ] = None,
     certain: Annotated[
         bool, typer.Option("--alarms", help="Only what the night was certain enough of to raise an alert.")
@@ -48,7 +48,7 @@ def confirm(
     """Measure the suspects of a night again, both builds in turn; only what stands is an alert."""
     from perfdash.cases import planned_from_json
     from perfdash.cli.planning import check_machine, slots
-    from perfdash.detect.confirming import good_builds, suspects
+    from perfdash.detect.confirming import suspects
     from perfdash.detect.nightly import judge_run
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
@@ -74,7 +74,6 @@ def confirm(
             return
         typer.echo(f"{len(wanted)} cases are suspect; {len(planned)} are measured again")
         check_machine(settings)
-        everything = [finding for findings in by_case.values() for finding in findings]
         worse = _measure(
             store,
             folder,
@@ -84,7 +83,6 @@ def confirm(
             planned,
             by_case,
             judged,
-            {run.torch_git_version for run in good_builds(everything, judged.panel)},
             pairs,
         )
     if fail_on and worse:
@@ -108,7 +106,6 @@ def _measure(
     planned: Sequence[Planned],
     by_case: dict[Case, list[Finding]],
     judged: Judged,
-    good: set[str | None],
     most: int | None,
 ) -> int:
     """Measures, and keeps the alerts case by case; how many worse ones stand."""
@@ -151,12 +148,19 @@ def _measure(
                 f"{settings.python} has torch of commit {versions['new']}, and the run measured "
                 f"{judged.run.torch_git_version}: give the interpreter of that build by --python"
             )
-        if versions["old"] not in good:
-            shown = ", ".join(sorted({commit[:10] for commit in good if commit})[:5]) or "none is known"
+        for case, findings in list(by_case.items()):
+            by_case[case] = [
+                each for each in findings if confirming.measured_before(each, judged.panel, versions["old"])
+            ]
+        left = [each for each in planned if by_case[each.case]]
+        if not left:
             raise UsageError(
                 f"--good-python {good_python} has torch of commit {versions['old']}, which no night before "
-                f"the changes measured; the latest of those: {shown}"
+                "the changes measured"
             )
+        if len(left) < len(planned):
+            typer.echo(f"{len(planned) - len(left)} cases changed before that build: they are left out")
+        planned = left
         bench.measure(planned, enough, seen)
     return worse
 

@@ -56,7 +56,12 @@ def regressions(
             return
         from perfdash.detect.nightly import judge_new
 
-        judge_new(store)
+        for judged in judge_new(store):
+            if judged.unlike:
+                typer.echo(
+                    f"{judged.run.name} is not judged: it has too few of the cases of the runs before it",
+                    err=True,
+                )
         if alert is not None:
             _one(store, alert, as_json)
             return

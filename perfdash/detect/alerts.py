@@ -13,14 +13,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from perfdash.detect.builds import environment_changes, package_changes
+from perfdash.detect.dating import date
 from perfdash.detect.findings import (
     METRICS,
     WORSE,
     Finding,
     Key,
-    environment_changes,
+    is_pass,
+    is_whole,
     logs,
-    package_changes,
+    net_logs,
 )
 from perfdash.history.alerts import (
     ACKNOWLEDGED,
@@ -34,12 +37,15 @@ from perfdash.history.alerts import (
     Alert,
 )
 from perfdash.history.queries import Panel, RunLine
-from perfdash.records import PASSING, Status
+from perfdash.records import Status
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
 # A level is back when the mean of the last nights is so many standard errors away from the changed one.
 _SURE = 5.0
 _LOOKED_BACK = 10
+# A new alert is confirmed or gone when the nights after its birth say so by so much; by so many at most.
+_ENOUGH, _TOLD_BY = 2.5, 5
+_DATED_FOR = 15  # nights in which an alert's date and size are made better
 
 
 def starts(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
@@ -60,11 +66,13 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
     row = {number: index for index, number in enumerate(panel.case_ids)}
     values = {name: array.copy() for name, array in panel.values.items()}
     for alert in alerts:
-        if alert.kind != "metric" or alert.state != FIXED or alert.metric not in values:
+        if alert.kind not in ("metric", "host") or alert.state != FIXED or alert.metric not in values:
             continue
         fixed = place.get(alert.details.get("fixed_run_id", -1))
         bad = place.get(alert.bad_run_id or -1, 0)
-        if fixed is not None and alert.case_id in row:
+        if fixed is not None and alert.kind == "host":
+            values[alert.metric][:, bad:fixed] = np.nan
+        elif fixed is not None and alert.case_id in row:
             values[alert.metric][row[alert.case_id], bad:fixed] = np.nan
     return replace(panel, values=values)
 
@@ -74,19 +82,23 @@ def advance(
 ) -> list[tuple[Alert, str | None]]:
     """What the last night of a panel makes of the alerts there were: those that changed, and new ones.
 
-    `alerts` are all that live or were fixed, of this testbed; `findings` are the night's. Each comes
-    with a note for its event.
+    `alerts` are all that live, were fixed, or were last seen on this very night, of this testbed;
+    `findings` are the night's. Each comes with a note for its event.
     """
     tonight = panel.runs[-1]
     changed: list[tuple[Alert, str | None]] = []
     matched: set[int] = set()
     for alert in alerts:
-        same = [
+        of_it = [
             index
-            for index, finding in enumerate(findings)
-            if (finding.kind, finding.case_id, finding.metric) == alert.series
-            and finding.direction == alert.direction
+            for index, each in enumerate(findings)
+            if (each.kind, each.case_id, each.metric) == alert.series
         ]
+        same = [index for index in of_it if findings[index].direction == alert.direction]
+        opposite = [index for index in of_it if findings[index].direction != alert.direction]
+        if alert.seen_run_id == tonight.id:  # the night is judged again: it was told what it is
+            matched.update(of_it)
+            continue
         if alert.state == FIXED:
             told = [index for index in same if findings[index].alarm and index not in matched]
             if told and _like(alert, findings[told[0]]):
@@ -94,32 +106,53 @@ def advance(
                 fresh = _born(findings[told[0]], panel, at)
                 changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
             continue
-        if alert.seen_run_id == tonight.id:  # judged again
-            matched.update(same)
-            continue
         seen = _observed(alert, panel, bool(same))
-        if seen == BACK:  # which is no change of its own
-            matched.update(
-                index
-                for index, finding in enumerate(findings)
-                if (finding.kind, finding.case_id, finding.metric) == alert.series
-                and finding.direction == -alert.direction
-            )
+        if any(_undoes(findings[index], alert) for index in opposite):
+            seen = BACK
+        if seen == BACK and (alert.direction == WORSE or alert.state == NEW):
+            matched.update(opposite)  # no change of its own; but what got better and is lost is one
+        note = None
+        if alert.kind == "count" and seen == AGAIN and of_it:
+            alert = replace(alert, after=findings[of_it[0]].after)
+            note = f"now {findings[of_it[0]].after:g}"
+            matched.update(of_it)
         if alert.state == NEW or alert.kind != "metric":
             matched.update(same)  # the very change; of one that stands, a further step
         moved = _moved(alert, seen, tonight, at)
         if moved is not None:
-            changed.append((moved, None))
-    stepped = {(a.case_id, a.metric, a.direction) for a in alerts if a.kind == "metric" and a.state in LIVE}
+            changed.append((moved, note))
+    stepped = {(a.case_id, a.metric, a.direction) for a in alerts if a.kind == "metric" and a.state == NEW}
     changed += [
         (_born(finding, panel, at), None)
         for index, finding in enumerate(findings)
         if finding.alarm
         and index not in matched
-        # What stepped is away from its first nights too.
+        # What has just stepped is away from its first nights too.
         and not (finding.kind == "drift" and (finding.case_id, finding.metric, finding.direction) in stepped)
     ]
     return changed
+
+
+def dated(alert: Alert, panel: Panel) -> Alert:
+    """The alert with its nights, levels and builds as some nights more tell them."""
+    if alert.kind != "metric" or alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
+        return alert
+    place = {run.id: index for index, run in enumerate(panel.runs)}
+    if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
+        return alert
+    found = date(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
+    if found is None:
+        return alert
+    good = panel.runs[max(0, place[found.first.id] - 1)]
+    return replace(
+        alert,
+        good_run_id=good.id,
+        bad_run_id=found.first.id,
+        before=found.change.before,
+        after=found.change.after,
+        change=math.log1p(found.change.change),
+        details={**alert.details, "changed": package_changes(good, found.first)},
+    )
 
 
 def _moved(alert: Alert, seen: str, tonight: RunLine, at: str) -> Alert | None:
@@ -134,6 +167,15 @@ def _moved(alert: Alert, seen: str, tonight: RunLine, at: str) -> Alert | None:
     return replace(
         alert, state=state, changed=at if state != alert.state else alert.changed, seen_run_id=tonight.id
     )
+
+
+def _undoes(finding: Finding, alert: Alert) -> bool:
+    """Whether a change the other way, told for sure, leads back to where the alert came from."""
+    if alert.kind != "metric" or alert.state == NEW or not finding.alarm:
+        return False
+    if not (finding.after and alert.before and alert.after):
+        return False
+    return abs(math.log(finding.after / alert.before)) < abs(math.log(finding.after / alert.after))
 
 
 def confirmed(alert: Alert, at: str) -> Alert:
@@ -159,7 +201,7 @@ def born(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
 def _born(finding: Finding, panel: Panel, at: str) -> Alert:
     bad = panel.runs[finding.bad]
     good = panel.runs[finding.good] if finding.good is not None else None
-    details = dict(finding.details)
+    details = {**finding.details, "born_run_id": panel.runs[-1].id}
     if finding.sd is not None:
         details["sd"] = finding.sd
     if good is not None:
@@ -209,13 +251,12 @@ def _observed(alert: Alert, panel: Panel, found: bool) -> str:
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
     status = "" if row is None else str(panel.statuses[row, -1])
     if alert.kind == "vanished":
-        return AGAIN if row is None or not status else BACK
+        return (AGAIN if is_whole(panel.runs[-1]) else UNKNOWN) if row is None or not status else BACK
     if row is None or status in ("", str(Status.INFRA_ERROR)):
         return UNKNOWN
-    passed = status in {str(each) for each in PASSING}
+    passed = is_pass(status, panel.values["calls_captured"][row, -1])
     if alert.kind == "status":
-        good = passed and panel.values["calls_captured"][row, -1] != 0
-        return AGAIN if good == (alert.direction != WORSE) else BACK
+        return AGAIN if passed == (alert.direction != WORSE) else BACK
     if not passed or alert.metric not in panel.values:
         return UNKNOWN
     value = float(panel.values[alert.metric][row, -1])
@@ -223,18 +264,39 @@ def _observed(alert: Alert, panel: Panel, found: bool) -> str:
         return UNKNOWN
     if alert.kind == "count":
         return BACK if (value - (alert.before or 0.0)) * alert.direction <= 0 else AGAIN
+    places = {run.id: place for place, run in enumerate(panel.runs)}
+    values = net_logs(panel, alert.metric)[row]
     if alert.state == NEW and alert.kind == "metric":
-        return AGAIN if found else BACK
-    since = next((place for place, run in enumerate(panel.runs) if run.id == alert.bad_run_id), -1)
-    return _level_observed(alert, logs(panel, alert.metric)[row, since + 1 :])
+        return _new_observed(alert, values[places.get(alert.details.get("born_run_id", -1), -1) + 1 :])
+    seen = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    if alert.state == NEW and alert.kind == "drift" and seen == AGAIN and not found:
+        return UNKNOWN  # told again by the next look, a week later
+    return seen
+
+
+def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+    """Whether the nights since the alert was born, and they alone, show the change."""
+    before, after, sd = _levels(alert)
+    known = values[np.isfinite(values)]
+    if not len(known) or before == after:
+        return UNKNOWN
+    error = sd / math.sqrt(len(known))
+    way = (float(np.mean(known)) - before) / (after - before)
+    if way > 0.5 and way * abs(after - before) / error >= _ENOUGH:
+        return AGAIN
+    lasts = len(known) < _TOLD_BY and (1 - way) * abs(after - before) / error < _ENOUGH
+    return UNKNOWN if lasts or way > 0.5 else BACK
+
+
+def _levels(alert: Alert) -> tuple[float, float, float]:
+    """Log levels before and after, and the standard deviation of a night's log."""
+    sd = float(alert.details.get("sd") or METRICS[str(alert.metric)].minimum)
+    return math.log(alert.before or 1.0), math.log(alert.after or 1.0), sd
 
 
 def _level_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Whether the last nights of a series, of those after the change, are back at the level before."""
-    assert alert.before is not None
-    assert alert.after is not None
-    before, after = math.log(alert.before), math.log(alert.after)
-    sd = float(alert.details.get("sd") or METRICS[str(alert.metric)].minimum)
+    before, after, sd = _levels(alert)
     known = values[np.isfinite(values)]
     for nights in range(1, min(_LOOKED_BACK, len(known)) + 1):
         way = (float(np.mean(known[-nights:])) - after) / (before - after) if before != after else 0.0

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfdash.detect.alerts import born, confirmed, dismissed
-from perfdash.detect.findings import METRICS, WORSE, Finding
-from perfdash.history.alerts import CONFIRMED, NEW, Alert
-from perfdash.history.queries import Panel, RunLine
-from perfdash.records import PASSING
+from perfdash.detect.findings import METRICS, NO_STATUS, WORSE, Finding, is_pass
+from perfdash.history.alerts import CONFIRMED, LIVE, NEW, Alert
+from perfdash.history.queries import Panel
 from perfdash.stats import remeasure
 
 PAIRS = remeasure.PAIRS
@@ -30,7 +29,12 @@ class Side:
 
     @property
     def passed(self) -> bool:
-        return self.status in PASSING
+        return is_pass(self.status, self.values.get("calls_captured"))
+
+    @property
+    def known(self) -> bool:
+        """Whether the status says anything of the case, and not only of the machine."""
+        return self.status not in NO_STATUS
 
 
 def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
@@ -47,13 +51,14 @@ def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
 
 def _urgency(finding: Finding) -> tuple[bool, bool, float]:
     score = abs(float(finding.details.get("score", math.inf)))
-    return finding.direction != WORSE, not finding.alarm, -score
+    return not finding.alarm, finding.direction != WORSE, -score
 
 
-def good_builds(findings: Sequence[Finding], panel: Panel) -> list[RunLine]:
-    """The runs before every one of these changes, latest first: builds they may be measured against."""
-    last = min(finding.good if finding.good is not None else -1 for finding in findings)
-    return panel.runs[last::-1] if last >= 0 else []
+def measured_before(finding: Finding, panel: Panel, commit: str | None) -> bool:
+    """Whether a night before the change measured this build, by torch's commit."""
+    if finding.good is None or commit is None:
+        return False
+    return any(run.torch_git_version == commit for run in panel.runs[: finding.good + 1])
 
 
 def told(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int = PAIRS) -> Any:
@@ -66,6 +71,8 @@ def told(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int = PAIRS
     if not pairs:
         return MORE, None
     old, new = pairs[-1]
+    if not (old.known and new.known):
+        return (MORE if len(pairs) < _FAILURES else NOTHING), None
     if finding.kind == "count":
         before, after = (side.values.get(str(finding.metric)) for side in (old, new))
         if before is None or after is None:
@@ -103,6 +110,8 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int) 
         return MORE, None
     bounds = [math.exp(max(-50.0, min(50.0, value))) for value in (found.low, found.high)]
     seen = {"pairs": found.pairs, "ratio": math.exp(found.estimate), "low": bounds[0], "high": bounds[1]}
+    if found.decision == "dismissed" and found.low <= finding.change <= found.high:
+        return NOTHING, seen  # it may well be true, only too small for so few pairs
     return str(found.decision), seen
 
 
@@ -110,13 +119,12 @@ def after(
     finding: Finding, decision: str, seen: Any, alerts: Sequence[Alert], panel: Panel, at: str
 ) -> tuple[Alert, str] | None:
     """The alert that a decision makes, or what becomes of the one there is, with a note; None: nothing."""
-    run = panel.runs[-1]
     same = [
         alert
         for alert in alerts
         if alert.series == (finding.kind, finding.case_id, finding.metric)
         and alert.direction == finding.direction
-        and alert.seen_run_id == run.id
+        and alert.state in LIVE
     ]
     if decision == STANDS:
         alert = confirmed(same[0], at) if same else born(finding, panel, at, CONFIRMED)

@@ -18,6 +18,7 @@ from perfdash.history.queries import Panel, RunLine
 from perfdash.records import PASSING, Status
 from perfdash.stats import alarm
 from perfdash.stats.drift import drift
+from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
 
 
@@ -47,8 +48,8 @@ READ = (*METRICS, *COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "b
         "calls_captured")  # fmt: skip
 NIGHTS = 200  # of which the alarm looks at 70, the drift at all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
-# A run is a night like tonight where it has so much of tonight's cases, and tonight so much of its own.
-LIKE = 0.5
+LIKE = 0.5  # of the cases of another run
+_SHORTLY = 5  # runs
 
 WORSE, BETTER, OTHER = 1, -1, 0
 # What says something of the machine, not of the model.
@@ -96,20 +97,23 @@ class Finding:
 Key = tuple[int, str]  # a series: number of the case, metric
 
 
-def like_tonight(panel: Panel) -> list[int]:
-    """The places of the runs that are nights like the last one, which is among them."""
+def is_a_night(panel: Panel) -> bool:
+    """Whether the last run may be judged: it has half of the cases of one of the runs shortly before.
+
+    Without that, a few models measured at a desk would pass for a night in which all others vanished.
+    """
     known = panel.statuses != ""
-    tonight = known[:, -1]
-    both = (known & tonight[:, None]).sum(axis=0)
-    most = np.maximum(known.sum(axis=0), tonight.sum())
-    return [int(place) for place in np.flatnonzero(both >= LIKE * np.maximum(most, 1)) if tonight.any()]
+    tonight, before = known[:, -1], known[:, -1 - _SHORTLY : -1]
+    both = (before & tonight[:, None]).sum(axis=0)
+    return bool(np.any((both > 0) & (both >= LIKE * before.sum(axis=0))))
 
 
 def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
-    """All that changed on the last night of a panel whose runs are alike (`like_tonight`).
+    """All that changed on the last night of a panel.
 
-    `start` says of a series from which place on its nights count: those of an earlier change that is
-    known. Numbers of a case that did not pass are not looked at: they are of something else.
+    Every series is judged by the nights that have it. `start` says of a series from which place on its
+    nights count: those of an earlier change that is known. Numbers of a case that did not pass are not
+    looked at: they are of something else.
     """
     found = []
     for metric in METRICS.values():
@@ -164,11 +168,24 @@ def _measured(
 
 
 def logs(panel: Panel, metric: str) -> Array:
-    """log of a metric, cases x nights; NaN where it was not measured or the case did not pass."""
-    passed = np.isin(panel.statuses.astype(str), list(_PASSING))
+    """log of a metric, cases x nights; NaN where it was not measured, or the case did not pass."""
     values = panel.values[metric]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(passed & (values > 0), np.log(values), np.nan)
+        return np.where(_passed(panel) & (values > 0), np.log(values), np.nan)
+
+
+def net_logs(panel: Panel, metric: str) -> Array:
+    """logs without what the whole host did on each night."""
+    values = logs(panel, metric)
+    shift: Array = host_shift(values, np.isfinite(values), alarm.FLOOR).night
+    return values - shift
+
+
+def _passed(panel: Panel) -> NDArray[np.bool_]:
+    """Where a case passed and its compiled side was compiled, as far as that is known."""
+    passed = np.isin(panel.statuses.astype(str), list(_PASSING))
+    captured = panel.values.get("calls_captured")
+    return passed if captured is None else passed & (captured != 0)
 
 
 def _within(panel: Panel, metric: str) -> Array | None:
@@ -239,7 +256,7 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
 
 
 def _of_count(panel: Panel, name: str) -> list[Finding]:
-    values = np.where(np.isin(panel.statuses.astype(str), list(_PASSING)), panel.values[name], np.nan)
+    values = np.where(_passed(panel), panel.values[name], np.nan)
     found = []
     for row, good in _last_known(np.isfinite(values)):
         before, after = float(values[row, good]), float(values[row, -1])
@@ -284,18 +301,26 @@ def _of_status(panel: Panel) -> list[Finding]:
 
 
 def _vanished(panel: Panel) -> list[Finding]:
-    """Cases of the night before that tonight's run, which ended as it should, does not have at all."""
-    if len(panel.runs) < 2 or not _whole(panel.runs[-1]):
-        return []
-    gone = (panel.statuses[:, -1] == "") & (panel.statuses[:, -2] != "")
+    """Cases of the last whole night that tonight's run, which ended as it should, does not have at all."""
     last = len(panel.runs) - 1
+    known = panel.statuses != ""
+    both = (known & known[:, -1:]).sum(axis=0)
+    whole = [
+        place
+        for place in range(last)
+        if is_whole(panel.runs[place]) and both[place] >= LIKE * max(known[:, place].sum(), 1)
+    ]
+    if not whole or not is_whole(panel.runs[-1]):
+        return []
+    gone = ~known[:, -1] & known[:, whole[-1]]
     return [
-        Finding("vanished", panel.case_ids[row], None, WORSE, last - 1, last)
+        Finding("vanished", panel.case_ids[row], None, WORSE, whole[-1], last)
         for row in np.flatnonzero(gone).tolist()
     ]
 
 
-def _whole(run: RunLine) -> bool:
+def is_whole(run: RunLine) -> bool:
+    """Whether a run ended as it should, with all that it was to measure."""
     return run.state == "done" and (run.expected is None or run.results >= run.expected)
 
 
@@ -307,36 +332,3 @@ def _last_known(known: NDArray[np.bool_]) -> list[tuple[int, int]]:
         if len(before):
             pairs.append((row, int(before[-1])))
     return pairs
-
-
-def environment_changes(old: RunLine, new: RunLine) -> list[str]:
-    """What differs between two runs' machines and packages, a line each: `name: old | new`."""
-    lines = []
-    if old.host != new.host:
-        lines.append(f"host: {old.host} | {new.host}")
-    for name in sorted({*old.facts, *new.facts}):
-        one, other = old.facts.get(name), new.facts.get(name)
-        if one != other and name != "variables" and not isinstance(one, list) and not isinstance(other, list):
-            lines.append(f"{name}: {one} | {other}")
-    variables = [run.facts.get("variables") or {} for run in (old, new)]
-    for name in sorted({*variables[0], *variables[1]}):
-        if variables[0].get(name) != variables[1].get(name):
-            lines.append(f"variable {name}: {variables[0].get(name)} | {variables[1].get(name)}")
-    return lines + package_changes(old, new)
-
-
-def package_changes(old: RunLine, new: RunLine) -> list[str]:
-    """Which packages differ: torch with its commit first."""
-    lines = []
-    if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version):
-        lines.append(f"torch: {_torch(old)} | {_torch(new)}")
-    if old.python != new.python:
-        lines.append(f"python: {old.python} | {new.python}")
-    for name in sorted({*old.packages, *new.packages}):
-        if old.packages.get(name) != new.packages.get(name) and name != "torch":
-            lines.append(f"{name}: {old.packages.get(name)} | {new.packages.get(name)}")
-    return lines
-
-
-def _torch(run: RunLine) -> str:
-    return " ".join(text for text in (run.torch, (run.torch_git_version or "")[:10]) if text) or "unknown"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import sqlalchemy as sa
 
 from perfdash.detect import alerts as life
-from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, like_tonight
+from perfdash.detect.findings import LIKE, NIGHTS, READ, Finding, drifts, is_a_night, judge
 from perfdash.history import alerts as kept
+from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, list_runs, panel
 from perfdash.history.store import Store
 
@@ -20,24 +21,33 @@ LATEST = 30
 
 @dataclass(frozen=True)
 class Judged:
-    """A night with what was found on it, and the panel that the findings speak of."""
+    """A night with what was found on it, and the panel that the findings speak of.
+
+    `unlike`: it has too few of the cases of the runs before it, so nothing was judged.
+    """
 
     run: RunLine
     panel: Panel
     findings: list[Finding]
+    unlike: bool = False
 
 
 def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
-    """Judges what has come since the last time, oldest first, one transaction a run."""
+    """Judges what has come since the last time, oldest first, one transaction a run.
+
+    `latest`: so many runs of each testbed are looked at.
+    """
     with store.read() as connection:
-        waiting = [run for run in list_runs(connection, latest=latest) if run.judged is None and run.results]
+        beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
+        runs = [run for bed in beds for run in list_runs(connection, testbed_id=bed, latest=latest)]
+    waiting = [run for run in runs if run.judged is None and run.results]
     done = []
-    for run in waiting:
+    for run in sorted(waiting, key=lambda run: (run.started, run.id)):
         with store.write() as connection:
             judged = judge_run(connection, run)
             at = now()
             # Later nights may be known already: this one was taken in late. It changes no alert then.
-            if not _is_late(connection, run):
+            if not judged.unlike and not _is_late(connection, run):
                 _keep(connection, judged, at)
             kept.set_judged(connection, [run.id], at)
         done.append(judged)
@@ -45,12 +55,12 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
 
 
 def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
-    """What changed on the night of a run, by the nights like it before; changes nothing."""
-    before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS + 20)
+    """What changed on the night of a run, by the nights before it; changes nothing."""
+    before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS)
     runs = [each for each in before if each.origin == run.origin and _earlier(each, run)]
-    whole = panel(connection, [*runs, run], READ)
-    alike = like_tonight(whole)[-NIGHTS:]
-    night = part(whole, alike) if alike else part(whole, [len(whole.runs) - 1])
+    night = panel(connection, [*runs, run], READ)
+    if not is_a_night(night):
+        return Judged(run, night, [], unlike=bool(runs))
     alerts = kept.load(connection, testbed_id=run.testbed_id, states=(*kept.LIVE, kept.FIXED))
     night = life.without_fixed(night, alerts)
     start = life.starts(night, alerts)
@@ -66,10 +76,14 @@ def _first_of_its_week(runs: Sequence[RunLine]) -> bool:
 
 
 def _keep(connection: sa.Connection, judged: Judged, at: str) -> None:
-    testbed = judged.run.testbed_id
-    alerts = kept.load(connection, testbed_id=testbed, states=(*kept.LIVE, kept.FIXED))
+    alerts = kept.load(
+        connection,
+        testbed_id=judged.run.testbed_id,
+        states=(*kept.LIVE, kept.FIXED),
+        or_seen_in=judged.run.id,
+    )
     for alert, note in life.advance(judged.panel, alerts, judged.findings, at):
-        kept.save(connection, alert, note)
+        kept.save(connection, life.dated(alert, judged.panel), note)
 
 
 def _earlier(one: RunLine, other: RunLine) -> bool:
@@ -77,21 +91,11 @@ def _earlier(one: RunLine, other: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
+    """Whether a later night was judged already; a later run of a few models is none."""
     later = list_runs(connection, testbed_id=run.testbed_id, since=run.started)
-    return any(each.judged is not None and _earlier(run, each) for each in later)
-
-
-def part(whole: Panel, places: Sequence[int]) -> Panel:
-    """Some of the runs of a panel, and the cases that those have."""
-    chosen = list(places)
-    statuses = whole.statuses[:, chosen]
-    rows = [row for row in range(len(whole.case_ids)) if (statuses[row] != "").any()]
-    values: Mapping[str, object] = whole.values
-    return Panel(
-        [whole.runs[place] for place in chosen],
-        [whole.case_ids[row] for row in rows],
-        {name: whole.values[name][rows][:, chosen] for name in values},
-        statuses[rows],
+    return any(
+        each.judged is not None and _earlier(run, each) and each.results >= LIKE * run.results
+        for each in later
     )
 
 

@@ -55,11 +55,17 @@ class Event:
 
 
 def load(
-    connection: sa.Connection, *, testbed_id: int | None = None, states: Iterable[str] = LIVE
+    connection: sa.Connection,
+    *,
+    testbed_id: int | None = None,
+    states: Iterable[str] = LIVE,
+    or_seen_in: int | None = None,
 ) -> list[Alert]:
-    """Alerts in some states, oldest first."""
+    """Alerts in some states, oldest first; and those in any state that were last seen in a run."""
     table = schema.alerts
-    query = sa.select(*table.c[_NAMES]).where(table.c.state.in_(list(states))).order_by(table.c.id)
+    seen = sa.false() if or_seen_in is None else table.c.seen_run_id == or_seen_in
+    wanted = table.c.state.in_(list(states)) | seen
+    query = sa.select(*table.c[_NAMES]).where(wanted).order_by(table.c.id)
     if testbed_id is not None:
         query = query.where(table.c.testbed_id == testbed_id)
     return [Alert(**row._mapping) for row in connection.execute(query)]

@@ -144,7 +144,7 @@ def _run(run: RunLine | None) -> dict[str, Any] | None:
 def side(alert: Alert) -> str | None:
     """Which side of the pair it is: eager or compiled; None where that is no question."""
     metric = METRICS.get(alert.metric or "")
-    if metric is None or alert.kind not in ("metric", "host"):
+    if metric is None or alert.kind not in ("metric", "host", "drift"):
         return None
     return "eager" if metric.of_eager else "compiled"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from perfdash.stats.host_shift import HOST, host_shift
+from perfdash.stats.host_shift import HOST, Shift, host_shift, tonights_shift
 from perfdash.stats.intervals import Array
 from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_normal, noise_level, row_medians
 
@@ -24,21 +24,8 @@ SUSPICION_P = 0.01  # p over all windows that is
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
 MOST_P = 0.0005  # no single series is told with a larger p, however many are told
-SHIFT_P = 0.001  # p of a shift of the host that is told
 
 __all__ = ["FLOOR", "HOST", "MINIMUM_CHANGE", "Night", "Shift", "discoveries", "judge"]
-
-
-@dataclass(frozen=True)
-class Shift:
-    """What most series of the host did together tonight: log change, its p, and for how many nights.
-
-    `nights` counts the last nights on which it stood, tonight included; 0 where p is above 0.001.
-    """
-
-    change: float = 0.0
-    p: float = 1.0
-    nights: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,14 +86,14 @@ def judge(
     old = known & (later > guard[:, None])
     shifts = host_shift(values, old, floor)
     noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=floor)
-    shift = _shift(shifts.night, noise, judged)
+    shift = tonights_shift(shifts.night, noise, judged, WINDOWS)
     raw = values - noise.level[:, None]
     net = raw - shifts.own
     tonight, best = _windows(net, net / _deviation(noise, within, old), noise, judged, guard + 1)
 
     least = np.log1p(minimum_change)
     age = shift.nights if abs(shift.change) >= least else 0
-    quiet, first, onset = _beside(net, known, noise, best.window, age, least)
+    quiet, first, onset = _beside(net, raw, noise, best.window, age, least)
     # A series that took the host's shift, or stood still, and since did nothing of its own.
     relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
     # Where it may be the host that moved, nothing of it is told of single series.
@@ -139,26 +126,25 @@ def judge(
 
 
 def _beside(
-    net: Array, known: Flags, noise: NoiseLevel, window: Counts, age: int, least: float
+    net: Array, raw: Array, noise: NoiseLevel, window: Counts, age: int, least: float
 ) -> tuple[Flags, Counts, int]:
     """Beside a step of the host that is `age` nights old (0: there is none).
 
-    (S,) whether nothing of its own is seen in a series since then; (S,) the column at which its window
-    begins; and the column of the host's step.
+    (S,) whether a series since then only took the host's shift or stood where it was; (S,) the column
+    at which its window begins; and the column of the host's step.
     """
-    width = net.shape[1]
+    width, known = net.shape[1], np.isfinite(net)
     later = np.cumsum(known[:, ::-1], axis=1)[:, ::-1]
     first = width - 1 - np.argmax((later >= window[:, None])[:, ::-1], axis=1)
     if not age:
         return np.zeros(len(net), dtype=bool), first, -width
     nights = min(age, WINDOWS)
-    part, has = net[:, -nights:], known[:, -nights:]
+    has = known[:, -nights:]
     count = np.maximum(has.sum(axis=1), 1)
     spread = noise.inflation[np.arange(len(net)), count - 1] / count + noise.level_variance
-    mean = np.where(has, part, 0.0).sum(axis=1) / count
-    with np.errstate(invalid="ignore"):
-        reach = np.maximum(least, 3 * noise.sd * np.sqrt(spread))
-    return np.asarray(np.abs(mean) < reach), first, width - age
+    reach = np.maximum(least, 3 * noise.sd * np.sqrt(spread))
+    means = [np.where(has, part[:, -nights:], 0.0).sum(axis=1) / count for part in (net, raw)]
+    return np.minimum(*np.abs(means)) < reach, first, width - age
 
 
 @dataclass(frozen=True)
@@ -221,20 +207,6 @@ def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[
         usable &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
     values = np.where(usable, values, np.nan)[:, -(WINDOWS + REFERENCE) :]
     return values, None if within is None else np.asarray(within, dtype=float)[:, -values.shape[1] :]
-
-
-def _shift(shifts: Array, noise: NoiseLevel, judged: Flags) -> Shift:
-    """Tonight's common shift against those of the nights before: Student's t."""
-    tonight, before = float(shifts[-1]), shifts[:-WINDOWS] if len(shifts) > 2 * WINDOWS else shifts[:-1]
-    if tonight == 0 or len(before) < 3 or not judged.any():
-        return Shift(tonight)
-    # The spread of nights, robustly, and at least what a median over so many series has by chance.
-    wobble = 1.4826 * float(np.median(np.abs(before - np.median(before))))
-    chance = 1.2533 * float(np.median(noise.sd[judged])) / np.sqrt(judged.sum())
-    deviation = float(np.hypot(max(wobble, chance), chance))
-    p = float(2 * stats.t.sf(abs(tonight) / deviation, len(before) - 1))
-    stood = shifts[::-1] * np.sign(tonight) > abs(tonight) / 2
-    return Shift(tonight, p, int(np.argmin(np.append(stood, False))) if p <= SHIFT_P else 0)
 
 
 def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:

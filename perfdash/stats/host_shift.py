@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+from numpy.typing import NDArray
+from scipy import special, stats
 
 from perfdash.stats.intervals import Array
-from perfdash.stats.noise_level import Flags, row_medians
+from perfdash.stats.noise_level import Flags, NoiseLevel, row_medians
 
 HOST = 20  # so many series tell a common shift
+SHIFT_P = 0.001  # p of a shift that is told
 _MAD = 1.4826
 _PRIOR = 5  # nights of the host's usual spread that are put to each series' own
 _SCALE = 0.9  # scale of the Student's t(4) that has the quartiles of a normal of deviation 1
@@ -23,6 +25,18 @@ _ROUNDS = 20
 _TOGETHER = 10  # nights on either side that tell with a night who moved
 _EVIDENCE = 6.0  # twice the log likelihood ratio that two groups need over one
 _UNDIVIDED = 0.95  # where no second group shows, so many are taken to have moved
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What most series of the host did together tonight: log change, its p, and for how many nights.
+
+    `nights` counts the last nights on which it stood, tonight included; 0 where p is above 0.001.
+    """
+
+    change: float = 0.0
+    p: float = 1.0
+    nights: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
         moved = np.flatnonzero(enough & _off(away, spread))
         if not len(moved):
             break
-        groups = _Groups.of(away[:, moved], spread, centre[moved])
+        groups = _Groups.of(away[:, moved], spread, centre[moved], moved)
         chance = groups.far_chance()
         here = np.isfinite(away[:, moved])
         seen = np.maximum(here.sum(axis=0), 1)
@@ -70,10 +84,27 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
         most = share + doubt + 0.25 / seen > 0.5
         far = chance > 0.5
         night[moved] = np.where(most, groups.far, groups.near)
-        own[:, moved] = np.where(most & far, groups.far, groups.near)
+        # Too few that stayed tell no place of theirs: it is where they were.
+        stayed = groups.near * np.where(most, np.clip((1 - share - 0.1) / 0.2, 0.0, 1.0), 1.0)
+        own[:, moved] = np.where(most & far, groups.far, stayed)
         followed[:, moved] = most & far
         group[:, moved] = ~most & (share + 2 * doubt > 0.5) & far
     return HostShift(night, own, followed, group)
+
+
+def tonights_shift(shifts: Array, noise: NoiseLevel, judged: Flags, windows: int) -> Shift:
+    """Tonight's of the `shifts` (T,) against those more than `windows` nights before: Student's t."""
+    tonight = float(shifts[-1])
+    before = shifts[:-windows] if len(shifts) > 2 * windows else shifts[:-1]
+    if tonight == 0 or len(before) < 3 or not judged.any():
+        return Shift(tonight)
+    # The spread of nights, robustly, and at least what a median over so many series has by chance.
+    wobble = 1.4826 * float(np.median(np.abs(before - np.median(before))))
+    chance = 1.2533 * float(np.median(noise.sd[judged])) / np.sqrt(judged.sum())
+    deviation = float(np.hypot(max(wobble, chance), chance))
+    p = float(2 * stats.t.sf(abs(tonight) / deviation, len(before) - 1))
+    stood = shifts[::-1] * np.sign(tonight) > abs(tonight) / 2
+    return Shift(tonight, p, int(np.argmin(np.append(stood, False))) if p <= SHIFT_P else 0)
 
 
 def _standing(values: Array, own: Array, old: Flags, floor: float) -> tuple[Array, Array]:
@@ -112,20 +143,22 @@ class _Groups:
     """Of some nights (E,): the place of those that stayed and of those that moved, and whose share.
 
     odds (S, E): log likelihood of the moved over that of the stayed group, of that night alone.
+    beside (E, E): nights near enough to each other.
     """
 
     near: Array
     far: Array
     share: Array
     odds: Array
+    beside: Flags
 
     @classmethod
-    def of(cls, away: Array, spread: Array, centre: Array) -> _Groups:
-        """Two groups where they are seen; else all that are not nearer to 0 moved to `centre`."""
+    def of(cls, away: Array, spread: Array, centre: Array, at: NDArray[np.intp]) -> _Groups:
+        """Two groups where they are seen, that night or mostly around it; else all moved to `centre`."""
         here = np.isfinite(away)
         x = np.where(here, away, 0.0)
         scale = _SCALE * spread[:, None]
-        one, single = _fit(x, here, scale, [centre])
+        one, single = _fit(x, here, scale, centre)
         side = np.sign(row_medians(away.T))
         ordered = np.sort(np.where(here, away * side, np.inf), axis=0)
         nights = np.arange(away.shape[1])
@@ -134,7 +167,8 @@ class _Groups:
         def quantile(q: float) -> Array:
             return np.asarray(ordered[np.floor(q * (count - 1)).astype(int), nights] * side)
 
-        best, pair, share = np.full(away.shape[1], -np.inf), np.zeros((2, away.shape[1])), np.zeros(len(nights))
+        best, share = np.full(len(nights), -np.inf), np.zeros(len(nights))
+        pair = np.zeros((2, len(nights)))
         for low, high in ((np.zeros_like(centre), quantile(0.75)), (quantile(0.1), quantile(0.55))):
             places, likelihood, part = _fit_two(x, here, scale, low, high)
             better = likelihood > best
@@ -150,15 +184,20 @@ class _Groups:
             & (np.abs(near) < np.abs(far) / 2)
         )
         near = np.where(two, near, 0.0)
-        far = np.where(two, far, one[0])
+        far = np.where(two, far, one)
         share = np.clip(np.where(two, share, _UNDIVIDED), 0.02, 0.98)
+        beside = np.abs(at[:, None] - at[None, :]) <= _TOGETHER
+        for night in np.flatnonzero(~two):
+            around = beside[night] & two & (far * far[night] > 0)
+            if around.sum() > (beside[night] & ~two).sum() and far[night] / np.median(far[around]) < 0.8:
+                far[night], share[night] = np.median(far[around]), np.median(share[around])
         odds = np.where(here, _log_t((x - far) / scale) - _log_t((x - near) / scale), 0.0)
-        return cls(near, far, share, np.clip(odds, -4.0, 4.0))
+        return cls(near, far, share, np.clip(odds, -4.0, 4.0), beside)
 
     def far_chance(self) -> Array:
         """(S, E) probability that a series was in the group that moved."""
         gap = self.far - self.near
-        alike = np.abs(gap[:, None] - gap[None, :]) <= np.abs(gap)[:, None] / 3
+        alike = self.beside & (np.abs(gap[:, None] - gap[None, :]) <= np.abs(gap)[:, None] / 3)
         before = alike @ special.logit(self.share) / alike.sum(axis=1)
         return np.asarray(special.expit(before + self.odds @ alike.T))
 
@@ -167,13 +206,12 @@ def _log_t(r: Array) -> Array:
     return np.asarray(-2.5 * np.log1p(r**2 / 4))
 
 
-def _fit(x: Array, here: Flags, scale: Array, start: list[Array]) -> tuple[list[Array], Array]:
+def _fit(x: Array, here: Flags, scale: Array, place: Array) -> tuple[Array, Array]:
     """The place (E,) of one group of Student's t(4) values, and its log likelihood."""
-    place = start[0]
     for _ in range(_ROUNDS):
         weight = np.where(here, 1 / (4 + ((x - place) / scale) ** 2), 0.0) / scale**2
         place = (weight * x).sum(axis=0) / weight.sum(axis=0)
-    return [place], np.where(here, _log_t((x - place) / scale), 0.0).sum(axis=0)
+    return place, np.where(here, _log_t((x - place) / scale), 0.0).sum(axis=0)
 
 
 def _fit_two(x: Array, here: Flags, scale: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:

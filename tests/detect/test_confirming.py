@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.detect.alerts import born
 from perfdash.detect.confirming import (
     DISMISSED,
     MORE,
@@ -14,7 +15,7 @@ from perfdash.detect.confirming import (
     STANDS,
     Side,
     after,
-    good_builds,
+    measured_before,
     suspects,
     told,
 )
@@ -24,7 +25,7 @@ from perfdash.history import alerts as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
-from tests.detect.simulated import farm, names, slower
+from tests.detect.simulated import farm, slower
 
 SLOWER = Finding("metric", 1, "backend_ms", 1, 0, 1, change=math.log(1.1), sd=0.01, df=50.0)
 BROKEN = Finding("status", 1, "status", 1, 0, 1, details={"before": "pass", "after": "crash"})
@@ -54,6 +55,15 @@ def test_what_is_slower_stands_and_what_is_not_is_dismissed():
     assert until_told(replace(SLOWER, sd=None, df=None), [pair(1.1), pair(1.09), pair(1.11)] * 8)[0] == STANDS
 
 
+def test_a_change_too_small_for_the_pairs_is_left_open():
+    small = replace(SLOWER, change=math.log(1.04), sd=0.03)
+    noisy = [pair(1.04 + 0.03 * (-1) ** k) for k in range(20)]
+    decision, count, seen = until_told(small, noisy)
+    assert decision == NOTHING
+    assert count <= PAIRS
+    assert seen["low"] < 1.04 < seen["high"]
+
+
 def test_pairs_beside_others_work_are_no_evidence():
     decision, count, _ = until_told(SLOWER, [pair(3.0, clean=False)] * 3 + [pair(1.0)] * 20)
     assert decision == DISMISSED
@@ -72,6 +82,11 @@ def test_a_status_is_the_builds_only_where_the_builds_differ():
     assert told(BROKEN, [(good, good)])[0] == DISMISSED
     assert told(BROKEN, [(bad, bad)])[0] == DISMISSED, "the machine, or the model's library"
     assert told(replace(BROKEN, direction=-1), [(bad, good)])[0] == STANDS
+    empty = Side("pass", {"calls_captured": 0.0})
+    assert told(BROKEN, [(good, empty)])[0] == STANDS, "nothing is captured any more"
+    machine = Side("infra_error", {})
+    assert told(BROKEN, [(good, machine)])[0] == MORE
+    assert told(BROKEN, [(good, machine)] * 2)[0] == NOTHING
 
 
 def test_counts():
@@ -104,11 +119,11 @@ def test_the_most_suspicious_come_first():
 def night(tmp_path):
     """A night on which a model got slower, judged: the store, the judgement, its alerts."""
     with open_store(str(tmp_path / "history.db")) as store:
-        runs = farm(32, change=slower("model03", 30, 1.15))
+        runs = farm(31, change=slower("model03", 30, 1.15))
         take_in(store, runs)
         judge_new(store)
         with store.read() as connection:
-            last = list_runs(connection)[-2]
+            last = list_runs(connection)[-1]
             judged = judge_run(connection, last)
             alerts = kept.load(connection)
         yield runs, judged, alerts
@@ -116,13 +131,14 @@ def night(tmp_path):
 
 def test_what_becomes_of_alerts(night):
     runs, judged, alerts = night
-    finding = next(f for f in judged.findings if f.metric == "backend_ms" and (f.change or 0) > 0.1)
-    builds = good_builds([finding], judged.panel)
-    assert builds[0].name == names(runs)[29]
-    assert names(runs)[30] not in [build.name for build in builds]
+    finding = next(f for f in judged.findings if f.metric == "backend_ms" and (f.change or 0) > 0.05)
+    commits = [each.run.environment["worker"]["torch_git_version"] for each in runs]
+    assert measured_before(finding, judged.panel, commits[29])
+    assert not measured_before(finding, judged.panel, commits[30])
+    assert not measured_before(finding, judged.panel, None)
 
-    (alert,) = alerts
-    mine = replace(alert, state=kept.NEW, seen_run_id=judged.run.id)
+    assert alerts == []
+    mine = replace(born(finding, judged.panel, "then"), id=7)
     seen = {"pairs": 4, "ratio": 1.15, "low": 1.1, "high": 1.2}
     confirmed, _ = after(finding, STANDS, seen, [mine], judged.panel, "now")
     assert (confirmed.id, confirmed.state, confirmed.details["remeasured"]) == (mine.id, "confirmed", seen)

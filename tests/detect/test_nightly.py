@@ -178,3 +178,86 @@ def test_history_that_comes_late_raises_no_alert(quick):
     take_in(quick, runs[:30])
     judge_new(quick, latest=100)
     assert alerts(quick) == []
+
+
+def test_what_got_better_and_is_lost_again_is_a_regression(quick):
+    def statuses(night, name):
+        return "crash" if name == "model03" and not 27 <= night < 32 else "pass"
+
+    found = judged(quick, farm(36, statuses=statuses))
+    assert [each[3] for each in found] == [-1, 1]
+    assert found[0][4][-1] == "fixed"
+    assert found[1][4][0] == "new"
+    with quick.read() as connection:
+        assert [alert.direction for alert in kept.load(connection)] == [1]
+
+
+def test_graph_breaks_that_grow_further_are_told(quick):
+    def change(night, name, values):
+        if name == "model04":
+            values["graph_breaks"] = 0.0 if night < 27 else 1.0 if night < 29 else 9.0
+        return values
+
+    found = judged(quick, farm(31, change=change))
+    assert [each[:4] for each in found] == [("model04", "count", "graph_breaks", 1)]
+    with quick.read() as connection:
+        (alert,) = kept.load(connection)
+        assert (alert.before, alert.after) == (0.0, 9.0)
+        assert "now 9" in [event.note for event in kept.events(connection, alert.id)]
+
+
+def test_a_suite_that_grows_is_judged_all_the_same(quick):
+    def change(night, name, values):
+        return values if night >= 27 or name < "model08" else None
+
+    def statuses(night, name):
+        return "crash" if name == "model03" and night >= 27 else "pass"
+
+    found = judged(quick, farm(29, change=change, statuses=statuses))
+    assert [each[:4] for each in found] == [("model03", "status", "status", 1)]
+
+
+def test_a_desk_run_moves_no_alert(quick):
+    runs = farm(31, change=slower("model05", 30, 1.4))
+    before = judged(quick, runs)
+    take_in(
+        quick,
+        [
+            replace(
+                runs[0],
+                run=replace(runs[0].run, name="desk", uid="desk", started="2026-01-31T12:00:00Z", expected=3),
+                rows=runs[0].rows[:3],
+            )
+        ],
+    )
+    (desk,) = judge_new(quick)
+    assert desk.unlike
+    assert alerts(quick) == before
+
+
+def test_a_night_that_comes_after_a_desk_run_is_not_late(quick):
+    def statuses(night, name):
+        return "crash" if name == "model03" and night == 29 else "pass"
+
+    runs = farm(30, statuses=statuses)
+    judged(quick, runs[:-1])
+    desk = replace(runs[0].run, name="desk", uid="desk", started="2026-01-30T12:00:00Z", expected=3)
+    take_in(quick, [replace(runs[0], run=desk, rows=runs[0].rows[:3])])
+    judge_new(quick)
+    take_in(quick, runs[-1:])
+    judge_new(quick)
+    assert [each[:3] for each in alerts(quick)] == [("model03", "status", "status")]
+
+
+def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
+    def change(night, name, values):
+        values = slower("model05", 28, 1.10)(night, name, values)
+        if night >= 34:
+            values["backend_ms"] *= 0.9
+        return values
+
+    found = judged(quick, farm(40, change=change))
+    of_model = [each for each in found if each[0] == "model05"]
+    assert [each[1] for each in of_model] == ["metric"]
+    assert of_model[0][4][-1] == "open"
+    assert (None, "host", "backend_ms", -1) in [each[:4] for each in found]

@@ -245,7 +245,11 @@ def test_the_move_of_a_host_is_one_event():
     assert found.shift.p < 1e-6
     assert found.shift.nights == 3
     assert np.flatnonzero(found.alarm).tolist() == [0]
-    assert found.change[0] == pytest.approx(0.12, abs=0.04)
+    # Another amount than the host's: all of it is told, not what the host leaves.
+    assert found.change[0] == pytest.approx(0.18, abs=0.04)
+    # A tenth is suspected for tonight alone, as on any night.
+    assert found.with_host[1:].mean() > 0.8
+    assert not (found.with_host & (found.suspect | found.alarm)).any()
     assert judge(values[:, :-3]).shift.nights == 0
 
 
@@ -255,6 +259,72 @@ def test_series_that_stood_still_while_the_host_moved_are_not_alarmed():
     found = judge(values)
     assert found.shift.p < 1e-6
     assert not found.suspect[220:].any()
+
+
+@pytest.mark.parametrize("share", [0.6, 0.8])
+def test_a_step_of_most_series_is_told_once_however_old(simulation, share):
+    rng = np.random.default_rng(21)
+    seen = simulation.together(rng, "gaussian", 0.01, share, series=40)
+    assert seen.told == 20
+    assert seen.movers + seen.unmoved <= 1  # 2 %
+
+
+def test_a_step_of_few_series_is_theirs(simulation):
+    seen = simulation.together(np.random.default_rng(22), "gaussian", 0.01, 0.3, series=40, nights=12)
+    assert (seen.movers, seen.told) == (12, 0)
+    assert seen.unmoved <= 1
+
+
+@pytest.mark.parametrize("age", [1, 5, 15, 25])
+def test_the_shift_of_a_host_does_not_fade(age):
+    values = host(23, series=40, nights=60 + age, sd=0.01)
+    values[:28, 60:] += 0.08
+    found = judge(values)
+    assert found.shift.change == pytest.approx(0.08, abs=0.008), "the median of the mixture is 0.067"
+    assert found.shift.nights == age
+    assert found.with_host[:28].mean() > 0.8
+    assert not found.with_host[28:].any()
+
+
+def test_what_a_series_does_after_the_hosts_step_is_its_own():
+    values = host(24, series=40, nights=75, sd=0.01)
+    values[:28, 60:] += 0.08
+    values[0, -3:] += 0.1
+    values[39, -3:] -= 0.1
+    found = judge(values)
+    assert found.alarm[[0, 39]].all()
+    assert found.change[[0, 39]] == pytest.approx([0.1, -0.1], abs=0.03)
+
+
+def test_when_it_is_even_who_moved_no_series_is_told():
+    values = host(25, series=40, nights=61, sd=0.01)
+    values[:20, -1] += 0.08
+    assert not judge(values).alarm.any()
+
+
+def test_many_changes_do_not_make_others_false():
+    # With 120 of 400 changed a false-discovery rate alone lets 13 false ones through.
+    values = host(26, series=400, nights=64, sd=0.01)
+    values[:120, 60:] += np.where(np.arange(120) % 2, 0.08, -0.08)[:, None]
+    found = judge(values)
+    assert found.alarm[:120].all()
+    assert found.alarm[120:].sum() <= 1
+
+
+def test_constant_series_of_a_host_that_moves():
+    values = np.zeros((30, 70))
+    values[:20, -4:] += 0.08
+    found = judge(values)
+    assert found.shift.change == pytest.approx(0.08, abs=0.001)
+    assert found.shift.nights == 4
+    assert found.with_host.tolist() == [True] * 20 + [False] * 10
+    assert not found.suspect.any()
+
+
+def test_a_step_of_most_series_is_no_drift_of_any():
+    values = host(27, series=40, nights=120, sd=0.01)
+    values[:26, 60:] += 0.08
+    assert not drift(values).drifting.any()
 
 
 def test_a_few_series_tell_no_common_shift():
@@ -310,6 +380,7 @@ def test_false_alarms_of_a_month(a_month, kind):
 
 
 def test_without_the_correction_for_many_series_the_month_is_full_of_alarms(a_month, monkeypatch):
+    monkeypatch.setattr(alarm, "MOST_P", 0.01)
     monkeypatch.setattr(alarm, "discoveries", lambda p, rate: np.nan_to_num(p, nan=1.0) <= 0.01)
     assert a_month("gaussian", 0.03, 0.1).false > 25
 

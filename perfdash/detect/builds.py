@@ -1,0 +1,38 @@
+"""What differs between two runs' machines and packages, a line each: `name: old | new`. Pure."""
+
+from __future__ import annotations
+
+from perfdash.history.queries import RunLine
+
+
+def environment_changes(old: RunLine, new: RunLine) -> list[str]:
+    """Machine first, then packages."""
+    lines = []
+    if old.host != new.host:
+        lines.append(f"host: {old.host} | {new.host}")
+    for name in sorted({*old.facts, *new.facts}):
+        one, other = old.facts.get(name), new.facts.get(name)
+        if one != other and name != "variables" and not isinstance(one, list) and not isinstance(other, list):
+            lines.append(f"{name}: {one} | {other}")
+    variables = [run.facts.get("variables") or {} for run in (old, new)]
+    for name in sorted({*variables[0], *variables[1]}):
+        if variables[0].get(name) != variables[1].get(name):
+            lines.append(f"variable {name}: {variables[0].get(name)} | {variables[1].get(name)}")
+    return lines + package_changes(old, new)
+
+
+def package_changes(old: RunLine, new: RunLine) -> list[str]:
+    """Which packages differ: torch with its commit first."""
+    lines = []
+    if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version):
+        lines.append(f"torch: {_torch(old)} | {_torch(new)}")
+    if old.python != new.python:
+        lines.append(f"python: {old.python} | {new.python}")
+    for name in sorted({*old.packages, *new.packages}):
+        if old.packages.get(name) != new.packages.get(name) and name != "torch":
+            lines.append(f"{name}: {old.packages.get(name)} | {new.packages.get(name)}")
+    return lines
+
+
+def _torch(run: RunLine) -> str:
+    return " ".join(text for text in (run.torch, (run.torch_git_version or "")[:10]) if text) or "unknown"
