@@ -230,10 +230,10 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
     for place in np.flatnonzero(night.suspect):
         row = int(rows[place])
         nights = np.flatnonzero(np.isfinite(values[row]))
-        window = int(night.window[place])
-        bad, before = int(nights[-window]), nights[:-window]
-        change = float(night.change[place])
         baseline = float(night.baseline[place])
+        recent = values[row, nights[-int(night.window[place]) :]] - baseline
+        window, change = _begun(recent, float(night.change[place]))
+        bad, before = int(nights[-window]), nights[:-window]
         found.append(
             Finding(
                 "metric",
@@ -253,6 +253,22 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
             )
         )
     return found
+
+
+def _begun(recent: Array, change: float) -> tuple[int, float]:
+    """(nights, log change) of a step within the last nights that an alarm rests on.
+
+    `recent` lies over the baseline by the step from its first night on, by `change` and what the host
+    did in the median of all. The likeliest first night of a step to an unknown level is where the
+    squared mean of the nights from it on, times their number, is largest (e.g. Hinkley 1970, Biometrika
+    57, 1); the window itself is only the one in which the alarm is surest.
+    """
+    net = recent - (float(np.median(recent)) - change)
+    sums = np.cumsum(net[::-1]) * math.copysign(1.0, change)
+    gain = np.where(sums > 0, sums, 0.0) ** 2 / np.arange(1, len(net) + 1)
+    nights = int(np.argmax(gain)) + 1
+    level = float(np.median(net[-nights:]))
+    return (nights, level) if level * change > 0 else (len(net), change)
 
 
 def _of_count(panel: Panel, name: str) -> list[Finding]:
