@@ -34,7 +34,10 @@ def earlier_nights(folder: Path, count: int) -> None:
         name = f"2026-01-{night + 1:02}_night"
         target = folder.parent / name
         target.mkdir()
-        (target / "run.json").write_text(json.dumps({**info, "id": name, "started": started}))
+        settings = {**info["configuration"], "no_history": False}
+        plan = {**info["plan"], "uid": name}
+        night_info = {**info, "id": name, "started": started, "configuration": settings, "plan": plan}
+        (target / "run.json").write_text(json.dumps(night_info))
         lines = []
         for result in results:
             factor = 1 + 0.004 * ((night * 7) % 5 - 2)
