@@ -224,7 +224,7 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
                 bad,
                 change=night.shift.change,
                 p=night.shift.p,
-                details={"cases": int(night.judged.sum())},
+                details={"cases": int(night.judged.sum()), "moved": int(night.with_host.sum())},
             )
         )
     for place in np.flatnonzero(night.suspect):

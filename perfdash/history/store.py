@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -110,6 +111,10 @@ def open_store(address: str, *, create: bool = True) -> Store:
             raise NoHistory(f"there is no history {shown} yet; `perfdash run` makes it, or history import")
         if path.is_dir():
             raise UsageError(f"--db {shown}: it is a folder; give a file, or a postgresql:// address")
+        if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            # WAL needs files beside it even to read: where there can be none, the file is read as it stands.
+            query = {"mode": "ro", "immutable": "1", "uri": "true"}
+            url = sa.URL.create("sqlite", database=f"file:{path}", query=query)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -175,7 +180,6 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
         try:
             connection.execute(f"PRAGMA {pragma}")
         except sqlite3.OperationalError as error:
-            # A read-only file can be read all the same, as it is.
             if "journal_mode" not in pragma or "readonly" not in str(error):
                 raise
 

@@ -131,6 +131,23 @@ def test_a_server_that_is_not_there_names_no_password():
     assert re.search("cannot be opened", str(caught.value))
 
 
+def test_a_store_that_cannot_be_written_can_be_read(tmp_path, monkeypatch):
+    path = str(tmp_path / "history.db")
+    with open_store(path) as opened, opened.write() as connection:
+        connection.execute(sa.insert(schema.hosts).values(name="farm"))
+    monkeypatch.setattr(store.os, "access", lambda *_: False)
+    with open_store(path, create=False) as opened:
+        with opened.read() as connection:
+            assert connection.execute(sa.select(schema.hosts.c.name)).scalars().all() == ["farm"]
+
+        def write():
+            with opened.write() as connection:
+                connection.execute(sa.insert(schema.hosts).values(name="other"))
+
+        with pytest.raises(MachineError, match="readonly"):
+            write()
+
+
 def test_a_full_disk_is_the_machines_fault(tmp_path):
     opened = open_store(str(tmp_path / "history.db"))
     with opened.read() as connection:
