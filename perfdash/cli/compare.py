@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history import Db, Out
+from perfdash.cli.store import Db, Out, opened
 
 if TYPE_CHECKING:
     from perfdash.detect.comparing import Comparison, Noise, Side
@@ -62,7 +62,7 @@ def compare(
 
 def _side(word: str, db: str | None, out: Path | None, host_class: str | None) -> Side:
     """A side by its word: a run folder, else runs of the history."""
-    from perfdash.cli.history import opened, read_run
+    from perfdash.cli.history import read_run
     from perfdash.detect.comparing import Side
     from perfdash.errors import UsageError
     from perfdash.history.selection import read, select
@@ -86,7 +86,6 @@ def _side(word: str, db: str | None, out: Path | None, host_class: str | None) -
 
 def _noise(sides: list[Side], db: str | None, out: Path | None) -> Noise:
     """What the history knows of the noise; nothing where there is no history."""
-    from perfdash.cli.history import opened
     from perfdash.detect.noise import noise_before
     from perfdash.errors import MachineError
     from perfdash.history.store import NoHistory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfdash.cli.history import Db, Out, opened
+from perfdash.cli.store import Db, Out, opened
 
 if TYPE_CHECKING:
     from perfdash.cases import Planned

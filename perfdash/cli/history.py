@@ -7,31 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdash.cli.store import Db, Out, opened
+
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from perfdash.history.queries import RunLine
     from perfdash.history.rows import Imported
-    from perfdash.history.store import Store
 
 app = typer.Typer(help="The history: every run remembered.", no_args_is_help=True)
 
-Db = Annotated[
-    str | None,
-    typer.Option("--db", help="The history: a file or postgresql://...  [default: history.db in --out]"),
-]
-Out = Annotated[Path | None, typer.Option(help="Folder with the runs.  [default: runs]")]
 Since = Annotated[str | None, typer.Option(help="Runs from this time: 2026, 2026-11, 2026-11-21, ...")]
 Until = Annotated[str | None, typer.Option(help="Runs up to this time, included.")]
-
-
-def opened(db: str | None, out: Path | None = None, *, create: bool = False) -> Store:
-    """The history in force. Raises UsageError where there is none."""
-    from perfdash.history.store import open_store
-    from perfdash.settings import resolve
-
-    settings = resolve({"db": db, "out": out})[0]
-    return open_store(settings.history, create=create)
 
 
 @app.command("import")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from perfdash.cli import gates
-from perfdash.cli.history import Db
+from perfdash.cli.store import Db
 
 
 def merge(

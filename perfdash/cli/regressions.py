@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history import Db, Out, opened
+from perfdash.cli.store import Db, Out, opened
 
 if TYPE_CHECKING:
     from perfdash.detect.evidence import Evidence

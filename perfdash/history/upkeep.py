@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
 from perfdash.history import schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import RunLine, list_runs, rows_of
-from perfdash.history.rows import Imported, RunRow
+from perfdash.history.rows import Imported
+from perfdash.history.selection import read
 from perfdash.history.store import Store
 
 _RUNS_AT_ONCE = 50
@@ -65,26 +67,13 @@ def stored(connection: sa.Connection, line: RunLine) -> Imported:
         runs.c.id == line.id
     )
     row = connection.execute(query).one()
-    worker = {
-        "torch": line.torch,
-        "torch_git_version": line.torch_git_version,
-        "python": line.python,
-        "packages": line.packages,
-    }
-    run = RunRow(
-        name=line.name,
-        started=line.started,
-        origin=line.origin,
-        source=line.source,
-        host=line.host,
-        host_class=line.host_class,
-        setting=line.setting,
-        environment={**line.facts, "worker": worker},
+    base = read(connection, line).run
+    worker = {**base.environment["worker"], "python": line.python}
+    run = replace(
+        base,
+        environment={**base.environment, "worker": worker},
         ended=row.ended,
-        state=line.state,
         command=tuple(row.command),
-        noise=line.noise,
-        expected=line.expected,
         perfdash=row.perfdash,
         imported=row.imported,
     )
