@@ -16,4 +16,5 @@ $sudo mkdir -p /etc/postgresql-common
 grep -qs '^create_main_cluster' /etc/postgresql-common/createcluster.conf ||
   echo 'create_main_cluster = false' | $sudo tee -a /etc/postgresql-common/createcluster.conf >/dev/null
 $sudo apt-get update -qq
-DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends postgresql >/dev/null
+$sudo env DEBIAN_FRONTEND=noninteractive UCF_FORCE_CONFFOLD=1 apt-get install -y -qq --no-install-recommends \
+  -o Dpkg::Options::=--force-confold postgresql >/dev/null
