@@ -131,7 +131,7 @@ def test_shards_are_merged(command, tmp_path, suite):
     assert [(run["results"], run["expected"]) for run in json.loads(known.out)] == [(3, 3)]
     assert command("history", "runs").code == 2
     left_out = command("history", "import", "runs")
-    assert left_out.err.count("a shard goes in with the run") == 2
+    assert left_out.err.count("a shard goes in when it is merged") == 2
     refused = command("merge", runs[0], runs[0])
     assert (refused.code, "one shard only" in refused.err) == (2, True)
 
