@@ -70,6 +70,27 @@ def nights(tmp_path_factory):
     return home, fast, slow, ran.out.split("Saved in ")[1].split()[0]
 
 
+def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
+    from conftest import perfdash
+
+    home, fast, _, run = nights
+    with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
+        connection.exec_driver_sql("update environments set torch_git_version = 'f' || torch_git_version")
+    try:
+        done = perfdash("confirm", run, "--good-python", fast, cwd=home)
+        assert done.code == 2
+        assert "the run measured" in done.err
+    finally:
+        with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
+            connection.exec_driver_sql(
+                "update environments set torch_git_version = substr(torch_git_version, 2)"
+            )
+    done = perfdash("confirm", run, "--good-python", str(tmp_path / "none"), cwd=home)
+    assert done.code == 3
+    assert "no interpreter" in done.err
+    assert not os.path.exists(home / run / "confirm.jsonl"), "nothing was measured"
+
+
 def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     from conftest import perfdash
 
@@ -96,24 +117,3 @@ def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     lines = (Path(home) / run / "confirm.jsonl").read_text().splitlines()
     assert {json.loads(line)["side"] for line in lines} == {"old", "new"}
     assert perfdash("regressions", "--fail-on", "regression", cwd=home).code == 1
-
-
-def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
-    from conftest import perfdash
-
-    home, fast, _, run = nights
-    with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
-        connection.exec_driver_sql("update environments set torch_git_version = 'f' || torch_git_version")
-    try:
-        done = perfdash("confirm", run, "--good-python", fast, cwd=home)
-        assert done.code == 2
-        assert "the run measured" in done.err
-    finally:
-        with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
-            connection.exec_driver_sql(
-                "update environments set torch_git_version = substr(torch_git_version, 2)"
-            )
-    done = perfdash("confirm", run, "--good-python", str(tmp_path / "none"), cwd=home)
-    assert done.code == 3
-    assert "no interpreter" in done.err
-    assert os.path.exists(home / run / "confirm.jsonl")
