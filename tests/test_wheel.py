@@ -47,8 +47,10 @@ def test_wheel(tmp_path):
 
     done = run("run", "--model", "m.py:f", "--backend", "aot_eager", "--python", sys.executable, "--out", "o")
     assert done.returncode == 0, done.stderr
-    folder = max((away / "o").iterdir())
+    (folder,) = [path for path in (away / "o").iterdir() if path.is_dir()]
     assert [r.status.value for r in read_results(folder)] == ["pass"]
+    kept = run("history", "runs", "--out", "o")
+    assert folder.name in kept.stdout, "the migrations are in the wheel"
     worker = read_info(folder).environment["worker"]
     assert worker["executable"] == sys.executable
     assert worker["torch"]
