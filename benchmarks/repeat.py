@@ -23,7 +23,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as out:
             command = [sys.executable, "-m", "perfdash", "run", "--suite", "timm", "--models", model]
             subprocess.run([*command, "--out", out, *sys.argv[3:]], check=True, stdout=subprocess.DEVNULL)
-            (folder,) = Path(out).iterdir()
+            (folder,) = [path for path in Path(out).iterdir() if path.is_dir()]
             (result,) = read_results(folder)
             noise = read_info(folder).noise
         speed = result.speedup
