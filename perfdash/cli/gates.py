@@ -86,7 +86,11 @@ def _alerts(settings: RunSettings, info: RunInfo) -> list[Evidence]:
     from perfdash.history.store import open_store
 
     with open_store(settings.history, create=False) as store:
-        judge_new(store)
+        if any(judged.unlike for judged in judge_new(store) if judged.run.name == info.id):
+            typer.echo(
+                "--fail-on regression: not told: this run has too few of the cases of the runs before it",
+                err=True,
+            )
         return listed(store, run=info.id)
 
 

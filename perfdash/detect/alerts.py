@@ -1,8 +1,8 @@
 """The life of an alert: what a night makes of those that live, and which are born. Pure.
 
-new -> confirmed (seen the next night too, or stood a re-measurement) -> open (ever after), each of
-them -> acknowledged (by a person) or fixed (back where it was) -> reopened. A new one that is gone the
-next night is dismissed.
+new -> confirmed (the nights after its birth, and they alone, show it too, or it stood a re-measurement)
+-> open (ever after), each of them -> acknowledged (by a person) or fixed (back where it was) ->
+reopened. A new one that is gone in the next nights is dismissed.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     def texts() -> Iterator[str]:
         nonlocal number
-        for number, text in reading.lines(path, end_needed=False):  # noqa: B007
+        for number, text in reading.lines(path, end_needed=False):  # noqa: B007 (the reader below tells it)
             yield text + "\n"
 
     reader = csv.reader(texts(), strict=True)

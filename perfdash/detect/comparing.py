@@ -137,10 +137,10 @@ def refuse_unlike(old: Side, new: Side) -> None:
 
 def refuse_overlap(old: Side, new: Side) -> None:
     """Raises UsageError where windows share a run; a run may be compared with itself."""
-    both = {run.key for run in old.runs} & {run.key for run in new.runs}
+    names = [{(each.run.name, each.run.started) for each in side.runs} for side in (old, new)]
+    both = sorted(names[0] & names[1])
     if both and len(old.runs) + len(new.runs) > 2:
-        name = next(run.run.name for run in old.runs if run.key in both)
-        raise UsageError(f"{name} is on both sides; give windows that do not overlap")
+        raise UsageError(f"{both[0][0]} is on both sides; give windows that do not overlap")
 
 
 def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:

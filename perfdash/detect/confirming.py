@@ -40,7 +40,7 @@ class Side:
 def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
     """What of a night is worth measuring again, by case; the most suspicious cases first.
 
-    What got worse before what got better. A case that vanished cannot be measured, a host is not one.
+    What is certain first, then what got worse before what got better. A case that vanished cannot be measured, a host is not one.
     """
     by_case: dict[int, list[Finding]] = {}
     for finding in findings:
@@ -64,7 +64,8 @@ def measured_before(finding: Finding, panel: Panel, commit: str | None) -> bool:
 def told(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int = PAIRS) -> Any:
     """(stands | dismissed | more | nothing, what was seen) of the pairs (old, new) so far.
 
-    nothing: it cannot be told here and now, because runs fail or others are at work on the core.
+    nothing: it cannot be told here and now, because runs fail, others are at work on the core, or the
+    change is too small for so few pairs.
     """
     if finding.kind == "metric":
         return _of_metric(finding, pairs, most)
