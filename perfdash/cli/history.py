@@ -239,7 +239,7 @@ def merge(
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Take all runs of another history in; one that is known is replaced only if it has gone on since."""
+    """Take all runs of another history in; a known one is replaced only if it has gone on since."""
     from perfdash.history import upkeep
     from perfdash.history.store import open_store
     from perfdash.settings import refuse_password

@@ -40,7 +40,8 @@ class Side:
 def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
     """What of a night is worth measuring again, by case; the most suspicious cases first.
 
-    What is certain first, then what got worse before what got better. A case that vanished cannot be measured, a host is not one.
+    What is certain first, then what got worse before what got better. A case that vanished cannot be
+    measured, a host is not one.
     """
     by_case: dict[int, list[Finding]] = {}
     for finding in findings:
