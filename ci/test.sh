@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 ci/setup.sh
 ci/postgres.sh
+ci/browser.sh
 bin="${PERFDASH_VENV:-.venv}/bin"
 "$bin/ruff" check .
 "$bin/ruff" format --check .

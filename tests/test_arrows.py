@@ -26,6 +26,9 @@ ALLOWED = {
     "detect": {"errors", "history", "records", "stats"},
     "runner": {"cases", "errors", "records", "stats", "worker"},
     "report": {"detect", "errors", "history", "records", "stats"},
+    "publish": {"errors", "history", "report"},
+    "site": {"bundled", "detect", "errors", "history", "records", "report", "stats"},
+    "serve": {"detect", "errors", "history", "records", "report", "site", "stats"},
     "cli": {
         "bundled",
         "cases",
@@ -33,10 +36,13 @@ ALLOWED = {
         "detect",
         "errors",
         "history",
+        "publish",
         "records",
         "report",
         "runner",
+        "serve",
         "settings",
+        "site",
         "suites",
         "worker",
     },
@@ -55,7 +61,7 @@ WORKER_MAY_IMPORT = {
 # Inside functions only: these take longer to import than --help may take.
 HEAVY = {
     "torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "alembic", "ruptures", "rich",
-    "prettytable",
+    "prettytable", "jinja2", "github", "starlette", "uvicorn",
 }  # fmt: skip
 
 
