@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, opened
+from perfdash.cli.store import Db, Out
 
 if TYPE_CHECKING:
     from perfdash.detect.comparing import Comparison, Noise, Side
+    from perfdash.settings import RunSettings
 
 
 def compare(
@@ -35,19 +36,15 @@ def compare(
     ] = None,
 ) -> None:
     """Compare two sides, over the cases that both have. Runs of unlike hosts are refused."""
-    from perfdash.detect.comparing import compare as compare_sides
-    from perfdash.detect.comparing import refuse_overlap, refuse_unlike
     from perfdash.errors import UsageError
     from perfdash.report.comparison import comparison, to_csv, to_plain
+    from perfdash.settings import resolve
 
     if form not in ("text", "json", "csv"):
         raise UsageError(f"--format {form!r} is none of text, json, csv")
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
-    sides = [_side(word, db, out, host_class) for word in (old, new)]
-    refuse_unlike(*sides)
-    refuse_overlap(*sides)
-    found = compare_sides(sides[0], sides[1], _noise(sides, db, out))
+    found = compared(old, new, resolve({"db": db, "out": out})[0], host_class)
     if form == "json":
         typer.echo(json.dumps(to_plain(found), indent=1))
     else:
@@ -60,38 +57,46 @@ def compare(
         raise typer.Exit(_gate(found))
 
 
-def _side(word: str, db: str | None, out: Path | None, host_class: str | None) -> Side:
+def compared(old: str, new: str, settings: RunSettings, host_class: str | None = None) -> Comparison:
+    """Two sides by their words. Raises UsageError where they may not be compared."""
+    from perfdash.detect.comparing import compare as compare_sides
+    from perfdash.detect.comparing import refuse_overlap, refuse_unlike
+
+    sides = [_side(word, settings, host_class) for word in (old, new)]
+    refuse_unlike(*sides)
+    refuse_overlap(*sides)
+    return compare_sides(sides[0], sides[1], _noise(sides, settings))
+
+
+def _side(word: str, settings: RunSettings, host_class: str | None) -> Side:
     """A side by its word: a run folder, else runs of the history."""
-    from perfdash.cli.history import read_run
+    from perfdash.cli.nights import folder_of, read_folder
     from perfdash.detect.comparing import Side
-    from perfdash.errors import UsageError
     from perfdash.history.selection import read, select
-    from perfdash.history.store import NoHistory
+    from perfdash.history.store import NoHistory, open_store
     from perfdash.runner.journal import find_run
-    from perfdash.settings import resolve
 
-    below = resolve({"out": out})[0].out
+    folder = folder_of(word, settings)
+    if folder is not None:
+        return Side(word, (read_folder(folder),))
     try:
-        folder = find_run(word, below)
-    except UsageError as missing:
-        try:
-            store = opened(db, out)
-        except NoHistory:
-            raise missing from None
-        with store, store.read() as connection:
-            lines = select(connection, word, host_class=host_class)
-            return Side(word, tuple(read(connection, line) for line in lines))
-    return Side(word, (read_run(folder),))
+        store = open_store(settings.history, create=False)
+    except NoHistory:
+        find_run(word, settings.out)  # which says what runs there are
+        raise
+    with store, store.read() as connection:
+        lines = select(connection, word, host_class=host_class)
+        return Side(word, tuple(read(connection, line) for line in lines))
 
 
-def _noise(sides: list[Side], db: str | None, out: Path | None) -> Noise:
+def _noise(sides: list[Side], settings: RunSettings) -> Noise:
     """What the history knows of the noise; nothing where there is no history."""
     from perfdash.detect.noise import noise_before
     from perfdash.errors import MachineError
-    from perfdash.history.store import NoHistory
+    from perfdash.history.store import NoHistory, open_store
 
     try:
-        with opened(db, out) as store, store.read() as connection:
+        with open_store(settings.history, create=False) as store, store.read() as connection:
             return noise_before(connection, [imported.run for side in sides for imported in side.runs])
     except NoHistory:
         return {}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdash.cli.nights import read_folder
 from perfdash.cli.store import Db, Out, opened
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def import_(
                 if why and path != folder:  # one that is named singly is wanted
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
                 else:
-                    put(read_run(folder))
+                    put(read_folder(folder))
             except UsageError as error:
                 bad.append(str(error))
     if bad:
@@ -97,15 +98,6 @@ def _run_folders(path: Path) -> list[Path]:
     if (path / "run.json").is_file():
         return [path]
     return sorted(found.parent for found in path.glob("*/run.json")) if path.is_dir() else []
-
-
-def read_run(folder: Path) -> Imported:
-    """A run folder as the history keeps it."""
-    from perfdash.history.rows import from_run
-    from perfdash.runner.journal import read_info, read_results
-
-    source = str(folder).encode(errors="replace").decode()  # a name need not be text
-    return from_run(read_info(folder), read_results(folder), source)
 
 
 @app.command("runs")

@@ -51,7 +51,7 @@ class Delta(NamedTuple):
     """A metric of a case on both sides: its level over the side's runs, log of new / old.
 
     p is None where nothing is known of the noise. significant: real at the rate of false discoveries,
-    and large enough to matter.
+    and large enough to matter. reach: half the width of the 95 % interval of `change`.
     """
 
     old: float
@@ -59,6 +59,7 @@ class Delta(NamedTuple):
     change: float
     p: float | None
     significant: bool
+    reach: float | None = None
 
 
 @dataclass(frozen=True)
@@ -253,11 +254,16 @@ def _deltas(
             errors[index] = _of_intervals(*(side[places[index]] for side in rows))
             freedom[index] = _TAIL_DF
     p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
-    columns = (places, np.exp(old), np.exp(new), new - old, p)
+    reach = np.asarray(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * errors
+    columns = (places, np.exp(old), np.exp(new), new - old, p, reach)
     return [
-        (place, Delta(before, after, change, None if math.isnan(each) else each, False))
-        for place, before, after, change, each in zip(*(c.tolist() for c in columns), strict=True)
+        (place, Delta(before, after, change, _known(each), False, _known(half)))
+        for place, before, after, change, each, half in zip(*(c.tolist() for c in columns), strict=True)
     ]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _of_intervals(old: Sequence[Row], new: Sequence[Row]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,9 +14,8 @@ from perfdash.history import schema
 from perfdash.history.rows import METRICS, Imported, Row, RunRow, case_digest, digest
 from perfdash.history.samples import pack
 from perfdash.history.store import Store
-from perfdash.records import Case, Status
-from perfdash.stats.intervals import geometric_mean_interval
-from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+from perfdash.history.summing import grouped, summarize
+from perfdash.records import Case
 
 _CHUNK = 500  # values in one IN (...)
 # Of the environment, what changes from run to run and says nothing of how fast the host is.
@@ -199,43 +197,8 @@ def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) 
 
 def summaries(run_id: int, rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The rows of `summaries`: one a suite and setting; docs/method.md says what counts."""
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        case = row.case
-        dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
-        setting = case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic
-        groups[setting].append(row)
     names = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
     return [
-        {"run_id": run_id, **dict(zip(names, setting, strict=True)), **_means(group)}
-        for setting, group in groups.items()
+        {"run_id": run_id, **dict(zip(names, setting, strict=True)), **vars(summarize(group))}
+        for setting, group in grouped(rows).items()
     ]
-
-
-def _means(group: Sequence[Row]) -> dict[str, Any]:
-    skipped = {Status.SKIPPED, Status.PASS_DUE_TO_SKIP}
-    # A pass in which nothing was captured says nothing of the compiler.
-    passing = [row for row in group if row.status == Status.PASS and row.values.get("calls_captured") != 0]
-
-    def of(name: str) -> list[float]:
-        return [value for row in passing if (value := row.values.get(name, 0.0)) > 0]
-
-    speedups, ratios = of("speedup"), of("compression_ratio")
-    low, high = geometric_mean_interval(speedups) if speedups else (None, None)
-    means = {
-        "speedup": geometric_mean(speedups),
-        "speedup_low": low,
-        "speedup_high": high,
-        "speedup_clipped": clipped_geometric_mean(speedups),
-        "compilation_s": arithmetic_mean(of("compilation_s")),
-        "compression_ratio": geometric_mean(ratios),
-        "compression_ratio_arithmetic": arithmetic_mean(ratios),
-    }
-    return {
-        "cases": len(group),
-        "attempted": sum(row.status not in skipped for row in group),
-        "passed": sum(row.status == Status.PASS for row in group),
-        "measured": len(speedups),
-        "statuses": dict(Counter(row.status for row in group)),
-        **{name: None if value is None or math.isnan(value) else value for name, value in means.items()},
-    }

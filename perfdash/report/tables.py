@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from prettytable import PrettyTable
 
+from perfdash.history.rows import from_result
 from perfdash.records import PASSING, Result, RunInfo, Status
-from perfdash.stats.intervals import geometric_mean_interval
-from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
-
-Cell = Callable[[Sequence[Result]], str]
+from perfdash.report.summaries import by_suite
 
 
 def summary(results: Sequence[Result], info: RunInfo) -> str:
@@ -25,11 +23,7 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
         f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}",
         _noise_line(info),
         "",
-        _by_suite("Pass rate (of the cases attempted)", results, _pass_rate),
-        _by_suite("Geometric mean speedup, with its 95 % interval over models", results, _speedup),
-        _by_suite("The same clipped (slower counts as 1.00x: the old dashboard's number)", results, _clipped),
-        _by_suite("Mean compilation latency (seconds, cold caches)", results, _compilation),
-        _by_suite("Peak memory compression ratio, geometric mean (arithmetic)", results, _compression),
+        *(f"{title}\n{table}\n" for title, table in by_suite([from_result(r) for r in results])),
         "Models",
         model_table(results),
     ]
@@ -167,74 +161,12 @@ def status_text(result: Result) -> str:
     return str(result.status)
 
 
-def is_uncaptured(result: Result) -> bool:
-    """Whether torch.compile ran but captured no graph: the compiled side is eager."""
-    return result.case.backend == "inductor" and result.capture.get("graphs") == 0
-
-
 def verdict_text(result: Result) -> str:
     """The verdict, with the basis of its interval unless measured here; none for a wrong result."""
     if not result.speedup or result.status not in PASSING:
         return ""
     basis = result.speedup.basis
     return result.speedup.verdict + ("" if basis == "processes" else f" ({basis})")
-
-
-def _by_suite(title: str, results: Sequence[Result], cell: Cell) -> str:
-    suites = list(dict.fromkeys(result.case.suite for result in results))
-    compilers = list(dict.fromkeys((r.case.backend, r.case.dtype) for r in results))
-    one_dtype = len({dtype for _, dtype in compilers}) == 1
-    table = _table(["Compiler", *suites])
-    for backend, dtype in compilers:
-        rows = [r for r in results if (r.case.backend, r.case.dtype) == (backend, dtype)]
-        name = backend if one_dtype else f"{backend} {dtype}"
-        table.add_row([name, *(cell([r for r in rows if r.case.suite == suite]) for suite in suites)])
-    return f"{title}\n{table.get_string()}\n"
-
-
-def _pass_rate(rows: Sequence[Result]) -> str:
-    """Passed over attempted; what was skipped or not checked is neither, and stands beside it."""
-    apart = {Status.SKIPPED: "skipped", Status.PASS_DUE_TO_SKIP: "not checked"}
-    attempted = [r for r in rows if r.status not in apart]
-    counts = [(word, sum(r.status is status for r in rows)) for status, word in apart.items()]
-    extra = "".join(f" (+{count} {word})" for word, count in counts if count)
-    if not attempted:
-        return f"0 attempted{extra}"
-    passed = sum(r.status is Status.PASS for r in attempted)
-    percent = 100 if passed == len(attempted) else min(99, round(100 * passed / len(attempted)))
-    return f"{percent}%, {passed}/{len(attempted)}{extra}"
-
-
-def _counts(result: Result) -> bool:
-    """Whether a case enters the means: it passed, and something was compiled in it."""
-    return result.status is Status.PASS and not is_uncaptured(result)
-
-
-def _passing_speedups(rows: Sequence[Result]) -> list[float]:
-    return [r.speedup.value for r in rows if _counts(r) and r.speedup]
-
-
-def _speedup(rows: Sequence[Result]) -> str:
-    values = _passing_speedups(rows)
-    if not values:
-        return "-"
-    low, high = geometric_mean_interval(values)
-    return f"{geometric_mean(values):.3f}x [{low:.3f}, {high:.3f}]"
-
-
-def _clipped(rows: Sequence[Result]) -> str:
-    values = _passing_speedups(rows)
-    return f"{clipped_geometric_mean(values):.3f}x" if values else "-"
-
-
-def _compilation(rows: Sequence[Result]) -> str:
-    values = [r.compilation_s for r in rows if _counts(r) and r.compilation_s is not None]
-    return f"{arithmetic_mean(values):.2f}" if values else "-"
-
-
-def _compression(rows: Sequence[Result]) -> str:
-    values = [r.compression_ratio for r in rows if _counts(r) and r.compression_ratio]
-    return f"{geometric_mean(values):.3f}x ({arithmetic_mean(values):.3f}x)" if values else "-"
 
 
 def _noise_line(info: RunInfo) -> str:

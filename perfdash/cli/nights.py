@@ -1,0 +1,78 @@
+"""Which run a command tells of: a run folder by path, name or `last`, else one of the history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdash.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfdash.history.rows import Imported
+    from perfdash.report.night import Night
+    from perfdash.settings import RunSettings
+
+
+def folder_of(word: str, settings: RunSettings) -> Path | None:
+    """The run's folder; None where there is none below `--out` or under this path."""
+    from perfdash.runner.journal import find_run
+
+    try:
+        return find_run(word, settings.out)
+    except UsageError:
+        return None
+
+
+def read_folder(folder: Path) -> Imported:
+    """A run folder as the history keeps it."""
+    from perfdash.history.rows import from_run
+    from perfdash.runner.journal import read_info, read_results
+
+    source = str(folder).encode(errors="replace").decode()  # a name need not be text
+    return from_run(read_info(folder), read_results(folder), source)
+
+
+def imported_of(word: str, settings: RunSettings) -> Imported:
+    """One run with all that is known of it. Raises UsageError where the word means none, or several."""
+    folder = folder_of(word, settings)
+    if folder is not None:
+        return read_folder(folder)
+    from perfdash.history.selection import read, select
+    from perfdash.history.store import NoHistory, open_store
+    from perfdash.runner.journal import find_run
+
+    try:
+        with open_store(settings.history, create=False) as store, store.read() as connection:
+            found = select(connection, word)
+            if len(found) > 1:
+                names = ", ".join(run.name for run in found[-5:])
+                raise UsageError(f"{word!r} means {len(found)} runs; give one of them: {names}")
+            return read(connection, found[0], whole=True)
+    except NoHistory:
+        find_run(word, settings.out)  # which says what runs there are
+        raise
+
+
+def night_of(word: str, settings: RunSettings, *, baseline: str | None = None) -> Night:
+    """A run, and what changed: since `baseline` (what `compare` takes), else by the history.
+
+    Without a history the night says why nothing is told. Judges nights that wait for it.
+    """
+    from perfdash.cli.compare import compared
+    from perfdash.detect.nightly import judge_new
+    from perfdash.errors import MachineError
+    from perfdash.history.store import NoHistory, open_store
+    from perfdash.report.night import Night, of_history
+
+    imported = imported_of(word, settings)
+    if baseline is not None:
+        return Night(imported, compared=compared(baseline, word, settings))
+    try:
+        with open_store(settings.history, create=False) as store:
+            judged = judge_new(store)
+            with store.read() as connection:
+                return of_history(connection, imported, [one.run.id for one in judged if one.unlike])
+    except NoHistory:
+        return Night(imported, untold="there is no history to compare it with")
+    except MachineError as error:
+        return Night(imported, untold=f"the history cannot be read: {error}")

@@ -1,0 +1,88 @@
+"""Many results as one line: what counts in pass rate and means. The store, the comment and the terminal
+show these same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfdash.history.rows import Row
+from perfdash.records import Status
+from perfdash.stats.intervals import geometric_mean_interval
+from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+
+_NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of some cases: counts, and means over those that passed with something captured.
+
+    `attempted`: neither skipped nor passed for being skipped. `measured`: behind the speedups. `speedup`:
+    geometric mean, low to high its 95 % interval over models. None: nothing to say it of.
+    """
+
+    cases: int
+    attempted: int
+    passed: int
+    measured: int
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    speedup_clipped: float | None
+    compilation_s: float | None
+    compression_ratio: float | None
+    compression_ratio_arithmetic: float | None
+    statuses: dict[str, int]
+
+
+def summarize(rows: Sequence[Row]) -> Summary:
+    """The summary of some rows, of one suite and setting. What is not above zero was not measured."""
+    counted = [row for row in rows if row.status == Status.PASS and not nothing_captured(row)]
+
+    def of(name: str) -> list[float]:
+        return [value for row in counted if (value := row.values.get(name, 0.0)) > 0]
+
+    speedups, ratios = of("speedup"), of("compression_ratio")
+    low, high = geometric_mean_interval(speedups) if speedups else (None, None)
+    return Summary(
+        cases=len(rows),
+        attempted=sum(row.status not in _NOT_ATTEMPTED for row in rows),
+        passed=sum(row.status == Status.PASS for row in rows),
+        measured=len(speedups),
+        speedup=_known(geometric_mean(speedups)),
+        speedup_low=_known(low),
+        speedup_high=_known(high),
+        speedup_clipped=_known(clipped_geometric_mean(speedups)),
+        compilation_s=_known(arithmetic_mean(of("compilation_s"))),
+        compression_ratio=_known(geometric_mean(ratios)),
+        compression_ratio_arithmetic=_known(arithmetic_mean(ratios)),
+        statuses=dict(Counter(str(row.status) for row in rows)),
+    )
+
+
+def nothing_captured(row: Row) -> bool:
+    """Whether torch.compile ran and captured nothing: the compiled side is eager. Unknown is no."""
+    return row.values.get("calls_captured") == 0 or row.values.get("graphs") == 0
+
+
+def setting_of(row: Row) -> tuple[Any, ...]:
+    """What the rows of one summary share: suite, device, dtype, threads, scenario, backend, dynamic."""
+    case = row.case
+    dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
+    return case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic
+
+
+def grouped(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by `setting_of`, in the order of their first."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(setting_of(row), []).append(row)
+    return groups
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
