@@ -19,6 +19,7 @@ from perfdash.cli import (
     listing,
     merge,
     regressions,
+    report,
     run,
     show,
 )
@@ -37,6 +38,7 @@ app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
 app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
+app.command("report")(report.report)
 app.add_typer(history.app, name="history")
 app.command("list")(listing.list_suites)
 app.command("show")(show.show)

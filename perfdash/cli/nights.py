@@ -62,16 +62,16 @@ def night_of(word: str, settings: RunSettings, *, baseline: str | None = None) -
     from perfdash.detect.nightly import judge_new
     from perfdash.errors import MachineError
     from perfdash.history.store import NoHistory, open_store
-    from perfdash.report.night import Night, of_history
+    from perfdash.report.night import Night, against, of_history
 
     imported = imported_of(word, settings)
     if baseline is not None:
-        return Night(imported, compared=compared(baseline, word, settings))
+        return against(imported, compared(baseline, word, settings))
     try:
         with open_store(settings.history, create=False) as store:
-            judged = judge_new(store)
+            judge_new(store)
             with store.read() as connection:
-                return of_history(connection, imported, [one.run.id for one in judged if one.unlike])
+                return of_history(connection, imported)
     except NoHistory:
         return Night(imported, untold="there is no history to compare it with")
     except MachineError as error:

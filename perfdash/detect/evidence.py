@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from scipy import special
 
 from perfdash.detect.dating import Dated, date
 from perfdash.detect.findings import METRICS
@@ -13,9 +15,12 @@ from perfdash.history import schema
 from perfdash.history.alerts import Alert
 from perfdash.history.queries import RunLine, cases_by_id, list_runs, panel
 from perfdash.records import Case
+from perfdash.stats.intervals import CONFIDENCE
 
 # Nights in which a change is dated.
 DATED_IN = 400
+_BASELINE = 10  # nights behind a level before a change, at least
+_TAIL_DF = 4.0  # of Student's t for one night, as in comparing
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,24 @@ class Evidence:
     seen: RunLine | None
     dated: Dated | None = None
     speedup: tuple[float, float] | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the alert's change (log of after / before); None where none is known.
+
+        Of the re-measurement where there was one. Else Student's t over the nights that it was born of,
+        whose noise has heavy tails, against a baseline of many.
+        """
+        alert = self.alert
+        again = alert.details.get("remeasured")
+        if again and again["low"] and again["high"]:
+            return math.log(again["low"]), math.log(again["high"])
+        sd, nights = alert.details.get("sd"), int(alert.details.get("nights") or 1)
+        if alert.change is None or not sd:
+            return None
+        error = float(sd) * math.sqrt(1 / nights + 1 / _BASELINE)
+        reach = float(special.stdtrit(_TAIL_DF * nights, (1 + CONFIDENCE) / 2)) * error
+        return alert.change - reach, alert.change + reach
 
     @property
     def between(self) -> tuple[RunLine | None, RunLine | None]:

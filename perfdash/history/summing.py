@@ -41,7 +41,7 @@ class Summary:
 
 def summarize(rows: Sequence[Row]) -> Summary:
     """The summary of some rows, of one suite and setting. What is not above zero was not measured."""
-    counted = [row for row in rows if row.status == Status.PASS and not nothing_captured(row)]
+    counted = [row for row in rows if is_counted(row)]
 
     def of(name: str) -> list[float]:
         return [value for row in counted if (value := row.values.get(name, 0.0)) > 0]
@@ -62,6 +62,11 @@ def summarize(rows: Sequence[Row]) -> Summary:
         compression_ratio_arithmetic=_known(arithmetic_mean(ratios)),
         statuses=dict(Counter(str(row.status) for row in rows)),
     )
+
+
+def is_counted(row: Row) -> bool:
+    """Whether a row's numbers enter the means: it passed, and something was captured."""
+    return row.status == Status.PASS and not nothing_captured(row)
 
 
 def nothing_captured(row: Row) -> bool:

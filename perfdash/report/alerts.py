@@ -14,6 +14,7 @@ from perfdash.detect.findings import COUNTS, METRICS
 from perfdash.history.alerts import Alert, Event
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
+from perfdash.report.quantities import shown
 
 _DIRECTION = {1: "worse", -1: "better", 0: ""}
 
@@ -189,14 +190,4 @@ def _levels(alert: Alert) -> tuple[str, str, str]:
     change = f"{math.expm1(alert.change):+.1%}"
     if alert.before is None or alert.after is None:
         return "", "", change
-    unit, scale = _UNITS.get(str(alert.metric), ("", 1.0))
-    return f"{alert.before * scale:.4g}{unit}", f"{alert.after * scale:.4g}{unit}", change
-
-
-_UNITS = {
-    "eager_ms": (" ms", 1.0),
-    "backend_ms": (" ms", 1.0),
-    "compilation_cpu_s": (" s", 1.0),
-    "eager_peak_bytes": (" MB", 1e-6),
-    "backend_peak_bytes": (" MB", 1e-6),
-}
+    return shown(alert.metric, alert.before), shown(alert.metric, alert.after), change

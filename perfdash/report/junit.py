@@ -14,19 +14,55 @@ from perfdash.history.alerts import ACKNOWLEDGED, LIVE
 from perfdash.history.rows import Row
 from perfdash.records import PASSING, Status
 from perfdash.report.alerts import commit, consequences, model_of, what
+from perfdash.report.changes import BAD, Change
+from perfdash.report.quantities import percent
 
 # What XML 1.0 cannot hold at all, escaped or not.
 _UNFIT = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+# What says nothing of the model: it was left out, or something that it needs is not there.
+_NOT_MEASURED = {Status.SKIPPED, Status.MISSING_DEPENDENCY, Status.NEEDS_NETWORK, Status.MISSING_DATA}
+
+
 def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[Evidence] = ()) -> None:
     """The results of a run and the alerts of the night as one file.
 
-    A case that did not pass is a failure, one that was skipped is skipped; an alert that is worse and
+    A case that did not pass is a failure, one that was not measured is skipped; an alert that is worse and
     not acknowledged is a failure of its own, in the suite `regressions`.
     """
-    suites: dict[str, ET.Element] = {}
+    suites = _suites(rows)
+    if alerts:
+        suites.append(_alerts(alerts))
+    _save(path, _root(name, suites))
+
+
+def document(name: str, rows: Iterable[Row], changes: Sequence[Change] = ()) -> str:
+    """The same as text; each of `changes` that is bad and not acknowledged is a failure."""
+    suites = _suites(rows)
+    loud = [one for one in changes if one.group in BAD and not one.acknowledged]
+    if loud:
+        suites.append(ET.Element("testsuite", name="regressions"))
+    for one in loud:
+        title = f"{model_of(one.case)}: {one.what}"
+        test = ET.SubElement(suites[-1], "testcase", classname="regressions", name=_fit(title))
+        size = " ".join(part for part in (one.before, "->", one.after, percent(one.change)) if part)
+        ET.SubElement(test, "failure", type=_fit(one.group), message=_fit(f"{one.what}: {size}"))
+    root = _root(name, suites)
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True)
+
+
+def _root(name: str, suites: Sequence[ET.Element]) -> ET.Element:
     root = ET.Element("testsuites", name=_fit(name))
+    for suite in suites:
+        _count(suite)
+        root.append(suite)
+    return root
+
+
+def _suites(rows: Iterable[Row]) -> list[ET.Element]:
+    suites: dict[str, ET.Element] = {}
     for row in rows:
         case = row.case
         suite = suites.setdefault(case.suite, ET.Element("testsuite", name=_fit(case.suite)))
@@ -38,16 +74,11 @@ def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[Evidence]
             time=f"{row.values.get('wall_s', 0.0):.3f}",
         )
         reason = str((row.details.get("error") or {}).get("message") or row.details.get("skip_reason") or "")
-        if row.status == Status.SKIPPED:
-            ET.SubElement(test, "skipped", message=_fit(reason))
+        if row.status in _NOT_MEASURED:
+            ET.SubElement(test, "skipped", type=_fit(row.status), message=_fit(reason))
         elif row.status not in PASSING:
             ET.SubElement(test, "failure", type=_fit(row.status), message=_fit(reason or row.status))
-    if alerts:
-        suites["regressions"] = _alerts(alerts)
-    for suite in suites.values():
-        _count(suite)
-        root.append(suite)
-    _save(path, root)
+    return list(suites.values())
 
 
 def write_comparison(path: Path, found: Comparison) -> None:

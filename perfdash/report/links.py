@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from perfdash.history.rows import case_digest
+from perfdash.history.rows import case_digest, digest
 from perfdash.records import Case
 
 OVERVIEW, COMPARE, REGRESSIONS, MACHINES, METHOD = (
@@ -32,5 +32,18 @@ def suite_page(testbed_digest: str, case: Case) -> str:
     words = [case.suite, case.device, dtype, f"t{case.threads}", case.scenario, case.backend]
     if case.dynamic:
         words.append("dynamic")
-    name = "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", word).strip(".") for word in words)
-    return f"{bed_folder(testbed_digest)}/suites/{name[:_LONGEST]}.html"
+    plain = [re.sub(r"[^A-Za-z0-9.-]+", "-", word).strip(".") for word in words]
+    name = "_".join(plain)
+    if plain != words or len(name) > _LONGEST:  # another suite may come out the same
+        name = f"{name[:_LONGEST]}-{digest(words)[:8]}"
+    return f"{bed_folder(testbed_digest)}/suites/{name}.html"
+
+
+def compare_page(testbed_digest: str) -> str:
+    """A testbed's nights compared; its data files lie in `data/` beside it."""
+    return f"{bed_folder(testbed_digest)}/{COMPARE}"
+
+
+def alert_link(number: int) -> str:
+    """Where the life of an alert is told."""
+    return f"{REGRESSIONS}#alert-{number}"

@@ -9,6 +9,7 @@ from prettytable import PrettyTable
 from perfdash.history.rows import Row
 from perfdash.history.summing import Summary, grouped, setting_of, summarize
 from perfdash.records import Status
+from perfdash.report.markdown import plain
 
 Cell = Callable[[Summary], str]
 _APART = {Status.SKIPPED: "skipped", Status.PASS_DUE_TO_SKIP: "not checked"}
@@ -64,7 +65,7 @@ def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
     names = compilers(settings)
     tables = []
     for title, cell in TABLES:
-        table = PrettyTable(["Compiler", *suites])
+        table = PrettyTable(["Compiler", *map(plain, suites)])
         for setting, name in zip(settings, names, strict=True):
             cells = [cell(found.get((suite, *setting), empty)) for suite in suites]
             table.add_row([name, *(text if text != "0 attempted" else "-" for text in cells)])
@@ -85,5 +86,5 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
         words += [f"{one[2]} threads"] if threads else []
         words += [str(one[3])] if scenario else []
         words += ["dynamic" if one[5] else "static"] if dynamic else []
-        names.append(" ".join(words))
+        names.append(plain(" ".join(words)))
     return names

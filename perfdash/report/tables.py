@@ -8,6 +8,7 @@ from prettytable import PrettyTable
 
 from perfdash.history.rows import from_result
 from perfdash.records import PASSING, Result, RunInfo, Status
+from perfdash.report.dashboard import all_numbers
 from perfdash.report.summaries import by_suite
 
 
@@ -15,7 +16,7 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
     """Everything about a run that fits a screen or two."""
     environment = info.environment
     worker = environment.get("worker", {})
-    first = results[0].case
+    first, rows = results[0].case, [from_result(result) for result in results]
     parts = [
         f"Run {info.id} ({info.state}): {len(results)} of {info.cases} cases, {first.device}, "
         f"{first.threads} thread{'s' if first.threads > 1 else ''} "
@@ -23,9 +24,9 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
         f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}",
         _noise_line(info),
         "",
-        *(f"{title}\n{table}\n" for title, table in by_suite([from_result(r) for r in results])),
+        *(f"{title}\n{table}\n" for title, table in by_suite(rows)),
         "Models",
-        model_table(results),
+        all_numbers(rows),
     ]
     notes = [f"  {r.case.model}: {note}" for r in results for note in r.notes]
     if notes:
@@ -44,43 +45,6 @@ def _where(info: RunInfo) -> str:
         return f"in {len(slots)} slots on {len(hosts)} hosts"
     places = " + ".join(", ".join(map(str, slot["cores"])) for slot in slots)
     return f"on core {places}" if len(slots) == 1 else f"in {len(slots)} slots, cores {places}"
-
-
-def model_table(results: Sequence[Result]) -> str:
-    """One row a case: those that pass, the fastest first, then the rest, without a verdict."""
-    table = _table(
-        [
-            "name", "bs", "dtype", "backend", "status", "speedup", "95 % interval", "verdict",
-            "eager ms", "backend ms", "compile s", "compile CPU s", "memory ratio", "graphs", "breaks",
-        ]
-    )  # fmt: skip
-    table.align["name"] = "l"
-
-    def rank(result: Result) -> tuple[bool, float]:
-        return result.status not in PASSING, -(result.speedup.value if result.speedup else 0)
-
-    for result in sorted(results, key=rank):
-        case, speed = result.case, result.speedup
-        table.add_row(
-            [
-                case.model,
-                case.batch_size,
-                case.dtype,
-                case.backend,
-                status_text(result),
-                f"{speed.value:.3f}x" if speed else "",
-                f"{speed.ci_low:.3f} .. {speed.ci_high:.3f}" if speed else "",
-                verdict_text(result),
-                f"{result.eager_ms.median:.3f}" if result.eager_ms else "",
-                f"{result.backend_ms.median:.3f}" if result.backend_ms else "",
-                _number(result.compilation_s, ".1f"),
-                _number(result.compilation_cpu_s, ".1f"),
-                f"{result.compression_ratio:.3f}" if result.compression_ratio else "",
-                result.capture.get("graphs", ""),
-                result.capture.get("graph_breaks", ""),
-            ]
-        )
-    return str(table.get_string())
 
 
 def phase_table(results: Sequence[Result]) -> str:
@@ -178,10 +142,6 @@ def _noise_line(info: RunInfo) -> str:
     if between is not None:
         parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
     return "Noise: " + ("; ".join(parts) or "not measured")
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def _table(columns: list[str]) -> PrettyTable:

@@ -1,0 +1,148 @@
+"""`perfdash report`: a night as a comment, a page, tables for programs, or what a CI reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfdash.cli.store import Db, Out
+
+if TYPE_CHECKING:
+    from perfdash.report.night import Night
+
+FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "plot-csv")
+
+
+def report(
+    run: Annotated[
+        str, typer.Argument(help="A run folder, its name, `last`, or a run of the history.")
+    ] = "last",
+    form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "comment",
+    to: Annotated[
+        Path | None,
+        typer.Option(help="The file to write, of plot-csv the folder.  [default: standard output]"),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="What changed since this run, date or window, instead of by the nights before."),
+    ] = None,
+    site_url: Annotated[
+        str | None, typer.Option(help="Where the site lies: links to its pages are put in.")
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(help="`regression`: exit 1 on what is worse and not acknowledged; JUnit shows it."),
+    ] = None,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Tell what a night brought: what changed, each with its interval, then the tables."""
+    from perfdash.cli.nights import night_of
+    from perfdash.errors import UsageError
+    from perfdash.settings import resolve
+
+    if form not in FORMATS:
+        raise UsageError(f"--format {form!r} is none of {', '.join(FORMATS)}")
+    if fail_on and set(fail_on) != {"regression"}:
+        raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
+    if form == "plot-csv" and to is None:
+        raise UsageError("--format plot-csv makes several files: give their folder with --to FOLDER")
+    if site_url is not None and not site_url.startswith(("https://", "http://")):
+        raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
+    night = night_of(run, resolve({"db": db, "out": out})[0], baseline=baseline)
+    gated = bool(fail_on)
+    if form == "plot-csv" and to is not None:
+        from perfdash.report.plot_csv import plot_csv
+
+        for name, text in plot_csv(night.rows).items():
+            write(to / name, text)
+            typer.echo(to / name)
+    else:
+        text = _FORMATS[form](night, site_url, gated)
+        if to is None:
+            typer.echo(text, nl=not text.endswith("\n"))
+        else:
+            write(to, text)
+            typer.echo(to)
+    if gated:
+        raise typer.Exit(gate(night))
+
+
+def gate(night: Night) -> int:
+    """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
+    from perfdash.report.alerts import model_of
+    from perfdash.report.changes import BAD
+
+    if night.untold:
+        typer.echo(f"--fail-on regression: not told: {night.untold}", err=True)
+    failing = [one for one in night.changes if one.group in BAD and not one.acknowledged]
+    if failing:
+        names = "; ".join(f"{model_of(one.case)}: {one.what}" for one in failing)
+        typer.echo(f"--fail-on regression: {len(failing)}: {names}", err=True)
+    return 1 if failing else 0
+
+
+def write(path: Path, text: str) -> None:
+    """The file, there once it is whole. Raises MachineError where it cannot be written."""
+    from perfdash.errors import MachineError
+
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise MachineError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _comment(night: Night, site_url: str | None, gated: bool) -> str:
+    from perfdash.report.comment import comment
+
+    return comment(night, site_url=site_url)
+
+
+def _markdown(night: Night, site_url: str | None, gated: bool) -> str:
+    from perfdash.report.comment import comment
+
+    return comment(night, site_url=site_url, fold=False)
+
+
+def _html(night: Night, site_url: str | None, gated: bool) -> str:
+    from perfdash.report.page import page
+
+    return page(night, site_url=site_url)
+
+
+def _csv(night: Night, site_url: str | None, gated: bool) -> str:
+    from perfdash.report.values import to_csv
+
+    return to_csv(night)
+
+
+def _json(night: Night, site_url: str | None, gated: bool) -> str:
+    from perfdash.report.values import to_plain
+
+    return json.dumps(to_plain(night), indent=1)
+
+
+def _junit(night: Night, site_url: str | None, gated: bool) -> str:
+    from perfdash.report.junit import document
+
+    return document(night.run.name, night.rows, night.changes if gated else ())
+
+
+_FORMATS: dict[str, Callable[[Night, str | None, bool], str]] = {
+    "comment": _comment,
+    "markdown": _markdown,
+    "html": _html,
+    "csv": _csv,
+    "json": _json,
+    "junit": _junit,
+}

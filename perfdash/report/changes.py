@@ -1,0 +1,167 @@
+"""What changed, a line each, whoever told it: the alerts of the history, or a comparison of two sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from perfdash.detect.comparing import Compared, Comparison
+from perfdash.detect.evidence import Evidence
+from perfdash.detect.findings import METRICS, WORSE
+from perfdash.history.alerts import ACKNOWLEDGED, FIXED, REOPENED
+from perfdash.history.queries import RunLine
+from perfdash.history.rows import RunRow
+from perfdash.records import Case
+from perfdash.report.alerts import what
+from perfdash.report.quantities import shown
+
+REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
+    "Regressions", "Improvements", "New failures", "Fixed", "Appeared", "Vanished"
+)  # fmt: skip
+GROUPS = (NEW_FAILURE, REGRESSION, VANISHED, REPAIRED, IMPROVEMENT, APPEARED)
+BAD = (NEW_FAILURE, REGRESSION, VANISHED)
+
+
+@dataclass(frozen=True)
+class Build:
+    """What was measured, and when: the ends of a change."""
+
+    started: str
+    torch: str | None = None
+    commit: str | None = None
+
+    @classmethod
+    def of(cls, run: RunLine | None) -> Build | None:
+        return cls(run.started, run.torch, run.torch_git_version) if run else None
+
+    @classmethod
+    def of_row(cls, run: RunRow) -> Build:
+        worker = run.environment.get("worker", {})
+        return cls(run.started, worker.get("torch"), worker.get("torch_git_version"))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change. `change` is the log of after / before and `interval` its 95 % interval, where it has one.
+
+    It came after the build `good`, and `bad` is the first that has it. `fresh`: first seen in the run
+    that is told of. `case` None: most models of the host.
+    """
+
+    group: str
+    case: Case | None
+    what: str
+    before: str = ""
+    after: str = ""
+    change: float | None = None
+    interval: tuple[float, float] | None = None
+    good: Build | None = None
+    bad: Build | None = None
+    fresh: bool = True
+    state: str | None = None
+    alert: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def acknowledged(self) -> bool:
+        return self.state == ACKNOWLEDGED
+
+
+def of_alert(each: Evidence, run_id: int) -> Change:
+    """An alert as it stands in a run: a change, or one that is undone in this very run."""
+    alert = each.alert
+    good, bad = each.between
+    undone = alert.state == FIXED and alert.details.get("fixed_run_id") == run_id
+    before, after = _levels(each)
+    again = alert.details.get("remeasured")
+    notes = []
+    if each.speedup:
+        notes.append(f"speedup {each.speedup[0]:.3f}x -> {each.speedup[1]:.3f}x")
+    if again:
+        notes.append(f"measured again in {again['pairs']} pairs")
+    notes += [str(line) for line in alert.details.get("changed") or []]
+    if undone:
+        notes = [f"back where it was before {bad.started[:10]}"] if bad else []
+    # One that was undone later was standing on this night.
+    state = alert.state if alert.state != FIXED or undone else "fixed since"
+    return Change(
+        group=REPAIRED if undone and alert.direction == WORSE else _group(each, undone),
+        case=each.case,
+        what="status" if alert.kind == "status" else what(alert),
+        before=after if undone else before,
+        after=before if undone else after,
+        change=None if undone else alert.change,
+        interval=None if undone else each.interval,
+        good=None if undone else Build.of(good),
+        bad=None if undone else Build.of(bad),
+        fresh=undone
+        or alert.details.get("born_run_id") == run_id
+        or (bad is not None and bad.id == run_id)
+        or alert.state == REOPENED,
+        state=state,
+        alert=alert.id,
+        notes=tuple(notes),
+    )
+
+
+def _group(each: Evidence, undone: bool) -> str:
+    alert = each.alert
+    if alert.kind == "vanished":
+        return VANISHED
+    worse = (alert.direction == WORSE) != undone
+    if alert.kind == "status":
+        return NEW_FAILURE if worse else REPAIRED
+    return REGRESSION if worse else IMPROVEMENT
+
+
+def _levels(each: Evidence) -> tuple[str, str]:
+    alert = each.alert
+    if alert.kind == "status":
+        return str(alert.details.get("before") or "?"), str(alert.details.get("after") or "?")
+    return shown(alert.metric, alert.before), shown(alert.metric, alert.after)
+
+
+def of_comparison(found: Comparison) -> list[Change]:
+    """All that is significant between two sides, and the cases that only one of them has."""
+    good, bad = (Build.of_row(side.runs[-1].run) for side in (found.old, found.new))
+    changes = [change for one in found.both for change in _of_case(one, good, bad)]
+    changes += [Change(VANISHED, case, "no longer measured", good=good, bad=bad) for case in found.only_old]
+    changes += [Change(APPEARED, case, "not measured before", good=good, bad=bad) for case in found.only_new]
+    return changes
+
+
+def _of_case(one: Compared, good: Build, bad: Build) -> Iterator[Change]:
+    if one.status_direction:
+        group = NEW_FAILURE if one.status_direction == WORSE else REPAIRED
+        yield Change(group, one.case, "status", one.old_status, one.new_status, good=good, bad=bad)
+    for name, delta in one.deltas.items():
+        # Speedup follows from its sides; it is told by itself only where they could not be tested.
+        if not delta.significant or (name == "speedup" and one.deltas["backend_ms"].p is not None
+                                     if "backend_ms" in one.deltas else False):  # fmt: skip
+            continue
+        worse = (delta.change > 0) == (name in METRICS)
+        reach = delta.reach
+        yield Change(
+            REGRESSION if worse else IMPROVEMENT,
+            one.case,
+            METRICS[name].title if name in METRICS else name,
+            shown(name, delta.old),
+            shown(name, delta.new),
+            delta.change,
+            None if reach is None else (delta.change - reach, delta.change + reach),
+            good,
+            bad,
+        )
+
+
+def ordered(changes: Iterable[Change]) -> list[Change]:
+    """By group, what is new first, then the largest; statuses before sizes."""
+
+    def rank(one: Change) -> tuple[object, ...]:
+        size = abs(one.change) if one.change is not None and math.isfinite(one.change) else math.inf
+        case = one.case
+        name = (case.suite, case.model, case.name) if case else ("", "", "")
+        return GROUPS.index(one.group), one.acknowledged, not one.fresh, -size, name
+
+    return sorted(changes, key=rank)

@@ -1,0 +1,166 @@
+"""A night as the team reads it: Markdown in the form of the reference dashboard, what changed on top."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from perfdash.history.rows import Row
+from perfdash.history.summing import nothing_captured
+from perfdash.report import dashboard, links
+from perfdash.report.dashboard import Setting
+from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
+from perfdash.report.news import news
+from perfdash.report.night import Night
+from perfdash.report.reproduce import command, pattern
+from perfdash.report.summaries import by_suite
+
+_NAMED = 30  # models named in one line
+# Of the packages those that change what is measured; the run has them all.
+_PACKAGES = ("triton", "torchvision", "torchao", "torchbench", "timm", "transformers", "onnxruntime", "numpy")
+_MEANING = {
+    "perfdash": "Speedup is eager latency over compiled latency, sampled in pairs in one pinned process; "
+    "outputs are checked against a float64 copy of the model; compilation starts with cold caches; peak "
+    "memory is what the model needs on each side."
+}
+
+
+def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> str:
+    """GitHub Markdown. `site_url`: where the site lies, for links to its pages.
+
+    fold False: nothing is hidden behind a click.
+    """
+    site = site_url.rstrip("/") + "/" if site_url else None
+    parts = [news(night, site, fold)]
+    if not night.rows:
+        parts.append(
+            f"Nothing was measured: the run {code(night.run.name)} ({night.run.state}) has no result."
+        )
+    for setting, rows in dashboard.settings(night.rows).items():
+        parts += _dashboard(night, setting, rows, site, fold)
+    return "\n\n".join(parts) + "\n"
+
+
+def _dashboard(
+    night: Night, setting: Setting, rows: Sequence[Row], site: str | None, fold: bool
+) -> list[str]:
+    summary = _executive_summary(night, setting, rows)
+    parts = [f"# {setting.title}", "## Executive Summary"]
+    parts.append(folded("see more", summary) if fold else summary)
+    parts.append(
+        "Models that fail, whose outputs are wrong or were not checked, or of which nothing was captured are "
+        "not in the means."
+    )
+    parts += [f"{title}\n\n{fenced(text)}" for title, text in by_suite(rows)]
+    if marked := _marked(rows):
+        parts.append(marked)
+    suites: dict[str, list[Row]] = {}
+    for row in rows:
+        suites.setdefault(row.case.suite, []).append(row)
+    for suite, some in suites.items():
+        parts.append(f"## {escaped(suite)} suite with {escaped(setting.dtype)} precision")
+        body = _suite(night, some, site)
+        parts.append(folded("see more", body) if fold else body)
+    return parts
+
+
+def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> str:
+    environment = night.run.environment
+    worker = environment.get("worker", {})
+    suites = list(dict.fromkeys(row.case.suite for row in rows))
+    machine = environment.get("cpu" if setting.device == "cpu" else "gpu") or environment.get("cpu") or "?"
+    passes = "forward and backward pass" if setting.scenario == "training" else "forward pass"
+    one = len({row.case.batch_size for row in rows}) == 1
+    sizes = f"Batch size is {rows[0].case.batch_size}." if one else "Batch sizes are those of the suites."
+    caveats = [
+        sizes,
+        "Shapes are dynamic." if setting.dynamic else "Experiments do not cover dynamic shapes.",
+        "0.0 and nan stand for what was not measured; its status is in the Accuracy table.",
+        "A number with an asterisk is not in the means: it is of a model that failed, whose outputs were not "
+        "checked, or of which nothing was captured.",
+    ]
+    if night.run.origin == "perfdash":
+        pretrained = night.run.setting.get("weights") == "pretrained"
+        caveats += [
+            f"Weights are {'pretrained' if pretrained else 'random'}; there is no optimizer.",
+            "A verdict marked (pooled) has its spread between processes from other cases of the run; "
+            "(within) means that this spread is not known.",
+        ]
+    packages = [("torch", worker.get("torch")), ("commit", worker.get("torch_git_version"))]
+    every = worker.get("packages") or {}
+    packages += [(name, every[name]) for name in _PACKAGES if name in every]
+    listed = ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages if version)
+    settings = ", ".join(f"{escaped(k)} {code(v)}" for k, v in night.run.setting.items())
+    lines = [
+        f"{len(suites)} suite{'s' * (len(suites) != 1)}: {', '.join(map(escaped, suites))}. "
+        f"We run these experiments on {escaped(machine)}. Each experiment runs one iteration of {passes}. "
+        + _MEANING.get(
+            night.run.origin,
+            f"Imported ({escaped(night.run.origin)}): what the numbers mean is what that tool means by them.",
+        ),
+        f"{listed}." if listed else "",
+        f"Setting: {settings}." if settings else "",
+        "Caveats\n\n" + "\n".join(f"{n}. {text}" for n, text in enumerate(caveats, 1)),
+    ]
+    return "\n\n".join(line for line in lines if line)
+
+
+def _marked(rows: Sequence[Row]) -> str:
+    """The passes that are not what they seem."""
+    lines = []
+    for title, some in (
+        ("Nothing was captured: the compiled side is eager", [r for r in rows if nothing_captured(r)]),
+        (
+            "Graph breaks",
+            [r for r in rows if not nothing_captured(r) and (r.values.get("graph_breaks") or 0) > 0],
+        ),
+        ("Kernels that fell back to eager", [r for r in rows if (r.values.get("fallbacks") or 0) > 0]),
+    ):
+        names = list(dict.fromkeys(row.case.model for row in some))
+        if names:
+            rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            lines.append(f"- {title} ({len(names)}): {', '.join(map(code, names[:_NAMED]))}{rest}")
+    return "\n".join(lines)
+
+
+def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
+    parts = [f"{title}\n\n{fenced(text)}" for title, text in dashboard.four_tables(rows)]
+    if any("eager_ms" in row.values for row in rows):
+        parts.append(f"All numbers\n\n{fenced(dashboard.all_numbers(rows))}")
+    failures = [
+        f"- {code(row.case.model)} bs {row.case.batch_size} {code(row.case.backend)}: "
+        f"{escaped(row.status)}: {code(reason, 300)}"
+        for row in rows
+        if (reason := _reason(row))
+    ]
+    if failures:
+        parts.append("Failures\n\n" + "\n".join(failures))
+    if night.run.origin == "perfdash":
+        commands = [command(row.case, night.run.setting, night.run.command) for row in rows]
+        parts.append("A row again\n\n" + fenced(_generic(rows, commands)))
+    if site:
+        pages = dict.fromkeys(links.suite_page(night.testbed, row.case) for row in rows)
+        parts.append(" · ".join(link(f"page {n}", site + page) for n, page in enumerate(pages, 1)))
+    return "\n\n".join(parts)
+
+
+def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
+    """The commands of all rows, those alike but for model and batch size as one with several models."""
+    alike: dict[str, list[Row]] = {}
+    for row, text in zip(rows, commands, strict=True):
+        name = f"--models {shlex.quote(pattern(row.case.model))}"
+        alike.setdefault(text.replace(name, "--models NAME", 1), []).append(row)
+    lines = []
+    for text, some in alike.items():
+        lines.append(
+            text.replace("NAME", shlex.quote(pattern(some[0].case.model)), 1) if len(some) == 1 else text
+        )
+    return "\n".join(plain(line, 2000) for line in lines[:20])
+
+
+def _reason(row: Row) -> str:
+    error = row.details.get("error") or {}
+    phase = row.details.get("failed_phase")
+    message = str(error.get("message") or row.details.get("skip_reason") or "")
+    first = message.strip().splitlines()[0] if message.strip() else ""
+    return f"{first} (in {phase})" if first and phase else first

@@ -1,0 +1,178 @@
+"""The tables that readers of the Inductor CPU dashboard know: a row a model, a column a compiler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prettytable import PrettyTable
+
+from perfdash.history.rows import Row
+from perfdash.history.summing import is_counted, nothing_captured
+from perfdash.records import PASSING, Case, Status
+from perfdash.report.markdown import plain
+
+_PASSING = {str(status) for status in PASSING}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all the models below one title share; suites and compilers differ."""
+
+    device: str
+    dtype: str
+    threads: int
+    scenario: str
+    dynamic: bool
+
+    @classmethod
+    def of(cls, case: Case) -> Setting:
+        dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
+        return cls(case.device, dtype, case.threads, case.scenario, case.dynamic)
+
+    @property
+    def title(self) -> str:
+        """As the reference dashboard has it, and what differs from it."""
+        words = ["Single-core Single-thread" if self.threads == 1 else f"{self.threads} threads"]
+        words += [plain(self.device, 20)] if self.device != "cpu" else []
+        words += [plain(self.scenario, 20)] if self.scenario != "inference" else []
+        words += ["dynamic shapes"] if self.dynamic else []
+        return f"Performance Dashboard for {plain(self.dtype, 30)} precision -- {', '.join(words)}"
+
+
+def settings(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
+    """The rows by setting, in the order of their first."""
+    found: dict[Setting, list[Row]] = {}
+    for row in rows:
+        found.setdefault(Setting.of(row.case), []).append(row)
+    return found
+
+
+def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """(title, table) of speedup, accuracy, compilation latency and compression of one suite and setting.
+
+    As in the reference a speedup that was not measured is 0.0, another number nan. What does not count in
+    the means has an asterisk and stands below.
+    """
+    compilers = list(dict.fromkeys(row.case.backend for row in rows))
+    models: dict[tuple[str, int], dict[str, Row]] = {}
+    for row in rows:
+        models.setdefault((row.case.model, row.case.batch_size), {})[row.case.backend] = row
+    tables = []
+    for title, cell, rank in (
+        ("Performance speedup", _number("speedup", "0.0"), _largest("speedup")),
+        ("Accuracy", _status, _failed_first),
+        ("Compilation latency (sec)", _number("compilation_s", "nan"), _largest("compilation_s")),
+        ("Peak Memory Compression Ratio", _number("compression_ratio", "nan"), _largest("compression_ratio")),
+    ):
+        # Like the reference by the first compiler; then by name.
+        lines = sorted(models.items(), key=lambda item: (item[0][0].lower(), item[0]))
+        lines.sort(key=lambda item: rank(item[1].get(compilers[0])))
+        table = PrettyTable(["name", "bs", *map(plain, compilers)])
+        for (model, size), of_model in lines:
+            table.add_row([plain(model), size, *(cell(of_model.get(each)) for each in compilers)])
+        tables.append((title, str(table.get_string())))
+    return tables
+
+
+def _known(row: Row, name: str) -> float:
+    """A number that is above zero; 0 where it was not measured."""
+    value = row.values.get(name, 0.0)
+    return value if math.isfinite(value) else 0.0
+
+
+def _largest(name: str) -> Callable[[Row | None], Any]:
+    """For sorting: what counts before what does not, the largest first."""
+
+    def rank(row: Row | None) -> tuple[bool, float]:
+        return (not is_counted(row), -_known(row, name)) if row else (True, 1.0)
+
+    return rank
+
+
+def _number(name: str, missing: str) -> Callable[[Row | None], str]:
+    def number(row: Row | None) -> str:
+        if row is None:
+            return "-"
+        value = _known(row, name)
+        return f"{round(value, 4)}{'' if is_counted(row) else ' *'}" if value else missing
+
+    return number
+
+
+def _status(row: Row | None) -> str:
+    """The status, and what takes its worth from a pass: nothing was compiled, or only in pieces."""
+    if row is None:
+        return "-"
+    if row.status == Status.CRASH and row.details.get("error"):
+        return plain(f"crash ({row.details['error'].get('type')})", 40)
+    if str(row.status) not in _PASSING:
+        return plain(row.status, 40)
+    if nothing_captured(row):
+        return f"{row.status} (nothing captured)"
+    breaks = int(row.values.get("graph_breaks") or 0)
+    return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)
+
+
+def _failed_first(row: Row | None) -> tuple[bool, str]:
+    """For sorting: the reader looks for what failed."""
+    return (str(row.status) in _PASSING, str(row.status)) if row else (True, "~")
+
+
+def all_numbers(rows: Sequence[Row]) -> str:
+    """One row a case with intervals, verdict and both sides; those that did not pass last."""
+    table = PrettyTable(
+        ["name", "bs", "dtype", "compiler", "status", "speedup", "95 % interval", "verdict", "eager ms",
+         "compiled ms", "compile s", "compile CPU s", "memory ratio", "eager MB", "compiled MB", "graphs",
+         "breaks"]
+    )  # fmt: skip
+    table.align = "r"
+    for name in ("name", "dtype", "compiler", "status", "verdict"):
+        table.align[name] = "l"
+
+    def rank(row: Row) -> tuple[Any, ...]:
+        return str(row.status) not in _PASSING, -_known(row, "speedup"), row.case.model, row.case.name
+
+    for row in sorted(rows, key=rank):
+        values = row.values
+        table.add_row(
+            [
+                plain(row.case.model),
+                row.case.batch_size,
+                plain(row.case.amp_dtype or row.case.dtype),
+                plain(row.case.backend),
+                _status(row),
+                _shown(values.get("speedup"), ".3f", "x"),
+                interval(row),
+                verdict(row),
+                _shown(values.get("eager_ms"), ".3f"),
+                _shown(values.get("backend_ms"), ".3f"),
+                _shown(values.get("compilation_s"), ".1f"),
+                _shown(values.get("compilation_cpu_s"), ".1f"),
+                _shown(values.get("compression_ratio"), ".3f"),
+                _shown(values.get("eager_peak_bytes"), ".1f", scale=1e-6),
+                _shown(values.get("backend_peak_bytes"), ".1f", scale=1e-6),
+                _shown(values.get("graphs"), ".0f"),
+                _shown(values.get("graph_breaks"), ".0f"),
+            ]
+        )
+    return str(table.get_string())
+
+
+def interval(row: Row) -> str:
+    """The speedup's 95 % interval; nothing where the spread between processes is not known."""
+    low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
+    return "" if low is None or high is None else f"{low:.3f} .. {high:.3f}"
+
+
+def verdict(row: Row) -> str:
+    """The verdict, with the basis of its interval unless measured here; none for a wrong result."""
+    if not row.verdict or str(row.status) not in _PASSING or "speedup" not in row.values:
+        return ""
+    return plain(row.verdict if row.basis in (None, "processes") else f"{row.verdict} ({row.basis})", 40)
+
+
+def _shown(value: float | None, form: str, unit: str = "", scale: float = 1.0) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value * scale:{form}}{unit}"

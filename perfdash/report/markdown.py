@@ -1,0 +1,64 @@
+"""Text from elsewhere in GitHub Markdown: nothing that a model is called or an error says becomes
+a mention, a link, an image, HTML or a new row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# What turns text around or hides it: control characters, line ends, bidirectional overrides, zero width.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def plain(text: object, longest: int = 200) -> str:
+    """One line in which everything can be seen; what is too long is cut with an ellipsis."""
+    line = _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", str(text))
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def code(text: object, longest: int = 200) -> str:
+    """A code span: GitHub makes nothing of what is in it."""
+    line = plain(text, longest)
+    if not line.strip():
+        return ""
+    # A fence longer than any run of backticks in it (CommonMark 6.1).
+    fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
+    pad = " " if line[0] in "` " or line[-1] in "` " else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def escaped(text: object, longest: int = 500) -> str:
+    """Text that stays text: special characters escaped, mentions and references broken."""
+    line = plain(text, longest)
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", line)
+    # GitHub looks for names, numbers and links in what is shown: an empty comment between is not shown.
+    return re.sub(r"@(?=\w)|#(?=\d)|(?i:gh-)(?=\d)|(?i:www)(?=\.)|:(?=//)", r"\g<0><!-- -->", line)
+
+
+def link(text: str, address: str | None) -> str:
+    """`text` is Markdown already; without an address it stays as it is."""
+    return f"[{text}]({address})" if address else text
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
+    """A table of cells that are Markdown, each in one line; `align` has l or r for each column."""
+    marks = {"l": ":---", "r": "---:"}
+    rule = [marks.get(letter, "---") for letter in align.ljust(len(head))]
+    lines = [head, rule, *rows]
+    # A bar ends a cell even within a code span, unless it is escaped.
+    return "\n".join(
+        "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", c) for c in line) + " |" for line in lines
+    )
+
+
+def fenced(text: str) -> str:
+    """A block of fixed width."""
+    fence = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def folded(title: str, body: str, *, open_: bool = False) -> str:
+    """A part that opens at a click; `title` is HTML."""
+    state = " open" if open_ else ""
+    return f"<details{state}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"

@@ -1,0 +1,89 @@
+"""perfdash report as typed, on runs that were never measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm, slower
+
+
+@pytest.fixture
+def farmed(tmp_path):
+    """A history of 30 nights in which one model got 15 % slower on the 28th."""
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, farm(30, models=24, change=slower("model03", 27, 1.15)))
+    return tmp_path
+
+
+def test_every_format(command, farmed):
+    comment = command("report", "--site-url", "https://perf.example/")
+    assert comment.code == 0, comment.err
+    assert comment.out.startswith("# 1 regression")
+    assert "timm/model03 bs 1" in comment.out
+    assert "https://perf.example/beds/" in comment.out
+    assert "<details>" not in command("report", "--format", "markdown").out
+    assert command("report", "--format", "html", "--to", "night.html").code == 0
+    assert "<table>" in (farmed / "night.html").read_text()
+    plain = json.loads(command("report", "--format", "json").out)
+    assert (len(plain["results"]), plain["changes"][0]["case"]["model"]) == (24, "model03")
+    lines = list(csv.DictReader(command("report", "--format", "csv").out.splitlines()))
+    assert (len(lines), lines[0]["status"]) == (24, "pass")
+    quiet = ET.fromstring(command("report", "--format", "junit").out.encode())
+    assert [suite.get("failures") for suite in quiet] == ["0"]
+    plots = command("report", "--format", "plot-csv", "--to", "plots")
+    assert plots.code == 0, plots.err
+    assert sorted(path.name for path in (farmed / "plots").iterdir()) == sorted(
+        line.rpartition("/")[2] for line in plots.out.split()
+    )
+
+
+def test_a_gate(command, farmed):
+    gated = command("report", "--format", "junit", "--fail-on", "regression")
+    assert gated.code == 1
+    assert "timm/model03 bs 1: compiled latency" in gated.err
+    suites = {suite.get("name"): suite.get("failures") for suite in ET.fromstring(gated.out.encode())}
+    assert suites == {"timm": "0", "regressions": "1"}
+
+
+def test_another_baseline(command, farmed):
+    told = command("report", "--baseline", "2026-01-01..2026-01-20", "--format", "json")
+    assert told.code == 0, told.err
+    changes = json.loads(told.out)["changes"]
+    assert ("model03", "compiled latency") in [(one["case"]["model"], one["what"]) for one in changes]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "nothing"),
+        (["2026-01"], "give one of them"),
+        (["--format", "pdf"], "none of comment"),
+        (["--format", "plot-csv"], "--to"),
+        (["--site-url", "perf.example"], "https://"),
+        (["--baseline", "2031-01-01"], "is no run in the history"),
+        (["--fail-on", "slower"], "only regression"),
+    ],
+)
+def test_wrong_use(command, farmed, words, said):
+    told = command("report", *words)
+    assert told.code == 2
+    assert said in told.err
+
+
+def test_what_cannot_be_written(command, farmed):
+    (farmed / "file").write_text("")
+    told = command("report", "--to", "file/night.md")
+    assert told.code == 3
+    assert "cannot be written" in told.err
+
+
+def test_no_run_at_all(command):
+    told = command("report")
+    assert told.code == 2
+    assert "no run 'last'" in told.err

@@ -1,0 +1,150 @@
+"""Nights that were never measured, for what is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdash.history.rows import Row
+from perfdash.records import Case
+from perfdash.report.changes import (
+    APPEARED,
+    IMPROVEMENT,
+    NEW_FAILURE,
+    REGRESSION,
+    REPAIRED,
+    VANISHED,
+    Build,
+    Change,
+)
+from perfdash.report.night import Night
+from tests.history.made import run
+
+GOOD = Build("2026-11-19T01:00:00Z", "2.15.0", "a" * 40)
+BAD = Build("2026-11-20T01:00:00Z", "2.15.0", "b" * 40)
+NOISE = {"null": {"worst": 0.0043}, "between_processes": {"relative_sd": 0.0149, "df": 4}}
+
+
+def row(suite, model, speedup=1.2, status="pass", details=None, **change):
+    values = {
+        "eager_ms": 10 * speedup, "backend_ms": 10.0, "speedup": speedup, "speedup_low": speedup * 0.98,
+        "speedup_high": speedup * 1.02, "compilation_s": 20.04, "compilation_cpu_s": 19.0,
+        "compression_ratio": 1.1, "eager_peak_bytes": 5.5e7, "backend_peak_bytes": 5e7, "graphs": 1,
+        "graph_breaks": 0, "calls_captured": 100,
+    }  # fmt: skip
+    extra = {name: change.pop(name) for name in list(change) if name in values}
+    if status not in ("pass", "pass_due_to_skip", "fail_accuracy"):
+        values = {}
+    return Row(
+        Case(suite, model, **change), status, {**values, **extra}, verdict="faster", basis="pooled",
+        details=details or {},
+    )  # fmt: skip
+
+
+def imported(rows, **other):
+    return run("2026-11-20", rows, noise=NOISE, **other)
+
+
+TIMM = [row("timm", "resnet18", 1.4567), row("timm", "vit_base", 0.951, graph_breaks=2)]
+TORCHBENCH = [
+    row("torchbench", "dcgan", 1.05),
+    row("torchbench", "not_compiled", 1.0, graphs=0, graph_breaks=4, calls_captured=0),
+]
+HUGGINGFACE = [
+    row("huggingface", "BertForMaskedLM", 0.81),
+    row("huggingface", "Large", 1.3, "pass_due_to_skip"),
+]
+
+CRASHED = row(
+    "timm", "vit_base", status="crash",
+    details={"error": {"type": "SIGSEGV", "message": "ended by SIGSEGV\nmore"}, "failed_phase": "compile"},
+)  # fmt: skip
+WRONG = row(
+    "timm", "wrong", 3.0, "fail_accuracy", details={"error": {"type": "Wrong", "message": "rmse 0.3"}}
+)
+CHANGES = (
+    Change(
+        NEW_FAILURE, CRASHED.case, "pass -> crash", "pass", "crash", good=GOOD, bad=BAD, state="new", alert=4
+    ),
+    Change(
+        REGRESSION, TIMM[0].case, "compiled latency", "20 ms", "23 ms", 0.1398, (0.113, 0.166), GOOD, BAD,
+        state="confirmed", alert=3, notes=("speedup 1.310x -> 1.140x", "torch: 2.15.0 a | 2.15.0 b"),
+    ),
+    Change(
+        REGRESSION, None, "compilation CPU seconds", change=0.22, good=GOOD, bad=BAD, fresh=False,
+        state="open", alert=2,
+    ),
+    Change(
+        REGRESSION, TORCHBENCH[0].case, "graph breaks", "0", "2", good=GOOD, bad=BAD, fresh=False,
+        state="acknowledged", alert=1,
+    ),
+    Change(VANISHED, Case("timm", "gone"), "no longer measured", good=GOOD, bad=BAD, state="new", alert=5),
+    Change(REPAIRED, Case("timm", "healed"), "crash -> pass", "crash", "pass", state="fixed", alert=6),
+    Change(
+        IMPROVEMENT, Case("timm", "quick", dtype="amp", amp_dtype="bfloat16"), "eager latency", "9 ms",
+        "8 ms", -0.1178, (-0.15, -0.09), GOOD, BAD, state="confirmed", alert=7,
+    ),
+    Change(APPEARED, Case("timm", "fresh"), "not measured before", good=GOOD, bad=BAD),
+)  # fmt: skip
+
+HOSTILE = "a|b<script>alert(1)</script>`x` @team #12 ![i](http://e.vil/i.png) \U0001f600\nnew\u202eline"
+
+
+def good_night():
+    return Night(imported(TORCHBENCH + HUGGINGFACE + TIMM), against="30 runs before it, the last x")
+
+
+def bad_night():
+    rows = [*TORCHBENCH, *HUGGINGFACE, TIMM[0], CRASHED, WRONG]
+    return Night(imported(rows, expected=9, state="interrupted"), CHANGES, "30 runs before it, the last x")
+
+
+def first_night():
+    return Night(
+        imported(TIMM), untold="the first run of its kind in the history: nothing to compare it with"
+    )
+
+
+def all_failed():
+    rows = [
+        row("timm", "one", status="model_fail_to_load", details={"error": {"message": "Unknown model"}}),
+        row("timm", "two", status="timeout", details={"error": {"message": "not done in time"}}),
+        row("timm", "three", status="skipped", details={"skip_reason": "needs a GPU"}),
+    ]
+    return Night(imported(rows), against="30 runs before it, the last x")
+
+
+def suite_missing():
+    gone = [
+        Change(VANISHED, each.case, "no longer measured", good=GOOD, bad=BAD, state="new", alert=number)
+        for number, each in enumerate(HUGGINGFACE, 10)
+    ]
+    return Night(imported(TORCHBENCH + TIMM), tuple(gone), "30 runs before it, the last x")
+
+
+def huge(models=30):
+    rows = [
+        row(suite, f"model_{number:03}", 0.8 + number / 50, batch_size=size, backend=backend, threads=threads)
+        for threads in (1, 32)
+        for backend in ("inductor", "torchscript")
+        for suite in ("huggingface", "timm")
+        for number in range(models)
+        for size in (1,)
+    ]
+    changes = [replace(CHANGES[1], case=each.case, alert=place) for place, each in enumerate(rows[:70])]
+    return Night(imported(rows), tuple(changes), "30 runs before it, the last x")
+
+
+def hostile():
+    error = {"type": HOSTILE, "message": HOSTILE}
+    rows = [
+        row(HOSTILE, HOSTILE, backend=HOSTILE, details={"error": error}),
+        row("timm", HOSTILE, float("nan"), "crash", details={"error": error}),
+    ]
+    changed = [replace(CHANGES[1], case=each.case, notes=(HOSTILE,), what=HOSTILE) for each in rows]
+    return Night(imported(rows, name=HOSTILE, host_class=HOSTILE), tuple(changed), HOSTILE)
+
+
+NIGHTS = {
+    "good_night": good_night, "bad_night": bad_night, "first_night": first_night, "all_failed": all_failed,
+    "suite_missing": suite_missing, "huge": huge, "hostile": hostile,
+}  # fmt: skip

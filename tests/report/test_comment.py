@@ -1,0 +1,150 @@
+"""The comment; PERFDASH_UPDATE_GOLDEN=1 writes the golden files anew, to be read in the diff."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from perfdash.history.importers import Told, dashboard
+from perfdash.history.rows import Imported
+from perfdash.report.comment import comment
+from perfdash.report.junit import document
+from perfdash.report.markdown import code, escaped, fenced, table
+from perfdash.report.news import headline
+from perfdash.report.night import Night
+from perfdash.report.page import page
+from perfdash.report.values import to_csv, to_plain
+from tests.report.nights import HOSTILE, NIGHTS, bad_night, good_night, hostile, huge
+
+GOLDEN = Path(__file__).parent / "golden"
+REFERENCE = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
+
+
+def rendered(text):
+    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(text)
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_golden(name):
+    site = "https://perf.example/dash/" if name == "bad_night" else None
+    text = comment(NIGHTS[name](), site_url=site)
+    path = GOLDEN / f"comment_{name}.md"
+    if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_every_form_of_every_night(name):
+    night = NIGHTS[name]()
+    assert "<details>" not in comment(night, fold=False)
+    assert page(night).startswith("<!DOCTYPE html>")
+    assert len(to_plain(night)["results"]) == len(night.rows)
+    assert to_csv(night).count("\n") >= len(night.rows) + 1
+    ET.fromstring(document(night.run.name, night.rows, night.changes))
+
+
+def test_what_is_bad_stands_first():
+    assert headline(bad_night()) == (
+        "Incomplete (7 of 9 cases), 1 new failure, 2 regressions (1 new), 1 vanished, 1 fixed, "
+        "1 improvement, 1 appeared"
+    )
+    text = comment(bad_night())
+    assert text.index("### New failures") < text.index("### Regressions") < text.index("### Improvements")
+    assert text.index("### Improvements") < text.index("# Performance Dashboard")
+
+
+def test_a_wrong_result_is_never_a_plain_number():
+    text = comment(bad_night())
+    (line,) = re.findall(r"\|\s+wrong\s+\| 1\s+\|\s+(3\.0 \*)\s+\|", text)
+    assert line == "3.0 *"
+
+
+def test_hostile_names_stay_text():
+    """No tag, link, image, mention or reference, and no new row of a table."""
+    html = rendered(comment(hostile()))
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "<a " not in html
+    shown = re.sub(r"<code>.*?</code>|<pre>.*?</pre>", "", html, flags=re.DOTALL)
+    assert "@team" not in shown
+    assert "#12" not in shown
+    assert "\u202e" not in html
+    for line in re.findall(r"^\|.*$", comment(hostile()), flags=re.MULTILINE):
+        assert "\n" not in line
+    assert HOSTILE.partition("<")[0] in html.replace("&#124;", "|")
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_shown_as_it_is(text):
+    """A code span and an escaped text in a cell show their text, and nothing else is made of it."""
+    html = rendered(table(["a", "b"], [[code(text), escaped(text)]]))
+    assert html.count("<td") == 2
+    assert not re.search(r"<(?!/?(table|thead|tbody|tr|th|td|code)\b|!-- -->)", html)
+
+
+@given(st.text(alphabet="`x\n", max_size=30))
+def test_nothing_ends_a_block_early(text):
+    html = rendered(fenced(text) + "\n\nafter")
+    assert html.count("<pre>") == 1
+    assert "<p>after</p>" in html
+
+
+def test_as_many_dashboards_as_settings():
+    text = comment(huge())
+    assert text.count("# Performance Dashboard for float32 precision") == 2
+    assert "| inductor |" in text
+    assert "torchscript" in text
+    assert "20 more" in text
+
+
+def test_a_quiet_night_says_so():
+    assert headline(good_night()) == "Nothing changed"
+    assert headline(Night(Imported(good_night().run, ()))) == "Nothing was measured"
+
+
+def cells(text):
+    """{(suite, table, model): [(batch size, cell)]} of a comment in the form of the dashboard."""
+    found, suite, title = {}, "", ""
+    for line in text.splitlines():
+        if match := re.match(r"## (\w+) suite with", line):
+            suite = {"timm_models": "timm"}.get(match[1], match[1])
+        elif line.startswith("|") and suite:
+            name, *rest = [cell.strip() for cell in line.strip("|").split("|")]
+            if name != "name" and len(rest) == 2:
+                found.setdefault((suite, title, name), []).append(tuple(rest))
+        elif line.strip() and not line.startswith(("+", "```", "|")):
+            title = line.strip()
+    return found
+
+
+def test_the_reference_dashboard_comes_out_again():
+    """All rows of the four tables, equal to the last digit shown."""
+    told = Told(host="aws", host_class="Xeon 8375C", started="2023-01-01")
+    (run,) = dashboard.read([REFERENCE], told)
+    reference = cells(REFERENCE.read_text())
+    titles = {title for _, title, _ in reference}
+    ours = {key: value for key, value in cells(comment(Night(run))).items() if key[1] in titles}
+    assert len(reference) == 159 * 4
+    assert ours.keys() == reference.keys()
+    for key, ((size, cell),) in reference.items():
+        ((our_size, our_cell),) = ours[key]
+        counted = our_cell.removesuffix(" *")
+        if key[1] == "Accuracy":
+            # For some that did not run it has a number instead of a word.
+            assert (our_size, counted) == (size, "fail_to_run" if cell == "0.0000" else cell)
+            continue
+        # The reference writes a number that was not measured 0.0, 0.0000 or nan, with batch size 0.
+        if float(cell) == 0 or math.isnan(float(cell)):
+            assert counted in ("0.0", "nan")
+            assert size == "0"
+        else:
+            assert (our_size, counted) == (size, cell)

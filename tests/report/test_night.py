@@ -1,0 +1,122 @@
+"""What changed by the history, as each night of it is told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from perfdash.detect.comparing import Side, compare
+from perfdash.detect.nightly import judge_new
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED
+from perfdash.report.news import headline
+from perfdash.report.night import against, of_history
+from tests.detect.simulated import farm, slower
+from tests.history.made import row, run
+
+
+def happened(night, model, values):
+    """model03 is slower on nights 26 to 31; model05 vanishes on the 29th, model07 is new on the 30th."""
+    values = slower("model03", 26, 1.2, until=32)(night, model, values)
+    if (model == "model05" and night >= 29) or (model == "model07" and night < 30):
+        return None
+    return values
+
+
+def fails(night, model):
+    return "fail_accuracy" if model == "model09" and night in (28, 29) else "pass"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """{night: what is told of it}, after all 36 nights were judged one by one."""
+    nights = farm(36, models=24, change=happened, statuses=fails)
+    with open_store(str(tmp_path_factory.mktemp("history") / "h.db")) as store:
+        take_in(store, nights[:25])
+        judge_new(store, latest=1)
+        for each in nights[25:]:
+            take_in(store, [each])
+            judge_new(store)
+        with store.read() as connection:
+            yield {number: of_history(connection, nights[number]) for number in (0, *range(25, 36))}
+
+
+def of(night, group):
+    return [(one.case.model if one.case else None, one.what) for one in night.changes if one.group == group]
+
+
+def test_the_first_night_has_nothing_to_compare_with(told):
+    assert told[0].untold
+    assert not told[0].changes
+    assert headline(told[0]) == "Not compared with other runs"
+
+
+def test_a_quiet_night(told):
+    assert headline(told[25]) == "Nothing changed"
+    assert "25 runs before it" in told[25].against
+
+
+def test_a_regression_has_its_size_its_interval_and_its_builds(told):
+    ((model, what),) = of(told[28], REGRESSION)
+    assert (model, what) == ("model03", "compiled latency")
+    (one,) = [one for one in told[28].changes if one.group == REGRESSION]
+    low, high = one.interval
+    assert low < math.log(1.2) < high
+    assert (one.good.started[:10], one.bad.started[:10]) == ("2026-01-26", "2026-01-27")
+    assert not one.fresh
+
+
+def test_it_is_told_of_every_night_that_has_it_and_of_none_after(told):
+    slow = ("model03", "compiled latency")
+    ill = [number for number, night in told.items() if slow in of(night, REGRESSION)]
+    fixed = [number for number, night in told.items() if slow in of(night, REPAIRED)]
+    assert len(fixed) == 1
+    assert 32 <= fixed[0] <= 34
+    # On its first night it may not be certain yet; until it is surely gone it stands.
+    assert ill[0] in (26, 27)
+    assert ill == list(range(ill[0], fixed[0]))
+
+
+def test_a_failure_is_new_and_then_fixed(told):
+    assert of(told[28], NEW_FAILURE) == [("model09", "status")]
+    (one,) = [one for one in told[28].changes if one.group == NEW_FAILURE]
+    assert (one.before, one.after, one.fresh) == ("pass", "fail_accuracy", True)
+    assert not of(told[27], NEW_FAILURE)
+    assert ("model09", "status") in of(told[30], REPAIRED)
+
+
+def test_cases_that_came_and_went(told):
+    assert of(told[29], VANISHED) == [("model05", "no longer measured")]
+    assert of(told[30], APPEARED) == [("model07", "not measured before")]
+    assert not of(told[31], APPEARED)
+
+
+def test_a_named_baseline():
+    old = run("2026-11-01", [row("same"), row("gone"), row("broke")])
+    new = run("2026-11-02", [row("same"), row("broke", "crash"), row("came")])
+    night = against(new, compare(Side("old", (old,)), Side("new", (new,))))
+    assert night.against == old.run.name
+    assert of(night, NEW_FAILURE) == [("broke", "status")]
+    assert of(night, VANISHED) == [("gone", "no longer measured")]
+    assert of(night, APPEARED) == [("came", "not measured before")]
+
+
+def test_a_speedup_is_told_only_where_its_sides_could_not_be_tested():
+    def nights(first, factor):
+        return tuple(
+            run(f"2026-11-{day:02}", [row("a", eager_ms=20.0 + day / 100, backend_ms=ms, speedup=2 / factor)])
+            for day in range(first, first + 5)
+            for ms in [factor * (10 + day / 100)]
+        )
+
+    night = against(nights(6, 1.3)[-1], compare(Side("old", nights(1, 1.0)), Side("new", nights(6, 1.3))))
+    assert of(night, REGRESSION) == [("a", "compiled latency")]
+    (one,) = [one for one in night.changes if one.group == REGRESSION]
+    assert one.interval[0] < one.change < one.interval[1]
+
+
+def test_a_run_that_the_history_does_not_have(tmp_path):
+    with open_store(str(tmp_path / "h.db")) as store, store.read() as connection:
+        assert of_history(connection, run()).untold == "this run is not in the history"
