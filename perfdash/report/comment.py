@@ -16,6 +16,7 @@ from perfdash.report.reproduce import command, pattern
 from perfdash.report.summaries import by_suite
 
 _NAMED = 30  # models named in one line
+_TOO_MANY = 400  # cases of a night, for a table of all numbers: it would fill comment after comment
 # Of the packages those that change what is measured; the run has them all.
 _PACKAGES = ("triton", "torchvision", "torchao", "torchbench", "timm", "transformers", "onnxruntime", "numpy")
 _MEANING = {
@@ -125,7 +126,9 @@ def _marked(rows: Sequence[Row]) -> str:
 
 def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     parts = [f"{title}\n\n{fenced(text)}" for title, text in dashboard.four_tables(rows)]
-    if any("eager_ms" in row.values for row in rows):
+    if len(night.rows) > _TOO_MANY:
+        parts.append("All numbers, with intervals: `perfdash report --format csv`, or the site.")
+    elif any("eager_ms" in row.values for row in rows):
         parts.append(f"All numbers\n\n{fenced(dashboard.all_numbers(rows))}")
     failures = [
         f"- {code(row.case.model)} bs {row.case.batch_size} {code(row.case.backend)}: "
