@@ -43,15 +43,21 @@ class Evidence:
         """The 95 % interval of the alert's change (log of after / before); None where none is known.
 
         Of the re-measurement where there was one. Else Student's t over the nights that it was born of,
-        whose noise has heavy tails, against a baseline of many.
+        whose noise has heavy tails, against a baseline of many. What was tested as a whole (host, drift)
+        has the width that its p says.
         """
         alert = self.alert
         again = alert.details.get("remeasured")
         if again and again["low"] and again["high"]:
             return math.log(again["low"]), math.log(again["high"])
         sd, nights = alert.details.get("sd"), int(alert.details.get("nights") or 1)
-        if alert.change is None or not sd:
+        if alert.change is None:
             return None
+        if not sd:
+            if not alert.p or alert.kind not in ("host", "drift"):
+                return None
+            half = 1.96 * abs(alert.change) / max(-float(special.ndtri(alert.p / 2)), 1e-3)
+            return (alert.change - half, alert.change + half) if math.isfinite(half) else None
         error = float(sd) * math.sqrt(1 / nights + 1 / _BASELINE)
         reach = float(special.stdtrit(_TAIL_DF * nights, (1 + CONFIDENCE) / 2)) * error
         return alert.change - reach, alert.change + reach

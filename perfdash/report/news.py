@@ -115,7 +115,9 @@ def _changes(changes: Sequence[Change], night: Night, site: str | None) -> str:
             ]
         )
     head = ["model", "what", "before", "after", "change", "95 % interval", "between", "more"]
-    return table(head, rows, "llrrrrll")
+    used = [place for place in range(len(head)) if any(row[place] for row in rows)]
+    align = "".join("llrrrrll"[place] for place in used)
+    return table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
 
 
 def _since(bad: Build | None) -> str:
@@ -123,12 +125,13 @@ def _since(bad: Build | None) -> str:
 
 
 def _builds(good: Build | None, bad: Build | None) -> str:
-    """The two nights between which it changed, and torch's commits where they are two."""
+    """The two nights between which it changed, each with torch's commit."""
     if bad is None:
         return ""
-    days = f"{good.started[:10] if good else '?'} .. {bad.started[:10]}"
-    names = [code((each.commit or each.torch or "?")[:10]) if each else "?" for each in (good, bad)]
-    return f"{days}<br>{names[0]} .. {names[1]}" if names[0] != names[1] else f"{days}<br>same {names[0]}"
+    return "<br>".join(
+        f"{each.started[:10]} {code((each.commit or each.torch or '?')[:10])}" if each else "?"
+        for each in (good, bad)
+    )
 
 
 def _state(one: Change) -> list[str]:

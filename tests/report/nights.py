@@ -63,7 +63,7 @@ WRONG = row(
 )
 CHANGES = (
     Change(
-        NEW_FAILURE, CRASHED.case, "pass -> crash", "pass", "crash", good=GOOD, bad=BAD, state="new", alert=4
+        NEW_FAILURE, CRASHED.case, "status", "pass", "crash", good=GOOD, bad=BAD, state="new", alert=4
     ),
     Change(
         REGRESSION, TIMM[0].case, "compiled latency", "20 ms", "23 ms", 0.1398, (0.113, 0.166), GOOD, BAD,
@@ -78,7 +78,7 @@ CHANGES = (
         state="acknowledged", alert=1,
     ),
     Change(VANISHED, Case("timm", "gone"), "no longer measured", good=GOOD, bad=BAD, state="new", alert=5),
-    Change(REPAIRED, Case("timm", "healed"), "crash -> pass", "crash", "pass", state="fixed", alert=6),
+    Change(REPAIRED, Case("timm", "healed"), "status", "crash", "pass", state="fixed", alert=6),
     Change(
         IMPROVEMENT, Case("timm", "quick", dtype="amp", amp_dtype="bfloat16"), "eager latency", "9 ms",
         "8 ms", -0.1178, (-0.15, -0.09), GOOD, BAD, state="confirmed", alert=7,
