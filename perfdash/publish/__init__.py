@@ -1,0 +1,1 @@
+"""GitHub: what was rendered elsewhere becomes comments and issues there, each exactly once."""

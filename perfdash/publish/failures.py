@@ -1,0 +1,162 @@
+"""What an answer of GitHub that is none means: wait, try again, or give up, and in which words. Pure."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from perfdash.errors import MachineError
+from perfdash.report.markdown import plain
+
+_LONGEST_S = 7 * 86400.0  # nobody waits that long; a date so far off can be written down
+_SECONDARY_S = 60.0  # what GitHub asks for where it does not say how long
+
+
+class Refused(MachineError):
+    """GitHub understood and said no: the same request would be refused again."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NoAnswer(MachineError):
+    """Nobody knows whether the request was carried out: the connection broke, or the server did."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status, headers (names in small letters) and what the body said: JSON, else its text."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: Any = None
+
+    @property
+    def message(self) -> str:
+        """GitHub's own words, on one line."""
+        if not isinstance(self.data, dict):
+            return ""
+        said = [str(self.data.get("message") or "")]
+        errors = self.data.get("errors")
+        for each in errors if isinstance(errors, list) else []:
+            if isinstance(each, dict):
+                words = each.get("message") or " ".join(
+                    str(each[name]) for name in ("resource", "field", "code") if each.get(name)
+                )
+                said.append(str(words))
+            else:
+                said.append(str(each))
+        return plain("; ".join(text for text in said if text), 300)
+
+
+def read(status: int, headers: Mapping[str, str], text: Any) -> Answer:
+    """An answer as it came over the wire."""
+    try:
+        return Answer(status, headers, json.loads(text) if text else None)
+    except (ValueError, TypeError, RecursionError):
+        return Answer(status, headers, str(text)[:200])
+
+
+def wait_asked_for(answer: Answer, now: float) -> float | None:
+    """Seconds until the request may be sent again; None where no limit is the reason.
+
+    Nothing was carried out then, so even a POST may be repeated.
+    """
+    told = answer.message.lower()
+    limited = "rate limit" in told or "abuse" in told or "retry-after" in answer.headers
+    if answer.status != 429 and not (answer.status == 403 and limited):
+        return None
+    asked = retry_after(answer, now)
+    if asked is not None:
+        return asked
+    if answer.headers.get("x-ratelimit-remaining") == "0":
+        try:
+            return _bounded(float(answer.headers["x-ratelimit-reset"]) - now) + 1.0
+        except (KeyError, ValueError):
+            pass
+    return _SECONDARY_S
+
+
+def retry_after(answer: Answer, now: float) -> float | None:
+    """Seconds of the Retry-After header, which holds seconds or a date; None where it says nothing."""
+    said = answer.headers.get("retry-after", "")
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            when = email.utils.parsedate_to_datetime(said)
+            when = when if when.tzinfo else when.replace(tzinfo=UTC)
+            seconds = when.timestamp() - now
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return None if math.isnan(seconds) else _bounded(seconds)
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(0.0, seconds), _LONGEST_S)
+
+
+def refusal(answer: Answer, what: str, host: str) -> Refused:
+    """The error for a status that no repetition changes; `what` was tried, e.g. "issue 3 of team/perf"."""
+    said = f' ("{answer.message}")' if answer.message else ""
+    words = _words(answer)
+    return Refused(f"{what}: {host} answers {answer.status}{said}. {words}", answer.status)
+
+
+def _words(answer: Answer) -> str:
+    status, told = answer.status, answer.message.lower()
+    if status == 401:
+        return "The token in GITHUB_TOKEN is wrong, expired or revoked: make a new one (docs/posting.md)"
+    if status == 403 and "locked" in told:
+        return "The issue is locked: unlock it, or give the token's account write access"
+    if status == 403 and ("saml" in told or "sso" in told or "x-github-sso" in answer.headers):
+        return "Authorise the token for the organisation's single sign-on (token settings, Configure SSO)"
+    if status == 403:
+        return (
+            "The token may not do that: it needs Issues: read and write on this repository "
+            "(a classic token: scope repo, or public_repo)"
+        )
+    if status == 404:
+        return (
+            "It does not exist, or the token does not see it: check OWNER/NAME, the number and the token's "
+            "repositories; GitHub Enterprise Server needs --base-url https://HOST/api/v3"
+        )
+    if status == 410:
+        return "It was deleted, or issues are switched off in this repository: name another issue"
+    if status == 422:
+        return "GitHub takes the request for invalid or for spam; its words say what is wrong"
+    if 300 <= status < 400:
+        return "It has moved: give its present OWNER/NAME, and the present --base-url"
+    return "This is no answer that GitHub documents: check --base-url, and a proxy on the way"
+
+
+def unreachable(error: BaseException, host: str, timeout_s: int) -> tuple[str, bool]:
+    """Why there was no answer, and whether another try may help. Nothing of the request is in it."""
+    from requests import exceptions
+
+    told = f"{type(error).__name__} {error}"
+    if isinstance(error, exceptions.SSLError):
+        return (
+            f"{host}: no trusted TLS connection. A server with a certificate of your own organisation: "
+            "name its CA file in REQUESTS_CA_BUNDLE; else check --base-url and the clock",
+            False,
+        )
+    if isinstance(error, exceptions.ProxyError):
+        return f"{host}: the proxy of HTTPS_PROXY does not let it through; check it, or set NO_PROXY", True
+    if isinstance(error, exceptions.Timeout):
+        return f"{host} did not answer within {timeout_s} s", True
+    if "NameResolution" in told or "getaddrinfo" in told or "Name or service" in told:
+        return f"{host}: no such host, or no DNS here; check --base-url and the network", True
+    if "refused" in told:
+        return f"{host} refuses connections; check --base-url and the network", True
+    if isinstance(error, exceptions.ConnectionError):
+        return f"{host}: the connection was lost before the answer came", True
+    if isinstance(error, RuntimeError) and "redirect" in told:
+        return f"{host} sends requests elsewhere; correct --base-url", False
+    return f"{host}: no usable answer ({type(error).__name__})", False

@@ -1,0 +1,66 @@
+"""The hidden first line by which perfdash knows a comment or an issue of its own again. Pure.
+
+Names in it are percent-encoded, so that none can end it or look like another field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
+
+_VERSION = 1
+_LONGEST = 150
+_LINE = re.compile(r"<!-- perfdash:(\d+) ([a-z]+)((?: [a-z]+=[^\s>]*)+) -->")
+
+
+def marker(kind: str, **fields: object) -> str:
+    """The line: kind and names of fields are small letters, values anything."""
+    said = "".join(f" {name}={_encoded(str(value))}" for name, value in fields.items())
+    return f"<!-- perfdash:{_VERSION} {kind}{said} -->"
+
+
+def read(body: str | None, kind: str) -> dict[str, str] | None:
+    """The fields of a body's marker; None where its first line is none of this kind.
+
+    Only the first line counts: who quotes a comment has it behind a `>`, or further down.
+    """
+    first = (body or "").split("\n", 1)[0].rstrip()
+    found = _LINE.fullmatch(first)
+    if not found or int(found[1]) != _VERSION or found[2] != kind:
+        return None
+    pairs = (word.partition("=") for word in found[3].split())
+    return {name: unquote(value) for name, _, value in pairs}
+
+
+def known_as(name: str) -> str:
+    """A name as `read` gives it back: what is no text replaced, a very long one by its digest."""
+    name = name.encode("utf-8", "replace").decode()
+    if len(quote(name, safe="")) <= _LONGEST:
+        return name
+    return "sha256:" + hashlib.sha256(name.encode()).hexdigest()
+
+
+def without(body: str | None) -> str:
+    """A body less its marker, with plain line ends: for telling whether it says the same."""
+    text = (body or "").replace("\r\n", "\n")
+    first, _, rest = text.partition("\n")
+    return (rest if _LINE.fullmatch(first.rstrip()) else text).strip()
+
+
+def same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two markers tell of the same alert: the series, and the run on which it was born.
+
+    The run stays when a history is made anew from its run folders. Where the history has forgotten it
+    (it was pruned), the time at which the alert was opened decides.
+    """
+    if one.get("series") != other.get("series"):
+        return False
+    name = "born" if one.get("born") and other.get("born") else "opened"
+    return bool(one.get(name)) and one.get(name) == other.get(name)
+
+
+def _encoded(value: str) -> str:
+    # An HTML comment must not hold two hyphens.
+    return quote(known_as(value), safe="").replace("--", "-%2D")

@@ -1,0 +1,205 @@
+"""Requests to one GitHub, with patience: waits where it asks for it, tries again what may be repeated.
+
+PyGithub makes the connection and the headers. Its own retries are off: they repeat a POST whose reply was
+lost, wait as long as a server says, and do so in silence.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from perfdash import __version__
+from perfdash.errors import MachineError, UsageError
+from perfdash.publish.failures import (
+    Answer,
+    NoAnswer,
+    read,
+    refusal,
+    retry_after,
+    unreachable,
+    wait_asked_for,
+)
+
+API = "https://api.github.com"
+_TIMEOUT_S = 30
+_PATIENCE_S = 900.0  # waited in one command, all in all
+_PAUSES_S = (2.0, 8.0, 20.0)  # between tries of a request that may be repeated
+_BETWEEN_WRITES_S = 1.0  # what GitHub asks of those who write much
+_PAGE = 100
+_PAGES = 1000
+
+
+def checked_token(token: str | None) -> str:
+    """The token as it can stand in a header. Raises MachineError, which does not show it."""
+    token = (token or "").strip()
+    if not token:
+        raise MachineError(
+            "there is no token: set the environment variable GITHUB_TOKEN (docs/posting.md says which rights "
+            "it needs), or look at the text with --dry-run"
+        )
+    if not re.fullmatch(r"[!-~]+", token):
+        raise MachineError("GITHUB_TOKEN holds blanks or characters that no token has: set it anew")
+    return token
+
+
+def checked_address(url: str) -> str:
+    """The address of the API. Raises UsageError for what is none, or would send the token in clear text."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if "@" in url:
+        raise UsageError("--base-url: no user and password there; the token goes into GITHUB_TOKEN")
+    if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+        raise UsageError(
+            f"--base-url {url!r} is no address of an API; GitHub's is {API}, that of GitHub Enterprise "
+            "Server https://HOST/api/v3"
+        )
+    if host in ("github.com", "www.github.com"):
+        raise UsageError(f"--base-url {url}: that is the site; the API is {API}, and the default")
+    if parts.scheme == "http":
+        from requests.utils import get_environ_proxies
+
+        if host not in ("localhost", "::1") and not re.fullmatch(r"127(\.\d{1,3}){3}", host):
+            raise UsageError(f"--base-url {url}: over http the token could be read on the way; use https")
+        if "http" in get_environ_proxies(url) or "all" in get_environ_proxies(url):
+            raise UsageError(f"--base-url {url}: a proxy would read the token; set NO_PROXY={host}")
+    return url.rstrip("/")
+
+
+class Talk:
+    """One GitHub as one account. Paths are those of the REST API (`/repos/...`), answers its JSON.
+
+    Raises Refused (a status that stays), NoAnswer (a POST of which nobody knows) and MachineError.
+    """
+
+    def __init__(
+        self,
+        token: str | None,
+        base_url: str = API,
+        *,
+        patience_s: float = _PATIENCE_S,
+        timeout_s: int = _TIMEOUT_S,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.time,
+        tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    ) -> None:
+        from github import Auth, Github
+
+        address = checked_address(base_url)
+        self.host = str(urlsplit(address).netloc)
+        self._requester = Github(
+            auth=Auth.Token(checked_token(token)),
+            base_url=address,
+            timeout=timeout_s,
+            user_agent=f"perfdash/{__version__}",
+            retry=None,
+            seconds_between_requests=None,
+            seconds_between_writes=None,
+        ).requester
+        self._timeout_s = timeout_s
+        self._patience_s = self._left = patience_s
+        self._sleep, self._now, self.tell = sleep, now, tell
+        self._wrote: float | None = None
+
+    def get(self, path: str, what: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        return self._repeated("GET", path, what, parameters=parameters).data
+
+    def patch(self, path: str, what: str, body: Mapping[str, Any]) -> Any:
+        return self._repeated("PATCH", path, what, body=body).data
+
+    def delete(self, path: str, what: str) -> None:
+        self._repeated("DELETE", path, what)
+
+    def post(self, path: str, what: str, body: Mapping[str, Any], *, harmless: bool = False) -> Any:
+        """Not sent twice unless GitHub said that it did nothing, or twice is `harmless`; raises NoAnswer."""
+        send = self._repeated if harmless else self._sent
+        return send("POST", path, what, body=body).data
+
+    def pages(self, path: str, what: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """The items of all pages of a list."""
+        for page in range(1, _PAGES + 1):
+            asked = {**(parameters or {}), "per_page": _PAGE, "page": page}
+            answer = self._repeated("GET", path, what, parameters=asked)
+            if not isinstance(answer.data, list) or not all(isinstance(each, dict) for each in answer.data):
+                raise MachineError(f"{what}: {self.host} does not answer like GitHub; check --base-url")
+            yield from answer.data
+            link = answer.headers.get("link")
+            if 'rel="next"' not in link if link is not None else len(answer.data) < _PAGE:
+                return
+
+    def wait(self, seconds: float, why: str) -> None:
+        """Waits and says so. Raises MachineError where that would take more patience than there is."""
+        if seconds > self._left:
+            until = time.strftime("%H:%M UTC", time.gmtime(self._now() + seconds))
+            raise MachineError(
+                f"{why}; that would be until {until}, and perfdash waits {self._patience_s / 60:.0f} "
+                "minutes at most: post later"
+            )
+        self._left -= seconds
+        self.tell(f"{why}: waiting {seconds:.0f} s")
+        self._sleep(seconds)
+
+    def _repeated(self, verb: str, path: str, what: str, **more: Any) -> Answer:
+        """For what may be repeated: tries again where nothing came back."""
+        for pause in _PAUSES_S:
+            try:
+                return self._sent(verb, path, what, **more)
+            except NoAnswer as error:
+                self.wait(pause, str(error))
+        return self._sent(verb, path, what, **more)
+
+    def _sent(self, verb: str, path: str, what: str, **more: Any) -> Answer:
+        least = 1.0
+        while True:
+            answer = self._once(verb, path, what, **more)
+            if answer.status < 300:
+                return answer
+            if answer.status == 404 and verb == "DELETE":
+                return answer  # it is gone: perhaps by the try whose reply was lost
+            asked = wait_asked_for(answer, self._now())
+            if asked is not None:
+                self.wait(max(asked, least), f"{self.host} limits how often one may ask")
+                least *= 2  # whatever it says, a server that goes on refusing is asked less and less often
+                continue
+            if answer.status >= 500:
+                later = retry_after(answer, self._now())
+                if later:
+                    self.wait(later, f"{self.host} is busy")
+                raise NoAnswer(f"{what}: {self.host} answers {answer.status}, a failure of the server")
+            raise refusal(answer, what, self.host)
+
+    def _once(
+        self,
+        verb: str,
+        path: str,
+        what: str,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        if verb != "GET":
+            if self._wrote is not None and (rest := self._wrote + _BETWEEN_WRITES_S - self._now()) > 0:
+                self._sleep(rest)
+            self._wrote = self._now()
+        try:
+            status, headers, text = self._requester.requestJson(
+                verb, path, dict(parameters or {}), None, None if body is None else dict(body)
+            )
+        except Exception as error:
+            # Whatever it is, its text may hold the request: only our own words go on.
+            said, may_help = unreachable(error, self.host, self._timeout_s)
+            raise (NoAnswer if may_help else MachineError)(f"{what}: {said}") from None
+        return read(status, headers, text)
+
+
+def sendable(text: str) -> str:
+    """Text as JSON and GitHub take it: no lone surrogates, no control characters but tab and line ends."""
+    whole = text.encode("utf-8", "replace").decode()
+    return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "\ufffd", whole)

@@ -1,0 +1,188 @@
+"""A Markdown text in parts that a comment can hold, each whole by itself: what is open at a cut (a folded
+part, a block, a table) is closed there, and opened again in the next part with its head. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# GitHub says "maximum is 65536 characters" and was seen to count bytes, characters or code points by the
+# endpoint. Bytes of UTF-8 are never fewer than any of these.
+LIMIT = 60_000
+_NUMBER = 40  # bytes for "*Part 12 of 13*" and the blank line after it
+_HEAD_LINES = 6  # a table of which so many rows come before the second border has no head
+_HEAD = 4  # a head is opened again if it takes at most this part (1 / _HEAD) of the room
+
+# Where a cut hurts least: between sections, between blocks, between rows, anywhere else, nowhere.
+_SECTION, _BLOCK, _ROW, _LINE, _NEVER = range(5)
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_RULE = re.compile(r"[ |:-]*-[ |:-]*")
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What is open before a line, and how well a cut fits there."""
+
+    folds: tuple[tuple[str, ...], ...]  # of each <details>: the lines that open it
+    fence: str | None
+    head: tuple[str, ...]  # of the table
+    cut: int
+
+    def opening(self) -> list[str]:
+        lines = [line for fold in self.folds for line in (*fold, "")]
+        return [*lines, *([self.fence] if self.fence else []), *self.head]
+
+    def closing(self) -> list[str]:
+        marks = re.match(r" *([`~]+)", self.fence or "")
+        border = self.head[:1] if self.fence else ()
+        return [*border, *([marks[1]] if marks else []), *["\n</details>"] * len(self.folds)]
+
+
+def size(text: str) -> int:
+    """Bytes of UTF-8; a lone surrogate, which has none, counts as the mark that stands for it."""
+    return len(text.encode("utf-8", "replace"))
+
+
+def parts(text: str, limit: int = LIMIT) -> list[str]:
+    """The text in parts of at most `limit` bytes each (at least 1,000), numbered where they are several."""
+    if size(text) <= limit:
+        return [text]
+    room = limit - _NUMBER
+    lines = [piece for line in text.split("\n") for piece in _pieces(line, room // 4)]
+    before = _scan(lines, room // _HEAD)
+    cut: list[str] = []
+    start = 0
+    while start < len(lines):
+        end = _end(lines, before, start, room)
+        part = "\n".join([*before[start].opening(), *lines[start:end], *before[end].closing()])
+        start = end
+        if part.strip():
+            cut.append(part.strip("\n"))
+    return [f"*Part {number} of {len(cut)}*\n\n{part}" for number, part in enumerate(cut, start=1)]
+
+
+def _end(lines: Sequence[str], before: Sequence[_Before], start: int, room: int) -> int:
+    """Where the part that begins with line `start` ends: at the best cut that leaves it half full."""
+    used = _room(before[start].opening())
+    fitting: list[tuple[int, int]] = []  # (end, bytes)
+    for end in range(start + 1, len(lines) + 1):
+        used += size(lines[end - 1]) + 1
+        whole = used + _room(before[end].closing())
+        if whole > room and fitting:
+            break
+        fitting.append((end, whole))
+    else:
+        return len(lines)
+    full = [end for end, whole in fitting if whole >= room // 2]
+    for ends in (full, [end for end, _ in fitting]):
+        best = min(ends, key=lambda end: (before[end].cut, -end), default=None)
+        if best is not None and before[best].cut < _NEVER:
+            return best
+    return fitting[-1][0]
+
+
+def _room(lines: Sequence[str]) -> int:
+    return sum(size(line) + 1 for line in lines)
+
+
+def _pieces(line: str, most: int) -> list[str]:
+    """A line as it is, or one too long for any part cut at spaces, where there are some."""
+    found = []
+    while size(line) > most:
+        # Of a character at the cut the bytes that are left are no text: it goes to the next piece.
+        head = line.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+        space = head.rfind(" ", len(head) // 2)
+        at = space + 1 if space >= 0 else len(head)
+        found.append(line[:at])
+        line = line[at:]
+    return [*found, line]
+
+
+def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
+    """For each line, and the end, what is open before it."""
+    reader = _Reader()
+    found = []
+    for number, line in enumerate(lines):
+        after = lines[number + 1] if number + 1 < len(lines) else ""
+        folds, fence, head = tuple(reader.folds), reader.fence, reader.rows_of
+        cut = reader.inside(line, after) if fence else reader.outside(line, after)
+        reader.last = line
+        if line.strip():
+            reader.words = line
+        found.append(
+            _Before(_short(folds, longest_head), fence, head if _room(head) <= longest_head else (), cut)
+        )
+    return [*found, _Before(_short(tuple(reader.folds), longest_head), reader.fence, (), _SECTION)]
+
+
+def _short(folds: tuple[tuple[str, ...], ...], most: int) -> tuple[tuple[str, ...], ...]:
+    """The lines that open folds; without their titles where these are long."""
+    long = sum(map(_room, folds)) > most
+    return tuple(("<details><summary>...</summary>",) for _ in folds) if long else folds
+
+
+class _Reader:
+    """What is open as the lines go by. `head` of a table that is being read, `rows_of`: once it is whole."""
+
+    def __init__(self) -> None:
+        self.folds: list[tuple[str, ...]] = []
+        self.fence: str | None = None
+        self.head: tuple[str, ...] = ()
+        self.rows_of: tuple[str, ...] = ()
+        self.last = self.words = ""  # the line before; the last one that was not empty
+
+    def inside(self, line: str, after: str) -> int:
+        """How well a cut fits before a line of a block, whose tables have borders of `+---+`."""
+        first = self.last is self.fence
+        if _closes(line, str(self.fence)):
+            self.fence, self.head, self.rows_of = None, (), ()
+            return _NEVER
+        border, row = bool(re.fullmatch(r"\+[-=+]+", line)), line.startswith("|")
+        if self.rows_of:
+            starts = self.last is self.rows_of[-1]
+            if not row and not (border and after.startswith("|")):
+                self.rows_of = ()
+            return _NEVER if border or (starts and row) else _ROW
+        if self.head:
+            self.head = (*self.head, line) if border or row else ()
+            if border or len(self.head) > _HEAD_LINES:
+                self.rows_of, self.head = self.head if border else (), ()
+            return _NEVER if border or row else _ROW
+        if border and after.startswith("|"):
+            self.head = (line,)
+        return _NEVER if first or border != bool(self.head) else _ROW
+
+    def outside(self, line: str, after: str) -> int:
+        """How well a cut fits before a line that is in no block; its tables have cells between `|`."""
+        opened = _FENCE.fullmatch(line)
+        if self.rows_of and line.startswith("|"):
+            return _NEVER if self.last is self.rows_of[-1] else _ROW
+        self.rows_of = ()
+        if self.head:
+            self.rows_of, self.head = (*self.head, line), ()
+            return _NEVER
+        within = bool(self.folds)
+        if opened and not (opened[1][0] == "`" and "`" in opened[2]):
+            self.fence = line
+        elif line.startswith("|") and "-" in after and _RULE.fullmatch(after):
+            self.head = (line,)
+        elif line.startswith("<details") and "</details>" not in line:
+            title = (after,) if after.startswith("<summary") and "</summary>" in after else ()
+            self.folds.append((line, *title))
+        elif line.startswith("</details>"):
+            del self.folds[-1:]
+            return _NEVER
+        if not line.strip() or self.words.startswith(("#", "<details", "<summary")):
+            return _NEVER
+        if self.words.startswith("</details>") or not self.last.strip():
+            return _BLOCK if within else _SECTION
+        return _LINE
+
+
+def _closes(line: str, fence: str) -> bool:
+    opened, mark = _FENCE.fullmatch(fence), _FENCE.fullmatch(line)
+    if not opened or not mark or mark[2].strip():
+        return False
+    return mark[1][0] == opened[1][0] and len(mark[1]) >= len(opened[1])

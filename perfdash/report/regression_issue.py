@@ -1,0 +1,148 @@
+"""One regression as an issue of its own: what got worse, how sure, since when, how to measure it again.
+And the notes with which the issue is closed and opened again. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from perfdash.detect.evidence import Evidence
+from perfdash.history.alerts import DISMISSED, FIXED
+from perfdash.history.queries import RunLine
+from perfdash.records import Case
+from perfdash.report.alerts import commit, model_of, what
+from perfdash.report.markdown import code, escaped, fenced, link, plain, table
+from perfdash.report.quantities import percent, shown
+from perfdash.report.reproduce import command
+
+_TITLE = 200  # GitHub takes 256 characters
+_CHANGES = 60
+_TORCH = "https://github.com/pytorch/pytorch/compare/"
+
+
+def title(each: Evidence) -> str:
+    """Plain text on one line: GitHub makes no mention or link of a title, but code of backticks."""
+    change = percent(each.alert.change)
+    text = f"{model_of(each.case)}: {what(each.alert)}{' ' + change if change else ''}"
+    return plain(f"Regression: {text}", _TITLE).replace("`", "'")
+
+
+def body(
+    each: Evidence, *, page: str | None = None, ran: Sequence[str] = (), error: str | None = None
+) -> str:
+    """GitHub Markdown. `page`: the model's page; `ran`: the command line of the run that shows it;
+    `error`: what a failing model said there.
+    """
+    good, bad = each.between
+    parts = [f"{link(code(model_of(each.case)), page)}: {_change(each)}", _facts(each, good, bad)]
+    if error:
+        lines = "\n".join(plain(line, 300) for line in error.strip().splitlines()[:_CHANGES])
+        parts.append(f"What it said:\n\n{fenced(lines)}")
+    if address := _commits(good, bad):
+        parts.append(f"Commits of torch between the two builds: {address}")
+    changed = [plain(line, 300) for line in each.alert.details.get("changed") or []]
+    if changed:
+        rest = [f"and {len(changed) - _CHANGES} more"] if len(changed) > _CHANGES else []
+        lines = "\n".join([*changed[:_CHANGES], *rest])
+        parts.append(f"What else changed with it (before | after):\n\n{fenced(lines)}")
+    if each.case:
+        run = bad or each.seen or good
+        again = command(each.case, run.setting if run else {}, ran)
+        parts.append(f"Measure it again:\n\n{fenced(plain(again, 2000))}")
+    parts.append(
+        "perfdash opened this issue. It closes it when this is fixed, and opens it again should it come back "
+        "after that. An issue that a person closes stays closed until then."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def note(each: Evidence) -> str:
+    """Why the issue is closed, or opened again."""
+    alert, seen = each.alert, each.seen
+    run = f" in the run {code(seen.name)}" if seen else ""
+    if alert.state == FIXED:
+        return f"Fixed: back where it was{run}{_built(seen)}."
+    if alert.state == DISMISSED:
+        return "Dismissed: it did not show again. It was noise."
+    return f"It is back{run}{_built(seen)}: {_change(each)}"
+
+
+def _change(each: Evidence) -> str:
+    """Before and after, the change with its interval, and where the interval comes from."""
+    alert = each.alert
+    if alert.kind == "status":
+        told = alert.details
+        return f"status {code(told.get('before') or '?')} → {code(told.get('after') or '?')}."
+    if alert.kind == "vanished":
+        return "it is no longer measured, though the run was whole."
+    levels = [shown(alert.metric, value) for value in (alert.before, alert.after)]
+    text = escaped(what(alert)) + (f" {levels[0]} → {levels[1]}" if all(levels) else "")
+    change = escaped(percent(alert.change))
+    interval = ""
+    if each.interval is not None:
+        low, high = (escaped(percent(end)) for end in each.interval)
+        interval = f"95 % interval {low} to {high}"
+    again = alert.details.get("remeasured")
+    if again and again.get("ratio"):
+        # The interval is of this figure, not of the nights'.
+        measured = escaped(percent(math.log(again["ratio"])))
+        by = f"{again['pairs']} pairs, both builds in turn"
+        return f"{text} by the nights ({change}); measured again: **{measured}** ({interval}; {by})."
+    if not change:
+        return f"{text}."
+    return f"{text}, **{change}** ({interval or 'its interval is not known'})."
+
+
+def _facts(each: Evidence, good: RunLine | None, bad: RunLine | None) -> str:
+    alert, case = each.alert, each.case
+    rows = [["Case", _case(case)]] if case else []
+    rows.append(["First seen", _run(bad)])
+    rows.append(["Last run without it", _run(good)])
+    rows.append(["torch", f"{_torch(good)} .. {_torch(bad)}"])
+    if each.speedup:
+        rows.append(["Speedup (eager / compiled)", f"{each.speedup[0]:.3f}x → {each.speedup[1]:.3f}x"])
+    if alert.p is not None and math.isfinite(alert.p):
+        rows.append(["Chance of such a change by noise alone", f"{alert.p:.1g}"])
+    if run := bad or each.seen:
+        rows.append(["Machine", code(run.host_class)])
+        if run.setting:
+            rows.append(["Setting", ", ".join(f"{escaped(k)} {code(v)}" for k, v in run.setting.items())])
+    rows.append(["State", f"{escaped(alert.state)}, alert {alert.id}"])
+    return table(["", ""], rows)
+
+
+def _case(case: Case) -> str:
+    dtype = f"amp ({case.amp_dtype})" if case.dtype == "amp" else case.dtype
+    words = [
+        f"suite {code(case.suite)}", f"model {code(case.model)}", escaped(case.device), escaped(dtype),
+        f"batch size {case.batch_size}", f"{case.threads} thread{'s' if case.threads != 1 else ''}",
+        escaped(case.scenario), escaped(case.backend), *(["dynamic shapes"] if case.dynamic else []),
+    ]  # fmt: skip
+    return ", ".join(words)
+
+
+def _run(run: RunLine | None) -> str:
+    return f"{run.started[:10]}, {code(run.name)}" if run else "not known"
+
+
+def _torch(run: RunLine | None) -> str:
+    if run is None:
+        return "?"
+    version = code(run.torch) if run.torch else ""
+    return (
+        " ".join(text for text in (version, code(commit(run)) if run.torch_git_version else "") if text)
+        or "?"
+    )
+
+
+def _commits(good: RunLine | None, bad: RunLine | None) -> str | None:
+    names = [(run.torch_git_version or "") if run else "" for run in (good, bad)]
+    if names[0] == names[1] or not all(re.fullmatch(r"[0-9a-f]{40}", name) for name in names):
+        return None
+    return f"{_TORCH}{names[0][:12]}...{names[1][:12]}"
+
+
+def _built(run: RunLine | None) -> str:
+    return f" (torch {_torch(run)})" if run else ""

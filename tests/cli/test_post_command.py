@@ -1,0 +1,207 @@
+"""perfdash post as typed, against a GitHub on loopback."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdash.cli import main
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from perfdash.records import to_json
+from tests.detect.simulated import farm, slower
+from tests.publish.server import TOKEN, GitHub
+from tests.report.test_tables import a_night, info
+
+RUN = "2026-11-21T00-00-00Z_host"
+
+
+@pytest.fixture
+def hub():
+    made = GitHub()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def perfdash(hub, tmp_path, monkeypatch, capsys):
+    """perfdash(...) in this process: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    for name in ("PERFDASH_DB", "PERFDASH_OUT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["perfdash", *words])
+        with pytest.raises(SystemExit) as left:
+            main()
+        printed = capsys.readouterr()
+        assert TOKEN not in printed.out + printed.err
+        return left.value.code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def post(perfdash, hub):
+    return lambda *words: perfdash(
+        "post", *words, "--repo", "team/perf", "--issue", "3", "--base-url", hub.url
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run folder, without a history."""
+    return write_run(tmp_path / "runs" / RUN, a_night())
+
+
+def write_run(folder: Path, results):
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(to_json(info(len(results), "done"))))
+    (folder / "results.jsonl").write_text("".join(json.dumps(to_json(one)) + "\n" for one in results))
+    return folder
+
+
+def test_a_night_is_posted_and_posted_again(post, hub, folder):
+    code, out, err = post()
+    assert code == 0, err
+    assert out == f"Posted: {hub.comments[0]['html_url']} (1 new)\n"
+    (body,) = hub.of()
+    assert body.startswith(f"<!-- perfdash:1 comment run={RUN} part=1 -->\n# ")
+    assert "`crashed`" in body
+    code, out, _ = post(str(folder), "--site-url", "https://perf.example/dash")
+    assert (code, out) == (0, f"Posted: {hub.comments[0]['html_url']} (1 edited)\n")
+    assert "https://perf.example/dash/" in hub.of()[0]
+    assert len(hub.of()) == 1
+    assert not list(folder.glob("comment*"))
+
+
+def test_a_dry_run_needs_no_token_and_no_network(post, hub, folder, monkeypatch):
+    monkeypatch.delenv("GITHUB_TOKEN")
+    code, out, _ = post("--dry-run")
+    assert code == 0
+    assert "`crashed`" in out
+    assert hub.requests == []
+
+
+def test_what_failed_is_kept_and_the_printed_command_posts_it(post, perfdash, hub, folder, monkeypatch):
+    monkeypatch.setenv("GITHUB_TOKEN", "")
+    code, _, err = post("--site-url", "https://perf.example/a b")
+    assert code == 3
+    assert "set the environment variable GITHUB_TOKEN" in err
+    kept = (folder / "comment.md").read_text()
+    assert f"The text is kept in {folder / 'comment.md'}." in err
+    command = shlex.split(err.splitlines()[-1])
+    assert command[0] == "perfdash"
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    monkeypatch.chdir("/")
+    code, _, err = perfdash(*command[1:])
+    assert code == 0, err
+    assert hub.of() == [kept]
+
+
+def test_many_parts_are_kept_apart(post, hub, tmp_path):
+    (result,) = a_night()[:1]
+    case = result.case
+    many = [replace(result, case=replace(case, model=f"m{n}" + "x" * 150)) for n in range(300)]
+    folder = write_run(tmp_path / "runs" / RUN, many)
+    hub.fault("GET /repos", 404, message="Not Found", times=9)
+    (folder / "comment-9of9.md").write_text("of an earlier try")
+    code, _, err = post()
+    assert code == 3
+    assert "does not exist, or the token does not see it" in err
+    count = len(list(folder.glob("comment*")))
+    assert count > 1
+    names = [f"comment-{n}of{count}.md" for n in range(1, count + 1)]
+    assert sorted(path.name for path in folder.glob("comment*")) == sorted(names)
+    hub.faults.clear()
+    code, out, _ = post()
+    assert code == 0
+    assert f"({count} new)" in out
+    assert hub.of() == [(folder / name).read_text() for name in names]
+
+
+def test_a_text_that_cannot_be_kept(post, hub, folder):
+    (folder / "comment.md").mkdir()
+    hub.fault("GET /repos", 410, message="This issue was deleted")
+    code, _, err = post()
+    assert code == 3
+    assert "deleted, or issues are switched off" in err
+    assert f"could not be kept in {folder}" in err
+    assert "Post it later with:\n  perfdash post " in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--repo", "https://github.com/a/b", "--issue", "3"], "is not OWNER/NAME"),
+        (["--repo", "a/..", "--issue", "3"], "is not OWNER/NAME"),
+        (["--repo", "a", "--issue", "3"], "is not OWNER/NAME"),
+        (["--repo", "a/b", "--issue", "0"], "issue"),
+        (["--repo", "a/b"], "issue"),
+        (["--repo", "a/b", "--issue", "3", "--new-issue-on", "failure"], "only regression"),
+        (["--repo", "a/b", "--issue", "3", "--base-url", "http://ghe.example/api/v3"], "use https"),
+        (["--repo", "a/b", "--issue", "3", "--site-url", "perf.example"], "with https://"),
+        (["no-such-run", "--repo", "a/b", "--issue", "3"], "no run 'no-such-run'"),
+        (["--repo", "a/b", "--issue", "3", "--new-issue-on", "regression"], "history"),
+    ],
+)
+def test_wrong_use_is_told_before_anything_is_sent(perfdash, hub, folder, words, said):
+    code, _, err = perfdash("post", *words)
+    assert code == 2
+    assert said in err
+    assert hub.requests == []
+    assert not list(folder.glob("comment*"))
+
+
+def test_a_regression_has_an_issue_for_as_long_as_it_stands(post, hub, tmp_path):
+    # 15 % slower from the 28th night to the 33rd.
+    nights = farm(40, models=24, change=slower("model03", 27, 1.15, until=33))
+    address = str(tmp_path / "runs" / "history.db")
+    with open_store(address) as store:
+        take_in(store, nights[:31])
+    shown = post("--new-issue-on", "regression", "--dry-run")[1]
+    assert "--- issue, unless it is there: Regression: timm/model03 bs 1: compiled latency +1" in shown
+    code, out, err = post("--new-issue-on", "regression")
+    assert code == 0, err
+    issue = hub.issues[-1]
+    assert f"Opened: {issue['html_url']}" in out
+    assert [label["name"] for label in issue["labels"]] == ["perfdash-regression"]
+    assert "perfdash run --suite timm --models model03" in issue["body"]
+    assert "95 % interval" in issue["body"]
+    assert "https://github.com/pytorch/pytorch/compare/" in issue["body"]
+    assert "Opened" not in post("--new-issue-on", "regression")[1]
+    with open_store(address) as store:
+        take_in(store, nights[31:])
+    code, out, _ = post("--new-issue-on", "regression")
+    assert code == 0
+    assert f"Closed: {issue['html_url']}" in out
+    assert issue["state"] == "closed"
+    assert len(hub.issues) == 2
+    (note,) = hub.of(issue["number"])
+    assert "Fixed: back where it was in the run" in note
+
+
+def test_a_history_that_does_not_know_this_kind_of_run(post, hub, folder):
+    with open_store(str(folder.parent / "history.db")) as store:
+        take_in(store, farm(3, models=4))
+    code, _, err = post(str(folder), "--new-issue-on", "regression")
+    assert code == 2
+    assert "has no run of the kind of" in err
+    assert hub.requests == []
+
+
+def test_a_run_of_the_history_is_kept_beside_it(post, hub, tmp_path, monkeypatch):
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, farm(3, models=4))
+    monkeypatch.setenv("GITHUB_TOKEN", "not\na token")
+    code, _, err = post()
+    assert code == 3
+    assert "not\na token" not in err
+    (kept,) = (tmp_path / "runs").glob("comment-*.md")
+    assert str(kept) in err

@@ -1,0 +1,54 @@
+"""A GitHub of the tests' own, and a clock that never waits."""
+
+import pytest
+
+from perfdash.publish.talk import Talk
+from tests.publish.server import TOKEN, GitHub
+
+
+@pytest.fixture
+def hub():
+    made = GitHub()
+    yield made
+    made.close()
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self):
+        self.time, self.slept = 1_800_000_000.0, []
+
+    def sleep(self, seconds):
+        assert seconds >= 0
+        self.slept.append(seconds)
+        self.time += seconds
+
+    def now(self):
+        return self.time
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def talk(hub, clock, told):
+    return make(hub, clock, told)
+
+
+def make(hub, clock, told, **more):
+    given = {"token": TOKEN, "base_url": hub.url, "timeout_s": 2, **more}
+    return Talk(**given, sleep=clock.sleep, now=clock.now, tell=told.append)
+
+
+@pytest.fixture
+def another(hub, clock, told):
+    """Another command against the same GitHub."""
+    return lambda **more: make(hub, clock, told, **more)

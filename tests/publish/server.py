@@ -1,0 +1,254 @@
+"""A GitHub on loopback: the documented REST API for issues, comments and labels, with faults on demand."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+TOKEN = "ghp_secret0123456789"
+ME = {"id": 7, "login": "perfbot", "type": "User"}
+Said = tuple[int, Any, dict[str, str]]
+ALICE = {"id": 8, "login": "alice", "type": "User"}
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests whose "METHOD /path" the pattern finds.
+
+    kind: lose (acts, then the connection breaks), drop (breaks before it acts), broken (acts, then 502),
+    502, 403 and other numbers (nothing is done), slow (acts after the client gave up).
+    """
+
+    pattern: str
+    kind: str | int
+    times: int = 1
+    message: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class GitHub:
+    """The state, and the server over it. `before`: called with each "METHOD /path" before it acts."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.comments: list[dict[str, Any]] = []
+        self.issues: list[dict[str, Any]] = []
+        self.labels: set[str] = set()
+        self.faults: list[Fault] = []
+        self.requests: list[str] = []
+        self.agents: set[str] = set()
+        self.locked: set[int] = set()
+        self.moved: dict[str, str] = {}
+        self.may_label = True
+        self.is_app = False
+        self.lag = 0  # lists of comments that do not show the newest yet
+        self.before: Callable[[str], None] = lambda _: None
+        self.next_id = 1000
+        self.released = threading.Event()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+        self.add_issue("The nightly issue", number=3)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def close(self) -> None:
+        self.released.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def fault(self, pattern: str, kind: str | int, **more: Any) -> None:
+        self.faults.append(Fault(pattern, kind, **more))
+
+    def number(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    def add_issue(self, title: str, *, number: int | None = None, **more: Any) -> dict[str, Any]:
+        number = number or len(self.issues) + 10
+        issue = {
+            "number": number, "title": title, "body": "", "state": "open", "labels": [], "user": ME,
+            "html_url": f"{self.url}/team/perf/issues/{number}",
+            "repository_url": f"{self.url}/repos/team/perf", **more,
+        }  # fmt: skip
+        self.issues.append(issue)
+        return issue
+
+    def add_comment(self, body: str, *, issue: int = 3, user: dict[str, Any] | None = None) -> dict[str, Any]:
+        number = self.number()
+        comment = {
+            "id": number, "body": body, "user": user or self.account, "issue": issue,
+            "updated_at": "2026-11-21T06:00:00Z",
+            "html_url": f"{self.url}/team/perf/issues/{issue}#issuecomment-{number}",
+        }  # fmt: skip
+        self.comments.append(comment)
+        return comment
+
+    @property
+    def account(self) -> dict[str, Any]:
+        return {"id": 9, "login": "ci[bot]", "type": "Bot"} if self.is_app else ME
+
+    def of(self, issue: int = 3) -> list[str]:
+        """The bodies of an issue's comments."""
+        return [one["body"] for one in self.comments if one["issue"] == issue]
+
+    def writes(self) -> list[str]:
+        return [line for line in self.requests if not line.startswith("GET")]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: GitHub
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # head and body in one packet
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_POST = do_PATCH = do_DELETE = do_GET
+
+    def _answer(self) -> None:
+        hub = self.hub
+        length = int(self.headers.get("Content-Length") or 0)
+        sent = json.loads(self.rfile.read(length)) if length else {}
+        parts = urlsplit(self.path)
+        line = f"{self.command} {parts.path}"
+        with hub.lock:
+            hub.requests.append(line)
+            hub.agents.add(self.headers.get("User-Agent", ""))
+            fault = next((one for one in hub.faults if re.search(one.pattern, line)), None)
+            if fault:
+                fault.times -= 1
+                if not fault.times:
+                    hub.faults.remove(fault)
+        hub.before(line)
+        kind = fault.kind if fault else None
+        if kind == "drop":
+            self.close_connection = True
+            return
+        if isinstance(kind, int):
+            assert fault is not None
+            self._send(kind, {"message": fault.message}, fault.headers)
+            return
+        if kind == "slow":
+            hub.released.wait(5)
+        with hub.lock:
+            status, data, headers = self._act(parts.path, parse_qs(parts.query), sent)
+        if kind in ("lose", "slow"):
+            self.close_connection = True
+            return
+        if kind == "broken":
+            self._send(502, "<html>Bad gateway</html>", {})
+            return
+        self._send(status, data, headers)
+
+    def _send(self, status: int, data: Any, headers: dict[str, str]) -> None:
+        text = b"" if data is None else data.encode() if isinstance(data, str) else json.dumps(data).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def _act(self, path: str, query: dict[str, list[str]], sent: Any) -> Said:
+        hub = self.hub
+        if self.headers.get("Authorization") != f"token {TOKEN}":
+            return 401, {"message": "Bad credentials"}, {}
+        if path in hub.moved:
+            return 301, {"message": "Moved Permanently"}, {"Location": hub.url + hub.moved[path]}
+        if path == "/user":
+            if hub.is_app:
+                return 403, {"message": "Resource not accessible by integration"}, {}
+            return 200, ME, {}
+        if path == "/repos/team/perf":
+            return 200, {"full_name": "team/perf", "id": 1}, {}
+        if found := re.fullmatch(r"/repos/team/perf/issues/(\d+)/comments", path):
+            return self._comments(int(found[1]), query, sent)
+        if found := re.fullmatch(r"/repos/team/perf/issues/comments/(\d+)", path):
+            return self._comment(int(found[1]), sent)
+        if path == "/repos/team/perf/issues":
+            return self._issues(query, sent)
+        if found := re.fullmatch(r"/repos/team/perf/issues/(\d+)(/labels)?", path):
+            return self._issue(int(found[1]), bool(found[2]), sent)
+        if found := re.fullmatch(r"/repos/team/perf/labels(/[\w-]+)?", path):
+            if self.command == "POST":
+                if sent["name"] in hub.labels:
+                    return 422, {"message": "Validation Failed", "errors": [{"code": "already_exists"}]}, {}
+                hub.labels.add(sent["name"])
+                return 201, sent, {}
+            there = (found[1] or "")[1:] in hub.labels
+            return (200, {"name": found[1]}, {}) if there else (404, {"message": "Not Found"}, {})
+        return 404, {"message": "Not Found"}, {}
+
+    def _comments(self, issue: int, query: dict[str, list[str]], sent: Any) -> Said:
+        hub = self.hub
+        if all(one["number"] != issue for one in hub.issues):
+            return 404, {"message": "Not Found"}, {}
+        if self.command == "POST":
+            if issue in hub.locked:
+                return 403, {"message": "Unable to create comment because issue is locked."}, {}
+            if len(sent["body"]) > 65536:
+                return 422, {"message": "Validation Failed", "errors": [{"message": "body is too long"}]}, {}
+            return 201, hub.add_comment(sent["body"], issue=issue), {}
+        since = query.get("since", [""])[0]
+        found = [one for one in hub.comments if one["issue"] == issue and one["updated_at"] >= since]
+        if hub.lag and found:
+            hub.lag -= 1
+            found.pop()
+        return self._page(found, query)
+
+    def _comment(self, number: int, sent: Any) -> Said:
+        hub = self.hub
+        found = next((one for one in hub.comments if one["id"] == number), None)
+        if found is None:
+            return 404, {"message": "Not Found"}, {}
+        if found["user"]["id"] != hub.account["id"]:
+            return 403, {"message": "Must have admin rights to Repository."}, {}
+        if self.command == "DELETE":
+            hub.comments.remove(found)
+            return 204, None, {}
+        found["body"] = sent["body"]
+        return 200, found, {}
+
+    def _issues(self, query: dict[str, list[str]], sent: Any) -> Said:
+        hub = self.hub
+        if self.command == "POST":
+            labels = [{"name": name} for name in sent["labels"]] if hub.may_label else []
+            return 201, hub.add_issue(sent["title"], body=sent["body"], labels=labels), {}
+        label = query["labels"][0]
+        found = [one for one in hub.issues if label in [each["name"] for each in one["labels"]]]
+        return self._page(found, query)
+
+    def _issue(self, number: int, labels: bool, sent: Any) -> Said:
+        hub = self.hub
+        found = next((one for one in hub.issues if one["number"] == number), None)
+        if found is None:
+            return 404, {"message": "Not Found"}, {}
+        if labels:
+            if not hub.may_label:
+                return 403, {"message": "Must have triage rights."}, {}
+            found["labels"] += [{"name": name} for name in sent["labels"]]
+            return 200, found["labels"], {}
+        if self.command == "PATCH":
+            found.update(sent)
+        return 200, found, {}
+
+    def _page(self, found: list[Any], query: dict[str, list[str]]) -> Said:
+        size, page = int(query.get("per_page", ["30"])[0]), int(query.get("page", ["1"])[0])
+        rest = len(found) > size * page
+        link = {"Link": f'<{self.hub.url}/next?page={page + 1}>; rel="next"'} if rest else {}
+        return 200, found[size * (page - 1) : size * page], link

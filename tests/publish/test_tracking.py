@@ -1,0 +1,64 @@
+"""Which issues are opened, closed, opened again: what a person did by hand stands."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.publish.tracking import Existing, Move, Open, Tracked, steps
+
+ALERT = Tracked("s1", "run1", "t1", "open", "t1", True, "title", "body", "note")
+FIXED = replace(ALERT, state="fixed", open=False)
+KNOWN = replace(ALERT, state="acknowledged", open=None)
+
+
+def there(number=5, is_open=True, left="open", alert=ALERT, rest="by a person\nedited"):
+    return Existing(number, is_open, f"{alert.marked(left)}\n{rest}")
+
+
+def moved(found):
+    (step,) = found
+    assert isinstance(step, Move)
+    assert step.body == f"{ALERT.marked('open' if step.open else 'closed')}\nby a person\nedited"
+    return step.open, step.note
+
+
+def test_opened_once():
+    assert steps([], [ALERT]) == [Open(ALERT)]
+    assert steps([there()], [ALERT]) == []
+    assert steps([there(alert=replace(ALERT, series="s2"))], [ALERT]) == [Open(ALERT)]
+    assert steps([], [FIXED, KNOWN]) == []
+
+
+def test_closed_when_fixed_and_opened_again_when_it_is_back():
+    assert moved(steps([there()], [FIXED])) == (False, "note")
+    assert moved(steps([there(is_open=False, left="closed")], [ALERT])) == (True, "note")
+    assert steps([there(is_open=False, left="closed")], [FIXED]) == []
+
+
+def test_what_a_person_closed_stays_closed_until_it_was_fixed_and_is_back():
+    assert steps([there(is_open=False)], [ALERT]) == []
+    assert moved(steps([there(is_open=False)], [FIXED])) == (False, "")
+
+
+def test_what_a_person_opened_stays_open():
+    assert steps([there(left="closed")], [FIXED]) == []
+    assert moved(steps([there(left="closed")], [ALERT])) == (True, "")
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("left", ["open", "closed"])
+def test_what_someone_knows_of_is_left_as_it_is(is_open, left):
+    assert steps([there(is_open=is_open, left=left)], [KNOWN]) == []
+
+
+def test_of_two_issues_of_an_alert_the_later_is_closed():
+    (step,) = steps([there(9), there(5)], [ALERT])
+    assert isinstance(step, Move)
+    assert (step.number, step.open, step.note) == (9, False, "The same as #5.")
+    assert steps([there(9, is_open=False, left="closed"), there(5)], [ALERT]) == []
+
+
+def test_closing_comes_before_opening():
+    other = replace(ALERT, series="s2", state="fixed", open=False)
+    found = steps([there(alert=other)], [ALERT, other])
+    assert [type(step) for step in found] == [Move, Open]
