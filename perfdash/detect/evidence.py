@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -77,7 +77,10 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[Evidence]
         for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
         if number is not None
     }
-    runs = {run.id: run for run in list_runs(connection, ids=sorted(wanted))}
+    # The runs of many alerts are mostly the same: each is read once.
+    measured = {alert.id: _measured_in(connection, alert) for alert in alerts if _is_dated(alert)}
+    wanted.update(number for numbers in measured.values() for number in numbers)
+    runs = _by_number(connection, wanted)
     found = []
     for alert in alerts:
         good, bad, seen = (
@@ -90,31 +93,46 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[Evidence]
                 good,
                 bad,
                 seen,
-                _dated(connection, alert, bad),
+                _dated(connection, alert, bad, [runs[number] for number in measured.get(alert.id, ())]),
                 _speedups(connection, alert, good, seen),
             )
         )
     return found
 
 
-def _dated(connection: sa.Connection, alert: Alert, bad: RunLine | None) -> Dated | None:
-    if alert.kind != "metric" or alert.metric not in METRICS or bad is None or alert.case_id is None:
+def _is_dated(alert: Alert) -> bool:
+    return alert.kind == "metric" and alert.metric in METRICS and alert.case_id is not None
+
+
+def _dated(
+    connection: sa.Connection, alert: Alert, bad: RunLine | None, runs: Sequence[RunLine]
+) -> Dated | None:
+    if not _is_dated(alert) or bad is None or alert.case_id is None or alert.metric is None:
         return None
-    runs = _measured_in(connection, alert)
     whole = panel(connection, runs, [alert.metric], case_ids=[alert.case_id])
     return date(whole, alert.case_id, alert.metric, bad.id, alert.direction)
 
 
-def _measured_in(connection: sa.Connection, alert: Alert) -> list[RunLine]:
+def _by_number(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, RunLine]:
+    wanted = sorted(set(numbers))
+    return {
+        run.id: run
+        for start in range(0, len(wanted), 500)
+        for run in list_runs(connection, ids=wanted[start : start + 500])
+    }
+
+
+def _measured_in(connection: sa.Connection, alert: Alert) -> list[int]:
+    """The numbers of the latest runs that have the alert's case, oldest first."""
     results, runs = schema.results, schema.runs
     query = (
         sa.select(results.c.run_id)
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .where(results.c.case_id == alert.case_id, runs.c.testbed_id == alert.testbed_id)
-        .order_by(runs.c.started.desc())
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(DATED_IN)
     )
-    return list_runs(connection, ids=list(connection.execute(query).scalars()))
+    return list(connection.execute(query).scalars())[::-1]
 
 
 def _speedups(

@@ -44,7 +44,7 @@ def summarize(rows: Sequence[Row]) -> Summary:
     counted = [row for row in rows if is_counted(row)]
 
     def of(name: str) -> list[float]:
-        return [value for row in counted if (value := row.values.get(name, 0.0)) > 0]
+        return [value for row in counted if 0 < (value := row.values.get(name, 0.0)) < math.inf]
 
     speedups, ratios = of("speedup"), of("compression_ratio")
     low, high = geometric_mean_interval(speedups) if speedups else (None, None)

@@ -1,0 +1,39 @@
+"""`perfdash serve`: the site live from the history, with any comparison and a JSON API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from perfdash.cli.store import Db, Out
+
+
+def serve(
+    db: Db = None,
+    out: Out = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 is all of them.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8337,
+) -> None:
+    """Serve the site from the history, read-only, until Ctrl-C. It knows no users: see docs/serve.md."""
+    import importlib.util
+
+    from perfdash.errors import UsageError
+    from perfdash.settings import resolve
+
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'perfdash[serve]'")
+    from perfdash.serve import running
+    from perfdash.serve.guard import is_loopback
+    from perfdash.serve.reading import open_to_read
+
+    store = open_to_read(resolve({"db": db, "out": out})[0].history)
+    with running.until_told(), store, running.bound(host, port) as listening:
+        if not is_loopback(host):
+            typer.echo("Everyone who reaches this address can read all of it", err=True)
+        typer.echo(f"Serving {store.shown} on {running.address_of(listening)} (Ctrl-C ends it)")
+        running.serve(store, listening, host)
+    typer.echo("Ended")

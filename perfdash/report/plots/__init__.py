@@ -1,0 +1,44 @@
+"""Pictures of a run and of its history, by matplotlib. `KINDS` names those that are made of a run's rows.
+
+A new kind is a file with a function from rows to pictures, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from perfdash.history.rows import Row
+from perfdash.report.plots.compilation import compilation
+from perfdash.report.plots.drawing import Picture, encoded, look
+from perfdash.report.plots.memory import memory
+from perfdash.report.plots.scaling import latency, throughput
+from perfdash.report.plots.speedup import speedup
+from perfdash.report.plots.trend import Night, trend
+
+KINDS: dict[str, Callable[[Iterable[Row]], Iterator[Picture]]] = {
+    "speedup": speedup,
+    "latency": latency,
+    "throughput": throughput,
+    "memory": memory,
+    "compile": compilation,
+}
+
+
+def files_of_rows(kind: str, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of each file of a kind; nothing where the rows have nothing of it."""
+    yield from _files(KINDS[kind](rows))
+
+
+def files_of_trend(nights: Sequence[Night]) -> Iterator[tuple[str, bytes]]:
+    """The same of the means over the nights (history.queries.trend)."""
+    yield from _files(trend(nights))
+
+
+def _files(pictures: Iterator[Picture]) -> Iterator[tuple[str, bytes]]:
+    while True:
+        with look():  # not while the caller works: it is set for the whole process
+            picture = next(pictures, None)
+            files = encoded(picture) if picture else {}
+        if picture is None:
+            return
+        yield from files.items()

@@ -1,0 +1,76 @@
+"""How long compiling took, model by model: wall time as a bar, CPU seconds as a mark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdash.history.rows import Row
+from perfdash.report.plots.drawing import BLACK, Picture, number, shown
+from perfdash.report.plots.grouping import Rung, backends_of, by_setting, passed, rungs_of, summary_of, value
+from perfdash.report.plots.ladder import colour_of, heights, key, legend, pages, tell_missing
+
+
+def compilation(rows: Iterable[Row]) -> Iterator[Picture]:
+    """A picture a setting in which anything was compiled, the slowest to compile first."""
+    for setting, some in by_setting(rows).items():
+        if not any(value(row, "compilation_s") for row in some):
+            continue
+        backends = backends_of(some)
+        lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
+        rungs = sorted(rungs_of(some), key=_rank)
+        longest = max(
+            found for row in some for name in ("compilation_s", "compilation_cpu_s")
+            if (found := value(row, name))
+        )  # fmt: skip
+
+        def draw(
+            figure: Figure,
+            axis: Axes,
+            part: Sequence[Rung],
+            backends: Sequence[str] = backends,
+            longest: float = longest,
+        ) -> None:
+            _draw(figure, axis, part, backends, longest)
+
+        title = f"Compilation time, cold caches: {setting.title}"
+        yield from pages(f"compile_{setting.word}", title, lines, rungs, backends, draw)
+
+
+def _rank(rung: Rung) -> tuple[float, str]:
+    every = [value(row, "compilation_s") for row in rung.slots.values() if passed(row)]
+    return -max((found for found in every if found), default=-math.inf), rung.label
+
+
+def _mean(backend: str, rows: Sequence[Row]) -> str:
+    found = summary_of(rows)
+    if found.compilation_s is None:
+        return f"{shown(backend)}: no compilation time counts"
+    return f"{shown(backend)}: arithmetic mean {found.compilation_s:.1f} s of what passes"
+
+
+def _draw(figure: Figure, axis: Axes, part: Sequence[Rung], backends: Sequence[str], longest: float) -> None:
+    axis.set_xlim(0, longest * 1.05)
+    axis.xaxis.set_major_formatter(lambda tick, _: number(tick))
+    axis.set_xlabel("seconds that compiling adds to the first call (less is better)")
+    drawn, of_cpu = set(), False
+    for place, rung in enumerate(part):
+        for backend, y in heights(place, backends).items():
+            row = rung.slots.get(backend)
+            found = value(row, "compilation_s")
+            if row is None or found is None or not passed(row):
+                continue
+            drawn.add((place, backend))
+            axis.barh(y, found, height=0.62 / len(backends), color=colour_of(backend, backends))
+            busy = value(row, "compilation_cpu_s")
+            if busy:
+                of_cpu = True
+                axis.plot([busy], [y], "|", color=BLACK, markersize=6, markeredgewidth=1.4)
+    tell_missing(axis, part, backends, "compilation_s", drawn)
+    entries = [key(f"{shown(name)}, wall time", colour_of(name, backends), "s") for name in backends]
+    if of_cpu:
+        entries.append(key("CPU time of all its processes", BLACK, "|", markeredgewidth=1.4))
+    legend(figure, entries)

@@ -1,0 +1,85 @@
+"""Peak memory of eager and of each back end, model by model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdash.history.rows import Row
+from perfdash.report.plots.drawing import BLACK, GREY, Picture, log_scale, shown
+from perfdash.report.plots.grouping import Rung, backends_of, by_setting, passed, rungs_of, summary_of, value
+from perfdash.report.plots.ladder import colour_of, heights, key, legend, marker_of, pages, tell_missing
+
+_MB = 1e6
+_PEAKS = ("eager_peak_bytes", "backend_peak_bytes")
+
+
+def memory(rows: Iterable[Row]) -> Iterator[Picture]:
+    """A picture a setting in which any peak was measured, the hungriest model first."""
+    for setting, some in by_setting(rows).items():
+        if not any(value(row, name) for row in some for name in _PEAKS):
+            continue
+        backends = backends_of(some)
+        lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
+        rungs = sorted(rungs_of(some), key=_rank)
+        peaks = [found / _MB for row in some for name in _PEAKS if (found := value(row, name))]
+
+        def draw(
+            figure: Figure,
+            axis: Axes,
+            part: Sequence[Rung],
+            backends: Sequence[str] = backends,
+            reach: tuple[float, float] = (min(peaks) / 1.2, max(peaks) * 1.2),
+        ) -> None:
+            _draw(figure, axis, part, backends, reach)
+
+        title = f"Peak memory: {setting.title}"
+        yield from pages(f"memory_{setting.word}", title, lines, rungs, backends, draw)
+
+
+def _rank(rung: Rung) -> tuple[float, str]:
+    every = [value(row, name) for row in rung.slots.values() for name in _PEAKS]
+    return -max((found for found in every if found), default=-math.inf), rung.label
+
+
+def _mean(backend: str, rows: Sequence[Row]) -> str:
+    found = summary_of(rows)
+    if found.compression_ratio is None or found.compression_ratio_arithmetic is None:
+        return f"{shown(backend)}: no compression ratio counts"
+    return (
+        f"{shown(backend)}: compression (eager / compiled) {found.compression_ratio:.3f} geometric mean, "
+        f"{found.compression_ratio_arithmetic:.3f} arithmetic"
+    )
+
+
+def _draw(
+    figure: Figure, axis: Axes, part: Sequence[Rung], backends: Sequence[str], reach: tuple[float, float]
+) -> None:
+    log_scale(axis, "x", *reach)
+    axis.set_xlabel("peak memory, MB (less is better; logarithmic)")
+    drawn = set()
+    for place, rung in enumerate(part):
+        for backend, y in heights(place, backends).items():
+            row = rung.slots.get(backend)
+            if row is None:
+                continue
+            eager, compiled = (value(row, name) for name in _PEAKS)
+            if eager:
+                axis.plot([eager / _MB], [y], "o", color=BLACK, markerfacecolor="white", markersize=4.6)
+            if compiled and passed(row):
+                drawn.add((place, backend))
+                colour, marker = colour_of(backend, backends), marker_of(backend, backends)
+                if eager:
+                    axis.plot([eager / _MB, compiled / _MB], [y, y], color=GREY, linewidth=1.0, zorder=1.5)
+                axis.plot([compiled / _MB], [y], marker, color=colour, markersize=4.2)
+    tell_missing(axis, part, backends, "backend_peak_bytes", drawn)
+    legend(
+        figure,
+        [
+            key("eager", BLACK, "o", markerfacecolor="white"),
+            *(key(shown(name), colour_of(name, backends), marker_of(name, backends)) for name in backends),
+        ],
+    )

@@ -1,0 +1,153 @@
+"""Latency and throughput against batch size, a panel a model that has several."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedFormatter, FixedLocator
+
+from perfdash.history.rows import Row
+from perfdash.report.plots.drawing import BLACK, GREY, WIDTH, Picture, heading, log_scale, number, shown
+from perfdash.report.plots.grouping import backends_of, by_setting, passed, value, why_not
+from perfdash.report.plots.ladder import colour_of, marker_of
+
+PER_PAGE = 24  # panels
+_COLUMNS = 3
+
+# (latency in ms, low, high) by batch size; low and high may be unknown.
+Line = dict[int, tuple[float, float | None, float | None]]
+
+
+def latency(rows: Iterable[Row]) -> Iterator[Picture]:
+    """Pictures of milliseconds a call; nothing where no model was measured at several batch sizes."""
+    return _pictures(rows, "Latency", throughput=False)
+
+
+def throughput(rows: Iterable[Row]) -> Iterator[Picture]:
+    """Pictures of samples a second."""
+    return _pictures(rows, "Throughput", throughput=True)
+
+
+def _pictures(rows: Iterable[Row], what: str, *, throughput: bool) -> Iterator[Picture]:
+    unit = "samples a second (more is better)" if throughput else "milliseconds a call (less is better)"
+    for setting, some in by_setting(rows).items():
+        of_model: dict[str, list[Row]] = {}
+        for row in some:
+            of_model.setdefault(row.case.model, []).append(row)
+        names = sorted(name for name, every in of_model.items() if _worth(every))
+        backends = backends_of(some)
+        count = -(-len(names) // PER_PAGE)
+        for page in range(count):
+            part = names[page * PER_PAGE : (page + 1) * PER_PAGE]
+            figure = Figure(figsize=(WIDTH, 1.1 + 2.2 * -(-len(part) // _COLUMNS)), layout="constrained")
+            for place, name in enumerate(part):
+                axis = figure.add_subplot(-(-len(part) // _COLUMNS), min(_COLUMNS, len(part)), place + 1)
+                _panel(axis, name, of_model[name], backends, throughput)
+            rest = f" ({page + 1} of {count})" if count > 1 else ""
+            title = f"{what} by batch size: {setting.title}{rest}"
+            heading(figure, title, [f"{unit}, both axes logarithmic; bars: 95 % intervals"])
+            marks = [
+                ("eager", BLACK, "o"),
+                *((b, colour_of(b, backends), marker_of(b, backends)) for b in backends),
+            ]
+            entries = [
+                Line2D([], [], color=colour, marker=marker, markersize=4.5, label=shown(label),
+                       markerfacecolor="white" if label == "eager" else colour)
+                for label, colour, marker in marks
+            ]  # fmt: skip
+            figure.legend(handles=entries, loc="outside lower left", ncols=5, fontsize=7.5)
+            number_of = f"-{page + 1}" if count > 1 else ""
+            yield Picture(f"{what.lower()}_{setting.word}{number_of}", title, figure)
+
+
+def _worth(rows: Sequence[Row]) -> bool:
+    """Whether a model has latencies at two batch sizes or more."""
+    return len({row.case.batch_size for row in rows if value(row, "eager_ms") or _compiled(row)}) > 1
+
+
+def _compiled(row: Row) -> float | None:
+    return value(row, "backend_ms") if passed(row) else None
+
+
+def _panel(axis: Axes, name: str, rows: Sequence[Row], backends: Sequence[str], throughput: bool) -> None:
+    sizes = sorted({row.case.batch_size for row in rows})
+    lines: list[tuple[Line, str, str]] = [(_eager(rows), BLACK, "o")]
+    lines += [
+        (_of(rows, backend), colour_of(backend, backends), marker_of(backend, backends))
+        for backend in backends
+    ]
+    heights: list[float] = []
+    for line, colour, marker in lines:
+        points = {size: _seen(size, known, throughput) for size, known in sorted(line.items())}
+        heights += [point[0] for point in points.values()]
+        face = "white" if colour == BLACK else colour
+        axis.plot(list(points), [point[0] for point in points.values()], color=colour, marker=marker,
+                  markersize=4, markerfacecolor=face)  # fmt: skip
+        for size, (_, low, high) in points.items():
+            if low and high:
+                axis.plot([size, size], [low, high], color=colour, linewidth=2.2, alpha=0.5)
+    low, high = min(heights), max(heights)
+    room = max(1.1, (high / low) ** 0.08)
+    log_scale(axis, "y", low / room, high * room)
+    axis.set_xscale("log")
+    axis.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    axis.xaxis.set_minor_locator(FixedLocator([]))
+    marked = _apart(sizes)
+    axis.xaxis.set_major_locator(FixedLocator(marked))
+    axis.xaxis.set_major_formatter(FixedFormatter([number(size) for size in marked]))
+    axis.set_title(shown(name, 34))
+    missing = [row for row in rows if _compiled(row) is None]
+    if missing:
+        several = len(backends) > 1
+        told = [
+            f"bs {row.case.batch_size}{' ' + shown(row.case.backend, 16) if several else ''}: "
+            f"{why_not(row, 'backend_ms')}"
+            for row in sorted(missing, key=lambda row: (row.case.batch_size, row.case.backend))
+        ]
+        more = [f"and {len(told) - 3} more"] if len(told) > 4 else []
+        axis.set_xlabel("\n".join((told[:3] if more else told) + more), fontsize=6, loc="left", color=GREY)
+
+
+def _apart(sizes: Sequence[int]) -> list[int]:
+    """The batch sizes whose numbers do not run into each other on a logarithmic axis."""
+    least = (sizes[-1] / sizes[0]) ** (1 / 8) if len(sizes) > 1 else 1.0
+    marked = [sizes[0]]
+    for size in sizes[1:]:
+        if size >= marked[-1] * least:
+            marked.append(size)
+    return marked
+
+
+def _of(rows: Sequence[Row], backend: str) -> Line:
+    return {
+        row.case.batch_size: (found, value(row, "backend_ms_low"), value(row, "backend_ms_high"))
+        for row in rows
+        if row.case.backend == backend and (found := _compiled(row))
+    }
+
+
+def _eager(rows: Sequence[Row]) -> Line:
+    """Eager is measured beside each back end: the median of these, whose interval is only known of one."""
+    known: dict[int, list[Row]] = {}
+    for row in rows:
+        if value(row, "eager_ms"):
+            known.setdefault(row.case.batch_size, []).append(row)
+    line: Line = {}
+    for size, every in known.items():
+        middle = statistics.median(found for row in every if (found := value(row, "eager_ms")))
+        one = every[0] if len(every) == 1 else None
+        line[size] = middle, value(one, "eager_ms_low"), value(one, "eager_ms_high")
+    return line
+
+
+def _seen(
+    size: int, known: tuple[float, float | None, float | None], throughput: bool
+) -> tuple[float, float | None, float | None]:
+    middle, low, high = known
+    if not throughput:
+        return known
+    return size * 1e3 / middle, high and size * 1e3 / high, low and size * 1e3 / low

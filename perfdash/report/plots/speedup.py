@@ -1,0 +1,127 @@
+"""Speedup of each model with its interval, the fastest first; who has none is named with its status."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from perfdash.history.rows import Row
+from perfdash.report.plots.drawing import (
+    BLACK,
+    BLUE,
+    GREY,
+    PURPLE,
+    VERMILLION,
+    Picture,
+    log_scale,
+    shown,
+)
+from perfdash.report.plots.grouping import Rung, backends_of, by_setting, passed, rungs_of, summary_of, value
+from perfdash.report.plots.ladder import colour_of, heights, key, legend, pages, tell_missing
+
+# Colour and shape of each verdict: either is enough to tell them apart.
+_VERDICTS = {
+    "faster": (BLUE, "o"),
+    "slower": (VERMILLION, "v"),
+    "equivalent": (BLACK, "s"),
+    "inconclusive": (PURPLE, "D"),
+    None: (GREY, "x"),
+}
+
+
+def speedup(rows: Iterable[Row]) -> Iterator[Picture]:
+    """A picture a setting; nothing without rows."""
+    for setting, some in by_setting(rows).items():
+        backends = backends_of(some)
+        lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
+        rungs = sorted(rungs_of(some), key=lambda rung: _rank(rung, backends))
+        reach = _limits([row for row in some if _counts(row)])
+
+        def draw(
+            figure: Figure,
+            axis: Axes,
+            part: Sequence[Rung],
+            backends: Sequence[str] = backends,
+            reach: tuple[float, float] = reach,
+        ) -> None:
+            _draw(figure, axis, part, backends, reach)
+
+        yield from pages(f"speedup_{setting.word}", f"Speedup: {setting.title}", lines, rungs, backends, draw)
+
+
+def _counts(row: Row) -> bool:
+    return passed(row) and value(row, "speedup") is not None
+
+
+def _rank(rung: Rung, backends: Sequence[str]) -> tuple[float, str]:
+    """The first back end that has a speedup decides; rungs without any come last, by name."""
+    known = (rung.slots[name] for name in backends if name in rung.slots and _counts(rung.slots[name]))
+    best = next(known, None)
+    return (-(value(best, "speedup") or 0.0) if best else math.inf), rung.label
+
+
+def _mean(backend: str, rows: Sequence[Row]) -> str:
+    """What the picture comes to, in the words of docs/method.md."""
+    found = summary_of(rows)
+    name = shown(backend)
+    missing = len(rows) - found.measured
+    rest = f"; {missing} of {len(rows)} cases do not count" if missing else ""
+    if found.speedup is None or found.speedup_clipped is None:
+        return f"{name}: no speedup counts{rest}"
+    text = f"{name}: geometric mean {found.speedup:.3f}x"
+    if found.measured > 1:
+        text += f" (95 %: {found.speedup_low:.3f} to {found.speedup_high:.3f})"
+    return f"{text} over {found.measured}; clipped at 1 from below: {found.speedup_clipped:.3f}x{rest}"
+
+
+def _limits(rows: Sequence[Row]) -> tuple[float, float]:
+    """From the least to the greatest, and 1; of an interval as much as leaves the marks apart."""
+    values = [found for row in rows if (found := value(row, "speedup"))] + [1.0]
+    least, most = min(values), max(values)
+    ends = [found for row in rows for name in ("speedup_low", "speedup_high") if (found := value(row, name))]
+    low = min([least, *(end for end in ends if end > least / 2)])
+    high = max([most, *(end for end in ends if end < most * 2)])
+    room = max(1.04, (high / low) ** 0.05)
+    return low / room, high * room
+
+
+def _draw(
+    figure: Figure, axis: Axes, part: Sequence[Rung], backends: Sequence[str], reach: tuple[float, float]
+) -> None:
+    log_scale(axis, "x", *reach)
+    axis.axvline(1.0, color=BLACK, linewidth=1.0, zorder=1)
+    axis.set_xlabel("eager latency / compiled latency (more is better; logarithmic), 95 % interval")
+    drawn, verdicts, bare = set(), set(), False
+    for place, rung in enumerate(part):
+        for backend, y in heights(place, backends).items():
+            row = rung.slots.get(backend)
+            found = value(row, "speedup")
+            if row is None or found is None or not passed(row):
+                continue
+            drawn.add((place, backend))
+            verdict = row.verdict if row.verdict in _VERDICTS else None
+            verdicts.add(verdict)
+            colour, marker = _VERDICTS[verdict]
+            if len(backends) > 1:
+                colour = colour_of(backend, backends)
+            low, high = value(row, "speedup_low"), value(row, "speedup_high")
+            if low and high and low <= high:
+                axis.plot([low, high], [y, y], color=colour, linewidth=1.4, solid_capstyle="butt")
+            else:
+                bare = True
+            face = colour if low and high else "white"
+            axis.plot([found], [y], marker, color=colour, markerfacecolor=face, markersize=4.2)
+    tell_missing(axis, part, backends, "speedup", drawn)
+    several = len(backends) > 1
+    entries = [key(shown(name), colour_of(name, backends), "_", markeredgewidth=4) for name in backends]
+    entries = entries if several else []
+    for name, (colour, marker) in _VERDICTS.items():
+        if name in verdicts:
+            word = {None: "no verdict", "inconclusive": "inconclusive (cannot tell)"}.get(name, str(name))
+            entries.append(key(word, GREY if several else colour, marker))
+    if bare:
+        entries.append(key("hollow: no interval known", GREY, "o", markerfacecolor="white"))
+    legend(figure, entries)

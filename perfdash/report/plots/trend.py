@@ -1,0 +1,127 @@
+"""How the means of a suite went over the nights of one testbed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from perfdash.report.plots.drawing import BLACK, WIDTH, Picture, heading, number, shown
+from perfdash.report.plots.grouping import Setting
+from perfdash.report.plots.ladder import colour_of, marker_of
+
+_PANELS = (
+    ("speedup", "geometric mean speedup\n(band: 95 % over models;\ndashed, x: clipped at 1)"),
+    ("pass_rate", "pass rate, %\n(of those attempted)"),
+    ("compilation_s", "mean compilation\ntime, s"),
+    ("compression_ratio", "memory compression\nratio, geometric mean"),
+)
+_MARKED = 70  # points, up to which each has its mark
+
+Night = Mapping[str, Any]
+
+
+def trend(nights: Sequence[Night]) -> Iterator[Picture]:
+    """A picture a setting. `nights` are those of history.queries.trend, of one testbed or several.
+
+    Testbeds never share a picture.
+    """
+    groups: dict[tuple[int, Setting], dict[str, list[Night]]] = {}
+    for night in nights:
+        setting = Setting(
+            *(night[name] for name in ("suite", "device", "dtype", "threads", "scenario", "dynamic"))
+        )
+        of_setting = groups.setdefault((night["testbed_id"], setting), {})
+        of_setting.setdefault(night["backend"], []).append(night)
+    beds = sorted({bed for bed, _ in groups})
+    for (bed, setting), lines in sorted(groups.items()):
+        rest = f", testbed {beds.index(bed) + 1} of {len(beds)}" if len(beds) > 1 else ""
+        word = f"trend_{setting.word}" + (f"_testbed{beds.index(bed) + 1}" if len(beds) > 1 else "")
+        title = f"Trend: {setting.title}{rest}"
+        yield Picture(word, title, _figure(title, lines))
+
+
+def _figure(title: str, lines: Mapping[str, Sequence[Night]]) -> Figure:
+    backends = sorted(lines, key=lambda name: (name != "inductor", name))
+    figure = Figure(figsize=(WIDTH, 7.4), layout="constrained")
+    axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=[2, 1, 1, 1])
+    days = [_day(night) for every in lines.values() for night in every]
+    for axis, (name, label) in zip(axes, _PANELS, strict=True):
+        axis.set_ylabel(label, fontsize=7.5)
+        axis.yaxis.set_major_formatter(lambda tick, _: number(tick) if tick >= 0 else "")
+        for backend in backends:
+            _line(axis, name, lines[backend], colour_of(backend, backends), marker_of(backend, backends))
+        _reach(axis)
+    axes[0].axhline(1.0, color=BLACK, linewidth=0.8, zorder=1)
+    edge = max((max(days) - min(days)) * 0.02, 2.0)
+    axes[-1].set_xlim(min(days) - edge, max(days) + edge)
+    locator = AutoDateLocator(minticks=2, maxticks=9)  # type: ignore[no-untyped-call]
+    axes[-1].xaxis.set_major_locator(locator)
+    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    count = len(set(days))
+    last = max((night for every in lines.values() for night in every), key=_day)
+    runs = f"{count} run{'s' if count > 1 else ''} up to {shown(last['run'])}"
+    heading(figure, title, [f"{runs}, torch {shown(last['torch'] or '?')}"])
+    entries = [
+        Line2D([], [], color=colour_of(name, backends), marker=marker_of(name, backends), markersize=4,
+               label=shown(name))
+        for name in backends
+    ]  # fmt: skip
+    figure.legend(handles=entries, loc="outside lower left", ncols=5, fontsize=7.5)
+    return figure
+
+
+def _line(axis: Axes, name: str, nights: Sequence[Night], colour: str, marker: str) -> None:
+    days = [_day(night) for night in nights]
+    mark = marker if len(nights) <= _MARKED else ""
+    axis.plot(days, [_value(night, name) for night in nights], color=colour, marker=mark, markersize=3.2)
+    if name == "speedup":
+        clipped = [_value(night, "speedup_clipped") for night in nights]
+        axis.plot(
+            days,
+            clipped,
+            color=colour,
+            linestyle=(0, (4, 3)),
+            linewidth=0.9,
+            marker="x" if mark else "",
+            markersize=3,
+        )
+        low, high = ([_value(night, f"speedup_{end}") for night in nights] for end in ("low", "high"))
+        if len(nights) == 1:
+            axis.plot([days[0]] * 2, [low[0], high[0]], color=colour, linewidth=2.5, alpha=0.4)
+        else:
+            axis.fill_between(days, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _reach(axis: Axes) -> None:
+    """Room above and below where a line is flat: no noise is blown up to the size of the picture."""
+    low, high = axis.dataLim.intervaly
+    if not (math.isfinite(low) and math.isfinite(high)):
+        axis.set_ylim(0, 1)
+        axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center", va="center")
+        axis.set_yticks([])
+        return
+    middle = (low + high) / 2
+    half = max((high - low) * 0.55, abs(middle) * 0.03, 1e-9)
+    axis.set_ylim(middle - half, middle + half)
+
+
+def _value(night: Night, name: str) -> float:
+    if name == "pass_rate":
+        return 100 * night["passed"] / night["attempted"] if night["attempted"] else math.nan
+    found = night[name]
+    return math.nan if found is None or not abs(found) < 1e15 else float(found)
+
+
+def _day(night: Night) -> float:
+    """Days as matplotlib counts them; the time of a run is UTC."""
+    moment = datetime.fromisoformat(night["started"])
+    if moment.tzinfo:
+        moment = (moment - (moment.utcoffset() or timedelta())).replace(tzinfo=None)
+    return float(date2num(moment))  # type: ignore[no-untyped-call]

@@ -1,0 +1,176 @@
+"""What the JSON API answers: plain values from a connection and the parameters of a request."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.detect.evidence import gather
+from perfdash.history import alerts as kept
+from perfdash.history import queries
+from perfdash.history.queries import RunLine
+from perfdash.history.rows import METRICS, Row
+from perfdash.report import alerts as alert_words
+from perfdash.report.comparison import to_plain
+from perfdash.serve.choosing import NotFound, compared, one_run
+from perfdash.serve.parameters import Parameter, page, paging
+
+Values = dict[str, Any]
+_RUN = Parameter("run", "a run's name, last, or a date that means one run", default="last")
+_TESTBED = Parameter("testbed", "a testbed's number  [default: that of the last run]", "number")
+_SINCE = Parameter("since", "runs from this time: 2026, 2026-11, 2026-11-21", "time")
+_UNTIL = Parameter("until", "runs up to this time, included", "time")
+_NOT_TOLD = ("source",)  # where it lies is nobody's business
+
+
+RUNS = (_SINCE, _UNTIL, Parameter("testbed", "only runs of this testbed", "number"), *paging())
+
+
+def runs(connection: sa.Connection, values: Values) -> Values:
+    """Runs, the newest first."""
+    found = queries.list_runs(
+        connection, testbed_id=values["testbed"], since=values["since"], until=values["until"]
+    )
+    cut, some = page(found[::-1], values)
+    return {**cut, "runs": [run_plain(run) for run in some]}
+
+
+RUN = (
+    _RUN,
+    Parameter("suite", "only cases of this suite"),
+    Parameter("model", "only cases of this model"),
+    *paging(),
+)
+
+
+def run(connection: sa.Connection, values: Values) -> Values:
+    """A run and its results."""
+    line = one_run(connection, values["run"])
+    rows = [
+        row
+        for row in queries.rows_of(connection, line.id)
+        if values["suite"] in (None, row.case.suite) and values["model"] in (None, row.case.model)
+    ]
+    cut, some = page(rows, values)
+    return {"run": run_plain(line), **cut, "results": [_row_plain(row) for row in some]}
+
+
+CASES = (
+    _TESTBED,
+    Parameter("suite", "only cases of this suite"),
+    Parameter("model", "only cases of this model"),
+    *paging(),
+)
+
+
+def cases(connection: sa.Connection, values: Values) -> Values:
+    """The cases that were ever measured on a testbed, by name, with the numbers that `series` takes."""
+    bed = _testbed(connection, values["testbed"])
+    found = [
+        (case, number)
+        for case, number in queries.case_numbers(connection, bed).items()
+        if values["suite"] in (None, case.suite) and values["model"] in (None, case.model)
+    ]
+    cut, some = page(sorted(found, key=lambda pair: (pair[0].name, pair[1])), values)
+    return {"testbed": bed, **cut, "cases": [{"id": number, **vars(case)} for case, number in some]}
+
+
+SERIES = (
+    Parameter("case", "a case's number, as `cases` tells it", "number", required=True),
+    Parameter("metric", "which number", METRICS, "speedup"),
+    _TESTBED,
+    _SINCE,
+    *paging(),
+)
+
+
+def series(connection: sa.Connection, values: Values) -> Values:
+    """A metric of a case over the nights of a testbed, the oldest first."""
+    bed = _testbed(connection, values["testbed"])
+    case = queries.cases_by_id(connection, [values["case"]]).get(values["case"])
+    points = queries.series(
+        connection, values["case"], values["metric"], testbed_id=bed, since=values["since"] or ""
+    )
+    if case is None:
+        raise NotFound(f"there is no case {values['case']}")
+    cut, some = page(points, values)
+    return {
+        "case": vars(case), "metric": values["metric"], "testbed": bed, **cut,
+        "points": [vars(point) for point in some],
+    }  # fmt: skip
+
+
+SIDE = "a run's name, last, a date, a window 2026-11-01..2026-11-10, torch==2.14.0, a commit of torch"
+COMPARE = (
+    Parameter("old", SIDE, required=True),
+    Parameter("new", f"the same of what it is compared with: {SIDE}", required=True),
+    Parameter("host_class", "of runs on several classes of hosts, those on this one"),
+    *paging(),
+)
+
+
+def compare(connection: sa.Connection, values: Values) -> Values:
+    """Two sides over the cases that both have: what changed for real first, then by size."""
+    found = to_plain(compared(connection, values["old"], values["new"], values["host_class"]))
+    cut, some = page(found["cases"], values)
+    return {**found, **cut, "cases": list(some)}
+
+
+STATES = ("live", "all", *kept.STATES)
+ALERTS = (
+    Parameter("state", "in which state; live: all that are not over", STATES, "live"),
+    Parameter("direction", "only what got worse, or better", ("worse", "better")),
+    *paging(200, 50),
+)
+
+
+def alerts(connection: sa.Connection, values: Values) -> Values:
+    """Alerts, the newest first, each with its life."""
+    state = values["state"]
+    states = {"live": kept.LIVE, "all": kept.STATES}.get(state, (state,))
+    wanted = {None: (-1, 0, 1), "worse": (1,), "better": (-1,)}[values["direction"]]
+    found = [alert for alert in kept.load(connection, states=states) if alert.direction in wanted]
+    cut, some = page(found[::-1], values)
+    plain = [
+        alert_words.to_plain(each, kept.events(connection, each.alert.id or 0))
+        for each in gather(connection, list(some))
+    ]
+    return {**cut, "alerts": plain}
+
+
+TREND = (
+    Parameter("suite", "which suite", required=True),
+    _TESTBED,
+    _SINCE,
+    *paging(),
+)
+
+
+def trend(connection: sa.Connection, values: Values) -> Values:
+    """The summaries of a suite on a testbed, the oldest first: one a run and setting."""
+    bed = _testbed(connection, values["testbed"])
+    found = queries.trend(connection, values["suite"], testbed_id=bed, since=values["since"] or "")
+    cut, some = page(found, values)
+    nights = [{name: night[name] for name in night if name not in ("run_id", "testbed_id")} for night in some]
+    return {"suite": values["suite"], "testbed": bed, **cut, "nights": nights}
+
+
+def _testbed(connection: sa.Connection, number: int | None) -> int:
+    last = queries.list_runs(connection, testbed_id=number, latest=1)
+    if not last:
+        raise NotFound("the history has no run" + (f" of testbed {number}" if number is not None else ""))
+    return last[0].testbed_id
+
+
+def run_plain(run: RunLine) -> Values:
+    """For JSON."""
+    return {each.name: getattr(run, each.name) for each in fields(run) if each.name not in _NOT_TOLD}
+
+
+def _row_plain(row: Row) -> Values:
+    return {
+        "case": vars(row.case), "status": row.status, "verdict": row.verdict, "basis": row.basis,
+        "started": row.started, "values": dict(row.values),
+    }  # fmt: skip

@@ -1,0 +1,216 @@
+"""The ASGI application: addresses, what answers them, and what is said when that fails."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import mimetypes
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from perfdash import __version__
+from perfdash.errors import MachineError, UsageError
+from perfdash.history.rows import digest, finite
+from perfdash.history.store import Store
+from perfdash.report import links
+from perfdash.serve import live
+from perfdash.serve.choosing import NotFound
+from perfdash.serve.guard import Guard
+from perfdash.serve.openapi import DESCRIPTION, ENDPOINTS, Endpoint, description
+from perfdash.serve.parameters import read_all
+from perfdash.serve.reading import state_of
+
+HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
+KEPT = 64  # answers that are not made twice while the store stays as it is
+_LOG = logging.getLogger("perfdash.serve")
+# Of a request: the answer and its status.
+Make = Callable[[sa.Connection, Request], tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    body: bytes
+    kind: str
+    status: int
+    tag: str
+
+
+def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard:
+    """Answers from `store`. `assets` by name; `local`: bound to loopback, see Guard."""
+    kept = _Kept()
+
+    def page(make: Make, kind: str = HTML) -> Callable[[Request], Response]:
+        def endpoint(request: Request) -> Response:  # not async: Starlette runs it in a thread
+            return _answered(store, kept, request, make, kind)
+
+        return endpoint
+
+    routes = [
+        Route("/", page(_plain(live.overview))),
+        *(Route(f"/{path}", page(_plain(make))) for path, make in live.PAGES.items()),
+        Route(f"/{links.COMPARE}", page(_anything)),
+        Route(f"/beds/{{bed}}/{links.COMPARE}", page(_below(live.nights))),
+        Route("/beds/{bed}/suites/{name}", page(_below(live.suite))),
+        Route("/beds/{bed}/models/{name}", page(_below(live.model))),
+        *(Route(one.path, page(_api(one), JSON)) for one in ENDPOINTS),
+        Route(DESCRIPTION, _description),
+        Route("/assets/{name}", _asset_of(assets)),
+        Route("/healthz", lambda _: _healthy(store)),
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            NotFound: _failed(404),
+            UsageError: _failed(400),
+            MachineError: _unreadable,
+            HTTPException: _http,
+        },
+    )
+    app.router.redirect_slashes = False  # it would redirect to whatever host was asked for
+    return Guard(app, local=local)
+
+
+def _plain(make: Callable[[sa.Connection], str]) -> Make:
+    def made(connection: sa.Connection, request: Request) -> tuple[str, int]:
+        read_all((), request.query_params.multi_items())
+        return make(connection), 200
+
+    return made
+
+
+def _below(make: Callable[[sa.Connection, str], str]) -> Make:
+    def made(connection: sa.Connection, request: Request) -> tuple[str, int]:
+        read_all((), request.query_params.multi_items())
+        return make(connection, _path(request).lstrip("/")), 200
+
+    return made
+
+
+def _path(request: Request) -> str:
+    # Not of its URL: where a %3F stands in the path, that ends there.
+    return str(request.scope["path"])
+
+
+def _anything(connection: sa.Connection, request: Request) -> tuple[str, int]:
+    return live.anything(connection, read_all(live.COMPARED, request.query_params.multi_items()))
+
+
+def _api(one: Endpoint) -> Make:
+    def made(connection: sa.Connection, request: Request) -> tuple[str, int]:
+        values = read_all(one.parameters, request.query_params.multi_items())
+        return _json(one.answer(connection, values)), 200
+
+    return made
+
+
+def _json(value: Any) -> str:
+    return json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
+
+
+def _answered(store: Store, kept: _Kept, request: Request, make: Make, kind: str) -> Response:
+    asked = f"{_path(request)}?{request.scope['query_string'].decode('latin-1')}"
+    with store.read() as connection:
+        tag = f'"{digest([__version__, state_of(connection), asked])[:32]}"'
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=_headers(tag))
+        answer = kept.get(asked, tag)
+        if answer is None:
+            text, status = make(connection, request)
+            answer = Answer(text.encode("utf-8", "replace"), kind, status, tag)
+            kept.put(asked, answer)
+    return Response(
+        answer.body, answer.status, _headers(tag if answer.status == 200 else None), media_type=answer.kind
+    )
+
+
+def _headers(tag: str | None) -> dict[str, str]:
+    """Ask again each time: the tag tells whether anything changed."""
+    return {"cache-control": "no-cache", **({"etag": tag} if tag else {})}
+
+
+class _Kept:
+    """The last answers, by address; for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+
+    def get(self, asked: str, tag: str) -> Answer | None:
+        with self._lock:
+            answer = self._answers.get(asked)
+            if answer is None or answer.tag != tag:
+                return None
+            self._answers.move_to_end(asked)
+            return answer
+
+    def put(self, asked: str, answer: Answer) -> None:
+        with self._lock:
+            self._answers[asked] = answer
+            self._answers.move_to_end(asked)
+            while len(self._answers) > KEPT:
+                self._answers.popitem(last=False)
+
+
+def _description(_: Request) -> Response:
+    return Response(_json(description()), media_type=JSON, headers=_headers(None))
+
+
+def _asset_of(assets: dict[str, bytes]) -> Callable[[Request], Response]:
+    """Only what is in `assets`: no path of the file system is ever made of an address."""
+    tags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, content in assets.items()}
+
+    def endpoint(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in assets:
+            raise NotFound("there is no such file")
+        if tags[name] in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=_headers(tags[name]))
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return Response(assets[name], media_type=kind, headers=_headers(tags[name]))
+
+    return endpoint
+
+
+def _healthy(store: Store) -> Response:
+    """For a monitor: whether the history can be read."""
+    with store.read() as connection:
+        connection.execute(sa.text("select 1 from runs limit 1"))
+    return Response("ok\n", media_type=TEXT, headers={"cache-control": "no-store"})
+
+
+def _failed(status: int) -> Callable[[Request, Exception], Response]:
+    def handler(request: Request, error: Exception) -> Response:
+        return _message(request, status, str(error))
+
+    return handler
+
+
+def _unreadable(request: Request, error: Exception) -> Response:
+    """Where the history lies, and what the database said, is for the log."""
+    _LOG.error("%s", error)
+    return _message(
+        request, 503, "The history cannot be read at the moment; the server's log says why.", retry="30"
+    )
+
+
+def _http(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 500)
+    return _message(request, status, "There is no such page." if status == 404 else str(error))
+
+
+def _message(request: Request, status: int, text: str, retry: str | None = None) -> Response:
+    headers = {"cache-control": "no-store"} | ({"retry-after": retry} if retry else {})
+    if _path(request).startswith("/api/"):
+        return Response(_json({"error": text}), status, headers, media_type=JSON)
+    return Response(f"{text}\n".encode("utf-8", "replace"), status, headers, media_type=TEXT)

@@ -1,0 +1,182 @@
+"""The pages of the site, each made alone from the store as it stands, under the paths of report.links."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import sqlalchemy as sa
+
+from perfdash.detect.comparing import Comparison, Side
+from perfdash.errors import UsageError
+from perfdash.history import schema
+from perfdash.history.ingest import testbed_values
+from perfdash.history.queries import RunLine, case_numbers, list_runs
+from perfdash.report import links
+from perfdash.report.changes import Change, of_comparison, ordered
+from perfdash.serve.choosing import NotFound, compared
+from perfdash.serve.parameters import Parameter
+from perfdash.site import pages
+from perfdash.site.history import Bed, beds
+from perfdash.site.machines import machine_view
+from perfdash.site.model import one_model
+from perfdash.site.nights import SHOWN, CompareView, pairs
+from perfdash.site.overview import OverviewView, bed_view
+from perfdash.site.regressions import bed_lives
+from perfdash.site.setting import Setting
+from perfdash.site.suite import one_suite
+
+Words = Mapping[str, str | None]
+OFFERED = 200  # runs that the form of the comparison suggests
+
+
+def overview(connection: sa.Connection) -> str:
+    views = [bed_view(connection, bed, runs) for bed, runs in _every(connection)]
+    return pages.render_overview(OverviewView(views))
+
+
+def regressions(connection: sa.Connection) -> str:
+    return pages.render_regressions([bed_lives(connection, bed, runs) for bed, runs in _every(connection)])
+
+
+def machines(connection: sa.Connection) -> str:
+    return pages.render_machines([machine_view(bed, runs) for bed, runs in _every(connection)])
+
+
+def method(_: sa.Connection) -> str:
+    return pages.render_method()
+
+
+def suite(connection: sa.Connection, path: str) -> str:
+    """`path` as report.links.suite_page has it. Raises NotFound."""
+    bed = _bed(connection, path)
+    columns = schema.summaries.c[Setting._fields]
+    query = (
+        sa.select(*columns)
+        .distinct()
+        .join_from(schema.summaries, schema.runs, schema.summaries.c.run_id == schema.runs.c.id)
+        .where(schema.runs.c.testbed_id == bed.id)
+    )
+    for row in connection.execute(query):
+        setting = Setting(*row)
+        if setting.page(bed.digest) == path:
+            return pages.render_suite(one_suite(connection, bed, setting))
+    raise NotFound("there is no such suite on this testbed")
+
+
+def model(connection: sa.Connection, path: str) -> str:
+    """`path` as report.links.model_page has it. Raises NotFound."""
+    bed = _bed(connection, path)
+    for case, number in case_numbers(connection, bed.id).items():
+        if links.model_page(bed.digest, case) == path:
+            return pages.render_model(one_model(connection, bed, number))
+    raise NotFound("there is no such model on this testbed")
+
+
+def nights(connection: sa.Connection, path: str) -> str:
+    """The last night of a testbed against those before it; any others are compared under COMPARE."""
+    bed = _bed(connection, path)
+    runs = list_runs(connection, testbed_id=bed.id)
+    return pages.render_compare(CompareView(bed, path, pairs(connection, runs), []))
+
+
+COMPARED = (
+    Parameter("old", "a run's name, last, a date, a window, a version or commit of torch"),
+    Parameter("new", "the same of what it is compared with"),
+    Parameter("host_class", "of runs on several classes of hosts, those on this one"),
+)
+
+
+@dataclass(frozen=True)
+class Anything:
+    """Two sides as they are shown; `testbed` is the digest of what both were measured on."""
+
+    found: Comparison
+    changes: list[Change]
+    testbed: str
+    sides: list[tuple[str, str]]
+
+
+def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
+    """The page with the form, and the comparison that it asks for; with its status.
+
+    What is wrong with the words is told on the page.
+    """
+    old, new = words.get("old"), words.get("new")
+    told, status, result = "", 200, None
+    try:
+        if old and new:
+            result = _anything(compared(connection, old, new, words.get("host_class")))
+        elif old or new:
+            told, status = "Both sides are needed.", 400
+    except NotFound as error:
+        told, status = str(error), 404
+    except UsageError as error:
+        told, status = str(error), 400
+    every = list_runs(connection, latest=OFFERED)[::-1]
+    text = _render(
+        "compare_any.html",
+        links.COMPARE,
+        words=words,
+        told=told,
+        result=result,
+        runs=every,
+        host_classes=sorted({run.host_class for run in every}),
+        beds=[(bed, links.compare_page(bed.digest)) for bed in beds(connection)],
+        most=SHOWN,
+    )
+    return text, status
+
+
+def _anything(found: Comparison) -> Anything:
+    digest = testbed_values(found.new.runs[0].run)["digest"]
+    sides = [("Old", _side_title(found.old)), ("New", _side_title(found.new))]
+    return Anything(found, ordered(of_comparison(found)), digest, sides)
+
+
+def _side_title(side: Side) -> str:
+    runs = [imported.run for imported in side.runs]
+    worker = [run.environment.get("worker", {}) for run in runs]
+    torches = dict.fromkeys(
+        f"{one.get('torch') or '?'} {(one.get('torch_git_version') or '')[:10]}".strip() for one in worker
+    )
+    names = runs[0].name if len(runs) == 1 else f"{len(runs)} runs, {runs[0].name} to {runs[-1].name}"
+    several = f"{len(torches)} builds of torch, {next(iter(torches))} to {list(torches)[-1]}"
+    return f"{names}; " + (f"torch {next(iter(torches))}" if len(torches) == 1 else several)
+
+
+def _every(connection: sa.Connection) -> list[tuple[Bed, list[RunLine]]]:
+    return [(bed, list_runs(connection, testbed_id=bed.id)) for bed in beds(connection)]
+
+
+def _bed(connection: sa.Connection, path: str) -> Bed:
+    """The testbed in whose folder a page lies. Raises NotFound."""
+    for bed in beds(connection):
+        if path.startswith(links.bed_folder(bed.digest) + "/"):
+            return bed
+    raise NotFound("there is no such testbed")
+
+
+def _render(template: str, path: str, **values: object) -> str:
+    html = _environment().get_template(template).render(root="../" * path.count("/"), path=path, **values)
+    return pages.printable(html)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    """The site's, with the templates that only a server has."""
+    site = pages.environment()
+    own = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    loaders = [own, *([site.loader] if site.loader else [])]
+    return site.overlay(loader=jinja2.ChoiceLoader(loaders))
+
+
+PAGES: dict[str, Callable[[sa.Connection], str]] = {
+    links.OVERVIEW: overview,
+    links.REGRESSIONS: regressions,
+    links.MACHINES: machines,
+    links.METHOD: method,
+}

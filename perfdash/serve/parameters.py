@@ -1,0 +1,93 @@
+"""What may stand behind the `?` of an address: declared once, for reading it and for describing it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfdash.errors import UsageError
+
+LONGEST = 300  # characters of a value
+_TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """kind: text, number (whole, from `least` to `most`), time (or the beginning of one), or one of words."""
+
+    name: str
+    about: str
+    kind: str | tuple[str, ...] = "text"
+    default: str | int | None = None
+    required: bool = False
+    least: int = 0
+    most: int = 2**31 - 1
+
+    def schema(self) -> dict[str, Any]:
+        """As JSON Schema says it."""
+        if self.kind == "number":
+            shape: dict[str, Any] = {"type": "integer", "minimum": self.least, "maximum": self.most}
+        elif self.kind == "time":
+            shape = {"type": "string", "pattern": f"^{_TIME.pattern}$"}
+        elif isinstance(self.kind, tuple):
+            shape = {"type": "string", "enum": list(self.kind)}
+        else:
+            shape = {"type": "string", "maxLength": LONGEST}
+        return shape if self.default is None else {**shape, "default": self.default}
+
+    def read(self, text: str) -> str | int:
+        """Raises UsageError for what it is not."""
+        if len(text) > LONGEST:
+            raise UsageError(f"{self.name}: more than {LONGEST} characters")
+        if self.kind == "number":
+            if not re.fullmatch(r"[0-9]{1,10}", text) or not self.least <= int(text) <= self.most:
+                raise UsageError(f"{self.name}: {text!r} is no whole number from {self.least} to {self.most}")
+            return int(text)
+        if self.kind == "time" and not _TIME.fullmatch(text):
+            raise UsageError(f"{self.name}: {text!r} is no time; give e.g. 2026-11 or 2026-11-21")
+        if isinstance(self.kind, tuple) and text not in self.kind:
+            raise UsageError(f"{self.name}: {text!r} is none of {', '.join(self.kind)}")
+        return text
+
+
+def read_all(known: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The value of every known parameter, by name; None where it was not given and has no default.
+
+    Raises UsageError that names the parameter at fault. An empty value counts as not given.
+    """
+    values: dict[str, Any] = {each.name: each.default for each in known}
+    by_name = {each.name: each for each in known}
+    seen = set()
+    for name, text in given:
+        if name not in by_name:
+            told = ", ".join(by_name) or "none"
+            raise UsageError(f"there is no parameter {name[:40]!r} here; there are: {told}")
+        if name in seen:
+            raise UsageError(f"{name} is given twice")
+        seen.add(name)
+        if text:
+            values[name] = by_name[name].read(text)
+    for each in known:
+        if each.required and values[each.name] is None:
+            raise UsageError(f"{each.name} is missing: {each.about}")
+    return values
+
+
+LIMIT = 200  # of a page that does not say its own
+MOST = 2000
+
+
+def paging(most: int = MOST, limit: int = LIMIT) -> tuple[Parameter, Parameter]:
+    """Where a list is cut."""
+    return (
+        Parameter("offset", "how many to leave out first", "number", 0),
+        Parameter("limit", "how many at most", "number", limit, least=1, most=most),
+    )
+
+
+def page(items: Sequence[Any], values: dict[str, Any]) -> tuple[dict[str, int], Sequence[Any]]:
+    """What an answer says of where it was cut, and the part of a list that was asked for."""
+    start, limit = values["offset"], values["limit"]
+    return {"total": len(items), "offset": start, "limit": limit}, items[start : start + limit]

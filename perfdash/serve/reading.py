@@ -1,0 +1,59 @@
+"""The store opened so that nothing can be written, and the mark by which a change of it is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from perfdash.history import schema
+from perfdash.history.rows import digest
+from perfdash.history.store import Store, open_store
+
+_WAIT_S = 10
+
+
+def open_to_read(address: str) -> Store:
+    """The store, which refuses every write from here on.
+
+    It is opened as by any command first: that brings an older one up to date. Raises UsageError and
+    MachineError as open_store does.
+    """
+    with open_store(address, create=False) as store:
+        url, shown, is_sqlite = store.engine.url, store.shown, store.is_sqlite
+    if not is_sqlite:
+        # A lock that someone holds must not hold up pages for ever.
+        options = f"-c default_transaction_read_only=on -c statement_timeout={60_000}"
+        known = {"connect_timeout": _WAIT_S, "options": options}
+        return Store(sa.create_engine(url, connect_args=known, pool_pre_ping=True), shown)
+    if "uri" not in url.query:  # else it is read-only already: nothing can be written where it lies
+        # A file that was removed must fail, not be made anew, and not be read on from what is still open.
+        path = quote(str(Path(str(url.database)).absolute()))
+        url = sa.URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"})
+    engine = sa.create_engine(
+        url, poolclass=NullPool, connect_args={"timeout": _WAIT_S, "check_same_thread": False}
+    )
+    sa.event.listen(engine, "connect", _only_reads)
+    return Store(engine, shown)
+
+
+def _only_reads(connection: Any, _: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA cache_size = -65536")
+
+
+def state_of(connection: sa.Connection) -> str:
+    """Another one whenever a run was taken in, replaced, judged or pruned, or an alert changed."""
+    runs, alerts = schema.runs, schema.alerts
+    marks = [
+        [list(row) for row in connection.execute(query)]
+        for query in (
+            sa.select(runs.c.id, runs.c.content, runs.c.judged).order_by(runs.c.id),
+            sa.select(alerts.c.id, alerts.c.state, alerts.c.changed).order_by(alerts.c.id),
+        )
+    ]
+    return digest(marks)[:32]

@@ -1,0 +1,85 @@
+"""The server as a process: an address of its own, uvicorn on it, an end when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from perfdash.errors import MachineError
+from perfdash.history.store import Store
+from perfdash.serve.guard import is_loopback
+
+_LEFT_S = 3  # for answers that are under way when it is told to end
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises MachineError where there is none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None) or 0  # of a name that is not known it is negative
+        why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
+        raise MachineError(
+            f"cannot listen on {host} port {port}: {why}; --port gives another (0: any that is free)"
+        ) from error
+
+
+def address_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+@contextlib.contextmanager
+def until_told() -> Iterator[None]:
+    """Ends quietly what is done in it on SIGINT and SIGTERM."""
+    before = signal.signal(signal.SIGTERM, _interrupted)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def serve(store: Store, listening: socket.socket, host: str) -> None:
+    """Answers until SIGINT or SIGTERM, which it raises once more when it is done: see until_told."""
+    import uvicorn
+
+    from perfdash.serve.app import application
+
+    config = uvicorn.Config(
+        application(store, assets(), local=is_loopback(host)),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        timeout_graceful_shutdown=_LEFT_S,
+        h11_max_incomplete_event_size=32 << 10,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def assets() -> dict[str, bytes]:
+    """The files beside the pages, by name: style, scripts, plotly's from its package."""
+    from perfdash.site.build import plotly_script
+
+    folder = importlib.resources.files("perfdash.site").joinpath("assets")
+    found = {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.name.endswith((".css", ".js", ".svg"))
+    }
+    return {**found, "plotly.min.js": plotly_script()}

@@ -1,0 +1,65 @@
+"""Arrays kept between two builds of the site, each under a digest of all that it was made from.
+
+What is lost, torn or of another version is simply made again; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Cache:
+    """A folder of .npz files; without a folder nothing is kept."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._used: set[str] = set()
+
+    def get(self, key: str) -> Arrays | None:
+        """The arrays kept under a key, a hexadecimal digest; None where there are none, whole."""
+        if self.folder is None:
+            return None
+        name = f"{key}.npz"
+        self._used.add(name)
+        try:
+            # Opened here: numpy leaves a torn file open.
+            with open(self.folder / name, "rb") as file, np.load(file, allow_pickle=False) as found:
+                return {each: found[each] for each in found.files}
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
+            return None
+
+    def put(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keeps arrays; that a disk is full is no reason to fail: they are made again next time."""
+        if self.folder is None:
+            return
+        file = io.BytesIO()
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's annotation takes them for its option
+        target = self.folder / f"{key}.npz"
+        part = target.with_suffix(f".{os.getpid()}.part")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(file.getvalue())
+            part.replace(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def tidy(self) -> None:
+        """Removes what was not asked for since the cache was opened."""
+        if self.folder is None or not self.folder.is_dir():
+            return
+        for path in self.folder.iterdir():
+            if path.suffix in (".npz", ".part") and path.name not in self._used:
+                with contextlib.suppress(OSError):
+                    path.unlink()

@@ -1,0 +1,119 @@
+"""The change points of cases: each case has its turn once a week, and what was found is kept till then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from perfdash.detect.findings import METRICS
+from perfdash.history.rows import case_digest, digest
+from perfdash.report.quantities import shown
+from perfdash.site.cache import Cache
+from perfdash.site.happened import build_words
+from perfdash.site.history import FORMAT, History, as_logs, epoch
+from perfdash.stats.changepoints import change_points
+
+_PERSISTENCE = 3
+_DAY = 86400
+_SPAN = 365 * _DAY  # in which they are looked for
+_TURNS = 7
+
+
+@dataclass(frozen=True)
+class Event:
+    """A mark on the charts. `metric` None: on all of them. kind: change, worse, better, environment."""
+
+    at: float
+    kind: str
+    text: str
+    metric: str | None = None
+    href: str = ""
+    run: str = ""
+
+
+Found = dict[int, list[Event]]
+
+
+def case_changes(history: History, number: int) -> list[Event]:
+    """The change points of a case, over the year up to its own day of the week.
+
+    One night more seldom tells more of a whole year, and a year takes long to look at: so each case has
+    its turn once a week, on the same day whoever asks.
+    """
+    nights = _nights(history, _turn(history, number))
+    row = history.row[number]
+    passed = history.passed[row, nights]
+    runs = [history.recent[night] for night in nights]
+    found = []
+    for name, metric in METRICS.items():
+        values = np.exp(as_logs(history.values[name][row, nights], passed))
+        for change in change_points(values, min_change=metric.minimum, persistence=_PERSISTENCE):
+            first, good, bad = runs[change.index], runs[max(0, change.low - 1)], runs[change.high]
+            text = (
+                f"{metric.title} {change.change:+.1%} ({shown(name, change.before)} to "
+                f"{shown(name, change.after)}), between {good.started[:10]} ({build_words(good)}) and "
+                f"{bad.started[:10]} ({build_words(bad)})"
+            )
+            found.append(Event(epoch(first.started), "change", text, name, run=first.name))
+    return found
+
+
+def all_changes(
+    history: History,
+    cache: Cache,
+    work: Callable[[Callable[[int], list[Event]], Sequence[int]], Iterable[list[Event]]],
+) -> Found:
+    """The change points of all cases, by number: of those whose turn it is, or of which nothing is kept.
+
+    `work(function, numbers)` is a map, over several processes if need be.
+    """
+    groups: dict[int, list[int]] = {}
+    for number in history.row:
+        groups.setdefault(_turn(history, number), []).append(number)
+    found: Found = {}
+    missing: list[tuple[str, list[int]]] = []
+    for turn, numbers in sorted(groups.items()):
+        names = {case_digest(history.cases[number]): number for number in numbers}
+        key = digest(
+            [FORMAT, "changes", sorted(names)]
+            + [history.marks[history.recent[night].id] for night in _nights(history, turn)]
+        )
+        kept = _unpacked(cache, key)
+        if kept is None or set(kept) - set(names):
+            missing.append((key, numbers))
+        else:
+            found.update({number: kept.get(name, []) for name, number in names.items()})
+    wanted = [number for _, numbers in missing for number in numbers]
+    found.update(zip(wanted, work(lambda number: case_changes(history, number), wanted), strict=True))
+    for key, numbers in missing:
+        content = {case_digest(history.cases[n]): [asdict(event) for event in found[n]] for n in numbers}
+        text = json.dumps({name: events for name, events in sorted(content.items()) if events})
+        cache.put(key, {"json": np.frombuffer(text.encode(), dtype=np.uint8)})
+    return found
+
+
+def _unpacked(cache: Cache, key: str) -> Mapping[str, list[Event]] | None:
+    arrays = cache.get(key)
+    if arrays is None or "json" not in arrays:
+        return None
+    try:
+        content = json.loads(arrays["json"].tobytes())
+        return {name: [Event(**event) for event in events] for name, events in content.items()}
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _turn(history: History, number: int) -> int:
+    """Where the last whole turn of a case ends, in days since 1970."""
+    day = int(case_digest(history.cases[number])[:8], 16) % _TURNS
+    last = int(epoch(history.runs[-1].started) // _DAY)
+    return last - (last - day) % _TURNS + 1
+
+
+def _nights(history: History, turn: int) -> list[int]:
+    """The places of the nights of the year before."""
+    times = [epoch(run.started) for run in history.recent]
+    return [place for place, at in enumerate(times) if turn * _DAY - _SPAN <= at < turn * _DAY]

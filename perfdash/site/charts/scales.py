@@ -1,0 +1,227 @@
+"""From values to places: ranges that do not mislead, ticks at 1, 2, 5, and dates under a time axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+
+from perfdash.site.charts.values import Number
+
+DAY = 86_400.0
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# What is shown is at least so much of the value: noise of a thousandth must not look like a mountain.
+_LEAST = 0.04
+_ROOM = 0.06  # above and below, of what is shown
+NEAR = 0.62
+_EARLIEST, _LATEST = -62_135_596_800.0, 253_402_214_400.0  # years 1 to 9999
+
+
+class Axis:
+    """Values from `low` to `high`, linear or logarithmic, onto `start` to `end` (whole numbers)."""
+
+    def __init__(self, low: float, high: float, start: int, end: int, log: bool = False) -> None:
+        self.low, self.high, self.log = low, high, log
+        self.start, self.end = start, end
+        first, last = (math.log(low), math.log(high)) if log else (low, high)
+        self.factor = (end - start) / (last - first)
+        self.offset = start - first * self.factor
+
+    def at(self, value: float) -> int:
+        """The place of a value; what lies outside is put on the edge."""
+        value = min(max(value, self.low), self.high)
+        return round((math.log(value) if self.log else value) * self.factor + self.offset)
+
+    def places(self, values: Sequence[Number]) -> list[int | None]:
+        """`at` of many."""
+        low, high, factor, offset = self.low, self.high, self.factor, self.offset
+        log = math.log
+        if self.log:
+            return [
+                None
+                if value is None
+                else round(log(low if value < low else high if value > high else value) * factor + offset)
+                for value in values
+            ]
+        return [
+            None
+            if value is None
+            else round((low if value < low else high if value > high else value) * factor + offset)
+            for value in values
+        ]
+
+    def ticks(self, about: int, least: float = 0.0) -> list[tuple[float, str]]:
+        """Places in values, and their words; least: the smallest step between them."""
+        if self.log and self.high / self.low > 4:
+            found = _log_ticks(self.low, self.high, about)
+            return [(value, f"{value:g}") for value in found]
+        return linear_ticks(self.low, self.high, about, least)
+
+
+def value_range(
+    values: Sequence[float], lows: Sequence[float], highs: Sequence[float], log: bool = False
+) -> tuple[float, float]:
+    """What the axis of values spans. An interval may widen it to three times the values' own span.
+
+    log: all above zero; 1.0 is taken in where that leaves the values enough room.
+    """
+    if log:
+        return _ratio_range(*([math.log(v) for v in each] for each in (values, lows, highs)))
+    if not values:
+        return 0.0, 1.0
+    least = _LEAST * max(map(abs, values)) or 1.0
+    low, high = _spanned(values, lows, highs, least)
+    return (0.0 if low < 0 <= min(values) else low), high
+
+
+def count_range(values: Sequence[float]) -> tuple[float, float]:
+    """Of whole numbers: from one below to one above at least, so that ticks are whole, too."""
+    low, high = (min(values), max(values)) if values else (0.0, 0.0)
+    room = 0.1 * (high - low)
+    return low - (0 if low == 0 else max(1.0, room)), high + max(1.5, room)
+
+
+def _ratio_range(values: list[float], lows: list[float], highs: list[float]) -> tuple[float, float]:
+    """The range of ratios, given as logarithms."""
+    if not values:
+        return 0.5, 2.0
+    low, high = _spanned(values, lows, highs, _LEAST)
+    room = _ROOM * max(high - low, high, -low)
+    with_one = min(low, -room), max(high, room)
+    near = math.log(2)
+    if (-near <= low and high <= near) or with_one[1] - with_one[0] <= 3 * (high - low):
+        low, high = with_one
+    return math.exp(low), math.exp(high)
+
+
+def _spanned(
+    values: Sequence[float], lows: Sequence[float], highs: Sequence[float], least: float
+) -> tuple[float, float]:
+    """From lowest to highest and some room, at least `least` wide."""
+    low, high = min(values), max(values)
+    span = max(high - low, least / 2)
+    low, high = (
+        min(low, max(min(lows, default=low), low - span)),
+        max(high, min(max(highs, default=high), high + span)),
+    )
+    room = max(0.0, least - (high - low)) / 2 + _ROOM * (high - low)
+    return low - room, high + room
+
+
+def linear_ticks(low: float, high: float, about: int, least: float = 0.0) -> list[tuple[float, str]]:
+    """About so many round values between two."""
+    step = _step(max((high - low) / about, least))
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    if last - first > 3 * about:  # too near to each other for floating point
+        return []
+    far = max(abs(low), abs(high)) >= 1e6 or digits > 5
+    return [
+        (k * step, f"{k * step:.4g}" if far else f"{k * step:.{digits}f}") for k in range(first, last + 1)
+    ]
+
+
+def _step(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is not below `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(n * power for n in (1, 2, 5, 10, 100) if n * power >= least * (1 - 1e-9))
+
+
+def _log_ticks(low: float, high: float, about: int) -> list[float]:
+    """1, 2, 5 times powers of ten; powers alone, or every few of them, where the range is wide."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    every = max(1, math.ceil((last - first) / about))
+    steps = (1, 2, 5) if last - first <= 2 else (1,)
+    found = [n * 10.0**k for k in range(first, last + 1) if k % every == 0 for n in steps]
+    return [value for value in found if low <= value <= high]
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Times from `first` to `last` onto 0 to 1. What comes after `split` has NEAR of the width for itself."""
+
+    first: float
+    last: float
+    split: float | None = None
+
+    def at(self, time: float) -> float:
+        """The place of a time; what lies outside is put on the edge."""
+        time = min(max(time, self.first), self.last)
+        if self.split is None:
+            return (time - self.first) / (self.last - self.first)
+        if time < self.split:
+            return (1 - NEAR) * (time - self.first) / (self.split - self.first)
+        return 1 - NEAR * (self.last - time) / (self.last - self.split)
+
+    def ticks(self, about: int) -> tuple[tuple[float, str], ...]:
+        """Times and their words, of both parts."""
+        if self.split is None:
+            return time_ticks(self.first, self.last, about)
+        far = round(about * (1 - NEAR))
+        return time_ticks(self.first, self.split, far) + time_ticks(self.split, self.last, about - far)
+
+
+@lru_cache(maxsize=64)
+def time_axis(first: float, last: float, split: float | None = None) -> TimeAxis:
+    """The axis for nights from first to last; split: where weeks end and nights begin.
+
+    It is split only where the nights would get less than half of the width otherwise.
+    """
+    first, last = time_range(first, last)
+    if split is not None and first + DAY < split < last - DAY and last - split < (last - first) / 2:
+        return TimeAxis(first, last, split)
+    return TimeAxis(first, last)
+
+
+def time_range(first: float, last: float) -> tuple[float, float]:
+    """What a time axis spans; a single night stands in the middle of a week."""
+    first, last = (min(max(t, _EARLIEST), _LATEST) for t in (first, last))
+    least = 6 * DAY
+    if last - first < least:
+        middle = (first + last) / 2
+        first, last = middle - least / 2, middle + least / 2
+    return max(first, _EARLIEST), min(last, _LATEST)
+
+
+@lru_cache(maxsize=64)
+def time_ticks(first: float, last: float, about: int) -> tuple[tuple[float, str], ...]:
+    """Times and their words: days, Mondays, or beginnings of months; the first one with its year."""
+    begin, end = day(first), day(last)
+    days = max(1, (end - begin).days)
+    for step in (1, 2, 7, 14):
+        if days / step <= about:
+            anchor = begin - timedelta(begin.weekday()) if step >= 7 and begin.toordinal() > 7 else begin
+            found = [
+                anchor + timedelta(k) for k in range(0, days + 8, step) if anchor.toordinal() + k < 3_652_059
+            ]
+            return _dated([one for one in found if begin <= one <= end], first, last, by_month=False)
+    months = days / 30.44
+    step = next((s for s in (1, 2, 3, 6, 12, 24, 60, 120) if months / s <= about), 1200)
+    total = range(begin.year * 12, end.year * 12 + 12)
+    found = [date(k // 12, k % 12 + 1, 1) for k in total if (k % 12 if step < 12 else k) % step == 0]
+    return _dated([one for one in found if begin <= one <= end], first, last, by_month=True)
+
+
+def _dated(days: list[date], first: float, last: float, by_month: bool) -> tuple[tuple[float, str], ...]:
+    found: list[tuple[float, str]] = []
+    year = 0
+    for one in days:
+        at = datetime(one.year, one.month, one.day, tzinfo=UTC).timestamp()
+        if not first <= at <= last:
+            continue
+        month = _MONTHS[one.month - 1]
+        if by_month:
+            word = (f"{month} {one.year}" if not year and one.month > 1 else
+                    str(one.year) if one.month == 1 else month)  # fmt: skip
+        else:
+            word = f"{one.day} {month}" + (f" {one.year}" if one.year != year else "")
+        year = one.year
+        found.append((at, word))
+    return tuple(found)
+
+
+def day(at: float) -> date:
+    """The date of a time in UTC."""
+    return datetime.fromtimestamp(min(max(at, _EARLIEST), _LATEST), UTC).date()

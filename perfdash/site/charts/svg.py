@@ -1,0 +1,73 @@
+"""Pieces of SVG as text: what comes from elsewhere is escaped here, numbers are written short.
+
+Inline SVG without style and script: site.css styles it by its classes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from html import escape
+
+# No document may hold these, escaped or not.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+
+
+def quoted(text: object) -> str:
+    """Text for an element or an attribute."""
+    return escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)))
+
+
+def shortened(text: str, length: int) -> str:
+    """Text on one line of at most so many characters."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def text(x: float, y: float, content: object, classes: str = "", anchor: str = "") -> str:
+    """A line of text; anchor: middle or end."""
+    words = f' class="{classes}"' if classes else ""
+    where = f' text-anchor="{anchor}"' if anchor else ""
+    return f'<text x="{x:g}" y="{y:g}"{words}{where}>{quoted(content)}</text>'
+
+
+def link(href: str, content: str) -> str:
+    """The content within a link, where that is one within the site."""
+    return f'<a href="{quoted(href)}">{content}</a>' if stays(href) else content
+
+
+def stays(href: str) -> bool:
+    """Whether an address is relative: no scheme, no other host."""
+    return bool(href) and not re.match(r"\s*[/\\]|[^/?#]*:", _CONTROL.sub("", href))
+
+
+def figure(
+    classes: str, prefix: str, width: int, height: int, title: str, summary: str, content: str, **data: object
+) -> str:
+    """The svg element with its text alternative. Raises ValueError for a prefix that is no identifier."""
+    if not _PREFIX.match(prefix):
+        raise ValueError(f"{prefix!r} is no beginning of an id")
+    told = "".join(f' data-{name}="{quoted(value)}"' for name, value in data.items())
+    return (
+        f'<svg class="drawn {classes}" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-labelledby="{prefix}-t {prefix}-d"{told}>'
+        f'<title id="{prefix}-t">{quoted(title)}</title><desc id="{prefix}-d">{quoted(summary)}</desc>'
+        f"{content}</svg>"
+    )
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """A value with four significant digits, ratios with three decimals."""
+    if value is None or not math.isfinite(value):
+        return "none"
+    size = abs(value)
+    if unit == "x":
+        return f"{value:.3f}x" if size < 1e4 else f"{value:.3g}x"
+    if size >= 1e6 or 0 < size < 1e-4:
+        shown = f"{value:.4g}"
+    elif size >= 1000:
+        shown = f"{value:.0f}"
+    else:
+        shown = f"{value:.4g}"
+    return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()

@@ -1,0 +1,260 @@
+"""One metric over nights: a line with its interval, what failed, and what happened when.
+
+Built as plain text: a nightly update draws some ten thousand of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from perfdash.site.charts import svg
+from perfdash.site.charts.marks import events, summary_of
+from perfdash.site.charts.scales import DAY, Axis, TimeAxis, count_range, day, time_axis, value_range
+from perfdash.site.charts.values import Number, Trend, finite
+
+LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
+# The plot is drawn in tenths of a pixel, so that all places are whole numbers.
+_FINE = 10
+_MOST = 1e9  # a count
+_DOTS = 100  # of more points only those without neighbours are drawn, and the last
+# Nights further apart than this are not joined: nothing is known of what lies between.
+_APART, _WEEKS_APART = 4.5 * DAY, 22 * DAY
+
+Columns = tuple[list[Number], list[Number], list[Number]]
+
+
+def trend(data: Trend, prefix: str, *, width: int = 560, height: int = 190) -> Markup:
+    """The chart with axes and marks. prefix: of the ids within, unique on the page.
+
+    Raises ValueError where the columns differ in length.
+    """
+    values, lows, highs = columns(data)
+    known = [value for value in values if value is not None]
+    days = time_axis(*_ends(data))
+    right, bottom = width - RIGHT, height - BOTTOM
+    counts = not (data.unit or data.ratio)
+    whole = counts and all(value == int(value) and abs(value) < _MOST for value in known)
+    low, high = count_range(known) if whole else value_range(known, _known(lows), _known(highs), data.ratio)
+    if data.unit == "%" and known and max(known) <= 100:
+        high = min(high, 100.2)  # no axis for what cannot be
+    axis = Axis(low, high, (bottom - TOP) * _FINE, 0, data.ratio)
+    xs, joined = _places(tuple(data.times), data.weekly, days, (right - LEFT) * _FINE)
+    parts = [_dates(days, LEFT, right, TOP, bottom), _levels(axis, data, right, whole)]
+    parts.append(f'<g class="plot" transform="translate({LEFT} {TOP})scale(.1)">')
+    parts += _lines(data, values, lows, highs, axis, xs, joined)
+    parts.append("</g>")
+    if not known:
+        parts.append(svg.text((LEFT + right) / 2, (TOP + bottom) / 2, "not measured", "empty", "middle"))
+    else:
+        place = max(k for k, value in enumerate(values) if value is not None)
+        at = axis.at(known[-1]) / _FINE + TOP
+        words = svg.number(known[-1], data.unit if data.unit in ("x", "%") else "")
+        parts.append(svg.text(LEFT + xs[place] / _FINE + 6, at + 3.5, words, "last"))
+    parts.append(_beyond(lows, highs, axis, data.unit, right))
+    marks = [
+        (LEFT + days.at(mark.at) * (right - LEFT), mark)
+        for mark in data.marks
+        if days.first <= mark.at <= days.last
+    ]
+    parts.append(events(marks, TOP, bottom))
+    # For the script: the plot's edges, its times, and where between them they are split.
+    told = [days.first, days.last] + ([days.split, days.at(days.split)] if days.split is not None else [])
+    plot = " ".join(f"{one:.10g}" for one in (LEFT, right, TOP, bottom, *told))
+    summary = summary_of(data, values)
+    return Markup(svg.figure("trend", prefix, width, height, data.title, summary, "".join(parts), plot=plot))
+
+
+def spark(data: Trend, prefix: str) -> Markup:
+    """The line alone, for a cell of a table."""
+    values, _, _ = columns(data)
+    known = _known(values)
+    days = time_axis(*_ends(data))
+    axis = Axis(*value_range(known, (), (), data.ratio), 280, 20, data.ratio)
+    xs, joined = _places(tuple(data.times), data.weekly, days, 1540)
+    ys = axis.places(values)
+    parts = [_mark_lines(data, days), _path("line", _line(xs, ys, joined))]
+    if known:
+        place = max(k for k, value in enumerate(values) if value is not None)
+        parts.append(f'<path class="dots" d="M{xs[place]} {ys[place]}h0"/>')
+    parts.append(_path("failed", _crosses(xs, data.failed, 270)))
+    content = f'<g class="plot" transform="translate(2 1)scale(.1)">{"".join(parts)}</g>'
+    return Markup(svg.figure("spark", prefix, 160, 32, data.title, summary_of(data, values, 0), content))
+
+
+def columns(data: Trend) -> Columns:
+    """values, lows, highs with None for what is not measured. Raises ValueError for unequal lengths."""
+    count = len(data.times)
+    if len(data.values) != count or len(data.lows) not in (0, count) or len(data.highs) != len(data.lows):
+        raise ValueError(f"{data.title}: columns of unequal length")
+    lows, highs = finite(data.lows, data.ratio), finite(data.highs, data.ratio)
+    return finite(data.values, data.ratio), lows, highs
+
+
+def _ends(data: Trend) -> tuple[float, float, float | None]:
+    """The first time, the last, and the end of the weeks."""
+    if not data.times:
+        return 0.0, 0.0, None
+    inside = 0 < data.weekly < len(data.times)
+    return data.times[0], data.times[-1], data.times[data.weekly] - DAY / 2 if inside else None
+
+
+def _known(values: Sequence[Number]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+@lru_cache(maxsize=64)
+def _places(
+    times: tuple[float, ...], weekly: int, days: TimeAxis, width: int
+) -> tuple[list[int], list[bool]]:
+    """Where the nights lie, and whether each may be joined with the one before. Of a whole site alike."""
+    xs = [round(days.at(time) * width) for time in times]
+    joined = [
+        k > 0 and time - times[k - 1] <= (_WEEKS_APART if k <= weekly else _APART)
+        for k, time in enumerate(times)
+    ]
+    if sum(joined) < len(times) / 2 and len(times) > 2:  # measured more seldom than every night
+        gaps = sorted(after - before for before, after in pairwise(times))
+        apart = 3.5 * gaps[len(gaps) // 2]
+        joined = [k > 0 and time - times[k - 1] <= apart for k, time in enumerate(times)]
+    return xs, joined
+
+
+def _lines(
+    data: Trend, values: list[Number], lows: list[Number], highs: list[Number],
+    axis: Axis, xs: list[int], joined: list[bool],
+) -> list[str]:  # fmt: skip
+    """The band, the line, its points and the crosses."""
+    parts = []
+    ys = axis.places(values)
+    if data.ratio and axis.low < 1 < axis.high:
+        parts.append(f'<path class="one" d="M0 {axis.at(1.0)}h{max(xs, default=0)}"/>')
+    if lows:
+        tops, floors = axis.places(highs), axis.places(lows)
+        weekly = data.weekly
+        if weekly:
+            parts.append(_path("range", _band(xs[:weekly], tops[:weekly], floors[:weekly], joined)))
+        parts.append(_path("band", _band(xs[weekly:], tops[weekly:], floors[weekly:], joined[weekly:])))
+    parts.append(_path("line", _line(xs, ys, joined)))
+    parts.append(_path("dots", _dots(xs, ys, joined)))
+    parts.append(_path("failed", _crosses(xs, data.failed, axis.start - 35)))
+    return parts
+
+
+def _beyond(lows: list[Number], highs: list[Number], axis: Axis, unit: str, right: int) -> str:
+    """What the newest interval is, where the band is cut at an edge: it must not look narrower than it is."""
+    ends = [
+        (low, high) for low, high in zip(lows, highs, strict=True) if low is not None and high is not None
+    ]
+    if all(axis.low <= low and high <= axis.high for low, high in ends):
+        return ""
+    low, high = ends[-1]
+    words = f"band cut; last {svg.number(low, unit if unit == 'x' else '')} to {svg.number(high, unit)}"
+    return svg.text(right - 3, TOP + 9, words, "beyond", "end")
+
+
+def _path(classes: str, d: str) -> str:
+    return f'<path class="{classes}" d="{d}"/>' if d else ""
+
+
+def _line(xs: list[int], ys: Sequence[int | None], joined: list[bool]) -> str:
+    """Moves and relative steps; a night that is not measured breaks the line."""
+    out: list[str] = []
+    before: int | None = None
+    was = 0
+    for x, y, join in zip(xs, ys, joined, strict=True):
+        if y is None:
+            before = None
+            continue
+        out.append(f"M{x} {y}l" if before is None or not join else f"{x - was} {y - before} ")
+        before, was = y, x
+    return "".join(out).replace(" -", "-").replace(" M", "M").rstrip(" ").replace("lM", "M").rstrip("l")
+
+
+def _band(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | None], joined: list[bool]) -> str:
+    """Closed shapes, each over the nights in a row that have an interval; a lone one is a bar."""
+    out: list[str] = []
+    begin: int | None = None
+    for k in range(len(xs) + 1):
+        here = k < len(xs) and tops[k] is not None and floors[k] is not None
+        if begin is not None and not (here and joined[k]):
+            out.append(_shape(xs[begin:k], tops[begin:k], floors[begin:k]))
+            begin = None
+        if here and begin is None:
+            begin = k
+    return "".join(out)
+
+
+def _shape(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | None]) -> str:
+    if len(xs) == 1:
+        return f"M{xs[0] - 15} {tops[0]}h30V{floors[0]}h-30z"
+    backwards = list(zip(reversed(xs), reversed(floors), strict=True))
+    corners = [*zip(xs, tops, strict=True), *backwards]
+    x, y = was_x, was_y = corners[0]
+    steps = []
+    for x, y in corners[1:]:
+        steps.append(f"{x - was_x} {y - was_y}")  # type: ignore[operator]
+        was_x, was_y = x, y
+    return f"M{corners[0][0]} {corners[0][1]}l{' '.join(steps)}z".replace(" -", "-")
+
+
+def _dots(xs: list[int], ys: Sequence[int | None], joined: list[bool]) -> str:
+    """Points: all of a short series, else the last and those that no line reaches."""
+    known = [k for k, y in enumerate(ys) if y is not None]
+    if len(known) > _DOTS:
+        linked = {k for k in known if joined[k] and ys[k - 1] is not None}
+        known = [k for k in known if k == known[-1] or (k not in linked and k + 1 not in linked)]
+    return "".join(f"M{xs[k]} {ys[k]}h0" for k in known)
+
+
+def _crosses(xs: list[int], places: Sequence[int], y: int) -> str:
+    return "".join(f"M{xs[k] - 25} {y - 25}l50 50m0-50l-50 50" for k in places if 0 <= k < len(xs))
+
+
+def _mark_lines(data: Trend, days: TimeAxis) -> str:
+    """Of a spark: where alerts lie."""
+    out = []
+    for mark in data.marks[-8:]:
+        if mark.kind in ("worse", "better") and days.first <= mark.at <= days.last:
+            out.append(f'<path class="mark {mark.kind}" d="M{days.at(mark.at) * 1540:.0f} 0v300"/>')
+    return "".join(out)
+
+
+@lru_cache(maxsize=64)
+def _dates(days: TimeAxis, left: int, right: int, top: int, bottom: int) -> str:
+    """The axis of time; of a whole site alike."""
+    width = right - left
+    parts = [f'<path class="axis" d="M{left} {bottom}H{right}"/>']
+    if days.split is not None:
+        x = round(left + width * days.at(days.split), 1)
+        parts.append(f'<path class="split" d="M{x} {top - 8}V{bottom + 4}"/>')
+        parts.append(
+            svg.text(x - 4, top - 2, "weeks", "unit", "end") + svg.text(x + 4, top - 2, "nights", "unit")
+        )
+    lines, words = "", ""
+    end = -100.0
+    for at, word in days.ticks(7):
+        x = left + days.at(at) * width
+        lines += f"M{x:.1f} {bottom}v4"
+        if x - end >= 3.3 * len(word) + 4:
+            words += svg.text(round(x, 1), bottom + 16, word, "", "middle")
+            end = x + 3.3 * len(word)
+    parts.append(_path("axis", lines))
+    if not words:  # no round date within: the two ends
+        first, last = day(days.first), day(days.last)
+        words = svg.text(left, bottom + 16, first) + svg.text(right, bottom + 16, last, "", "end")
+    return "".join(parts) + words
+
+
+def _levels(axis: Axis, data: Trend, right: int, whole: bool) -> str:
+    """The axis of values: thin lines and their words, the unit above them."""
+    lines, words = "", ""
+    for value, word in axis.ticks(5, 1.0 if whole else 0.0):
+        y = axis.at(value) / _FINE + TOP
+        lines += f"M{LEFT} {y:g}H{right}"
+        words += svg.text(LEFT - 5, round(y + 3.5, 1), word, "", "end")
+    unit = svg.text(LEFT - 5, TOP - 14, data.unit, "unit", "end") if data.unit else ""
+    return _path("grid", lines) + words + unit

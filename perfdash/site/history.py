@@ -1,0 +1,292 @@
+"""A testbed's whole history as arrays: the last nights one by one, what is older by weeks.
+
+Each night and each week is kept under a digest of the runs that it is made of, so that a run that is
+replaced, pruned or taken in late changes what it touches, and nothing else is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from itertools import groupby
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from perfdash.history import schema
+from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
+from perfdash.history.rows import case_digest, digest
+from perfdash.records import PASSING, Case
+from perfdash.site.cache import Arrays, Cache
+from perfdash.stats.intervals import Array
+
+FORMAT = 1  # of what is kept: another number makes all of it anew
+NIGHTS = 400  # kept one by one, for comparisons and change points
+DAYS = 91  # drawn one by one; older ones by weeks
+# Metrics with a chart of their own, in the order of the page.
+CHARTED = (
+    "speedup", "backend_ms", "eager_ms", "compilation_s", "compilation_cpu_s", "backend_peak_bytes",
+    "eager_peak_bytes", "compression_ratio",
+)  # fmt: skip
+BOUNDED = ("speedup", "backend_ms", "eager_ms")  # that have an interval
+READ = (
+    *CHARTED, *(f"{name}_{end}" for name in BOUNDED for end in ("low", "high")),
+    "graph_breaks", "fallbacks", "calls_captured",
+)  # fmt: skip
+_AT_ONCE = 20  # runs read in one query
+Singles = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Bed:
+    """A testbed: runs on it may be compared with each other, and with no others."""
+
+    id: int
+    digest: str
+    host_class: str
+    setting: dict[str, object]
+
+    @property
+    def title(self) -> str:
+        words = [self.host_class, *(f"{name} {value}" for name, value in sorted(self.setting.items()))]
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Weeks:
+    """Older nights: of each metric (cases x weeks x 3) median, least and most of those that passed.
+
+    `tried` and `passed` count the nights (cases x weeks).
+    """
+
+    mondays: list[date]
+    values: dict[str, Singles]
+    tried: NDArray[np.int32]
+    passed: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class History:
+    """`recent` are the last nights (oldest first), of which those from `daily` on are drawn one by one.
+
+    values: of each of READ (cases x recent), NaN where not measured; statuses: words, "" for none;
+    passed: that the numbers are of what they should be. `row` finds a case by the store's number.
+    """
+
+    bed: Bed
+    runs: list[RunLine]
+    recent: list[RunLine]
+    daily: int
+    cases: dict[int, Case]
+    row: dict[int, int]
+    values: dict[str, Singles]
+    statuses: NDArray[np.object_]
+    passed: Flags
+    weeks: Weeks
+    marks: dict[int, str]  # of each run, what tells it from all others and from what it was before
+
+
+def beds(connection: sa.Connection) -> list[Bed]:
+    """All testbeds that have a run, those with the newest first."""
+    table, runs = schema.testbeds, schema.runs
+    last = sa.func.max(runs.c.started)
+    query = (
+        sa.select(table.c.id, table.c.digest, table.c.host_class, table.c.setting)
+        .join_from(table, runs, runs.c.testbed_id == table.c.id)
+        .group_by(table.c.id)
+        .order_by(last.desc(), table.c.id)
+    )
+    return [Bed(*row) for row in connection.execute(query)]
+
+
+def epoch(started: str) -> float:
+    """Seconds since 1970 of a time as the store has it."""
+    moment = datetime.fromisoformat(started)
+    return moment.timestamp() if moment.tzinfo else datetime.fromisoformat(f"{started}+00:00").timestamp()
+
+
+def monday(started: str) -> date:
+    day = date.fromisoformat(started[:10])
+    return day - timedelta(days=day.weekday())
+
+
+def read_history(
+    connection: sa.Connection,
+    bed: Bed,
+    cache: Cache | None = None,
+    *,
+    nights: int = NIGHTS,
+    case_ids: Sequence[int] | None = None,
+) -> History:
+    """The history of a testbed, of some cases or of all. One case is read without a cache: that is quick."""
+    cache = cache if cache is not None and case_ids is None else Cache()
+    runs = list_runs(connection, testbed_id=bed.id)
+    daily = _first_daily(runs, nights)
+    recent = runs[-nights:]
+    older = [list(group) for _, group in groupby(runs[:daily], key=lambda run: monday(run.started))]
+    marks = _marks(connection, bed)
+    reader = _Reader(connection, cache, case_ids, marks)
+    by_night = list(reader.nights(recent))
+    by_week = [reader.week(group) for group in older]
+    digests = np.unique(np.concatenate([np.array([], "S16"), *(one["cases"] for one in by_night + by_week)]))
+    known = {case_digest(case)[:16].encode(): (number, case) for number, case in reader.cases().items()}
+    numbers = [known[text] for text in digests.tolist()]
+    statuses = np.full((len(digests), len(recent)), "", dtype=object)
+    passed = np.zeros(statuses.shape, dtype=bool)
+    values = {name: np.full(statuses.shape, np.nan, dtype=np.float32) for name in READ}
+    for place, one in enumerate(by_night):
+        rows = np.searchsorted(digests, one["cases"])
+        statuses[rows, place] = one["words"].astype(object)[one["statuses"]]
+        passed[rows, place] = one["passed"]
+        for name, column in zip(READ, one["values"], strict=True):
+            values[name][rows, place] = column
+    return History(
+        bed,
+        runs,
+        recent,
+        daily - (len(runs) - len(recent)),
+        dict(numbers),
+        {number: place for place, (number, _) in enumerate(numbers)},
+        values,
+        statuses,
+        passed,
+        _weeks(digests, [monday(group[0].started) for group in older], by_week),
+        marks,
+    )
+
+
+def _first_daily(runs: Sequence[RunLine], nights: int) -> int:
+    """The place of the first run that is drawn by itself: a Monday, and at most so many nights ago."""
+    if not runs:
+        return 0
+    start = monday(str(date.fromisoformat(runs[-1].started[:10]) - timedelta(days=DAYS)))
+    first = next(place for place, run in enumerate(runs) if run.started[:10] >= str(start))
+    return max(first, len(runs) - nights)
+
+
+def _weeks(digests: NDArray[np.bytes_], mondays: list[date], every: Sequence[Arrays]) -> Weeks:
+    shape = len(digests), len(mondays)
+    values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTED}
+    tried, passed = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+    for place, one in enumerate(every):
+        rows = np.searchsorted(digests, one["cases"])
+        tried[rows, place], passed[rows, place] = one["tried"], one["passed"]
+        for name, column in zip(CHARTED, one["values"], strict=True):
+            values[name][rows, place] = column
+    return Weeks(mondays, values, tried, passed)
+
+
+def _marks(connection: sa.Connection, bed: Bed) -> dict[int, str]:
+    runs = schema.runs
+    query = sa.select(runs.c.id, runs.c.key, runs.c.content).where(runs.c.testbed_id == bed.id)
+    return {row.id: f"{row.key} {row.content}" for row in connection.execute(query)}
+
+
+class _Reader:
+    """Reads nights and weeks from the cache, and what is not there from the store."""
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        cache: Cache,
+        case_ids: Sequence[int] | None,
+        marks: dict[int, str],
+    ) -> None:
+        self.connection, self.cache, self.case_ids, self.marks = connection, cache, case_ids, marks
+        self._cases: dict[int, Case] = {}
+
+    def cases(self) -> dict[int, Case]:
+        """All cases of the store by number, or those asked for."""
+        if not self._cases:
+            wanted = self.case_ids
+            if wanted is None:
+                wanted = self.connection.execute(sa.select(schema.cases.c.id)).scalars().all()
+            self._cases = cases_by_id(self.connection, wanted)
+        return self._cases
+
+    def _key(self, kind: str, runs: Sequence[RunLine]) -> str:
+        return digest([FORMAT, kind, READ, [self.marks[run.id] for run in runs]])
+
+    def nights(self, runs: Sequence[RunLine]) -> Iterator[Arrays]:
+        """Of each run: digests of its cases in their order, values (READ x cases), statuses, passed."""
+        for start in range(0, len(runs), _AT_ONCE):
+            some = runs[start : start + _AT_ONCE]
+            found = {run.id: self.cache.get(self._key("night", [run])) for run in some}
+            missing = [run for run in some if found[run.id] is None]
+            made = dict(zip((run.id for run in missing), self._read(missing), strict=True))
+            for run in missing:
+                self.cache.put(self._key("night", [run]), made[run.id])
+            yield from (found[run.id] or made[run.id] for run in some)
+
+    def week(self, runs: Sequence[RunLine]) -> Arrays:
+        """Of some runs: values (CHARTED x cases x 3: median, least, most), nights tried and passed."""
+        key = self._key("week", runs)
+        found = self.cache.get(key)
+        if found is None:
+            found = _aggregated(self._read(runs))
+            self.cache.put(key, found)
+        return found
+
+    def _read(self, runs: Sequence[RunLine]) -> list[Arrays]:
+        if not runs:
+            return []
+        whole = panel(self.connection, runs, READ, self.case_ids)
+        cases = self.cases()
+        names = np.array([case_digest(cases[number])[:16] for number in whole.case_ids], dtype="S16")
+        order = np.argsort(names)
+        passed = _passed(whole)
+        found: list[Arrays] = []
+        for night in range(len(whole.runs)):
+            here = order[whole.statuses[order, night] != ""]
+            words, places = np.unique(whole.statuses[here, night].astype(str), return_inverse=True)
+            found.append(
+                {
+                    "cases": names[here],
+                    "values": np.array([whole.values[name][here, night] for name in READ], dtype=np.float32),
+                    "words": words,
+                    "statuses": places.astype(np.int16),
+                    "passed": passed[here, night],
+                }
+            )
+        return found
+
+
+def _passed(whole: Panel) -> Flags:
+    """Where the numbers are of what they should be: it passed, and something was captured."""
+    good = np.isin(whole.statuses.astype(str), [str(status) for status in PASSING])
+    captured: Flags = whole.values["calls_captured"] != 0
+    return good & captured
+
+
+def _aggregated(nights: Sequence[Arrays]) -> Arrays:
+    cases = np.unique(np.concatenate([one["cases"] for one in nights]))
+    values = np.full((len(CHARTED), len(cases), len(nights)), np.nan, dtype=np.float32)
+    tried, passed = np.zeros(len(cases), dtype=np.int32), np.zeros(len(cases), dtype=np.int32)
+    for place, one in enumerate(nights):
+        rows = np.searchsorted(cases, one["cases"])
+        tried[rows] += 1
+        passed[rows] += one["passed"]
+        values[:, rows, place] = np.where(one["passed"], one["values"][: len(CHARTED)], np.nan)
+    return {"cases": cases, "values": three(values), "tried": tried, "passed": passed}
+
+
+def three(values: NDArray[np.floating]) -> Singles:
+    """Median, least and most along the last axis; NaN where there is nothing."""
+    found = np.full((*values.shape[:-1], 3), np.nan, dtype=np.float32)
+    known = np.isfinite(values).any(axis=-1)
+    given = np.where(np.isfinite(values), values, np.nan)[known]
+    if len(given):
+        found[known] = np.stack(
+            [np.nanmedian(given, axis=-1), np.nanmin(given, axis=-1), np.nanmax(given, axis=-1)], axis=-1
+        )
+    return found
+
+
+def as_logs(values: Array | Singles, passed: Flags) -> Array:
+    """Logs of those that passed and are above zero, else NaN."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        good = passed & (values > 0)
+        return np.where(good, np.log(np.where(good, values, 1.0).astype(float)), np.nan)

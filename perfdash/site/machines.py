@@ -1,0 +1,91 @@
+"""Testbeds, their hosts, and how their machines and packages changed over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfdash.detect.builds import environment_changes
+from perfdash.history.queries import RunLine
+from perfdash.site.happened import build_words
+from perfdash.site.history import Bed
+from perfdash.site.overview import noise_of
+
+SHOWN = 120  # periods of a testbed
+
+
+@dataclass(frozen=True)
+class Period:
+    """Runs in a row in one environment; `changed` is what differs from the period before."""
+
+    first: RunLine
+    last: RunLine
+    runs: int
+    build: str
+    changed: list[str]
+
+
+@dataclass(frozen=True)
+class MachineView:
+    """A testbed; `periods` newest first, `left_out` older ones."""
+
+    bed: Bed
+    hosts: list[tuple[str, int, str]]  # name, runs, last
+    origins: list[str]
+    runs: int
+    first: RunLine
+    last: RunLine
+    facts: list[tuple[str, str]]
+    packages: list[tuple[str, str]]
+    noise: float | None
+    periods: list[Period]
+    left_out: int
+
+
+def machine_view(bed: Bed, runs: Sequence[RunLine]) -> MachineView:
+    """What is known of a testbed's machine; `runs` oldest first, at least one."""
+    hosts: dict[str, list[RunLine]] = {}
+    for run in runs:
+        hosts.setdefault(run.host, []).append(run)
+    last = runs[-1]
+    periods = _periods(runs)
+    return MachineView(
+        bed,
+        [(name, len(of), of[-1].started[:10]) for name, of in sorted(hosts.items())],
+        sorted({run.origin for run in runs}),
+        len(runs),
+        runs[0],
+        last,
+        sorted((name, _shown(value)) for name, value in last.facts.items() if name != "variables")
+        + sorted((f"variable {k}", _shown(v)) for k, v in (last.facts.get("variables") or {}).items()),
+        sorted((name, str(version)) for name, version in last.packages.items()),
+        noise_of(last),
+        periods[:SHOWN],
+        max(0, len(periods) - SHOWN),
+    )
+
+
+def _periods(runs: Sequence[RunLine]) -> list[Period]:
+    """Newest first."""
+    groups: list[list[RunLine]] = []
+    for run in runs:
+        before = groups[-1][-1] if groups else None
+        if before and before.environment_id == run.environment_id and before.host == run.host:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+    found = []
+    start = max(0, len(groups) - SHOWN)
+    for place, group in enumerate(groups):
+        changed = environment_changes(groups[place - 1][-1], group[0]) if place > start else []
+        found.append(Period(group[0], group[-1], len(group), build_words(group[0]), changed))
+    return found[::-1]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {item}" for name, item in value.items())[:300]
+    if isinstance(value, list):
+        text = " ".join(map(str, value))
+        return text if len(text) <= 300 else f"{text[:300]} ..."
+    return str(value)[:300]

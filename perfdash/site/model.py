@@ -1,0 +1,299 @@
+"""One case on one testbed: every metric over time, what happened, the last night in full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sqlalchemy as sa
+
+from perfdash.detect.findings import WORSE, status_word
+from perfdash.history import alerts as kept
+from perfdash.history import schema
+from perfdash.history.alerts import Alert
+from perfdash.history.queries import RunLine, case_numbers, rows_of
+from perfdash.history.rows import Row
+from perfdash.records import Case
+from perfdash.report.alerts import what
+from perfdash.report.links import alert_link, model_page
+from perfdash.report.quantities import percent, shown
+from perfdash.report.reproduce import command
+from perfdash.site.changes import Event, case_changes
+from perfdash.site.happened import build_words, machine_changes
+from perfdash.site.history import (
+    BOUNDED,
+    CHARTED,
+    Bed,
+    History,
+    epoch,
+    read_history,
+)
+from perfdash.site.others import Others, other_lines, read_others
+from perfdash.site.setting import Setting
+from perfdash.site.trends import Line, Trend, read_trends
+
+CHART = {
+    "speedup": ("Speedup", "eager / compiled; higher is better", "x", True),
+    "backend_ms": ("Compiled latency", "lower is better", "ms", False),
+    "eager_ms": ("Eager latency", "lower is better", "ms", False),
+    "compilation_s": ("Compilation", "wall seconds, cold caches", "s", False),
+    "compilation_cpu_s": ("Compilation, CPU seconds", "of the whole process tree", "s", False),
+    "backend_peak_bytes": ("Compiled peak memory", "lower is better", "MB", False),
+    "eager_peak_bytes": ("Eager peak memory", "lower is better", "MB", False),
+    "compression_ratio": ("Memory compression", "eager / compiled; higher is better", "x", True),
+}
+_SCALE = {name: 1e-6 for name in CHART if name.endswith("_bytes")}
+
+
+@dataclass(frozen=True)
+class Last:
+    """The newest result of a case: `tonight`, whether its suite has no later night."""
+
+    run: RunLine
+    row: Row
+    tonight: bool
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another case of the same model on this testbed, with its newest speedup or status."""
+
+    title: str
+    page: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """`times`, `names` and `builds` are one a point; the first `weekly` are weeks. `failed` are places."""
+
+    bed: Bed
+    case: Case
+    page: str
+    suite_href: str
+    times: list[float]
+    names: list[str]
+    builds: list[str]
+    weekly: int
+    lines: list[Line]
+    failed: list[int]
+    events: list[Event]
+    last: Last | None
+    others: list[Other]
+    command: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Around:
+    """What the pages of all of a testbed's cases share, gathered once."""
+
+    history: History
+    alerts: Mapping[int, list[Alert]]  # by case
+    host_alerts: list[Alert]
+    machine: list[tuple[RunLine, list[str]]]
+    by_model: Mapping[tuple[str, str], list[int]]
+    shown: Mapping[int, Other]
+    runs: Mapping[int, RunLine]
+    times: list[float]  # of the recent nights
+    builds: list[str]
+    others: Others
+
+
+def around(connection: sa.Connection, history: History) -> Around:
+    """`history` of all cases, or of those of one model."""
+    alerts: dict[int, list[Alert]] = {}
+    of_host = []
+    states = [state for state in kept.STATES if state != kept.DISMISSED]
+    for alert in kept.load(connection, testbed_id=history.bed.id, states=states):
+        if alert.case_id is None:
+            of_host.append(alert)
+        else:
+            alerts.setdefault(alert.case_id, []).append(alert)
+    by_model: dict[tuple[str, str], list[int]] = {}
+    for number, case in sorted(history.cases.items(), key=lambda pair: pair[1].name):
+        by_model.setdefault((case.suite, case.model), []).append(number)
+    return Around(
+        history,
+        alerts,
+        of_host,
+        machine_changes(history.recent),
+        by_model,
+        {number: _shown_as(history, number) for number in history.row},
+        {run.id: run for run in history.runs},
+        [epoch(run.started) for run in history.recent],
+        [build_words(run) for run in history.recent],
+        read_others(connection, history),
+    )
+
+
+def lasts(
+    connection: sa.Connection, history: History, case_ids: Sequence[int], trends: Sequence[Trend]
+) -> dict[int, Last]:
+    """The newest result of each case, with samples and details; `trends` those of their settings."""
+    newest = {trend.setting: trend.last[0].started for trend in trends}
+    by_run: dict[int, list[int]] = {}
+    for number in case_ids:
+        run_id = _last_run(connection, history, number)
+        if run_id is not None:
+            by_run.setdefault(run_id, []).append(number)
+    runs = {run.id: run for run in history.runs}
+    found = {}
+    for run_id, numbers in by_run.items():
+        rows = {row.case: row for row in rows_of(connection, run_id, whole=True)}
+        for number in numbers:
+            row = rows.get(history.cases[number])
+            if row is not None:
+                tonight = runs[run_id].started >= newest.get(Setting.of(row.case), "")
+                found[number] = Last(runs[run_id], row, tonight)
+    return found
+
+
+def _last_run(connection: sa.Connection, history: History, number: int) -> int | None:
+    nights = np.flatnonzero(history.statuses[history.row[number]] != "")
+    if len(nights):
+        return history.recent[int(nights[-1])].id
+    results, runs = schema.results, schema.runs
+    query = (
+        sa.select(results.c.run_id)
+        .join_from(results, runs, results.c.run_id == runs.c.id)
+        .where(results.c.case_id == number, runs.c.testbed_id == history.bed.id)
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+        .limit(1)
+    )
+    found: int | None = connection.execute(query).scalar()
+    return found
+
+
+def model_view(around: Around, number: int, last: Last | None, changes: Sequence[Event]) -> ModelView:
+    """The page of a case; `changes` are its change points."""
+    history = around.history
+    case, row = history.cases[number], history.row[number]
+    bed = history.bed
+    points = _Points.of(around, row)
+    lines = [line for name in CHARTED if (line := points.line(name))]
+    lines += other_lines(around.others.get(number, {}), points.weekly, points.nights)
+    siblings = around.by_model.get((case.suite, case.model), [])
+    return ModelView(
+        bed=bed,
+        case=case,
+        page=around.shown[number].page,
+        suite_href=Setting.of(case).page(bed.digest),
+        times=points.times,
+        names=points.names,
+        builds=points.builds,
+        weekly=points.weekly,
+        lines=lines,
+        failed=points.failed,
+        events=_events(around, number, points.times, changes),
+        last=last,
+        others=[around.shown[other] for other in siblings if other != number],
+        command=command(case, bed.setting),
+        status=status_word(last.row.status, last.row.values.get("calls_captured")) if last else "",
+    )
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Where a case has a point: weeks, then nights."""
+
+    history: History
+    row: int
+    weeks: list[int]
+    nights: list[int]
+    times: list[float]
+    names: list[str]
+    builds: list[str]
+    failed: list[int]
+
+    @property
+    def weekly(self) -> int:
+        return len(self.weeks)
+
+    @classmethod
+    def of(cls, around: Around, row: int) -> _Points:
+        history = around.history
+        weeks = np.flatnonzero(history.weeks.tried[row]).tolist()
+        here = history.statuses[row, history.daily :] != ""
+        nights = (np.flatnonzero(here) + history.daily).tolist()
+        mondays = [history.weeks.mondays[week] for week in weeks]
+        ok = history.weeks.passed[row, weeks].tolist() + history.passed[row, nights].tolist()
+        return cls(
+            history,
+            row,
+            weeks,
+            nights,
+            [epoch(str(day)) + 3 * 86400 for day in mondays] + [around.times[night] for night in nights],
+            [f"week of {day}" for day in mondays] + [history.recent[night].name for night in nights],
+            [""] * len(weeks) + [around.builds[night] for night in nights],
+            [place for place, passed in enumerate(ok) if not passed],
+        )
+
+    def line(self, name: str) -> Line | None:
+        """A metric's line; None where there is nothing to draw."""
+        history, row = self.history, self.row
+        title, hint, unit, ratio = CHART[name]
+        old = history.weeks.values[name][row, self.weeks]
+        passed = history.passed[row, self.nights]
+        parts = [np.where(passed, history.values[name][row, self.nights], np.nan)]
+        for end in ("low", "high"):
+            whole = history.values.get(f"{name}_{end}") if name in BOUNDED else None
+            known = np.full(len(self.nights), np.nan) if whole is None else whole[row, self.nights]
+            parts.append(np.where(passed, known, np.nan))
+        scale = _SCALE.get(name, 1.0)
+        columns = [(np.concatenate([old[:, place], part]) * scale) for place, part in enumerate(parts)]
+        if not np.isfinite(columns[0]).any():
+            return None
+        values, lows, highs = (column.tolist() for column in columns)
+        return Line(name, title, hint, values, lows, highs, unit, ratio)
+
+
+def _events(around: Around, number: int, times: Sequence[float], changes: Sequence[Event]) -> list[Event]:
+    """All that is marked on a case's charts, oldest first."""
+    first = times[0] if times else math.inf
+    events = list(changes)
+    for alert in [*around.alerts.get(number, []), *around.host_alerts]:
+        bad = around.runs.get(alert.bad_run_id or -1)
+        if bad is None:
+            continue
+        kind = "worse" if alert.direction == WORSE else "better"
+        change = f" {percent(alert.change)}" if alert.change is not None else ""
+        whose = "most models of the host: " if alert.case_id is None else ""
+        text = f"alert {alert.id} ({alert.state}): {whose}{what(alert)}{change}, {build_words(bad)}"
+        metric = alert.metric if alert.metric in CHART else None
+        href = "../../../" + alert_link(alert.id or 0)
+        events.append(Event(epoch(bad.started), kind, text, metric, href, bad.name))
+    for run, lines in around.machine:
+        text = "; ".join(lines[:3]) + (f"; {len(lines) - 3} more" if len(lines) > 3 else "")
+        events.append(Event(epoch(run.started), "environment", text, run=run.name))
+    return sorted((event for event in events if event.at >= first), key=lambda event: (event.at, event.text))
+
+
+def _shown_as(history: History, number: int) -> Other:
+    """How other pages show a case."""
+    case, row = history.cases[number], history.row[number]
+    size = f", batch size {case.batch_size}" if case.batch_size else ""
+    nights = np.flatnonzero(history.statuses[row] != "")
+    text = "not lately"
+    if len(nights):
+        night = int(nights[-1])
+        value = float(history.values["speedup"][row, night])
+        good = bool(history.passed[row, night]) and math.isfinite(value)
+        captured = float(history.values["calls_captured"][row, night])
+        text = shown("speedup", value) if good else status_word(history.statuses[row, night], captured)
+    return Other(Setting.of(case).title + size, model_page(history.bed.digest, case), text)
+
+
+def one_model(connection: sa.Connection, bed: Bed, number: int) -> ModelView:
+    """A single case's page, read by itself."""
+    cases = {n: case for case, n in case_numbers(connection, bed.id).items()}
+    wanted = cases.get(number)
+    if wanted is None:
+        raise KeyError(number)
+    siblings = [n for n, case in cases.items() if (case.suite, case.model) == (wanted.suite, wanted.model)]
+    history = read_history(connection, bed, case_ids=siblings)
+    trends = read_trends(connection, bed, history.runs, Setting.of(wanted))
+    last = lasts(connection, history, [number], trends).get(number)
+    return model_view(around(connection, history), number, last, case_changes(history, number))

@@ -1,0 +1,105 @@
+"""The first page: did something break, and where each suite stands on each testbed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from perfdash.detect.comparing import Side, compare
+from perfdash.history.queries import RunLine
+from perfdash.history.rows import Imported
+from perfdash.history.selection import read
+from perfdash.history.summing import setting_of
+from perfdash.site import happened
+from perfdash.site.happened import Alerts, Known
+from perfdash.site.history import Bed, epoch
+from perfdash.site.setting import Setting
+from perfdash.site.trends import Trend, read_trends
+
+NIGHTS = 60  # in the small charts
+SHOWN = 30  # alerts of a testbed; the others stand on the page of regressions
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A setting on its last night. `ratio`: geometric mean over the cases that pass on this night and the
+    one before, new / old, with its interval; `both` how many they are."""
+
+    trend: Trend
+    ratio: tuple[float, float, float] | None
+    both: int
+
+    @property
+    def nights(self) -> list[float]:
+        return [epoch(run.started) for run, _ in self.trend.nights[-NIGHTS:]]
+
+
+@dataclass(frozen=True)
+class BedView:
+    """A testbed on the first page. `noise`: (time, worst of a model against itself) night by night."""
+
+    bed: Bed
+    last: RunLine
+    runs: int
+    alerts: Alerts
+    stands: list[Stand]
+    noise: list[tuple[float, float]]
+    unjudged: int
+
+
+@dataclass(frozen=True)
+class OverviewView:
+    beds: list[BedView]
+
+
+def noise_of(run: RunLine) -> float | None:
+    """By how much at most a model measured against itself was off that night."""
+    worst = (run.noise.get("null") or {}).get("worst")
+    return float(worst) if isinstance(worst, int | float) else None
+
+
+def bed_view(
+    connection: sa.Connection,
+    bed: Bed,
+    runs: Sequence[RunLine],
+    trends: list[Trend] | None = None,
+    alerts: Known | None = None,
+) -> BedView:
+    """What the first page says of a testbed.
+
+    `runs` all of them, oldest first; `trends` and `alerts` where they are read already.
+    """
+    recent = list(runs[-2 * NIGHTS :])
+    if trends is None:
+        trends = read_trends(connection, bed, recent)
+    last = runs[-1]
+    read_before: dict[int, Imported] = {}
+    noise = [(epoch(run.started), value) for run in recent if (value := noise_of(run)) is not None]
+    return BedView(
+        bed,
+        last,
+        len(runs),
+        happened.live(alerts or happened.known(connection, bed, last), last, SHOWN),
+        [_stand(connection, trend, read_before) for trend in trends],
+        noise[-NIGHTS:],
+        happened.unjudged(runs),
+    )
+
+
+def _stand(connection: sa.Connection, trend: Trend, known: dict[int, Imported]) -> Stand:
+    if len(trend.nights) < 2:
+        return Stand(trend, None, 0)
+    sides = []
+    for run, _ in trend.nights[-2:]:
+        if run.id not in known:
+            known[run.id] = read(connection, run)
+        sides.append(_side(run, known[run.id], trend.setting))
+    means = next((means for means in compare(sides[0], sides[1]).means if means.metric == "speedup"), None)
+    return Stand(trend, means.ratio if means else None, means.cases if means else 0)
+
+
+def _side(run: RunLine, imported: Imported, setting: Setting) -> Side:
+    rows = tuple(row for row in imported.rows if setting_of(row) == setting)
+    return Side(run.name, (Imported(imported.run, rows),))

@@ -1,0 +1,199 @@
+"""Views to HTML, a function a page; jinja2 escapes all that is shown. Pure: nothing is read or written.
+
+`root` leads from the page to the top of the site.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from perfdash import __version__
+from perfdash.detect.findings import METRICS
+from perfdash.report import alerts as alert_words
+from perfdash.report import links, summaries
+from perfdash.report.changes import BAD, Change
+from perfdash.report.quantities import percent, shown
+from perfdash.site import charts, figures
+from perfdash.site.happened import WORDS, build_words
+from perfdash.site.machines import MachineView
+from perfdash.site.model import ModelView
+from perfdash.site.nights import SHOWN, CompareView, night_options
+from perfdash.site.overview import OverviewView
+from perfdash.site.regressions import BedLives
+from perfdash.site.setting import Setting, case_title, case_words
+from perfdash.site.suite import SuiteView
+
+# What no page may hold: control characters, and halves of characters that UTF-8 has no word for.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_SPARKS = 48  # settings of the first page that get small charts: each is some kilobytes
+_SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+NAVIGATION = (
+    (links.OVERVIEW, "Overview"),
+    (links.REGRESSIONS, "Regressions"),
+    (links.COMPARE, "Compare"),
+    (links.MACHINES, "Machines"),
+    (links.METHOD, "Method"),
+)
+
+
+def render_overview(view: OverviewView) -> str:
+    """`index.html`."""
+    return _page("overview.html", links.OVERVIEW, view=view, most_sparks=_SPARKS)
+
+
+def render_suite(view: SuiteView) -> str:
+    trends, block = figures.suite_figures(view)
+    return _page(
+        "suite.html",
+        view.page,
+        view=view,
+        trends=trends,
+        block=block,
+        heat=figures.heat_map(view),
+        bars=figures.speedup_bars(view),
+    )
+
+
+def render_model(view: ModelView) -> str:
+    trends, block = figures.model_figures(view)
+    return _page(
+        "model.html",
+        view.page,
+        view=view,
+        trends=trends,
+        block=block,
+        samples=figures.samples(view.last) if view.last else Markup(""),
+    )
+
+
+def render_compare(view: CompareView) -> str:
+    """One testbed's `compare.html`."""
+    return _page("compare.html", view.page, view=view, options=_block(night_options(view.nights)), most=SHOWN)
+
+
+def render_compare_index(views: Sequence[CompareView]) -> str:
+    """`compare.html` at the top: which testbed?"""
+    return _page("compare_index.html", links.COMPARE, views=views)
+
+
+def render_regressions(views: Sequence[BedLives]) -> str:
+    return _page("regressions.html", links.REGRESSIONS, views=views)
+
+
+def render_machines(views: Sequence[MachineView]) -> str:
+    return _page("machines.html", links.MACHINES, views=views)
+
+
+def render_method() -> str:
+    return _page("method.html", links.METHOD)
+
+
+def _page(template: str, path: str, **values: Any) -> str:
+    root = "../" * path.count("/")
+    html = environment().get_template(template).render(root=root, path=path, **values)
+    return printable(html)
+
+
+def printable(html: str) -> str:
+    """A page without what no page may hold."""
+    return _UNPRINTABLE.sub("\ufffd", html)
+
+
+def _block(data: Any) -> Markup:
+    """JSON that stands in a page: no end of a script in it, nothing that a browser would run."""
+    return Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_SCRIPT))
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """The templates with all that they call."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.globals.update(
+        version=__version__,
+        navigation=NAVIGATION,
+        links=links,
+        summaries=summaries,
+        figures=figures,
+        marks_key=charts.marks_key(),
+        Setting=Setting,
+        case_title=case_title,
+        case_words=case_words,
+        word_of=word_of,
+        model_of=alert_words.model_of,
+        build=build_words,
+        is_bad=is_bad,
+        titles=_TITLES,
+        command=command,
+        link_of=link_of,
+    )
+    found.filters.update(
+        shown=lambda value, metric: shown(metric, value),
+        percent=percent,
+        number=number,
+        interval=interval,
+        ratio=ratio,
+        day=lambda text: text[:10],
+        minute=lambda text: text[:16].replace("T", " "),
+    )
+    return found
+
+
+_TITLES = {name: metric.title for name, metric in METRICS.items()} | {
+    "speedup": "speedup",
+    "compression_ratio": "memory compression ratio",
+}
+
+
+def command(old: str, new: str) -> str:
+    """What compares two runs in full, quoted for a shell."""
+    return shlex.join(["perfdash", "compare", old, new])
+
+
+def is_bad(change: Change) -> bool:
+    return change.group in BAD
+
+
+def word_of(change: Change) -> str:
+    """What kind of change it is, in the singular."""
+    return WORDS[change.group]
+
+
+def link_of(change: Change, testbed_digest: str, root: str) -> str:
+    """The page of a change's case; "" for the whole host."""
+    return root + links.model_page(testbed_digest, change.case) if change.case else ""
+
+
+def number(value: float | None, form: str = ".4g") -> str:
+    return format(value, form) if value is not None and math.isfinite(value) else ""
+
+
+def interval(values: Sequence[float] | None) -> str:
+    """The interval of a log ratio as changes in per cent; of none: nothing."""
+    if not values or not all(math.isfinite(value) for value in values):
+        return ""
+    return " to ".join(percent(value) for value in values)
+
+
+def ratio(value: float | None) -> str:
+    """new / old as a change in per cent."""
+    if value is None or not math.isfinite(value) or value <= 0:
+        return ""
+    return f"{value - 1:+.1%}"

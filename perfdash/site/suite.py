@@ -1,0 +1,170 @@
+"""A suite in one setting on one testbed: its trends, a heat map over nights, its last night in full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sqlalchemy as sa
+
+from perfdash.detect.findings import status_word
+from perfdash.history.queries import RunLine, case_numbers, rows_of
+from perfdash.history.rows import Row
+from perfdash.history.summing import Summary, nothing_captured, setting_of
+from perfdash.records import PASSING, Case
+from perfdash.report.links import model_page
+from perfdash.site.history import Bed, History, as_logs, epoch, read_history
+from perfdash.site.setting import Setting
+from perfdash.site.trends import Drawn, Trend, drawn, read_trends
+
+COLUMNS = 90  # nights of the heat map
+_UP = "../../../"  # from the page to the top of the site
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A case on the last night. `captured` False: it passed, and nothing was compiled in it."""
+
+    row: Row
+    href: str
+    word: str
+    passed: bool
+
+    @property
+    def case(self) -> Case:
+        return self.row.case
+
+    def number(self, name: str) -> float | None:
+        value = self.row.values.get(name)
+        return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class HeatLine:
+    """A case over nights: times better than its own median of them, None where not measured."""
+
+    label: str
+    href: str
+    ratios: list[float | None]
+    failed: list[int]
+
+
+@dataclass(frozen=True)
+class SuiteView:
+    """`heat_times` one a column; `gone` are cases of those nights that the last one has not."""
+
+    bed: Bed
+    trend: Trend
+    page: str
+    run: RunLine
+    summary: Summary
+    drawn: Drawn
+    rows: list[ModelRow]
+    heat_times: list[float]
+    heat: list[HeatLine]
+    heat_of: str
+    gone: list[tuple[Case, str, str]]  # case, href, last night with it
+    several_sizes: bool
+
+
+def suite_view(
+    history: History, trend: Trend, last_rows: Sequence[Row], *, up: str = "../../../"
+) -> SuiteView:
+    """`last_rows`: the results of the trend's last night, of any setting."""
+    bed, setting = history.bed, trend.setting
+    run, summary = trend.last
+    rows = [_model_row(bed, row) for row in last_rows if setting_of(row) == setting]
+    numbers = [number for number, case in history.cases.items() if Setting.of(case) == setting]
+    numbers.sort(key=lambda number: (history.cases[number].model.lower(), history.cases[number].name))
+    start = _columns(history, numbers)
+    tonight = {one.case for one in rows}
+    sizes = [history.cases[number].model for number in numbers]
+    several = len(set(sizes)) < len(sizes)
+    heat, measure = _heat(history, numbers, start, several)
+    first_daily = history.recent[history.daily].started if history.daily < len(history.recent) else "~"
+    return SuiteView(
+        bed,
+        trend,
+        setting.page(bed.digest),
+        run,
+        summary,
+        drawn(trend, first_daily),
+        sorted(rows, key=_rank),
+        [epoch(history.recent[night].started) for night in start],
+        heat,
+        measure,
+        _gone(history, numbers, tonight),
+        several,
+    )
+
+
+def _model_row(bed: Bed, row: Row) -> ModelRow:
+    word = status_word(row.status, row.values.get("calls_captured"))
+    passed = row.status in PASSING and not nothing_captured(row)
+    return ModelRow(row, _UP + model_page(bed.digest, row.case), word, passed)
+
+
+def _rank(one: ModelRow) -> tuple[bool, float, str]:
+    return not one.passed, -(one.number("speedup") or 0.0), one.case.name
+
+
+def _columns(history: History, numbers: Sequence[int]) -> list[int]:
+    """The last nights that have any of some cases."""
+    rows = [history.row[number] for number in numbers]
+    if not rows:
+        return []
+    known = (history.statuses[rows] != "").any(axis=0)
+    return [int(night) for night in np.flatnonzero(known)[-COLUMNS:]]
+
+
+def _heat(
+    history: History, numbers: Sequence[int], nights: Sequence[int], several: bool
+) -> tuple[list[HeatLine], str]:
+    """Compiled latency against each case's own median of those nights; speedup where that is all there is."""
+    rows = [history.row[number] for number in numbers]
+    at = np.ix_(rows, nights)
+    passed = history.passed[at]
+    logs = -as_logs(history.values["backend_ms"][at], passed)
+    measure = "compiled latency against the row's median"
+    if not np.isfinite(logs).any():
+        logs = as_logs(history.values["speedup"][at], passed)
+        measure = "speedup against the row's median"
+    tried = history.statuses[at] != ""
+    lines = []
+    for place, number in enumerate(numbers):
+        case, values = history.cases[number], logs[place]
+        known = values[np.isfinite(values)]
+        middle = float(np.median(known)) if len(known) else 0.0
+        label = f"{case.model} ({case.batch_size})" if several else case.model
+        ratios = [
+            float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
+            for value in values.tolist()
+        ]
+        failed = np.flatnonzero(tried[place] & ~passed[place]).tolist()
+        lines.append(HeatLine(label, _UP + model_page(history.bed.digest, case), ratios, failed))
+    return lines, measure
+
+
+def _gone(history: History, numbers: Sequence[int], tonight: set[Case]) -> list[tuple[Case, str, str]]:
+    found = []
+    for number in numbers:
+        case = history.cases[number]
+        if case in tonight:
+            continue
+        nights = np.flatnonzero(history.statuses[history.row[number]] != "")
+        last = history.recent[int(nights[-1])].started[:10] if len(nights) else "long ago"
+        found.append((case, _UP + model_page(history.bed.digest, case), last))
+    return found
+
+
+def one_suite(connection: sa.Connection, bed: Bed, setting: Setting) -> SuiteView:
+    """A single suite's page, read by itself. Raises KeyError where the testbed has no such suite."""
+    numbers = [n for case, n in case_numbers(connection, bed.id).items() if Setting.of(case) == setting]
+    history = read_history(connection, bed, case_ids=numbers)
+    found = read_trends(connection, bed, history.runs, setting)
+    if not found:
+        raise KeyError(setting)
+    (trend,) = found
+    return suite_view(history, trend, rows_of(connection, trend.last[0].id))

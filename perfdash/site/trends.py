@@ -1,0 +1,157 @@
+"""A testbed's summaries night by night, by setting: what the overview and the suites' pages draw."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.history import schema
+from perfdash.history.queries import RunLine
+from perfdash.history.summing import Summary
+from perfdash.site.history import Bed, epoch, monday
+from perfdash.site.setting import Setting
+
+_NEAR = 5  # runs on either side, beside which a night is seen to be one
+_NUMBERS = (
+    "cases", "attempted", "passed", "measured", "speedup", "speedup_low", "speedup_high", "speedup_clipped",
+    "compilation_s", "compression_ratio", "compression_ratio_arithmetic",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric over nights, NaN or None where there is nothing.
+
+    `lows` and `highs` are an interval, or of the first `weekly` points the range.
+    """
+
+    name: str
+    title: str
+    hint: str
+    values: list[float | None]
+    lows: list[float | None]
+    highs: list[float | None]
+    unit: str = ""
+    ratio: bool = False
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A setting's nights, oldest first; those with few of its cases are left out: `partial` counts them."""
+
+    setting: Setting
+    nights: list[tuple[RunLine, Summary]]
+    partial: int = 0
+
+    @property
+    def last(self) -> tuple[RunLine, Summary]:
+        return self.nights[-1]
+
+    def lines(self, nights: Sequence[tuple[RunLine, Summary]]) -> list[Line]:
+        """The charts of some of its nights, a point each."""
+        every = [summary for _, summary in nights]
+        empty: list[float | None] = [None] * len(every)
+
+        def of(name: str) -> list[float | None]:
+            return [getattr(summary, name) for summary in every]
+
+        rates = [100 * s.passed / s.attempted if s.attempted else None for s in every]
+        return [
+            Line("pass_rate", "Pass rate", "passed / attempted", rates, empty, empty, "%"),
+            Line(
+                "speedup", "Geometric mean speedup", "not clipped; band: 95 % over models",
+                of("speedup"), of("speedup_low"), of("speedup_high"), "x", True,
+            ),
+            Line("compilation_s", "Mean compilation", "cold caches", of("compilation_s"), empty, empty, "s"),
+            Line(
+                "compression_ratio", "Memory compression", "geometric mean; higher is better",
+                of("compression_ratio"), empty, empty, "x", True,
+            ),
+        ]  # fmt: skip
+
+
+def read_trends(
+    connection: sa.Connection, bed: Bed, runs: Sequence[RunLine], setting: Setting | None = None
+) -> list[Trend]:
+    """All settings that some runs of a testbed have (or that one), in order of their names."""
+    table = schema.summaries
+    by_id = {run.id: run for run in runs}
+    names = table.c["run_id", *Setting._fields, *_NUMBERS]
+    query = sa.select(*names, table.c.statuses).join_from(
+        table, schema.runs, table.c.run_id == schema.runs.c.id
+    )
+    if runs:
+        query = query.where(schema.runs.c.started >= runs[0].started)
+    if setting is not None:
+        query = query.where(*(table.c[name] == value for name, value in setting._asdict().items()))
+    found: dict[Setting, list[tuple[RunLine, Summary]]] = {}
+    width = 1 + len(Setting._fields)
+    for row in connection.execute(query.where(schema.runs.c.testbed_id == bed.id)):
+        run = by_id.get(row[0])
+        if run is not None:
+            summary = Summary(*row[width:])
+            found.setdefault(Setting(*row[1:width]), []).append((run, summary))
+    return [_whole(setting, found[setting]) for setting in sorted(found)]
+
+
+def _whole(setting: Setting, nights: list[tuple[RunLine, Summary]]) -> Trend:
+    """Without the runs that have under half of the cases of those about them: a mean over them is of
+    something else."""
+    nights = sorted(nights, key=lambda pair: (pair[0].started, pair[0].id))
+    counts = [summary.cases for _, summary in nights]
+    kept = [
+        pair
+        for place, pair in enumerate(nights)
+        if 2 * counts[place] >= statistics.median(counts[max(0, place - _NEAR) : place + _NEAR + 1])
+    ]
+    return Trend(setting, kept, len(nights) - len(kept))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A trend as it is drawn: one `times` for all lines, the first `weekly` of them weeks."""
+
+    times: list[float]
+    names: list[str]
+    weekly: int
+    lines: list[Line]
+
+
+def drawn(trend: Trend, first_daily: str) -> Drawn:
+    """What started before `first_daily` by weeks: median, least and most; the rest night by night."""
+    old = [pair for pair in trend.nights if pair[0].started < first_daily]
+    new = trend.nights[len(old) :]
+    weeks = [(day, list(group)) for day, group in groupby(old, key=lambda pair: monday(pair[0].started))]
+    recent = trend.lines(new)
+    by_week = [trend.lines(group) for _, group in weeks]
+    lines = []
+    for place, line in enumerate(recent):
+        spans = [_span(week[place].values) for week in by_week]
+        lines.append(
+            Line(
+                line.name,
+                line.title,
+                line.hint,
+                [span[0] for span in spans] + line.values,
+                [span[1] for span in spans] + line.lows,
+                [span[2] for span in spans] + line.highs,
+                line.unit,
+                line.ratio,
+            )
+        )
+    return Drawn(
+        [epoch(str(day)) + 3 * 86400 for day, _ in weeks] + [epoch(run.started) for run, _ in new],
+        [f"week of {day}" for day, _ in weeks] + [run.name for run, _ in new],
+        len(weeks),
+        lines,
+    )
+
+
+def _span(values: Sequence[float | None]) -> tuple[Any, Any, Any]:
+    known = [value for value in values if value is not None]
+    return (statistics.median(known), min(known), max(known)) if known else (None, None, None)

@@ -1,0 +1,114 @@
+"""The live site: the pages that the static one has, under the same paths, with any comparison."""
+
+import re
+from html import unescape
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+
+from perfdash.history.store import open_store
+from perfdash.report import links
+from perfdash.site.build import build
+from tests.serve.served import EVIL
+
+HREF = re.compile(r'(?:href|src)="([^"]*)"')
+
+
+def crawl(server, start="/"):
+    """Every page that is reached from the first one, by path."""
+    found, left = {}, [start]
+    while left:
+        path = left.pop()
+        if path in found:
+            continue
+        reply = server.get(path)
+        found[path] = reply
+        if reply.headers["content-type"].startswith("text/html"):
+            for href in HREF.findall(reply.text):
+                target = urlsplit(urljoin(f"http://x{path}", unescape(href)))
+                assert target.netloc == "x", f"{path} leads to {href}"
+                left.append(target.path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def pages(server):
+    return crawl(server)
+
+
+def test_every_link_leads_to_a_page(pages):
+    assets = {"/assets/icon.svg"}  # not among those of the test's server
+    bad = {path for path, reply in pages.items() if reply.status != 200}
+    assert bad <= assets
+    kinds = {path.split("/")[3] for path in pages if path.startswith("/beds/") and path.count("/") == 4}
+    assert kinds == {"suites", "models"}
+    assert sum("/models/" in path for path in pages) == 14
+    assert {f"/{page}" for page in (links.OVERVIEW, links.COMPARE, links.REGRESSIONS, links.MACHINES)} <= set(
+        pages
+    )
+
+
+def test_names_are_escaped_everywhere(pages):
+    for path, reply in pages.items():
+        assert "<script>alert" not in reply.text, path
+    assert any("&lt;script&gt;alert(1)" in reply.text for reply in pages.values())
+
+
+def test_pages_are_those_of_the_static_site(server, history, tmp_path):
+    with open_store(history) as store:
+        build(store, tmp_path / "site", jobs=1)
+    out = tmp_path / "site"
+    files = [path for path in out.rglob("*.html") if path.name != links.COMPARE]
+    assert len(files) > 18
+    for path in files:
+        name = str(path.relative_to(out))
+        assert server.get(f"/{name}").text == path.read_text(), name
+
+
+def test_the_root_is_the_overview(server):
+    assert server.get("/").text == server.get("/index.html").text
+
+
+def test_anything_compared_with_anything(server):
+    page = server.get("/compare.html?old=2026-10-08..2026-10-13&new=2026-10-15..2026-10-20").text
+    assert "6 runs, 2026-10-08T01-00-00Z_farm to 2026-10-13T01-00-00Z_farm; 6 builds of torch" in page
+    assert "model3" in page
+    assert "perfdash compare 2026-10-08..2026-10-13 2026-10-15..2026-10-20" in page
+    assert 'value="2026-10-08..2026-10-13"' in page
+    assert "not clipped" in page
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "message"),
+    [
+        ("", 200, "Compare anything with anything"),
+        ("old=last", 400, "Both sides are needed."),
+        ("old=2019&new=last", 404, "is no run in the history"),
+        ("old=2026-10-24&new=2026-10-30", 400, "unlike hosts"),
+        ("old=%22%3E%3Cscript%3Ealert(1)&new=last", 404, "&#34;&gt;&lt;script&gt;alert(1)"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_on_the_page(server, query, status, message):
+    reply = server.get(f"/compare.html?{query}")
+    assert reply.status == status
+    assert message in reply.text
+    assert "<form" in reply.text
+    assert "<script>alert" not in reply.text
+
+
+def test_an_empty_history_has_pages(tmp_path):
+    from tests.serve.served import serving
+
+    address = str(tmp_path / "history.db")
+    open_store(address).close()
+    with serving(address) as empty:
+        for page in ("", "index.html", "compare.html", "regressions.html", "machines.html", "method.html"):
+            assert empty.get(f"/{page}").status == 200, page
+        assert empty.get("/api/runs").json["runs"] == []
+        assert empty.get("/api/cases").status == 404
+        assert empty.get("/compare.html?old=last&new=last").status == 404
+
+
+def test_an_odd_name_in_the_api_and_on_its_page(server, pages):
+    (path,) = (path for path in pages if "script-alert" in path)
+    assert EVIL.partition("\n")[0].replace("<", "&lt;").replace(">", "&gt;") in pages[path].text

@@ -1,0 +1,95 @@
+"""`perfdash serve` as a user runs it: its address, its end, what it says where it cannot."""
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from perfdash.cli import serve as command_module
+from perfdash.errors import UsageError
+
+
+def started(history, tmp_path, *arguments):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfdash", "serve", "--db", history, "--port", "0", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    line = process.stdout.readline()
+    found = re.search(r"on (http://\S+/) \(Ctrl-C ends it\)", line)
+    assert found, line + process.stderr.read()
+    return process, found[1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_until_it_is_told_to_end(history, tmp_path, how):
+    process, address = started(history, tmp_path)
+    try:
+        with urllib.request.urlopen(f"{address}healthz", timeout=30) as reply:
+            assert reply.read() == b"ok\n"
+        with urllib.request.urlopen(f"{address}assets/site.js", timeout=30) as reply:
+            assert reply.headers["content-type"].startswith("text/javascript")
+        process.send_signal(how)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err) == (0, "Ended\n", "")
+
+
+def test_a_connection_that_is_left_open_does_not_hold_it_up(history, tmp_path):
+    process, address = started(history, tmp_path)
+    try:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as idle:
+            idle.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+
+
+def test_others_are_warned_of(history, tmp_path):
+    process, _ = started(history, tmp_path, "--host", "0.0.0.0")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert err == "Everyone who reaches this address can read all of it\n"
+
+
+def test_a_port_that_is_taken(command, history):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = command("serve", "--db", history, "--port", port)
+    assert done.code == 3
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use; --port gives another" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--db", "none.db"], 2, "there is no history none.db yet"),
+        (["--host", "no such host", "--db", "HISTORY"], 3, "cannot listen on no such host"),
+        (["--port", "70000", "--db", "HISTORY"], 2, "65535"),
+    ],
+)
+def test_what_cannot_be_served(command, history, arguments, code, message):
+    done = command("serve", *(history if word == "HISTORY" else word for word in arguments))
+    assert done.code == code
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_without_the_extra(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
+    with pytest.raises(UsageError, match=r"serve needs uvicorn: pip install 'perfdash\[serve\]'"):
+        command_module.serve()

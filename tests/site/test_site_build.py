@@ -1,0 +1,216 @@
+"""The site as a whole: what is written, when, and that an update is a build from nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+from history.made import run
+from stored import FIRST, built, check, files, fill, fresh, night, result
+
+from perfdash.detect.nightly import judge_new
+from perfdash.errors import MachineError, UsageError
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from perfdash.history.upkeep import prune
+from perfdash.records import Case
+from perfdash.site import folder as folders
+from perfdash.site.folder import MARKER, STATE, opened
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened_store:
+        yield opened_store
+
+
+@pytest.fixture
+def site(tmp_path):
+    return tmp_path / "site"
+
+
+def test_every_link_leads_somewhere_and_nothing_is_asked_of_others(store, site):
+    fill(store, range(130))
+    judge_new(store)
+    # 6 cases, two settings, the testbed's comparisons, and five at the top.
+    assert check(built(store, site)) == 6 + 2 + 1 + 5
+    assert (site / "assets/plotly.min.js").stat().st_size > 1e6
+    assert len(list(site.glob("beds/*/data/*.js"))) == 130 + 1
+
+
+def test_a_second_build_writes_nothing(store, site):
+    from perfdash.site.build import build
+
+    fill(store, range(20))
+    built(store, site)
+    times = {path: path.stat().st_mtime_ns for path in site.rglob("*") if path.is_file()}
+    assert build(store, site, jobs=1).written == 0
+    assert times == {path: path.stat().st_mtime_ns for path in site.rglob("*") if path.is_file()}
+
+
+def test_an_update_is_a_build_from_nothing(store, site, tmp_path):
+    """Through all that can happen to a history."""
+    fill(store, range(124))
+    judge_new(store)
+    built(store, site)
+
+    def same(title):
+        assert files(built(store, site)) == fresh(store, tmp_path / "fresh"), title
+
+    for number in range(124, 128):  # over the border of a week, and of what is drawn night by night
+        take_in(store, [night(number)])
+        judge_new(store)
+        same(f"night {number}")
+    late = night(50)
+    changed = replace(late.rows[0], values={**late.rows[0].values, "backend_ms": 99.0})
+    take_in(store, [replace(late, rows=(changed, *late.rows[1:]), run=replace(late.run, ended="2027"))])
+    same("an old run replaced")
+    recent = night(125)
+    rows = (*recent.rows[:-1], result(recent.rows[-1].case, 77.0))
+    take_in(store, [replace(recent, rows=rows, run=replace(recent.run, ended="2027"))])
+    same("a recent run replaced")
+    take_in(store, [night(-1), night(60, host="farm2")])
+    same("older runs taken in late")
+    with store.read() as connection:
+        runs = list_runs(connection)
+    prune(store, runs[:10])
+    same("the oldest pruned")
+    prune(store, runs[-3:-1])
+    same("recent ones pruned")
+    slower = night(128)
+    rows = [result(row.case, 30.0 + place, night=128) for place, row in enumerate(slower.rows)]
+    rows.append(result(Case("timm", "appeared"), 5.0))
+    take_in(store, [replace(slower, rows=tuple(rows))])
+    judge_new(store)
+    same("alerts, and a new model")
+
+
+def test_fewer_nights_are_an_update_too(store, site, tmp_path):
+    fill(store, range(40))
+    built(store, site)
+    assert files(built(store, site, nights=10)) == fresh(store, tmp_path / "fresh", nights=10)
+    assert len(list(site.glob("beds/*/data/*.js"))) == 10 + 1
+
+
+def test_another_history_in_the_same_folder(store, site, tmp_path):
+    fill(store, range(20))
+    built(store, site)
+    with open_store(str(tmp_path / "other.db")) as other:
+        take_in(other, [night(number, ["other", "resnet18"]) for number in range(15, 25)])
+        assert files(built(other, site)) == fresh(other, tmp_path / "fresh")
+        assert not list(site.glob("**/*swin*"))
+
+
+def test_what_is_torn_is_mended(store, site, tmp_path):
+    fill(store, range(110))
+    built(store, site)
+    whole = files(site)
+    for path in [*site.rglob("*.html"), *(site / STATE).iterdir()]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (site / MARKER).write_bytes(b'{"perf')
+    bed = next(site.glob("beds/*"))
+    (bed / "models" / ".half.html.part").write_text("half a page")
+    (site / ".index.html.part").write_text("half a page")
+    shutil.rmtree(bed / "data")
+    built(store, site)
+    assert files(site) == whole
+
+
+def test_what_is_stale_goes_and_what_is_not_ours_stays(store, site):
+    fill(store, range(10))
+    built(store, site)
+    (site / "CNAME").write_text("perf.example.org")
+    gone = next(site.glob("beds/*/models")) / "gone.html"
+    gone.write_text("old")
+    with store.read() as connection:
+        runs = list_runs(connection)
+    built(store, site)
+    assert not gone.exists()
+    prune(store, runs)
+    built(store, site)
+    assert (site / "CNAME").exists()
+    assert not list(site.glob("beds/*"))
+    assert check(site) == 5
+
+
+def test_several_processes_make_the_same(store, site, tmp_path, monkeypatch):
+    from perfdash.site import parallel
+
+    monkeypatch.setattr(parallel, "_FEWEST", 1)
+    fill(store, range(100))
+    built(store, site, jobs=2)
+    assert files(site) == fresh(store, tmp_path / "fresh")
+
+
+def test_a_foreign_folder_is_refused(store, site):
+    fill(store, range(2))
+    site.mkdir()
+    (site / "thesis.tex").write_text("x")
+    with pytest.raises(UsageError, match="not empty and holds no site"):
+        built(store, site)
+    assert os.listdir(site) == ["thesis.tex"]
+    (site / "thesis.tex").unlink()
+    site.rmdir()
+    site.write_text("x")
+    with pytest.raises(UsageError, match="is a file"):
+        built(store, site)
+
+
+def test_a_site_of_a_newer_perfdash_is_refused(store, site):
+    fill(store, range(2))
+    site.mkdir()
+    (site / MARKER).write_text(json.dumps({"perfdash": "site", "version": folders.VERSION + 1}))
+    with pytest.raises(UsageError, match="newer perfdash"):
+        built(store, site)
+
+
+def test_one_build_at_a_time(store, site):
+    fill(store, range(2))
+    with opened(site, "x"), pytest.raises(MachineError, match="another `perfdash site`"):
+        built(store, site)
+    built(store, site)
+
+
+def test_no_password_is_left_in_the_folder(store, site):
+    fill(store, range(2))
+    store.shown = "postgresql://perfdash:***@host/name"
+    built(store, site)
+    assert json.loads((site / MARKER).read_text())["store"] == store.shown
+
+
+@pytest.mark.postgres
+def test_a_server_gives_the_same_site_as_a_file(store, site, tmp_path, postgres_address):
+    with open_store(postgres_address) as served:
+        for each in (store, served):
+            fill(each, range(105))
+            rows = [result(Case("bench", "x", batch_size=0), others={"tokens/s": 3.5})]
+            take_in(each, [run("2026-06-01", rows, origin="benchmark-json", host_class="unknown")])
+            for _ in judge_new(each):
+                pass
+        assert fresh(store, site) == fresh(served, tmp_path / "served")
+
+
+def test_the_state_may_lie_elsewhere(store, site, tmp_path):
+    fill(store, range(5))
+    built(store, site, state=tmp_path / "state")
+    assert list((tmp_path / "state").glob("*.npz"))
+    assert not (site / STATE).exists()
+
+
+def test_nights_have_their_files(store, site):
+    fill(store, range(3))
+    built(store, site)
+    bed = next(site.glob("beds/*"))
+    text = next(bed.glob(f"data/{FIRST}*.js")).read_text()
+    data = json.loads(text.removeprefix("perfdash.night(").removesuffix(");\n"))
+    assert data["name"] == f"{FIRST}T01-00-00Z_farm"
+    assert data["status"] == ["pass"] * 6
+    assert set(data["metrics"]) >= {"speedup", "backend_ms", "eager_ms", "compression_ratio"}
+    assert all(len(column) == 6 for metric in data["metrics"].values() for column in metric.values())
+    cases = json.loads((bed / "data/cases.js").read_text().removeprefix("perfdash.cases(")[:-3])
+    assert set(data["case"]) <= set(cases["case"])
+    assert all((bed / "data" / page).resolve().is_file() for page in cases["page"])

@@ -1,0 +1,148 @@
+"""A testbed's history as arrays: nights, weeks, what is kept of them and when it is made anew."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from history.made import run
+from hypothesis import given
+from hypothesis import strategies as st
+from stored import FIRST, fill, night, result
+
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from perfdash.records import Case
+from perfdash.site import history as module
+from perfdash.site.cache import Cache
+from perfdash.site.history import DAYS, beds, read_history, three
+from perfdash.site.trends import drawn, read_trends
+
+CASE = Case("timm", "one")
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened_store:
+        yield opened_store
+
+
+def level(store, levels, status="pass", start=0):
+    """A night each: compiled latency of the one case; None where it failed."""
+    for place, value in enumerate(levels, start=start):
+        one = result(CASE, status="crash") if value is None else result(CASE, backend_ms=value)
+        take_in(store, [run(str(FIRST + timedelta(days=place)), [one])])
+
+
+def read(store, cache=None, **other):
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        return read_history(connection, bed, cache, **other)
+
+
+def test_old_nights_are_weeks_and_the_rest_is_drawn_one_by_one(store):
+    level(store, [10.0, 12.0, None, 11.0, 30.0, 10.5, 11.5] + [10.0] * (DAYS + 13))
+    found = read(store)
+    first = found.recent[found.daily].started[:10]
+    assert first == str(FIRST + timedelta(days=14))  # 111 nights less 91 days, back to a Monday
+    assert [str(day) for day in found.weeks.mondays] == [str(FIRST), str(FIRST + timedelta(days=7))]
+    assert found.weeks.values["backend_ms"][0, 0].tolist() == [11.25, 10.0, 30.0]
+    assert found.weeks.tried[0].tolist() == [7, 7]
+    assert found.weeks.passed[0].tolist() == [6, 7]
+
+
+def test_all_nights_are_kept_where_there_are_few(store):
+    level(store, [10.0] * 5)
+    found = read(store)
+    assert (found.daily, len(found.recent), found.weeks.mondays) == (0, 5, [])
+
+
+def test_many_runs_a_day_are_weeks_sooner(store):
+    level(store, [10.0] * 20)
+    found = read(store, nights=3)
+    assert len(found.recent) == 3
+    assert found.daily == 0
+    assert found.weeks.tried[0].sum() == 17
+
+
+def test_values_of_a_failure_are_of_something_else(store):
+    take_in(store, [run("2026-01-05", [result(CASE, status="fail_accuracy", backend_ms=3.0)])])
+    take_in(store, [run("2026-01-06", [result(CASE, calls_captured=0)])])
+    take_in(store, [run("2026-01-07", [result(CASE)])])
+    assert read(store).passed[0].tolist() == [False, False, True]
+
+
+def test_what_is_kept_is_what_is_read(store, tmp_path, monkeypatch):
+    fill(store, range(120))
+    plain = read(store)
+    cache = Cache(tmp_path / "kept")
+    read(store, cache)
+    monkeypatch.setattr(module, "panel", None)  # nothing is read of the results now
+    again = read(store, Cache(tmp_path / "kept"))
+    assert again.cases == plain.cases
+    assert (again.statuses == plain.statuses).all()
+    for name, values in plain.values.items():
+        np.testing.assert_array_equal(values, again.values[name])
+    for name, values in plain.weeks.values.items():
+        np.testing.assert_array_equal(values, again.weeks.values[name])
+
+
+def test_only_what_is_new_is_read(store, tmp_path, monkeypatch):
+    fill(store, range(120))
+    read(store, Cache(tmp_path / "kept"))
+    take_in(store, [night(120)])
+    asked = []
+    real = module.panel
+
+    def panel(connection, runs, *other):
+        asked.extend(run.name for run in runs)
+        return real(connection, runs, *other)
+
+    monkeypatch.setattr(module, "panel", panel)
+    read(store, Cache(tmp_path / "kept"))
+    assert asked == [night(120).run.name]
+
+
+def test_the_cache_forgets_what_nobody_asks_for(tmp_path):
+    cache = Cache(tmp_path)
+    cache.put("a", {"x": np.arange(3)})
+    cache.put("b", {"x": np.arange(3)})
+    again = Cache(tmp_path)
+    assert again.get("a")["x"].tolist() == [0, 1, 2]
+    assert again.get("c") is None
+    again.tidy()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_the_cache_unpickles_nothing(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.array([{"code": 1}], dtype=object))
+    assert Cache(tmp_path).get("a") is None
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=8))
+def test_three(values):
+    known = [value for value in values if math.isfinite(value)]
+    found = three(np.array([values or [math.nan]], dtype=np.float32))[0]
+    if known:
+        assert found[1:].tolist() == [min(known), max(known)]
+        assert min(known) <= found[0] <= max(known)
+    else:
+        assert np.isnan(found).all()
+
+
+def test_a_trend_leaves_out_runs_of_a_few_cases(store):
+    fill(store, range(8))
+    take_in(store, [run("2026-01-20", [result(Case("timm", "resnet18"))])])
+    fill(store, range(20, 23))
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        first, second = read_trends(connection, bed, read(store).runs)
+    assert (len(first.nights), first.partial) == (11, 1)
+    assert (len(second.nights), second.partial) == (11, 0)
+    lines = drawn(first, str(FIRST + timedelta(days=7)))
+    assert lines.weekly == 1
+    assert len(lines.times) == len(lines.names) == 1 + 4
+    assert [len(line.values) for line in lines.lines] == [5] * 4
+    assert lines.lines[0].values == [100.0] * 5

@@ -1,0 +1,266 @@
+"""What the pages say, of histories as they come: empty, failing, foreign, with names of any kind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+from history.made import row, run
+from stored import HOSTILE, NAMES, Page, built, check, fill, night, result
+
+from perfdash.detect.nightly import judge_new
+from perfdash.history.ingest import take_in
+from perfdash.history.rows import Row
+from perfdash.history.store import open_store
+from perfdash.records import Case
+from perfdash.site.history import beds, read_history
+from perfdash.site.model import around, case_changes, lasts, model_view, one_model
+from perfdash.site.pages import render_model, render_suite
+from perfdash.site.setting import Setting
+from perfdash.site.suite import one_suite
+from perfdash.site.trends import read_trends
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened_store:
+        yield opened_store
+
+
+@pytest.fixture
+def site(store, tmp_path):
+    """site(): the store's, checked."""
+
+    def make(**other):
+        folder = built(store, tmp_path / "site", **other)
+        check(folder)
+        return folder
+
+    return make
+
+
+def page(folder, pattern):
+    (path,) = folder.glob(pattern)
+    return Page(path)
+
+
+def test_no_run(site):
+    folder = site()
+    for name in ("index", "compare", "regressions", "machines"):
+        assert "The history holds no run yet" in page(folder, f"{name}.html").text
+
+
+def test_one_run(store, site):
+    fill(store, range(1))
+    folder = site()
+    assert "only one night" in page(folder, "beds/*/compare.html").text
+    overview = page(folder, "index.html").text
+    assert "6 of 6 results" in overview
+    assert "100%, 3/3" in overview
+
+
+def test_a_run_without_results(store, site):
+    take_in(store, [run("2026-01-05", [])])
+    assert "0 results" in page(site(), "index.html").text
+
+
+@pytest.mark.parametrize("nights", [1, 3, 100])
+def test_only_failures(store, site, nights):
+    for number in range(nights):
+        one = night(number)
+        rows = tuple(result(row.case, status="timeout") for row in one.rows)
+        take_in(store, [replace(one, rows=rows)])
+    folder = site()
+    assert "0%, 0/3" in page(folder, "index.html").text
+    model = page(folder, "beds/*/models/*resnet18*_t1_*.html")
+    assert "timeout" in model.text
+    assert "no <b>kernel</b> for resnet18" in model.text
+    assert "Nothing was measured that could be drawn" in model.text
+
+
+def test_names_of_any_kind(store, site):
+    for number in range(3):
+        rows = [result(Case(f"timm{name[:20]}", name), 10.0, night=number) for name in HOSTILE]
+        rows += [result(Case("timm", name), status="crash") for name in HOSTILE]
+        take_in(store, [run(f"2026-01-0{number + 5}", rows, host_class="<img src=x onerror=alert(1)>")])
+    folder = site()
+    texts = [path.read_text() for path in folder.rglob("*.html")]
+    assert len(texts) == 2 * len(HOSTILE) + len({f"timm{name[:20]}" for name in HOSTILE}) + 1 + 1 + 5
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", "".join(texts))
+    assert "<script>alert" not in "".join(texts)
+    assert "<img" not in "".join(texts)
+    overview = Page(folder / "index.html")
+    for name in HOSTILE:
+        shown = re.sub("[\x00-\x1f]", "\ufffd", name.replace("\n", " "))
+        assert any(shown in re.sub(r"\s+", " ", unescape(text)) for text in texts), name
+    assert "timm{{ 7 * 7 }}" in overview.text
+
+
+def test_each_suite_has_a_page_of_its_own_however_it_is_called(store, site):
+    take_in(store, [run("2026-01-05", [result(Case(name, "resnet18")) for name in ("a b", "a-b", "a/b")])])
+    suites = {path.name for path in site().glob("beds/*/suites/*.html")}
+    assert len(suites) == 3
+
+
+def test_testbeds_are_kept_apart(store, site):
+    fill(store, range(3))
+    fill(store, range(2, 5), host_class="Xeon x 8", host="other")
+    folder = site()
+    overview = page(folder, "index.html").text
+    assert overview.count("Last run:") == 2
+    found = sorted(folder.glob("beds/*"))
+    assert len(found) == 2
+    for bed in found:
+        text = (bed / "compare.html").read_text()
+        assert ("Xeon x 8" in text) != ("Xeon x 100" in text)
+        assert len(list(bed.glob("data/2026*.js"))) == 3
+
+
+def test_alerts_stand_on_top_and_on_the_model(store, site):
+    fill(store, range(40))
+    for number in (40, 41, 42):
+        slow = night(number)
+        rows = tuple(
+            result(row.case, 20.0 if row.case.model == "swin_base" else 10.0 + place, night=number)
+            for place, row in enumerate(slow.rows)
+        )
+        take_in(store, [replace(slow, rows=rows)])
+    broken = night(43)
+    rows = tuple(
+        result(r.case, status="fail_to_run") if r.case.model == "resnet18" else r for r in broken.rows
+    )
+    take_in(store, [replace(broken, rows=rows)])
+    judge_new(store)
+    folder = site()
+    overview = page(folder, "index.html")
+    assert "worse than before" in overview.text
+    assert "2 new failures" in overview.text
+    assert "compiled latency" in overview.text
+    model = page(folder, "beds/*/models/*swin*_t1_*.html")
+    assert any("regressions.html#alert-" in a.get("href", "") for _, a in model.tags)
+    assert "alert: worse" in model.text
+    regressions = page(folder, "regressions.html")
+    assert "fail_to_run" in regressions.text
+    assert [name for name in regressions.ids if name.startswith("alert-")]
+
+
+def test_nights_that_nobody_judged_are_told(store, site):
+    fill(store, range(3))
+    text = page(site(), "index.html").text
+    assert "3 of the last runs were not looked at yet" in text
+    assert "Nothing is known to be worse" not in text
+
+
+def test_a_pass_with_nothing_captured_is_no_plain_pass(store, site):
+    rows = [result(Case("timm", "empty"), graphs=0, calls_captured=0), result(Case("timm", "full"))]
+    take_in(store, [run("2026-01-05", rows)])
+    folder = site()
+    suite = page(folder, "beds/*/suites/*.html")
+    assert "nothing captured" in suite.text
+    assert "Geometric mean speedup of 1" in suite.text
+    assert "nothing captured" in page(folder, "beds/*/models/*empty*.html").text
+
+
+def test_graph_breaks_and_how_an_interval_came_about_are_told(store, site):
+    broken = result(Case("timm", "broken"), graphs=3, graph_breaks=2)
+    details = {"break_reasons": ["call to print"], "notes": ["eager differed by 2 %"]}
+    within = replace(result(Case("timm", "within")), basis="within")
+    values = {name: value for name, value in within.values.items() if not name.startswith("speedup_")}
+    take_in(store, [run("2026-01-05", [replace(broken, details=details), replace(within, values=values)])])
+    folder = site()
+    suite = page(folder, "beds/*/suites/*.html").text
+    assert "no interval" in suite
+    assert "(within)" in suite
+    model = page(folder, "beds/*/models/*broken*.html").text
+    assert "call to print" in model
+    assert "eager differed by 2 %" in model
+
+
+def test_numbers_of_other_programs(store, site):
+    """No speedup, no batch size, no interval; metrics that perfdash has no column for."""
+    rows = [
+        Row(Case("tigerbeetle", f"model{k}", batch_size=0), "pass", {}, others={"tokens/s | <b>": 12.5 + k})
+        for k in range(3)
+    ]
+    for day in ("2026-01-05", "2026-01-06"):
+        take_in(store, [run(day, rows, origin="benchmark-json", environment={}, host_class="unknown")])
+    folder = site()
+    model = page(folder, "beds/*/models/*model1*.html").text
+    assert "tokens/s | <b> 13.5" in model
+    assert "tokens/s | <b> as the other program has it" in model
+    assert "batch size not known" in model
+    assert "benchmark-json" in model
+    assert "--batch-size" not in model
+    assert "could be drawn" not in model
+    assert "No case passes on both nights" in page(folder, "beds/*/compare.html").text
+
+
+def test_bare_values_and_a_partial_run(store, site):
+    fill(store, range(6))
+    take_in(store, [run("2026-02-01", [row("resnet18", of=Case("timm", "resnet18"))])])
+    folder = site()
+    overview = page(folder, "index.html").text
+    assert "last on 2026-01-10" in overview  # the one model measured later is no night
+    suite = page(folder, "beds/*/suites/timm_cpu_float32_t1_inference_inductor.html").text
+    assert "1 run has under half of the cases" in suite
+
+
+def test_a_desk_run_makes_no_page_say_that_its_model_was_not_measured(store, site):
+    fill(store, range(6))
+    take_in(store, [run("2026-01-11", [result(Case("timm", "resnet18"))])])
+    folder = site()
+    assert "Not measured" not in page(folder, "beds/*/models/*swin*_t1_*.html").text
+    assert "2026-01-10T01-00-00Z_farm" in page(folder, "beds/*/compare.html").text
+    take_in(store, [night(7, ["resnet18", "ghostnet_100"])])
+    assert "Not measured on the last night" in page(site(), "beds/*/models/*swin*_t1_*.html").text
+
+
+def test_runs_of_two_kinds_are_compared_each_with_its_own(store, site):
+    """A night in two runs: one of each dtype."""
+    for number in range(4):
+        for dtype, hour in (("float32", 1), ("bfloat16", 4)):
+            rows = [result(Case("timm", name, dtype=dtype), night=number) for name in NAMES]
+            day = f"2026-01-0{number + 5}"
+            take_in(store, [run(day, rows, name=f"{day}_{dtype}", started=f"{day}T0{hour}:00:00Z")])
+    folder = site()
+    text = page(folder, "beds/*/compare.html").text
+    assert "2026-01-08_bfloat16 against the night before" in text
+    assert "2026-01-08_float32 against the night before" in text
+    assert "No case passes on both nights" not in text
+    assert "Not measured" not in page(folder, "beds/*/models/*swin*float32*.html").text
+
+
+def test_what_is_long_gone_has_its_page_still(store, site):
+    take_in(store, [night(0, [*NAMES, "gone"])])
+    fill(store, range(1, 130))
+    folder = site(nights=20)
+    model = page(folder, "beds/*/models/*gone*_t1_*.html").text
+    assert "Not measured on the last night" in model
+    assert "The first 1 points are weeks" in model
+    suite = page(folder, "beds/*/suites/*_t1_*.html").text
+    assert "1 case not measured on the last night" in suite
+
+
+def test_a_page_alone_is_the_same_as_among_all(store):
+    """As a server makes it."""
+    fill(store, range(130))
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        history = read_history(connection, bed)
+        trends = read_trends(connection, bed, history.runs)
+        every = around(connection, history)
+        last = lasts(connection, history, list(history.row), trends)
+        for number in list(history.row)[:3]:
+            view = model_view(every, number, last[number], case_changes(history, number))
+            assert render_model(one_model(connection, bed, number)) == render_model(view)
+
+
+def test_a_suite_alone_is_the_same_as_among_all(store, site):
+    fill(store, range(130))
+    folder = site()
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        view = one_suite(connection, bed, Setting.of(Case("timm", "x")))
+    assert (folder / view.page).read_text() == render_suite(view)
