@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from perfdash.site.charts.svg import stays
-from perfdash.site.charts.trend import columns
 from perfdash.site.charts.values import Night, Number, Trend
 
 # What ends the block, or begins another one, is written as an escape of JSON.
@@ -44,7 +43,7 @@ def data_block(charts: Mapping[str, Trend], nights: Sequence[Night]) -> Markup:
 
 
 def _chart(chart: Trend) -> str:
-    values, lows, highs = columns(chart)
+    values, lows, highs = chart.columns
     plain = {
         "title": chart.title,
         "unit": chart.unit,

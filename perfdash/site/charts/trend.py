@@ -14,7 +14,7 @@ from markupsafe import Markup
 from perfdash.site.charts import svg
 from perfdash.site.charts.marks import events, summary_of
 from perfdash.site.charts.scales import DAY, Axis, TimeAxis, count_range, day, time_axis, value_range
-from perfdash.site.charts.values import Number, Trend, finite
+from perfdash.site.charts.values import Number, Trend
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
 # The plot is drawn in tenths of a pixel, so that all places are whole numbers.
@@ -24,15 +24,13 @@ _DOTS = 100  # of more points only those without neighbours are drawn, and the l
 # Nights further apart than this are not joined: nothing is known of what lies between.
 _APART, _WEEKS_APART = 4.5 * DAY, 22 * DAY
 
-Columns = tuple[list[Number], list[Number], list[Number]]
-
 
 def trend(data: Trend, prefix: str, *, width: int = 560, height: int = 190) -> Markup:
     """The chart with axes and marks. prefix: of the ids within, unique on the page.
 
     Raises ValueError where the columns differ in length.
     """
-    values, lows, highs = columns(data)
+    values, lows, highs = data.columns
     known = [value for value in values if value is not None]
     days = time_axis(*_ends(data))
     right, bottom = width - RIGHT, height - BOTTOM
@@ -70,7 +68,7 @@ def trend(data: Trend, prefix: str, *, width: int = 560, height: int = 190) -> M
 
 def spark(data: Trend, prefix: str) -> Markup:
     """The line alone, for a cell of a table."""
-    values, _, _ = columns(data)
+    values, _, _ = data.columns
     known = _known(values)
     days = time_axis(*_ends(data))
     axis = Axis(*value_range(known, (), (), data.ratio), 280, 20, data.ratio)
@@ -83,15 +81,6 @@ def spark(data: Trend, prefix: str) -> Markup:
     parts.append(_path("failed", _crosses(xs, data.failed, 270)))
     content = f'<g class="plot" transform="translate(2 1)scale(.1)">{"".join(parts)}</g>'
     return Markup(svg.figure("spark", prefix, 160, 32, data.title, summary_of(data, values, 0), content))
-
-
-def columns(data: Trend) -> Columns:
-    """values, lows, highs with None for what is not measured. Raises ValueError for unequal lengths."""
-    count = len(data.times)
-    if len(data.values) != count or len(data.lows) not in (0, count) or len(data.highs) != len(data.lows):
-        raise ValueError(f"{data.title}: columns of unequal length")
-    lows, highs = finite(data.lows, data.ratio), finite(data.highs, data.ratio)
-    return finite(data.values, data.ratio), lows, highs
 
 
 def _ends(data: Trend) -> tuple[float, float, float | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 Number = float | None
 
@@ -47,6 +48,18 @@ class Trend:
     unit: str = ""
     ratio: bool = False
     weekly: int = 0
+
+    @cached_property
+    def columns(self) -> tuple[list[Number], list[Number], list[Number]]:
+        """values, lows, highs with None for what is not measured; drawn, and told to the script.
+
+        Raises ValueError for unequal lengths.
+        """
+        count = len(self.times)
+        if len(self.values) != count or len(self.lows) not in (0, count) or len(self.highs) != len(self.lows):
+            raise ValueError(f"{self.title}: columns of unequal length")
+        lows, highs = finite(self.lows, self.ratio), finite(self.highs, self.ratio)
+        return finite(self.values, self.ratio), lows, highs
 
 
 @dataclass(frozen=True)
