@@ -25,11 +25,13 @@ ALLOWED = {
     "history": {"errors", "records", "stats"},
     "detect": {"errors", "history", "records", "stats"},
     "runner": {"cases", "errors", "records", "stats", "worker"},
-    "report": {"detect", "errors", "history", "records", "stats"},
+    "report": {"bisection", "detect", "errors", "history", "records", "stats"},
+    "bisection": {"bundled", "errors", "history", "records", "stats", "worker"},
     "publish": {"errors", "history", "report"},
     "site": {"bundled", "detect", "errors", "history", "records", "report", "stats"},
     "serve": {"detect", "errors", "history", "records", "report", "site", "stats"},
     "cli": {
+        "bisection",
         "bundled",
         "cases",
         "checkout",
@@ -61,7 +63,7 @@ WORKER_MAY_IMPORT = {
 # Inside functions only: these take longer to import than --help may take.
 HEAVY = {
     "torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "alembic", "ruptures", "rich",
-    "prettytable", "jinja2", "github", "starlette", "uvicorn",
+    "prettytable", "jinja2", "git", "github", "starlette", "uvicorn",
 }  # fmt: skip
 
 

@@ -18,10 +18,14 @@ from perfdash.cli import (
     history,
     listing,
     merge,
+    plot,
+    post,
     regressions,
     report,
     run,
+    serve,
     show,
+    site,
 )
 from perfdash.errors import PerfdashError
 
@@ -39,6 +43,10 @@ app.command("compare")(compare.compare)
 app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
 app.command("report")(report.report)
+app.command("post")(post.post)
+app.command("plot")(plot.plot)
+app.command("site")(site.site)
+app.command("serve")(serve.serve)
 app.add_typer(history.app, name="history")
 app.command("list")(listing.list_suites)
 app.command("show")(show.show)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from perfdash.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +39,9 @@ def imported_of(word: str, settings: RunSettings) -> Imported:
     folder = folder_of(word, settings)
     if folder is not None:
         return read_folder(folder)
-    from perfdash.history.selection import read, select
+    from perfdash.history.selection import select
     from perfdash.history.store import NoHistory, open_store
+    from perfdash.history.upkeep import stored
     from perfdash.runner.journal import find_run
 
     try:
@@ -47,7 +50,7 @@ def imported_of(word: str, settings: RunSettings) -> Imported:
             if len(found) > 1:
                 names = ", ".join(run.name for run in found[-5:])
                 raise UsageError(f"{word!r} means {len(found)} runs; give one of them: {names}")
-            return read(connection, found[0], whole=True)
+            return stored(connection, found[0])
     except NoHistory:
         find_run(word, settings.out)  # which says what runs there are
         raise
@@ -74,5 +77,7 @@ def night_of(word: str, settings: RunSettings, *, baseline: str | None = None) -
                 return of_history(connection, imported)
     except NoHistory:
         return Night(imported, untold="there is no history to compare it with")
-    except MachineError as error:
-        return Night(imported, untold=f"the history cannot be read: {error}")
+    except (MachineError, UsageError) as error:
+        # What it says may name the database and its host: nothing for a comment that all can read.
+        typer.echo(f"What changed is not told: {error}", err=True)
+        return Night(imported, untold="the history cannot be read")

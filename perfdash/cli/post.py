@@ -14,6 +14,7 @@ import typer
 from perfdash.cli.store import Db, Out
 
 if TYPE_CHECKING:
+    from perfdash.cli.regression_issues import Regressions
     from perfdash.publish.tracking import Tracked
     from perfdash.report.night import Night
 
@@ -61,17 +62,24 @@ def post(
     settings = resolve({"db": db, "out": out})[0]
     folder = folder_of(run, settings)
     night = night_of(run, settings, baseline=baseline)
-    wanted = []
+    told, lost = None, None
     if new_issue_on:
         from perfdash.cli.regression_issues import tracked
 
-        wanted = tracked(night, settings, site_url)
-    texts = bodies(comment(night, site_url=site_url), KIND, run=night.run.name)
+        try:
+            told = tracked(night, settings, site_url)
+        except MachineError as error:  # the comments go out without it
+            lost = MachineError(f"nothing was done about the issues of regressions: {error}")
+    texts = bodies(comment(night, site_url=site_url), KIND, **_named(night))
     if dry_run:
-        _show(texts, [each for each in wanted if each.open], most_issues)
+        _show(texts, [each for each in told.alerts if each.open] if told else [], most_issues)
+        if lost:
+            raise lost
         return
     try:
-        _send(address, repo, issue, night, texts, wanted, most_issues)
+        _send(address, repo, issue, night, texts, told, most_issues)
+        if lost:
+            raise lost
     except MachineError as error:
         given = {"baseline": baseline, "site-url": site_url, "base-url": base_url, "db": db}
         words = ["perfdash", "post", str(folder.absolute() if folder else night.run.name)]
@@ -89,7 +97,7 @@ def _send(
     issue: int,
     night: Night,
     texts: list[str],
-    wanted: list[Tracked],
+    regressions: Regressions | None,
     most_issues: int,
 ) -> None:
     from perfdash.publish.comments import KIND, find, since, upsert
@@ -99,13 +107,13 @@ def _send(
 
     talk = Talk(os.environ.get("GITHUB_TOKEN"), address, tell=lambda line: typer.echo(line, err=True))
     place = find(talk, repo, issue)
-    done = upsert(talk, place, texts, KIND, since(night.run.started, time.time()), run=night.run.name)
+    done = upsert(talk, place, texts, KIND, since(night.run.started, time.time()), **_named(night))
     counts = (("new", done.created), ("edited", done.edited), ("removed", done.removed))
     told = ", ".join(f"{count} {word}" for word, count in counts if count) or "nothing to change"
     typer.echo(f"Posted: {plain(done.urls[0] if done.urls else place.url)} ({told})")
-    if not wanted:
+    if regressions is None:
         return
-    tended = tend(talk, place.repo, wanted, most_issues)
+    tended = tend(talk, place.repo, regressions.alerts, most_issues, regressions.judged)
     for word, urls in (("Opened", tended.opened), ("Closed", tended.closed), ("Reopened", tended.reopened)):
         for url in urls:
             typer.echo(f"{word}: {plain(url)}")
@@ -114,6 +122,12 @@ def _send(
             f"{tended.waiting} more regressions have no issue yet: --most-issues is {most_issues}; "
             "`perfdash regressions --worse` lists them"
         )
+
+
+def _named(night: Night) -> dict[str, str]:
+    """By what a comment knows its run. Only perfdash's own runs have names that no other run has."""
+    run = night.run
+    return {"run": run.name} if run.origin == "perfdash" else {"run": run.name, "started": run.started}
 
 
 def _show(texts: list[str], regressions: list[Tracked], most: int) -> None:

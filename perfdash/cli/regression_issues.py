@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,10 +16,18 @@ if TYPE_CHECKING:
     from perfdash.settings import RunSettings
 
 
-def tracked(night: Night, settings: RunSettings, site_url: str | None) -> list[Tracked]:
-    """Every regression that is or was more than a suspicion, the largest first.
+@dataclass(frozen=True)
+class Regressions:
+    """The alerts of a kind of machine, and the names of the runs on which the history looked for some."""
 
-    Raises UsageError where the history has no run of this kind.
+    alerts: list[Tracked]
+    judged: frozenset[str]
+
+
+def tracked(night: Night, settings: RunSettings, site_url: str | None) -> Regressions:
+    """Every regression, the largest first; of a mere suspicion an issue is left as it is.
+
+    Raises UsageError where the history has no run of this kind, MachineError where it cannot be read.
     """
     import sqlalchemy as sa
 
@@ -39,19 +48,26 @@ def tracked(night: Night, settings: RunSettings, site_url: str | None) -> list[T
                     f"{night.run.name}; `perfdash history import` takes it in"
                 )
             every = kept.load(connection, testbed_id=bed, states=kept.STATES)
-            worse = [each for each in every if each.direction > 0 and each.state != kept.NEW]
+            worse = [each for each in every if each.direction > 0]
             worse.sort(key=lambda each: -abs(each.change or 9.0))
-            return [_tracked(connection, each, night, site_url) for each in _evidence(connection, worse)]
+            found = [_tracked(connection, each, night, site_url) for each in _evidence(connection, worse)]
+            # Other tools' runs are named after files: such a name says little about which run it was.
+            runs = schema.runs
+            names = sa.select(runs.c.name).where(
+                runs.c.testbed_id == bed, runs.c.origin == "perfdash", runs.c.judged.is_not(None)
+            )
+            return Regressions(found, frozenset(connection.execute(names).scalars()))
 
 
 def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[Evidence]:
-    """Of those that live all that is known; of the others what a closing note needs."""
+    """Of those that have an issue all that is known; of the others what a closing note needs."""
     from perfdash.detect.evidence import Evidence, gather
     from perfdash.history import alerts as kept
     from perfdash.history.queries import cases_by_id, list_runs
 
-    yield from gather(connection, [each for each in alerts if each.state in kept.LIVE])
-    past = [each for each in alerts if each.state not in kept.LIVE]
+    told = [state for state in kept.LIVE if state != kept.NEW]
+    yield from gather(connection, [each for each in alerts if each.state in told])
+    past = [each for each in alerts if each.state not in told]
     cases = cases_by_id(connection, (each.case_id for each in past if each.case_id is not None))
     seen = sorted({each.seen_run_id for each in past if each.seen_run_id is not None})
     runs = {run.id: run for run in list_runs(connection, ids=seen)} if seen else {}
@@ -70,6 +86,8 @@ def _tracked(connection: sa.Connection, each: Evidence, night: Night, site_url: 
     events = kept.events(connection, alert.id or 0)
     page = f"{site_url.rstrip('/')}/{model_page(night.testbed, case)}" if site_url and case else None
     live = alert.state in kept.LIVE
+    left_alone = alert.state in (kept.ACKNOWLEDGED, kept.NEW)
+    told = live and not left_alone
     said = next((row.details.get("error") for row in night.rows if row.case == case), None) or {}
     series = digest([night.testbed, case_digest(case) if case else None, alert.kind, alert.metric])
     error = str(said.get("message") or "") if alert.kind == "status" else None
@@ -79,8 +97,8 @@ def _tracked(connection: sa.Connection, each: Evidence, night: Night, site_url: 
         opened=alert.opened,
         state=alert.state,
         changed=alert.changed,
-        open=None if alert.state == kept.ACKNOWLEDGED else live,
+        open=None if left_alone else live,
         title=text.title(each),
-        body=text.body(each, page=page, ran=night.run.command, error=error) if live else "",
+        body=text.body(each, page=page, ran=night.run.command, error=error) if told else "",
         note=text.note(each),
     )

@@ -52,6 +52,8 @@ def report(
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     if form == "plot-csv" and to is None:
         raise UsageError("--format plot-csv makes several files: give their folder with --to FOLDER")
+    if to is not None and form != "plot-csv" and (not to.name or to.is_dir()):
+        raise UsageError(f"--to {to}: it is a folder; give the file to write")
     if site_url is not None and not site_url.startswith(("https://", "http://")):
         raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
     night = night_of(run, resolve({"db": db, "out": out})[0], baseline=baseline)
@@ -80,6 +82,8 @@ def gate(night: Night) -> int:
 
     if night.untold:
         typer.echo(f"--fail-on regression: not told: {night.untold}", err=True)
+    if night.caution:
+        typer.echo(f"--fail-on regression: not told: {night.caution}", err=True)
     failing = [one for one in night.changes if one.group in BAD and not one.acknowledged]
     if failing:
         names = "; ".join(f"{model_of(one.case)}: {one.what}" for one in failing)

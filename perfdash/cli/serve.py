@@ -27,13 +27,12 @@ def serve(
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'perfdash[serve]'")
     from perfdash.serve import running
-    from perfdash.serve.guard import is_loopback
     from perfdash.serve.reading import open_to_read
 
     store = open_to_read(resolve({"db": db, "out": out})[0].history)
     with running.until_told(), store, running.bound(host, port) as listening:
-        if not is_loopback(host):
+        if not running.is_local(listening):
             typer.echo("Everyone who reaches this address can read all of it", err=True)
         typer.echo(f"Serving {store.shown} on {running.address_of(listening)} (Ctrl-C ends it)")
-        running.serve(store, listening, host)
+        running.serve(store, listening)
     typer.echo("Ended")

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import sqlalchemy as sa
 from scipy import special
 
 from perfdash.detect.dating import Dated, date
 from perfdash.detect.findings import METRICS
-from perfdash.history import schema
 from perfdash.history.alerts import Alert
-from perfdash.history.queries import RunLine, cases_by_id, list_runs, panel
+from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.records import Case
 from perfdash.stats.intervals import CONFIDENCE
 
 # Nights in which a change is dated.
 DATED_IN = 400
-_BASELINE = 10  # nights behind a level before a change, at least
+_BASELINE = 20  # nights that tell the level before a change, at most
 _TAIL_DF = 4.0  # of Student's t for one night, as in comparing
+
+
+class Remeasured(NamedTuple):
+    """Logs of new / old: the ratio, and its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+    pairs: int
 
 
 @dataclass(frozen=True)
@@ -37,19 +47,35 @@ class Evidence:
     seen: RunLine | None
     dated: Dated | None = None
     speedup: tuple[float, float] | None = None
+    before: int = _BASELINE  # runs of the case before the change
+
+    @property
+    def remeasured(self) -> Remeasured | None:
+        """The ratio new / old of a re-measurement in pairs; None where there was none (of a ratio)."""
+        again = self.alert.details.get("remeasured") or {}
+        known = [float(again.get(name) or 0) for name in ("ratio", "low", "high")]
+        if not all(0 < value < math.inf for value in known):
+            return None
+        ratio, low, high = map(math.log, known)
+        return Remeasured(ratio, low, high, int(again.get("pairs") or 0))
+
+    @property
+    def seen_again(self) -> tuple[str, str] | None:
+        """What a re-measurement of a status or a count saw of the old build and the new."""
+        again = self.alert.details.get("remeasured") or {}
+        return (str(again["old"]), str(again["new"])) if {"old", "new"} <= again.keys() else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the alert's change (log of after / before); None where none is known.
 
-        Of the re-measurement where there was one. Else Student's t over the nights that it was born of,
-        whose noise has heavy tails, against a baseline of many. What was tested as a whole (host, drift)
-        has the width that its p says.
+        Of the re-measurement where there was one. Else Student's t over the nights that it was born of
+        and those before, whose noise has heavy tails. What was tested as a whole (host, drift) has the
+        width that its p says.
         """
         alert = self.alert
-        again = alert.details.get("remeasured")
-        if again and again["low"] and again["high"]:
-            return math.log(again["low"]), math.log(again["high"])
+        if self.remeasured:
+            return self.remeasured.low, self.remeasured.high
         sd, nights = alert.details.get("sd"), int(alert.details.get("nights") or 1)
         if alert.change is None:
             return None
@@ -58,8 +84,10 @@ class Evidence:
                 return None
             half = 1.96 * abs(alert.change) / max(-float(special.ndtri(alert.p / 2)), 1e-3)
             return (alert.change - half, alert.change + half) if math.isfinite(half) else None
-        error = float(sd) * math.sqrt(1 / nights + 1 / _BASELINE)
-        reach = float(special.stdtrit(_TAIL_DF * nights, (1 + CONFIDENCE) / 2)) * error
+        before = max(2, min(self.before, _BASELINE))
+        error = float(sd) * math.sqrt(1 / nights + 1 / before)
+        freedom = min(_TAIL_DF * nights, before - 1)
+        reach = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
         return alert.change - reach, alert.change + reach
 
     @property
@@ -77,40 +105,50 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[Evidence]
         for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
         if number is not None
     }
-    # The runs of many alerts are mostly the same: each is read once.
-    measured = {alert.id: _measured_in(connection, alert) for alert in alerts if _is_dated(alert)}
-    wanted.update(number for numbers in measured.values() for number in numbers)
     runs = _by_number(connection, wanted)
-    found = []
-    for alert in alerts:
-        good, bad, seen = (
-            runs.get(number or -1) for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
-        )
-        found.append(
-            Evidence(
-                alert,
-                cases.get(alert.case_id or -1),
-                good,
-                bad,
-                seen,
-                _dated(connection, alert, bad, [runs[number] for number in measured.get(alert.id, ())]),
-                _speedups(connection, alert, good, seen),
-            )
-        )
-    return found
+    pasts = {
+        bed: _past(connection, bed, {alert.case_id for alert in alerts if alert.testbed_id == bed})
+        for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
+    }
+    return [_of(alert, cases, runs, pasts.get(alert.testbed_id)) for alert in alerts]
+
+
+def _of(alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], past: Panel | None) -> Evidence:
+    good, bad, seen = (
+        runs.get(number or -1) for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
+    )
+    case = cases.get(alert.case_id or -1)
+    mine = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
+    if mine is None or bad is None or alert.case_id is None or alert.metric is None:
+        return Evidence(alert, case, good, bad, seen)
+    before = sum((run.started, run.id) < (bad.started, bad.id) for run in mine.runs)
+    dated = date(mine, alert.case_id, alert.metric, bad.id, alert.direction)
+    return Evidence(alert, case, good, bad, seen, dated, _speedups(mine, alert, good, seen), before)
 
 
 def _is_dated(alert: Alert) -> bool:
     return alert.kind == "metric" and alert.metric in METRICS and alert.case_id is not None
 
 
-def _dated(
-    connection: sa.Connection, alert: Alert, bad: RunLine | None, runs: Sequence[RunLine]
-) -> Dated | None:
-    if not _is_dated(alert) or bad is None or alert.case_id is None or alert.metric is None:
+def _past(connection: sa.Connection, testbed_id: int, case_ids: Iterable[int | None]) -> Panel:
+    """What the nights of a testbed say of some cases: read at once for all, as most alerts share them."""
+    runs = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN)
+    numbers = [number for number in case_ids if number is not None]
+    return panel(connection, runs, [*METRICS, "speedup"], case_ids=numbers)
+
+
+def _measured(past: Panel, case_id: int | None) -> Panel | None:
+    """Of a panel one case, and the latest nights that have it."""
+    if case_id not in past.case_ids:
         return None
-    whole = panel(connection, runs, [alert.metric], case_ids=[alert.case_id])
-    return date(whole, alert.case_id, alert.metric, bad.id, alert.direction)
+    row = past.case_ids.index(case_id)
+    nights = np.flatnonzero(past.statuses[row] != "")[-DATED_IN:]
+    return Panel(
+        [past.runs[night] for night in nights],
+        [past.case_ids[row]],
+        {name: values[[row]][:, nights] for name, values in past.values.items()},
+        past.statuses[[row]][:, nights],
+    )
 
 
 def _by_number(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, RunLine]:
@@ -122,28 +160,11 @@ def _by_number(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, R
     }
 
 
-def _measured_in(connection: sa.Connection, alert: Alert) -> list[int]:
-    """The numbers of the latest runs that have the alert's case, oldest first."""
-    results, runs = schema.results, schema.runs
-    query = (
-        sa.select(results.c.run_id)
-        .join_from(results, runs, results.c.run_id == runs.c.id)
-        .where(results.c.case_id == alert.case_id, runs.c.testbed_id == alert.testbed_id)
-        .order_by(runs.c.started.desc(), runs.c.id.desc())
-        .limit(DATED_IN)
-    )
-    return list(connection.execute(query).scalars())[::-1]
-
-
 def _speedups(
-    connection: sa.Connection, alert: Alert, good: RunLine | None, seen: RunLine | None
+    mine: Panel, alert: Alert, good: RunLine | None, seen: RunLine | None
 ) -> tuple[float, float] | None:
-    if alert.metric not in ("eager_ms", "backend_ms") or not (good and seen and alert.case_id):
+    if alert.metric not in ("eager_ms", "backend_ms") or not (good and seen):
         return None
-    results = schema.results
-    query = sa.select(results.c.run_id, results.c.speedup).where(
-        results.c.case_id == alert.case_id, results.c.run_id.in_([good.id, seen.id])
-    )
-    found = {row.run_id: row.speedup for row in connection.execute(query)}
-    before, after = found.get(good.id), found.get(seen.id)
-    return (before, after) if before and after else None
+    found = {run.id: value for run, value in zip(mine.runs, mine.values["speedup"][0].tolist(), strict=True)}
+    before, after = (found.get(run.id, math.nan) for run in (good, seen))
+    return (before, after) if before > 0 and after > 0 else None

@@ -49,7 +49,7 @@ READ = (*METRICS, *COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "b
 NIGHTS = 200  # of which the alarm looks at 70, the drift at all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
 LIKE = 0.5  # of the cases of another run
-_SHORTLY = 5  # runs
+SHORTLY = 24  # runs: two nights of twelve settings, a run each
 
 WORSE, BETTER, OTHER = 1, -1, 0
 # What says something of the machine, not of the model.
@@ -103,7 +103,7 @@ def is_a_night(panel: Panel) -> bool:
     Without that, a few models measured at a desk would pass for a night in which all others vanished.
     """
     known = panel.statuses != ""
-    tonight, before = known[:, -1], known[:, -1 - _SHORTLY : -1]
+    tonight, before = known[:, -1], known[:, -1 - SHORTLY : -1]
     both = (before & tonight[:, None]).sum(axis=0)
     return bool(np.any((both > 0) & (both >= LIKE * before.sum(axis=0))))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from perfdash.records import Case, Result, RunInfo
+from perfdash.records import Case, Failure, Result, RunInfo
 
 # The metrics that have a column of their own, with their units (of the latencies also the 95 % interval).
 REALS = (
@@ -231,7 +231,7 @@ def from_result(result: Result) -> Row:
     fallbacks = result.capture.get("fallbacks")
     values["fallbacks"] = sum(fallbacks.values()) if isinstance(fallbacks, dict) else None
     details: dict[str, Any] = {
-        "error": {"type": result.error.type, "message": result.error.message} if result.error else None,
+        "error": _failure(result.error) if result.error else None,
         "failed_phase": result.failed_phase,
         "skip_reason": result.skip_reason,
         "accuracy": result.accuracy,
@@ -256,6 +256,12 @@ def from_result(result: Result) -> Row:
         },
         details={name: value for name, value in details.items() if value},
     )
+
+
+def _failure(error: Failure) -> dict[str, Any]:
+    """Of a failure what fits on a page; the run folder has the whole log."""
+    told: dict[str, Any] = {"type": error.type, "message": error.message}
+    return told | ({"tail": [line[:500] for line in error.tail]} if error.tail else {})
 
 
 def finite(value: Any) -> Any:

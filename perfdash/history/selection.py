@@ -52,8 +52,8 @@ def _time(word: str | None) -> str | None:
     return day + letter + hour.replace("-", ":")
 
 
-def read(connection: sa.Connection, line: RunLine, *, whole: bool = False) -> Imported:
-    """A run with the numbers of its results; with samples and details where `whole`."""
+def read(connection: sa.Connection, line: RunLine) -> Imported:
+    """A run with the numbers of its results, without samples and details."""
     worker = {"torch": line.torch, "torch_git_version": line.torch_git_version, "packages": line.packages}
     run = RunRow(
         name=line.name,
@@ -68,4 +68,4 @@ def read(connection: sa.Connection, line: RunLine, *, whole: bool = False) -> Im
         noise=line.noise,
         expected=line.expected,
     )
-    return Imported(run, tuple(rows_of(connection, line.id, whole=whole)))
+    return Imported(run, tuple(rows_of(connection, line.id)))

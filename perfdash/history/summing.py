@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdash.history.rows import Row
-from perfdash.records import Status
+from perfdash.records import PASSING, Status
 from perfdash.stats.intervals import geometric_mean_interval
 from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
@@ -69,8 +69,19 @@ def is_counted(row: Row) -> bool:
     return row.status == Status.PASS and not nothing_captured(row)
 
 
+def is_compiled(row: Row) -> bool:
+    """Whether a row's numbers are of the compiled model: it passed, be it unchecked, and something was
+    captured. Those unchecked are shown, with a word, and in no mean."""
+    return row.status in PASSING and not nothing_captured(row)
+
+
 def nothing_captured(row: Row) -> bool:
-    """Whether torch.compile ran and captured nothing: the compiled side is eager. Unknown is no."""
+    """Whether torch.compile ran and captured nothing: the compiled side is eager. Unknown is no.
+
+    The back end `eager` compiles nothing: it is there to be compared with itself.
+    """
+    if row.case.backend == "eager":
+        return False
     return row.values.get("calls_captured") == 0 or row.values.get("graphs") == 0
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from perfdash.history import schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import RunLine, list_runs, rows_of
-from perfdash.history.rows import Imported
+from perfdash.history.rows import Imported, digest
 from perfdash.history.selection import read
 from perfdash.history.store import Store
 
@@ -22,20 +22,13 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
 
     Alerts stay: those that point at a removed run lose the pointer. The room is given back (SQLite).
     """
-    results, details = schema.results, schema.result_details
+    results = schema.results
     count = 0
     for start in range(0, len(runs), _RUNS_AT_ONCE):
         ids = [run.id for run in runs[start : start + _RUNS_AT_ONCE]]
         with store.write() as connection:
             if samples_only:
-                of_them = sa.select(results.c.id).where(results.c.run_id.in_(ids))
-                where = details.c.result_id.in_(of_them), details.c.samples.is_not(None)
-                found = connection.execute(sa.update(details).where(*where).values(samples=None)).rowcount
-                count += found
-                if found:  # so that the run folder can bring them back
-                    runs_table = schema.runs
-                    query = sa.update(runs_table).where(runs_table.c.id.in_(ids)).values(content="pruned")
-                    connection.execute(query)
+                count += _drop_samples(connection, ids)
             else:
                 count += connection.execute(sa.delete(results).where(results.c.run_id.in_(ids))).rowcount
                 connection.execute(sa.delete(schema.runs).where(schema.runs.c.id.in_(ids)))
@@ -43,6 +36,25 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
         with store.exclusive() as connection:
             connection.exec_driver_sql("VACUUM")
     return count
+
+
+def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
+    """Removes the samples of runs; of how many results. The run folder can bring them back: the content of
+    these runs is another one now, and that of each is its own."""
+    runs, results, details = schema.runs, schema.results, schema.result_details
+    sampled = (
+        sa.select(runs.c.id, runs.c.content)
+        .distinct()
+        .join_from(runs, results, results.c.run_id == runs.c.id)
+        .join(details, details.c.result_id == results.c.id)
+        .where(runs.c.id.in_(ids), details.c.samples.is_not(None))
+    )
+    for run_id, content in connection.execute(sampled).all():
+        pruned = sa.update(runs).where(runs.c.id == run_id).values(content=digest(["pruned", content]))
+        connection.execute(pruned)
+    of_them = sa.select(results.c.id).where(results.c.run_id.in_(ids))
+    where = details.c.result_id.in_(of_them), details.c.samples.is_not(None)
+    return connection.execute(sa.update(details).where(*where).values(samples=None)).rowcount
 
 
 def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:

@@ -26,7 +26,7 @@ class Place:
     repo: str
     number: int
     url: str
-    me: int | None  # the account's number; None: an app, which may not ask for it
+    me: int | str | None  # the account's number; an app's login; None: an app that cannot know it
 
 
 @dataclass
@@ -58,14 +58,22 @@ def find(talk: Talk, repo: str, number: int) -> Place:
     return Place(now, number, str(issue.get("html_url") or ""), myself(talk))
 
 
-def myself(talk: Talk) -> int | None:
-    """The number of the token's account; None for an app's, which may not ask."""
+def myself(talk: Talk) -> int | str | None:
+    """The number of the token's account; of an app's, which may not ask for it, the login, where told."""
+    what = "the token's account"
     try:
-        return int(answered(talk.get("/user", "the token's account"), "id", talk))
+        return int(answered(talk.get("/user", what), "id", talk))
     except Refused as error:
-        if error.status in (403, 404):
-            return None
-        raise
+        if error.status not in (403, 404):
+            raise
+    try:
+        answer = talk.post("/graphql", what, {"query": "query { viewer { login } }"}, harmless=True)
+    except Refused:
+        return None  # on an Enterprise server it lies elsewhere
+    data = answer.get("data") if isinstance(answer, dict) else None
+    viewer = data.get("viewer") if isinstance(data, dict) else None
+    login = viewer.get("login") if isinstance(viewer, dict) else None
+    return login if isinstance(login, str) and login else None
 
 
 def upsert(
@@ -73,9 +81,10 @@ def upsert(
 ) -> Outcome:
     """Leaves exactly the bodies `wanted` among our comments of this kind and these fields.
 
-    `since` (ISO 8601): no such comment is older. Looks again after every doubt, and once more after it
-    has made some: so a lost reply, a person who removes parts and another who posts at the same time all
-    end with one set of comments. Raises MachineError.
+    `since` (ISO 8601): most likely no such comment is older; all are looked at before the first is made.
+    Looks again after every doubt, and once more after it has made some: so a lost reply, a person who
+    removes parts and another who posts at the same time all end with one set of comments. Raises
+    MachineError.
     """
     known = {name: marker.known_as(str(value)) for name, value in fields.items()}
     done = Outcome()
@@ -85,6 +94,10 @@ def upsert(
     futile, fewest, doubt = 0, 1 << 30, None
     while futile < _FUTILE:
         listed, others = _ours(talk, place, kind, known, since)
+        if first is None and since and len(listed) < len(wanted):
+            every, others = _ours(talk, place, kind, known, None)
+            if len(every) > len(listed):  # posted when the run's clock was far ahead
+                listed, since = every, None
         there = {one.id: one for one in (*listed, *made.values()) if one.id not in gone}
         if first is None:
             first = set(there)
@@ -104,9 +117,12 @@ def upsert(
             doubt = error
             talk.wait(_SETTLES_S, f"{error}; looking whether it was done")
         except Refused as error:
-            if not (isinstance(action, Edit) and error.status in (404, 410)):
+            if isinstance(action, Create) or not (
+                (isinstance(action, Edit) and error.status in (404, 410))  # someone removed it just now
+                or (place.me is None and error.status == 403)  # another app's
+            ):
                 raise
-            gone.add(action.id)  # someone removed it just now
+            gone.add(action.id)
             made.pop(action.id, None)
     raise doubt or MachineError(
         f"the comments of issue {place.number} in {place.repo} change while they are written: is another "
@@ -143,14 +159,19 @@ def _ours(
     found, others = [], 0
     for one in talk.pages(path, what, {"since": since} if since else None):
         told = marker.read(one.get("body"), kind)
-        if told is None or any(told.get(name) != value for name, value in known.items()):
+        if told is None or not marker.has(told, known):
             continue
-        user = one.get("user") or {}
-        if user.get("id") == place.me if place.me is not None else user.get("type") == "Bot":
+        if _is_mine(one.get("user") or {}, place.me):
             found.append(Seen(int(one["id"]), str(one["body"]), str(one.get("html_url") or "")))
         else:
             others += 1
     return found, others
+
+
+def _is_mine(user: Mapping[str, Any], me: int | str | None) -> bool:
+    if me is None:
+        return user.get("type") == "Bot"
+    return bool(user.get("id" if isinstance(me, int) else "login") == me)
 
 
 def answered(answer: Any, name: str, talk: Talk) -> Any:
@@ -160,7 +181,7 @@ def answered(answer: Any, name: str, talk: Talk) -> Any:
 
 
 def since(started: str, now: float) -> str | None:
-    """A day before a run began (clocks differ): none of its comments is older. None: nobody knows.
+    """A day before a run began (clocks differ): its comments are hardly older. None: nobody knows.
 
     A run that claims to begin after `now` (seconds since 1970) was measured under a wrong clock.
     """

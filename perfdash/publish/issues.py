@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from perfdash.errors import MachineError
@@ -27,21 +27,21 @@ class Tended:
     waiting: int = 0
 
 
-def tend(talk: Talk, repo: str, wanted: Sequence[Tracked], most: int) -> Tended:
+def tend(talk: Talk, repo: str, wanted: Sequence[Tracked], most: int, judged: Collection[str] = ()) -> Tended:
     """Brings the issues in step with the alerts; opens at most `most`, the first of `wanted`.
 
     An issue is known by its label, which only who may label can put on, and the marker in its body.
-    Raises MachineError.
+    `judged`: see `steps`. Raises MachineError.
     """
     repo = str(answered(talk.get(f"/repos/{repo}", f"repository {repo}"), "full_name", talk))
     done = Tended()
     made: dict[int, Existing] = {}
     chosen: list[Tracked] | None = None
     futile, fewest, doubt = 0, 1 << 30, None
-    me: int | None = None
+    me: int | str | None = None
     while futile < _FUTILE:
         there = {one.number: one for one in (*_listed(talk, repo), *made.values())}
-        todo = steps(list(there.values()), wanted)
+        todo = steps(list(there.values()), wanted, judged)
         fresh = [step.alert for step in todo if isinstance(step, Open)]
         if chosen is None:
             chosen, done.waiting = fresh[:most], len(fresh[most:])
@@ -127,7 +127,7 @@ def _open(talk: Talk, repo: str, step: Open) -> Existing:
     return Existing(number, True, body, url)
 
 
-def _move(talk: Talk, repo: str, step: Move, one: Existing, me: int | None) -> Existing:
+def _move(talk: Talk, repo: str, step: Move, one: Existing, me: int | str | None) -> Existing:
     """The note first, the state after it: a command that is cut off between the two finds the note again."""
     what = f"issue {step.number} of {repo}"
     if step.note:

@@ -34,6 +34,11 @@ def read(body: str | None, kind: str) -> dict[str, str] | None:
     return {name: unquote(value) for name, _, value in pairs}
 
 
+def has(told: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    """Whether a marker has these fields. One written before `started` was in it is taken for any."""
+    return all(told.get(name, value if name == "started" else None) == value for name, value in known.items())
+
+
 def known_as(name: str) -> str:
     """A name as `read` gives it back: what is no text replaced, a very long one by its digest."""
     name = name.encode("utf-8", "replace").decode()

@@ -5,7 +5,7 @@ The issue's marker says how perfdash left it, so what a person closed or opened 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from perfdash.publish import marker
@@ -75,26 +75,55 @@ class Move:
 Step = Open | Move
 
 
-def steps(existing: Sequence[Existing], wanted: Sequence[Tracked]) -> list[Step]:
-    """What is to be done, issues that are closed first. Of several issues of an alert the oldest counts."""
+def steps(
+    existing: Sequence[Existing], wanted: Sequence[Tracked], judged: Collection[str] = ()
+) -> list[Step]:
+    """What is to be done, issues that are closed first. Of several issues of an alert the oldest counts.
+
+    A history made anew may have the same step born on another run: an open issue whose alert is gone goes
+    to one of its series that has none, else it is closed. `judged`: names of the runs that the history
+    has, for only of an alert born on one of these can it say that it is gone.
+    """
     found: list[Step] = []
     of_series: dict[str, list[Existing]] = {}
     for one in sorted(existing, key=lambda one: one.number):
         of_series.setdefault(one.fields.get("series", ""), []).append(one)
+    lone = {one.number: one for one in existing if one.open and one.fields.get("left") == "open"}
+    without: list[Tracked] = []
     for alert in wanted:
         asked = {name: marker.known_as(value) for name, value in alert.fields.items()}
         of_it = [one for one in of_series.get(asked["series"], ()) if marker.same(one.fields, asked)]
         if not of_it:
-            if alert.open:
-                found.append(Open(alert))
+            without.append(alert)
             continue
+        for one in of_it:
+            lone.pop(one.number, None)
         found += _of_first(of_it[0], alert)
         found += [
             Move(one.number, alert, False, _left(one, alert, "closed"), f"The same as #{of_it[0].number}.")
             for one in of_it[1:]
             if one.open and one.fields.get("left") == "open"
         ]
+    for alert in sorted(without, key=lambda alert: not alert.open):
+        if alert.open is False:
+            continue
+        adopted = next((one for one in of_series.get(alert.series, ()) if one.number in lone), None)
+        if adopted:
+            del lone[adopted.number]
+            found.append(Move(adopted.number, alert, True, _left(adopted, alert, "open")))
+        elif alert.open:
+            found.append(Open(alert))
+    known = {marker.known_as(name) for name in judged}
+    found += [_gone(one) for _, one in sorted(lone.items()) if one.fields.get("born") in known]
     return sorted(found, key=lambda step: isinstance(step, Open))
+
+
+def _gone(one: Existing) -> Move:
+    """Closes the issue of an alert that is no more."""
+    series, born, opened = (one.fields.get(name, "") for name in ("series", "born", "opened"))
+    note = "The history was judged anew, and does not show this regression any more."
+    alert = Tracked(series, born, opened, "gone", opened, False, "", "", note)
+    return Move(one.number, alert, False, _left(one, alert, "closed"), note)
 
 
 def _of_first(one: Existing, alert: Tracked) -> list[Step]:

@@ -14,7 +14,7 @@ from perfdash.detect.findings import COUNTS, METRICS
 from perfdash.history.alerts import Alert, Event
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
-from perfdash.report.quantities import shown
+from perfdash.report.quantities import percent, shown
 
 _DIRECTION = {1: "worse", -1: "better", 0: ""}
 
@@ -60,12 +60,13 @@ def consequences(each: Evidence) -> list[str]:
     changed = alert.details.get("changed") or []
     if changed:
         lines.append(f"{alert.id}: changed with it (before | after): " + "; ".join(map(str, changed)))
-    again = alert.details.get("remeasured")
-    if again:
+    if again := each.remeasured:
         lines.append(
-            f"{alert.id}: measured again in {again['pairs']} pairs: {again['ratio'] - 1:+.1%} "
-            f"({again['low'] - 1:+.1%} to {again['high'] - 1:+.1%})"
+            f"{alert.id}: measured again in {again.pairs} pairs: {percent(again.ratio)} "
+            f"({percent(again.low)} to {percent(again.high)})"
         )
+    if both := each.seen_again:
+        lines.append(f"{alert.id}: measured again: {both[0]} -> {both[1]}")
     return lines
 
 
@@ -172,6 +173,12 @@ def model_of(case: Case | None) -> str:
         parts.append(case.backend)
     if case.device != "cpu":
         parts.append(case.device)
+    if case.threads != 1:
+        parts.append(f"{case.threads} threads")
+    if case.scenario != "inference":
+        parts.append(case.scenario)
+    if case.dynamic:
+        parts.append("dynamic")
     return " ".join(parts)
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from perfdash.detect.comparing import Compared, Comparison
 from perfdash.detect.evidence import Evidence
-from perfdash.detect.findings import METRICS, WORSE
+from perfdash.detect.findings import LIKE, METRICS, WORSE
 from perfdash.history.alerts import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
-from perfdash.history.rows import RunRow
+from perfdash.history.rows import Imported, RunRow
 from perfdash.records import Case
 from perfdash.report.alerts import what
-from perfdash.report.quantities import shown
+from perfdash.report.quantities import percent, shown
 
 REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
     "Regressions", "Improvements", "New failures", "Fixed", "Appeared", "Vanished"
@@ -74,12 +74,14 @@ def of_alert(each: Evidence, run_id: int) -> Change:
     good, bad = each.between
     undone = alert.state == FIXED and alert.details.get("fixed_run_id") == run_id
     before, after = _levels(each)
-    again = alert.details.get("remeasured")
+    again = each.remeasured
     notes = []
     if each.speedup:
         notes.append(f"speedup {each.speedup[0]:.3f}x -> {each.speedup[1]:.3f}x")
     if again:
-        notes.append(f"measured again in {again['pairs']} pairs")
+        notes.append(f"measured again in {again.pairs} pairs; by the nights {percent(alert.change)}")
+    if both := each.seen_again:
+        notes.append(f"measured again: {both[0]} -> {both[1]}")
     notes += [str(line) for line in alert.details.get("changed") or []]
     if undone:
         notes = [f"back where it was before {bad.started[:10]}"] if bad else []
@@ -91,7 +93,7 @@ def of_alert(each: Evidence, run_id: int) -> Change:
         what="status" if alert.kind == "status" else what(alert),
         before=after if undone else before,
         after=before if undone else after,
-        change=None if undone else alert.change,
+        change=_reversed(alert.change) if undone else again.ratio if again else alert.change,
         interval=None if undone else each.interval,
         good=None if undone else Build.of(good),
         bad=None if undone else Build.of(bad),
@@ -103,6 +105,10 @@ def of_alert(each: Evidence, run_id: int) -> Change:
         alert=alert.id,
         notes=tuple(notes),
     )
+
+
+def _reversed(change: float | None) -> float | None:
+    return None if change is None else -change
 
 
 def _group(each: Evidence, undone: bool) -> str:
@@ -126,9 +132,20 @@ def of_comparison(found: Comparison) -> list[Change]:
     """All that is significant between two sides, and the cases that only one of them has."""
     good, bad = (Build.of_row(side.runs[-1].run) for side in (found.old, found.new))
     changes = [change for one in found.both for change in _of_case(one, good, bad)]
-    changes += [Change(VANISHED, case, "no longer measured", good=good, bad=bad) for case in found.only_old]
+    # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
+    if all(_is_whole(side) for side in found.new.runs) and len(found.both) >= LIKE * (
+        len(found.both) + len(found.only_old)
+    ):
+        changes += [
+            Change(VANISHED, case, "no longer measured", good=good, bad=bad) for case in found.only_old
+        ]
     changes += [Change(APPEARED, case, "not measured before", good=good, bad=bad) for case in found.only_new]
     return changes
+
+
+def _is_whole(imported: Imported) -> bool:
+    run = imported.run
+    return run.state == "done" and (run.expected is None or len(imported.rows) >= run.expected)
 
 
 def _of_case(one: Compared, good: Build, bad: Build) -> Iterator[Change]:

@@ -35,7 +35,7 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
     parts = [news(night, site, fold)]
     if not night.rows:
         parts.append(
-            f"Nothing was measured: the run {code(night.run.name)} ({night.run.state}) has no result."
+            f"Nothing was measured: {code(night.run.name)} ({escaped(night.run.state)}) has no result."
         )
     for setting, rows in dashboard.settings(night.rows).items():
         parts += _dashboard(night, setting, rows, site, fold)
@@ -69,10 +69,15 @@ def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> s
     environment = night.run.environment
     worker = environment.get("worker", {})
     suites = list(dict.fromkeys(row.case.suite for row in rows))
-    machine = environment.get("cpu" if setting.device == "cpu" else "gpu") or environment.get("cpu") or "?"
+    gpus = environment.get("gpu") or ", ".join(dict.fromkeys(map(str, environment.get("gpus") or ())))
+    machine = (environment.get("cpu") if setting.device == "cpu" else gpus) or "a machine that is not told"
     passes = "forward and backward pass" if setting.scenario == "training" else "forward pass"
     one = len({row.case.batch_size for row in rows}) == 1
-    sizes = f"Batch size is {rows[0].case.batch_size}." if one else "Batch sizes are those of the suites."
+    sizes = (
+        f"Batch size is {escaped(rows[0].case.batch_size)}."
+        if one
+        else "Batch sizes are those of the suites."
+    )
     caveats = [
         sizes,
         "Shapes are dynamic." if setting.dynamic else "Experiments do not cover dynamic shapes.",
@@ -108,6 +113,7 @@ def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> s
 
 def _marked(rows: Sequence[Row]) -> str:
     """The passes that are not what they seem."""
+    rows = [row for row in rows if row.status == "pass"]
     lines = []
     for title, some in (
         ("Nothing was captured: the compiled side is eager", [r for r in rows if nothing_captured(r)]),
@@ -131,7 +137,7 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     elif any("eager_ms" in row.values for row in rows):
         parts.append(f"All numbers\n\n{fenced(dashboard.all_numbers(rows))}")
     failures = [
-        f"- {code(row.case.model)} bs {row.case.batch_size} {code(row.case.backend)}: "
+        f"- {code(row.case.model)} bs {escaped(row.case.batch_size)} {code(row.case.backend)}: "
         f"{escaped(row.status)}: {code(reason, 300)}"
         for row in rows
         if (reason := _reason(row))
@@ -148,21 +154,31 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
 
 
 def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
-    """The commands of all rows, those alike but for model and batch size as one with several models."""
-    alike: dict[str, list[Row]] = {}
+    """The commands of all rows, those alike but for model and batch size as one of NAME and SIZE."""
+    alike: dict[tuple[str, ...], list[list[str]]] = {}
     for row, text in zip(rows, commands, strict=True):
-        name = f"--models {shlex.quote(pattern(row.case.model))}"
-        alike.setdefault(text.replace(name, "--models NAME", 1), []).append(row)
+        words = shlex.split(text)
+        kind, model = list(words), ["--models", pattern(row.case.model)]
+        for place in range(2, len(words) - 1):
+            if words[place : place + 2] == model:
+                kind[place + 1] = "NAME"
+                if words[place + 2] == "--batch-size":
+                    kind[place + 3] = "SIZE"
+                break
+        alike.setdefault(tuple(kind), []).append(words)
     lines = []
-    for text, some in alike.items():
-        lines.append(
-            text.replace("NAME", shlex.quote(pattern(some[0].case.model)), 1) if len(some) == 1 else text
-        )
-    return "\n".join(plain(line, 2000) for line in lines[:20])
+    for kinds, some in alike.items():
+        # A word that all of them have stays.
+        shared = zip(kinds, zip(*some, strict=True), strict=True)
+        lines.append(shlex.join(every[0] if len(set(every)) == 1 else kind for kind, every in shared))
+    shown = [plain(line, 2000) for line in lines[:20]]
+    if rest := len(lines) - len(shown):
+        shown.append(f"# and {rest} more: perfdash report --format json has the command of each case")
+    return "\n".join(shown)
 
 
 def _reason(row: Row) -> str:
-    error = row.details.get("error") or {}
+    error = dashboard.failure(row)
     phase = row.details.get("failed_phase")
     message = str(error.get("message") or row.details.get("skip_reason") or "")
     first = message.strip().splitlines()[0] if message.strip() else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,14 +106,21 @@ def _status(row: Row | None) -> str:
     """The status, and what takes its worth from a pass: nothing was compiled, or only in pieces."""
     if row is None:
         return "-"
-    if row.status == Status.CRASH and row.details.get("error"):
-        return plain(f"crash ({row.details['error'].get('type')})", 40)
+    if row.status == Status.CRASH and failure(row).get("type"):
+        return plain(f"crash ({failure(row)['type']})", 40)
     if str(row.status) not in _PASSING:
         return plain(row.status, 40)
     if nothing_captured(row):
         return f"{row.status} (nothing captured)"
-    breaks = int(row.values.get("graph_breaks") or 0)
+    known = row.values.get("graph_breaks") or 0.0
+    breaks = int(known) if math.isfinite(known) else 0
     return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)
+
+
+def failure(row: Row) -> dict[str, Any]:
+    """Type and message of what a case failed by; a foreign file may have said it in one word."""
+    error = row.details.get("error")
+    return dict(error) if isinstance(error, Mapping) else {"message": str(error)} if error else {}
 
 
 def _failed_first(row: Row | None) -> tuple[bool, str]:

@@ -15,6 +15,7 @@ from perfdash.history.rows import Row
 from perfdash.records import PASSING, Status
 from perfdash.report.alerts import commit, consequences, model_of, what
 from perfdash.report.changes import BAD, Change
+from perfdash.report.dashboard import failure
 from perfdash.report.quantities import percent
 
 # What XML 1.0 cannot hold at all, escaped or not.
@@ -73,7 +74,7 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
             name=_fit(case.name),
             time=f"{row.values.get('wall_s', 0.0):.3f}",
         )
-        reason = str((row.details.get("error") or {}).get("message") or row.details.get("skip_reason") or "")
+        reason = str(failure(row).get("message") or row.details.get("skip_reason") or "")
         if row.status in _NOT_MEASURED:
             ET.SubElement(test, "skipped", type=_fit(row.status), message=_fit(reason))
         elif row.status not in PASSING:

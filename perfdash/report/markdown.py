@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from urllib.parse import quote
 
 # What turns text around or hides it: control characters, line ends, bidirectional overrides, zero width.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+_IN_ADDRESS = "%/:?#@!$&'*+,;=[]~"  # beside letters and digits; no blank, bracket, bar or backtick
 
 
 def plain(text: object, longest: int = 200) -> str:
@@ -37,8 +40,11 @@ def escaped(text: object, longest: int = 500) -> str:
 
 
 def link(text: str, address: str | None) -> str:
-    """`text` is Markdown already; without an address it stays as it is."""
-    return f"[{text}]({address})" if address else text
+    """`text` is Markdown already; without an address it stays as it is.
+
+    What would end the address is percent-encoded; what is encoded already stays so.
+    """
+    return f"[{text}]({quote(address, _IN_ADDRESS, errors='replace')})" if address else text
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:

@@ -25,6 +25,8 @@ def news(night: Night, site: str | None, fold: bool) -> str:
         parts.append(f"What changed is not told: {escaped(night.untold)}.")
     elif night.against:
         parts.append(f"Compared with {escaped(night.against)}.")
+    if night.caution:
+        parts.append(f"Not told: {escaped(night.caution)}.")
     parts.append(about)
     if site:
         pages = (
@@ -71,11 +73,16 @@ def headline(night: Night) -> str:
                 name = name[:-1]
             words.append(f"{len(loud)} {name}{some}")
     if not night.changes:
-        words.append("not compared with other runs" if night.untold else "nothing changed")
+        words.append("not compared with other runs" if night.untold else _quiet(night))
     elif not any(not one.acknowledged for one in night.changes):
         words.append("nothing changed but what is acknowledged")
     text = ", ".join(words)
     return text[0].upper() + text[1:]
+
+
+def _quiet(night: Night) -> str:
+    """Nothing is said to be as it was that could not be looked at."""
+    return "no change that could be told" if night.caution else "nothing changed"
 
 
 def _counts(night: Night) -> str:

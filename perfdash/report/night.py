@@ -10,26 +10,31 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparing import Comparison
 from perfdash.detect.evidence import gather
-from perfdash.detect.findings import is_a_night
+from perfdash.detect.findings import LIKE, METRICS, SHORTLY, is_a_night
 from perfdash.history import alerts as kept
 from perfdash.history import schema
 from perfdash.history.alerts import Alert
 from perfdash.history.ingest import testbed_values
-from perfdash.history.queries import RunLine, cases_by_id, list_runs, panel
+from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.history.rows import Imported, Row, RunRow
+from perfdash.history.summing import setting_of
 from perfdash.report.changes import APPEARED, Build, Change, of_alert, of_comparison, ordered
 
-_SHORTLY = 5  # runs before, in one of which a case that is not new was measured
+FEWEST = 3  # nights before, below which no number is judged (stats.alarm)
 
 
 @dataclass(frozen=True)
 class Night:
-    """A run with what changed. `against` says in words since when; `untold` why nothing can be said."""
+    """A run with what changed.
+
+    `against` says in words since when; `untold` why nothing can be said, `caution` what cannot.
+    """
 
     imported: Imported
     changes: tuple[Change, ...] = ()
     against: str = ""
     untold: str | None = None
+    caution: str | None = None
 
     @property
     def run(self) -> RunRow:
@@ -49,18 +54,25 @@ def against(imported: Imported, found: Comparison) -> Night:
     """A run compared with another side."""
     names = [each.run.name for each in found.old.runs]
     title = names[0] if len(names) == 1 else f"{found.old.title} ({len(names)} runs)"
-    return Night(imported, tuple(ordered(of_comparison(found))), title)
+    untested = sum(
+        any(delta.p is None for name, delta in one.deltas.items() if name in METRICS) for one in found.both
+    )
+    caution = None
+    if untested:
+        caution = (
+            f"numbers of {untested} of {len(found.both)} cases could not be tested, as nothing is known of "
+            "their noise; give several runs, or a history"
+        )
+    return Night(imported, tuple(ordered(of_comparison(found))), title, caution=caution)
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:
     """A run by the nights before it, as the history judged them."""
-    values = testbed_values(imported.run)
-    beds = schema.testbeds
-    bed = connection.execute(sa.select(beds.c.id).where(beds.c.digest == values["digest"])).scalar()
-    lines = list_runs(connection, name=imported.run.name, testbed_id=bed) if bed is not None else []
-    if not lines:
+    run = _line(connection, imported)
+    if run is None:
         return Night(imported, untold="this run is not in the history")
-    run = lines[-1]
+    if run.judged is None:
+        return Night(imported, untold="this night was not judged: only the latest are")
     before = [
         each
         for each in list_runs(connection, testbed_id=run.testbed_id, until=run.started)
@@ -68,36 +80,88 @@ def of_history(connection: sa.Connection, imported: Imported) -> Night:
     ]
     if not before:
         return Night(imported, untold="the first run of its kind in the history: nothing to compare it with")
-    shortly = panel(connection, [*before[-_SHORTLY:], run], [])
+    shortly = panel(connection, [*before[-SHORTLY:], run], [])
     if not is_a_night(shortly):
         return Night(imported, untold="too few of the cases of the runs before it to be compared with them")
-    found = [of_alert(each, run.id) for each in gather(connection, _of_night(connection, run))]
-    known = shortly.statuses != ""
-    new = np.flatnonzero(known[:, -1] & ~known[:, :-1].any(axis=1))
-    cases = cases_by_id(connection, [shortly.case_ids[place] for place in new])
-    last = Build.of(before[-1])
+    alike = [before[-SHORTLY:][place] for place in _alike(shortly)]
+    alerts = _of_night(connection, run, imported)
+    found = [of_alert(each, run.id) for each in gather(connection, alerts)]
+    back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
+    new = [number for number in _new(connection, shortly, run) if number not in back]
+    last = Build.of(alike[-1])
     found += [
-        Change(APPEARED, case, "not measured before", good=last, bad=Build.of(run)) for case in cases.values()
+        Change(APPEARED, case, "not measured before", good=last, bad=Build.of(run))
+        for case in cases_by_id(connection, new).values()
     ]
-    nights = "run" if len(before) == 1 else "runs"
-    text = f"{len(before)} {nights} before it on this kind of machine, the last {before[-1].name}"
-    return Night(imported, tuple(ordered(found)), text)
+    text = f"the {len(before)} runs before it on this kind of machine, the last like it {alike[-1].name}"
+    caution = None
+    if len(alike) < FEWEST:
+        caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
+    return Night(imported, tuple(ordered(found)), text, caution=caution)
 
 
-def _of_night(connection: sa.Connection, run: RunLine) -> Sequence[Alert]:
-    """The alerts that stood on the night of a run, and those that it ended; none that was noise."""
+def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
+    """The run as the history has it; foreign files of many nights are called alike."""
+    beds = schema.testbeds
+    digest = testbed_values(imported.run)["digest"]
+    bed = connection.execute(sa.select(beds.c.id).where(beds.c.digest == digest)).scalar()
+    if bed is None:
+        return None
+    lines = list_runs(connection, name=imported.run.name, testbed_id=bed)
+    return next((line for line in reversed(lines) if line.started == imported.run.started), None)
+
+
+def _alike(shortly: Panel) -> list[int]:
+    """Places of the runs before that have half of their cases in common with the last."""
+    known = shortly.statuses != ""
+    both = (known[:, :-1] & known[:, -1:]).sum(axis=0)
+    return np.flatnonzero((both > 0) & (both >= LIKE * known[:, :-1].sum(axis=0))).tolist()
+
+
+def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
+    """The cases that no run of the testbed had before."""
+    known = shortly.statuses != ""
+    new = [shortly.case_ids[place] for place in np.flatnonzero(known[:, -1] & ~known[:, :-1].any(axis=1))]
+    results, runs = schema.results, schema.runs
+    found: set[int] = set()
+    for start in range(0, len(new), 500):
+        query = (
+            sa.select(results.c.case_id)
+            .distinct()
+            .join_from(results, runs, results.c.run_id == runs.c.id)
+            .where(
+                results.c.case_id.in_(new[start : start + 500]),
+                runs.c.testbed_id == run.testbed_id,
+                runs.c.started < run.started,
+            )
+        )
+        found.update(connection.execute(query).scalars())
+    return [number for number in new if number not in found]
+
+
+def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
+    """The alerts that stood on the night of a run, and those that it ended; none that was noise.
+
+    Of a testbed that measures several settings, a run each, only those of this run's cases.
+    """
     runs = schema.runs
     query = sa.select(runs.c.id, runs.c.started).where(runs.c.testbed_id == run.testbed_id)
     place = {row.id: (row.started, row.id) for row in connection.execute(query)}
     tonight = place[run.id]
+    measured = {row.case for row in imported.rows}
+    settings = {setting_of(row)[1:] for row in imported.rows}
     states = [state for state in kept.STATES if state != kept.DISMISSED]
+    every = kept.load(connection, testbed_id=run.testbed_id, states=states)
+    cases = cases_by_id(connection, (alert.case_id for alert in every if alert.case_id is not None))
     found = []
-    for alert in kept.load(connection, testbed_id=run.testbed_id, states=states):
+    for alert in every:
         bad, seen = place.get(alert.bad_run_id or -1), place.get(alert.seen_run_id or -1)
-        if bad is None or bad > tonight:
-            continue
-        # A case that has vanished is seen on no night.
-        gone = alert.kind == "vanished" and alert.state in kept.LIVE
-        if gone or (seen is not None and seen >= tonight):
+        case = cases.get(alert.case_id or -1)
+        mine = case is None or case in measured
+        if alert.kind == "vanished" and case is not None:
+            mine = setting_of(Row(case, "", {}))[1:] in settings
+        # One that lives stands, though this night may not have told of it (its run may be pruned too).
+        stands = alert.state in kept.LIVE or (seen is not None and seen >= tonight)
+        if mine and stands and (bad is None or bad <= tonight):
             found.append(alert)
     return found

@@ -1,5 +1,6 @@
 """A Markdown text in parts that a comment can hold, each whole by itself: what is open at a cut (a folded
-part, a block, a table) is closed there, and opened again in the next part with its head. Pure.
+part, a block, a table) is closed there, and opened again in the next part with its head, below the
+headings under which it stands. Pure.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ _RULE = re.compile(r"[ |:-]*-[ |:-]*")
 class _Before:
     """What is open before a line, and how well a cut fits there."""
 
+    headings: tuple[str, ...]  # that hold for the line
     folds: tuple[tuple[str, ...], ...]  # of each <details>: the lines that open it
     fence: str | None
     head: tuple[str, ...]  # of the table
     cut: int
 
     def opening(self) -> list[str]:
-        lines = [line for fold in self.folds for line in (*fold, "")]
+        above = (*((heading,) for heading in self.headings), *self.folds)
+        lines = [line for opened in above for line in (*opened, "")]
         return [*lines, *([self.fence] if self.fence else []), *self.head]
 
     def closing(self) -> list[str]:
@@ -107,14 +110,21 @@ def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
     for number, line in enumerate(lines):
         after = lines[number + 1] if number + 1 < len(lines) else ""
         folds, fence, head = tuple(reader.folds), reader.fence, reader.rows_of
+        headings = () if number == 0 else reader.headings_of(line)
         cut = reader.inside(line, after) if fence else reader.outside(line, after)
         reader.last = line
         if line.strip():
             reader.words = line
         found.append(
-            _Before(_short(folds, longest_head), fence, head if _room(head) <= longest_head else (), cut)
+            _Before(
+                headings if _room(headings) <= longest_head // 2 else (),
+                _short(folds, longest_head),
+                fence,
+                head if _room(head) <= longest_head else (),
+                cut,
+            )
         )
-    return [*found, _Before(_short(tuple(reader.folds), longest_head), reader.fence, (), _SECTION)]
+    return [*found, _Before((), _short(tuple(reader.folds), longest_head), reader.fence, (), _SECTION)]
 
 
 def _short(folds: tuple[tuple[str, ...], ...], most: int) -> tuple[tuple[str, ...], ...]:
@@ -128,10 +138,17 @@ class _Reader:
 
     def __init__(self) -> None:
         self.folds: list[tuple[str, ...]] = []
+        self.headings: tuple[str, ...] = ()  # `#`, `##`
         self.fence: str | None = None
         self.head: tuple[str, ...] = ()
         self.rows_of: tuple[str, ...] = ()
         self.last = self.words = ""  # the line before; the last one that was not empty
+
+    def headings_of(self, line: str) -> tuple[str, ...]:
+        """The headings that hold for a line, which may itself end some."""
+        if self.fence or not line.startswith(("# ", "## ")):
+            return self.headings
+        return () if line.startswith("# ") else tuple(one for one in self.headings if one.startswith("# "))
 
     def inside(self, line: str, after: str) -> int:
         """How well a cut fits before a line of a block, whose tables have borders of `+---+`."""
@@ -164,6 +181,9 @@ class _Reader:
             self.rows_of, self.head = (*self.head, line), ()
             return _NEVER
         within = bool(self.folds)
+        titled = self.words and not self.words.startswith(("|", "<")) and not _FENCE.fullmatch(self.words)
+        if not within and line.startswith(("# ", "## ")):
+            self.headings = (*self.headings_of(line), line)
         if opened and not (opened[1][0] == "`" and "`" in opened[2]):
             self.fence = line
         elif line.startswith("|") and "-" in after and _RULE.fullmatch(after):
@@ -176,6 +196,8 @@ class _Reader:
             return _NEVER
         if not line.strip() or self.words.startswith(("#", "<details", "<summary")):
             return _NEVER
+        if titled and (self.fence or self.head):
+            return _NEVER  # the paragraph before it is its title
         if self.words.startswith("</details>") or not self.last.strip():
             return _BLOCK if within else _SECTION
         return _LINE

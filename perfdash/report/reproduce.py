@@ -6,19 +6,22 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from perfdash.records import Case
 
 # Where the models came from, where it was not one of perfdash's own suites.
 _SOURCES = ("--suite", "--model", "--torchbench")
+# What the suites of --model and --torchbench are called.
+_OWN, _CHECKOUT = "own", "torchbench-checkout"
 
 
 def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[str] = ()) -> str:
     """One line for a shell. `setting` is that of the testbed; `ran` the command line of the run."""
     source = _source(case, ran)
     parts = ["perfdash", "run", *source]
-    if "--model" not in source:
+    if source[0] != "--model" or len(source) > 2:
         parts += ["--models", pattern(case.model)]
     parts += ["--batch-size", str(case.batch_size)] if case.batch_size else []
     parts += ["--threads", str(case.threads), "--dtype", case.dtype]
@@ -36,16 +39,48 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
 
 
 def pattern(model: str) -> str:
-    """What --models matches this model with, and nothing else: the option takes wildcards."""
-    return re.sub(r"[][?*]", lambda match: f"[{match[0]}]", model)
+    """What --models matches this model with: the option takes wildcards, and splits at commas."""
+    return re.sub(r"[][?*]", lambda match: f"[{match[0]}]", model).replace(",", "?")
 
 
 def _source(case: Case, ran: Sequence[str]) -> list[str]:
-    """The suite by its name, or by the file, checkout or model that the run was given alone."""
-    given = [(flag, ran[place + 1]) for place, flag in enumerate(ran[:-1]) if flag in _SOURCES]
-    if len(given) == 1 and (given[0][0] != "--suite" or given[0][1].endswith(".toml")):
+    """The suite by its name, or the file, checkout or model of the run that the case came from.
+
+    A suite may be called otherwise than its file: where no file has its name, all of them are given.
+    """
+    given = _given(ran)
+    suites, targets, checkouts = ([word for flag, word in given if flag == wanted] for wanted in _SOURCES)
+    if len(given) == 1 and not (suites and not suites[0].endswith(".toml")):
         return list(given[0])
-    return ["--suite", case.suite]
+    if case.suite == _OWN and targets:
+        named = [target for target in targets if case.model in _names(target)]
+        return [word for target in named[:1] or targets for word in ("--model", target)]
+    checkout = ["--torchbench", checkouts[-1]] if checkouts else []
+    if case.suite == _CHECKOUT and checkout:
+        return checkout
+    if case.suite in suites:
+        return ["--suite", case.suite, *checkout]
+    files = [suite for suite in suites if suite.endswith(".toml")]
+    named = [file for file in files if PurePath(file).stem == case.suite][:1]
+    return [*(word for file in named or files or [case.suite] for word in ("--suite", file)), *checkout]
+
+
+def _given(ran: Sequence[str]) -> list[tuple[str, str]]:
+    """(option, value) of each source, of `--option value`, `--option=value` and values with commas."""
+    found = []
+    for place, word in enumerate(ran):
+        flag, equals, value = word.partition("=")
+        if flag in _SOURCES and (equals or place + 1 < len(ran)):
+            value = value if equals else ran[place + 1]
+            found += [(flag, one) for one in ([value] if flag == "--torchbench" else value.split(","))]
+    return list(dict.fromkeys(found))
+
+
+def _names(target: str) -> tuple[str, str]:
+    """What a model of `file.py:function` may be called: with its folder where two are alike."""
+    file, _, function = target.rpartition(":")
+    path = PurePath(file)
+    return f"{path.stem}.{function}", f"{path.parent / path.stem}.{function}"
 
 
 def _settings(setting: Mapping[str, Any]) -> list[str]:

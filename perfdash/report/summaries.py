@@ -29,6 +29,8 @@ def speedup(of: Summary) -> str:
     """The geometric mean, not clipped, with its interval over models."""
     if of.speedup is None:
         return "-"
+    if of.measured < 2:
+        return f"{of.speedup:.3f}x"  # of one model there is no spread
     return f"{of.speedup:.3f}x [{of.speedup_low:.3f}, {of.speedup_high:.3f}]"
 
 

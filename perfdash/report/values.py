@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from dataclasses import asdict
 from typing import Any
 
 from perfdash.history.rows import METRICS, finite
 from perfdash.history.summing import grouped, summarize
+from perfdash.report.markdown import plain
 from perfdash.report.night import Night
+from perfdash.report.reproduce import command
 
 _CASE = ("suite", "model", "device", "dtype", "amp_dtype", "batch_size", "threads", "scenario", "backend",
          "dynamic")  # fmt: skip
@@ -17,8 +20,12 @@ _SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynam
 
 
 def to_plain(night: Night) -> dict[str, Any]:
-    """Run, summaries, changes and results; numbers in the units that their names say."""
+    """Run, summaries, changes and results; numbers in the units that their names say.
+
+    `command` measures a case again; None where another tool measured it.
+    """
     run = night.run
+    ours = run.origin == "perfdash"
     told: dict[str, Any] = finite(
         {
             "schema": 1,
@@ -37,6 +44,7 @@ def to_plain(night: Night) -> dict[str, Any]:
             },
             "against": night.against,
             "untold": night.untold,
+            "caution": night.caution,
             "summaries": [
                 {**dict(zip(_SETTING, setting, strict=True)), **vars(summarize(rows))}
                 for setting, rows in grouped(night.rows).items()
@@ -52,6 +60,7 @@ def to_plain(night: Night) -> dict[str, Any]:
                     **row.values,
                     "others": dict(row.others),
                     "details": dict(row.details),
+                    "command": command(row.case, run.setting, run.command) if ours else None,
                 }
                 for row in night.rows
             ],
@@ -63,7 +72,8 @@ def to_plain(night: Night) -> dict[str, Any]:
 def to_csv(night: Night) -> str:
     """A line a case; a field is empty where nothing was measured.
 
-    What a spreadsheet would take for a formula gets an apostrophe.
+    What a spreadsheet would take for a formula gets an apostrophe; what cannot be seen, or would end the
+    line, is an escape.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -84,6 +94,7 @@ def to_csv(night: Night) -> str:
 
 
 def _inert(cell: Any) -> Any:
-    if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{cell}"
-    return cell
+    if not isinstance(cell, str):
+        return cell
+    line = plain(cell, sys.maxsize)
+    return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line

@@ -7,6 +7,7 @@ import importlib.resources
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,24 +49,38 @@ def until_told() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def serve(store: Store, listening: socket.socket, host: str) -> None:
+def is_local(listening: socket.socket) -> bool:
+    """Whether only this machine reaches it; by its address, whatever the name was."""
+    return is_loopback(str(listening.getsockname()[0]))
+
+
+def serve(store: Store, listening: socket.socket) -> None:
     """Answers until SIGINT or SIGTERM, which it raises once more when it is done: see until_told."""
     import uvicorn
 
     from perfdash.serve.app import application
 
     config = uvicorn.Config(
-        application(store, assets(), local=is_loopback(host)),
+        application(store, assets(), local=is_local(listening)),
         log_level="warning",
         access_log=False,
         server_header=False,
         lifespan="off",
         ws="none",
         proxy_headers=False,
-        timeout_graceful_shutdown=_LEFT_S,
         h11_max_incomplete_event_size=32 << 10,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+
+    class Server(uvicorn.Server):
+        """Ends for sure: an answer under way is computed in a thread, which nothing can stop."""
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            last = threading.Timer(_LEFT_S, os._exit, (0,))  # nothing is being written: nothing is lost
+            last.daemon = True
+            last.start()
+            super().handle_exit(sig, frame)
+
+    Server(config).run(sockets=[listening])
 
 
 def _interrupted(*_: Any) -> None:

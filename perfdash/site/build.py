@@ -10,7 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from perfdash.history.queries import rows_of
-from perfdash.history.rows import Row
+from perfdash.history.rows import Row, digest
 from perfdash.history.store import Store
 from perfdash.report import links
 from perfdash.site import pages
@@ -30,6 +30,7 @@ from perfdash.site.trends import Trend, read_trends
 
 Say = Callable[[str], None]
 _ASSETS = Path(__file__).with_name("assets")
+NIGHT_END = b");\n"  # of a night's file, a call
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,12 @@ def build(
     """Brings the site in `out` up to date with the store; from nothing, or from whatever is there.
 
     `nights` are kept one by one, the last of each testbed; `jobs` processes make pages (all cores);
-    `state` is where arrays are kept till the next build (in `out`). Raises UsageError for a folder of
+    `state` is where arrays are kept till the next build (in `out`): each site has a folder of its own
+    there, as it throws away what it has no use for. Raises UsageError for a folder of
     something else, MachineError where it cannot be written.
     """
     with opened(out, store.shown) as folder:
-        cache = Cache(state or out / STATE)
+        cache = Cache(state / digest(str(out.resolve()))[:16] if state else out / STATE)
         found = []
         with store.read() as connection:
             for bed in beds(connection):
@@ -96,17 +98,18 @@ def build(
 def _gathered(connection: sa.Connection, bed: Bed, cache: Cache, nights: int) -> _Bed:
     history = read_history(connection, bed, cache, nights=nights)
     trends = read_trends(connection, bed, history.runs)
-    alerts = known(connection, bed, history.runs[-1])
+    alerts = known(connection, bed, history.runs)
+    told = bed_lives(connection, bed, history.runs, alerts)
     last_runs = {trend.last[0].id for trend in trends}
     return _Bed(
         history,
-        around(connection, history),
+        around(connection, history, told),
         lasts(connection, history, list(history.row), trends),
         trends,
         {run_id: rows_of(connection, run_id) for run_id in sorted(last_runs)},
         bed_view(connection, bed, history.runs, trends, alerts),
         compare_view(connection, history),
-        bed_lives(connection, bed, history.runs, alerts),
+        told,
     )
 
 
@@ -130,8 +133,8 @@ def _write_bed(folder: Folder, one: _Bed, cache: Cache, jobs: int | None) -> int
     data = f"{links.bed_folder(one.bed.digest)}/data"
     folder.write(f"{data}/cases.js", cases_file(one.history))
     for night, (_, file) in enumerate(one.compare.nights):
-        # Its name is of its content: what is there is right.
-        if not folder.keep(f"{data}/{file}"):
+        # Its name is of its content: what is there, whole, is right.
+        if not folder.keep(f"{data}/{file}", NIGHT_END):
             folder.write(f"{data}/{file}", night_file(one.history, night))
     return len(one.history.row) + len(one.trends) + 1
 

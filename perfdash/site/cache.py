@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
+_OURS = re.compile(r"[0-9a-f]{64}(\.npz|\.\d+\.part)")
 
 
 class Cache:
-    """A folder of .npz files; without a folder nothing is kept."""
+    """A folder of .npz files, one site's alone; without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -56,10 +58,10 @@ class Cache:
                 part.unlink()
 
     def tidy(self) -> None:
-        """Removes what was not asked for since the cache was opened."""
+        """Removes what was kept and not asked for since the cache was opened; no file of anyone else."""
         if self.folder is None or not self.folder.is_dir():
             return
         for path in self.folder.iterdir():
-            if path.suffix in (".npz", ".part") and path.name not in self._used:
+            if _OURS.fullmatch(path.name) and path.name not in self._used:
                 with contextlib.suppress(OSError):
                     path.unlink()

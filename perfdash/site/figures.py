@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from perfdash.site import charts
 from perfdash.site.changes import Event
+from perfdash.site.happened import build_words
 from perfdash.site.model import Last, ModelView
 from perfdash.site.overview import BedView, Stand
 from perfdash.site.suite import SuiteView
@@ -100,8 +101,11 @@ def suite_figures(view: SuiteView) -> tuple[list[Figure], Markup]:
         for line in drawn.lines
         if line.name in data
     ]
-    builds = {run.name: (run.torch or "", (run.torch_git_version or "")[:10]) for run, _ in view.trend.nights}
-    nights = [charts.Night(name, " ".join(builds.get(name, ())).strip()) for name in drawn.names]
+    # Names of runs may be alike: a point's build is that of its own run. Weeks have none.
+    last = len(drawn.names) - drawn.weekly
+    runs = [run for run, _ in view.trend.nights[len(view.trend.nights) - last :]]
+    builds = [""] * drawn.weekly + [build_words(run) for run in runs]
+    nights = [charts.Night(name, build) for name, build in zip(drawn.names, builds, strict=True)]
     return figures, charts.data_block(data, nights) if data else Markup("")
 
 

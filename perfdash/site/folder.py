@@ -36,11 +36,14 @@ class Folder:
             return True
         return False
 
-    def keep(self, name: str) -> bool:
-        """Says that a file belongs to the site as it is; whether it is there."""
+    def keep(self, name: str, end: bytes = b"") -> bool:
+        """Says that a file belongs to the site as it is; whether it is there, and ends as it should."""
         self._kept.add(name)
         try:
-            return (self.path / name).stat().st_size > 0
+            with open(self.path / name, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - len(end)))
+                return size > 0 and file.read() == end
         except OSError:
             return False
 

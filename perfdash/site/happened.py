@@ -27,6 +27,7 @@ from perfdash.report.changes import (
     ordered,
 )
 from perfdash.site.history import Bed
+from perfdash.site.kinds import newest
 
 MOST = 100  # alerts on one page with all that is known of them; the largest come first
 _TORCH = "torch: "
@@ -41,56 +42,82 @@ _OFTEN = 0.1
 
 @dataclass(frozen=True)
 class Alerts:
-    """A testbed's alerts on some page; `left_out` tells how many more there are."""
+    """A testbed's alerts on some page: `changes` are shown, all of `every` are counted."""
 
     changes: list[Change]
-    left_out: int = 0
+    every: list[Change]
+
+    @property
+    def left_out(self) -> int:
+        return len(self.every) - len(self.changes)
 
     @property
     def worse(self) -> int:
-        return sum(change.group in BAD for change in self.changes)
+        return len(self._bad)
 
     @property
     def fresh(self) -> int:
         """How many of what is worse were seen on the last night for the first time."""
-        return sum(change.group in BAD and change.fresh for change in self.changes)
+        return sum(change.fresh for change in self._bad)
 
     @property
     def acknowledged(self) -> int:
         """How many of what is worse somebody knows of."""
-        return sum(change.group in BAD and change.acknowledged for change in self.changes)
+        return sum(change.acknowledged for change in self._bad)
 
     @property
     def counts(self) -> list[str]:
         """What is worse, in words, by kind."""
-        groups = [change.group for change in self.changes if change.group in BAD]
+        groups = [change.group for change in self._bad]
         return [_counted(groups.count(group), WORDS[group]) for group in BAD if group in groups]
+
+    @property
+    def _bad(self) -> list[Change]:
+        return [change for change in self.every if change.group in BAD]
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the largest alerts that stand on the last night or ended with it; how many more."""
+    """The alerts that stand on the last night or ended with it: all that is known of the largest, and
+    the `others`. `heads`: the last night of each kind, as the testbed may be measured in several runs."""
 
     evidence: list[Evidence]
-    left_out: int
+    others: list[Alert]
+    heads: list[RunLine]
 
 
-def known(connection: sa.Connection, bed: Bed, last: RunLine, most: int = MOST) -> Known:
-    """The alerts that live, and those that ended on the last night."""
+def known(connection: sa.Connection, bed: Bed, runs: Sequence[RunLine], most: int = MOST) -> Known:
+    """The alerts that live, and those that ended on the last night; `runs` all of them, oldest first."""
+    heads = newest(connection, runs)
+    last = {run.id for run in heads}
     found = [
         alert
-        for alert in kept.load(connection, testbed_id=bed.id, or_seen_in=last.id)
-        if alert.state in kept.LIVE
-        or (alert.state == kept.FIXED and alert.details.get("fixed_run_id") == last.id)
+        for alert in kept.load(connection, testbed_id=bed.id, states=(*kept.LIVE, kept.FIXED))
+        if alert.state in kept.LIVE or alert.details.get("fixed_run_id") in last
     ]
-    chosen = sorted(found, key=_rank)[:most]
-    return Known(gather(connection, chosen), len(found) - len(chosen))
+    ranked = sorted(found, key=_rank)
+    return Known(gather(connection, ranked[:most]), ranked[most:], heads)
 
 
-def live(known: Known, last: RunLine, most: int) -> Alerts:
+def live(known: Known, most: int) -> Alerts:
     """They as the comment on the last night tells them, the most important so many."""
-    changes = ordered(of_alert(each, last.id) for each in known.evidence)
-    return Alerts(changes[:most], len(changes[most:]) + known.left_out)
+    heads = {run.id: run for run in known.heads}
+    changes = ordered(_on_its_night(each, heads) for each in known.evidence)
+    others = [
+        _on_its_night(Evidence(alert, None, None, heads.get(alert.bad_run_id or -1), None), heads)
+        for alert in known.others
+    ]
+    return Alerts(changes[:most], changes + others)
+
+
+def _on_its_night(each: Evidence, heads: Mapping[int, RunLine]) -> Change:
+    """An alert as it stands on the last night of its kind: the one where it was fixed or first seen."""
+    _, bad = each.between
+    details = each.alert.details
+    its = [details.get("born_run_id"), bad.id if bad else None]
+    if each.alert.state == kept.FIXED:
+        its = [details.get("fixed_run_id")]
+    return of_alert(each, next((number for number in heads if number in its), -1))
 
 
 def _counted(count: int, word: str) -> str:

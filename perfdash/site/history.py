@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.history.rows import case_digest, digest
-from perfdash.records import PASSING, Case
+from perfdash.records import PASSING, Case, Status
 from perfdash.site.cache import Arrays, Cache
+from perfdash.site.kinds import latest_days
 from perfdash.stats.intervals import Array
 
-FORMAT = 1  # of what is kept: another number makes all of it anew
-NIGHTS = 400  # kept one by one, for comparisons and change points
+FORMAT = 2  # of what is kept: another number makes all of it anew
+NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Metrics with a chart of their own, in the order of the page.
 CHARTED = (
@@ -33,9 +34,12 @@ CHARTED = (
 BOUNDED = ("speedup", "backend_ms", "eager_ms")  # that have an interval
 READ = (
     *CHARTED, *(f"{name}_{end}" for name in BOUNDED for end in ("low", "high")),
-    "graph_breaks", "fallbacks", "calls_captured",
+    "graph_breaks", "fallbacks", "calls_captured", "graphs",
 )  # fmt: skip
+_COUNTS = ("tried", "passed", "failed")  # of the nights of a week
 _AT_ONCE = 20  # runs read in one query
+_PASSING = [str(status) for status in PASSING]
+_NO_FAILURE = ["", str(Status.SKIPPED), *_PASSING]
 Singles = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
@@ -59,18 +63,20 @@ class Bed:
 class Weeks:
     """Older nights: of each metric (cases x weeks x 3) median, least and most of those that passed.
 
-    `tried` and `passed` count the nights (cases x weeks).
+    `tried`, `passed` and `failed` count the nights (cases x weeks); one that is skipped, or in which
+    nothing was captured, is neither of the last two.
     """
 
     mondays: list[date]
     values: dict[str, Singles]
     tried: NDArray[np.int32]
     passed: NDArray[np.int32]
+    failed: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class History:
-    """`recent` are the last nights (oldest first), of which those from `daily` on are drawn one by one.
+    """`recent` are the runs of the last nights (oldest first); those from `daily` on are drawn one by one.
 
     values: of each of READ (cases x recent), NaN where not measured; statuses: words, "" for none;
     passed: that the numbers are of what they should be. `row` finds a case by the store's number.
@@ -124,8 +130,8 @@ def read_history(
     """The history of a testbed, of some cases or of all. One case is read without a cache: that is quick."""
     cache = cache if cache is not None and case_ids is None else Cache()
     runs = list_runs(connection, testbed_id=bed.id)
-    daily = _first_daily(runs, nights)
-    recent = runs[-nights:]
+    recent = latest_days(runs, nights)
+    daily = _first_daily(runs, len(recent))
     older = [list(group) for _, group in groupby(runs[:daily], key=lambda run: monday(run.started))]
     marks = _marks(connection, bed)
     reader = _Reader(connection, cache, case_ids, marks)
@@ -158,25 +164,31 @@ def read_history(
     )
 
 
-def _first_daily(runs: Sequence[RunLine], nights: int) -> int:
-    """The place of the first run that is drawn by itself: a Monday, and at most so many nights ago."""
+def failed(statuses: NDArray[np.object_]) -> Flags:
+    """Where a case was tried and did not pass; what was skipped is no failure."""
+    return ~np.isin(statuses, _NO_FAILURE)
+
+
+def _first_daily(runs: Sequence[RunLine], most: int) -> int:
+    """The place of the first run that is drawn by itself: of a Monday, and at most so many runs ago."""
     if not runs:
         return 0
     start = monday(str(date.fromisoformat(runs[-1].started[:10]) - timedelta(days=DAYS)))
     first = next(place for place, run in enumerate(runs) if run.started[:10] >= str(start))
-    return max(first, len(runs) - nights)
+    return max(first, len(runs) - most)
 
 
 def _weeks(digests: NDArray[np.bytes_], mondays: list[date], every: Sequence[Arrays]) -> Weeks:
     shape = len(digests), len(mondays)
     values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTED}
-    tried, passed = np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+    counts = {name: np.zeros(shape, dtype=np.int32) for name in _COUNTS}
     for place, one in enumerate(every):
         rows = np.searchsorted(digests, one["cases"])
-        tried[rows, place], passed[rows, place] = one["tried"], one["passed"]
+        for name, count in counts.items():
+            count[rows, place] = one[name]
         for name, column in zip(CHARTED, one["values"], strict=True):
             values[name][rows, place] = column
-    return Weeks(mondays, values, tried, passed)
+    return Weeks(mondays, values, **counts)
 
 
 def _marks(connection: sa.Connection, bed: Bed) -> dict[int, str]:
@@ -222,7 +234,7 @@ class _Reader:
             yield from (found[run.id] or made[run.id] for run in some)
 
     def week(self, runs: Sequence[RunLine]) -> Arrays:
-        """Of some runs: values (CHARTED x cases x 3: median, least, most), nights tried and passed."""
+        """Of some runs: values (CHARTED x cases x 3: median, least, most), and _COUNTS."""
         key = self._key("week", runs)
         found = self.cache.get(key)
         if found is None:
@@ -255,22 +267,23 @@ class _Reader:
 
 
 def _passed(whole: Panel) -> Flags:
-    """Where the numbers are of what they should be: it passed, and something was captured."""
-    good = np.isin(whole.statuses.astype(str), [str(status) for status in PASSING])
-    captured: Flags = whole.values["calls_captured"] != 0
+    """Where the numbers are of what they should be: `is_compiled` of history.summing, over arrays."""
+    good = np.isin(whole.statuses.astype(str), _PASSING)
+    captured: Flags = (whole.values["calls_captured"] != 0) & (whole.values["graphs"] != 0)
     return good & captured
 
 
 def _aggregated(nights: Sequence[Arrays]) -> Arrays:
     cases = np.unique(np.concatenate([one["cases"] for one in nights]))
     values = np.full((len(CHARTED), len(cases), len(nights)), np.nan, dtype=np.float32)
-    tried, passed = np.zeros(len(cases), dtype=np.int32), np.zeros(len(cases), dtype=np.int32)
+    counts = {name: np.zeros(len(cases), dtype=np.int32) for name in _COUNTS}
     for place, one in enumerate(nights):
         rows = np.searchsorted(cases, one["cases"])
-        tried[rows] += 1
-        passed[rows] += one["passed"]
+        counts["tried"][rows] += 1
+        counts["passed"][rows] += one["passed"]
+        counts["failed"][rows] += failed(one["words"])[one["statuses"]]
         values[:, rows, place] = np.where(one["passed"], one["values"][: len(CHARTED)], np.nan)
-    return {"cases": cases, "values": three(values), "tried": tried, "passed": passed}
+    return {"cases": cases, "values": three(values), **counts}
 
 
 def three(values: NDArray[np.floating]) -> Singles:

@@ -18,13 +18,20 @@ from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.site.setting import Setting
 
-NIGHTS_BACK = 120  # runs that are looked at
+NIGHTS_BACK = 120  # that are looked at, with all their runs
 MOST = 6  # kinds
 _NEAR = 15  # runs on either side, beside which a night is seen to be one
 _LATELY = timedelta(days=40)
-_AGES = (("the night before", "night", 0), ("a week before", "week", 7), ("a month before", "month", 30))
+_AGES = (("night", 0), ("week", 7), ("month", 30))
+_TITLES = {0: "an earlier run of the day", 1: "the night before", 7: "a week before", 30: "a month before"}
 
 Shape = Counter[Setting]  # cases by setting
+
+
+def latest_days(runs: Sequence[RunLine], days: int = NIGHTS_BACK) -> list[RunLine]:
+    """The runs of the last so many days that have any, however many runs a day has; oldest first."""
+    chosen = set(sorted({_day(run) for run in runs})[-days:])
+    return [run for run in runs if _day(run) in chosen]
 
 
 def shapes(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, Shape]:
@@ -64,23 +71,39 @@ def heads(runs: Sequence[RunLine], shapes: Mapping[int, Shape]) -> list[RunLine]
     return found
 
 
+def newest(connection: sa.Connection, runs: Sequence[RunLine]) -> list[RunLine]:
+    """The newest night of each kind, the newest first; where none has results, the last run."""
+    recent = latest_days(runs)
+    of = shapes(connection, recent)
+    return heads(nights(recent, of), of) or list(runs[-1:])
+
+
 def partners(
     runs: Sequence[RunLine], shapes: Mapping[int, Shape]
 ) -> list[tuple[RunLine, list[tuple[str, str, RunLine]]]]:
-    """The newest night of each kind, with (title, anchor, run) of those that it is compared with."""
+    """The newest night of each kind, with (title, anchor, run) of those that it is compared with.
+
+    A title says how long before that was, which may be longer than a night, a week or a month.
+    """
     whole = nights(runs, shapes)
     found = []
     for head in heads(whole, shapes):
         earlier = whole[: whole.index(head)]
         before = [run for run in earlier if alike(shapes[run.id], shapes[head.id])]
         chosen: list[tuple[str, str, RunLine]] = []
-        for title, anchor, days in _AGES:
+        for anchor, days in _AGES:
             until = _day(head) - timedelta(days=days)
             old = [run for run in before if days == 0 or _day(run) <= until]
             if old and old[-1] not in [run for *_, run in chosen]:
-                chosen.append((title, anchor, old[-1]))
+                chosen.append((how_long(old[-1], head), anchor, old[-1]))
         found.append((head, chosen))
     return found
+
+
+def how_long(old: RunLine, new: RunLine) -> str:
+    """How long before a night another was, in words."""
+    days = (_day(new) - _day(old)).days
+    return _TITLES.get(days, f"{days} days before")
 
 
 def _day(run: RunLine) -> date:

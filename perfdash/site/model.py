@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.findings import WORSE, status_word
+from perfdash.detect.findings import NOTHING_CAPTURED, WORSE
 from perfdash.history import alerts as kept
 from perfdash.history import schema
 from perfdash.history.alerts import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.rows import Row
-from perfdash.records import Case
+from perfdash.records import PASSING, Case, Status
 from perfdash.report.alerts import what
 from perfdash.report.links import alert_link, model_page
 from perfdash.report.quantities import percent, shown
@@ -28,10 +28,13 @@ from perfdash.site.history import (
     Bed,
     History,
     epoch,
+    failed,
     read_history,
 )
 from perfdash.site.others import Others, other_lines, read_others
+from perfdash.site.regressions import BedLives, bed_lives
 from perfdash.site.setting import Setting
+from perfdash.site.suite import said
 from perfdash.site.trends import Line, Trend, read_trends
 
 CHART = {
@@ -67,7 +70,10 @@ class Other:
 
 @dataclass(frozen=True)
 class ModelView:
-    """`times`, `names` and `builds` are one a point; the first `weekly` are weeks. `failed` are places."""
+    """`times`, `names` and `builds` are one a point; the first `weekly` are weeks. `failed` are places.
+
+    `badge`: how the status is marked, "" for a plain pass.
+    """
 
     bed: Bed
     case: Case
@@ -84,6 +90,7 @@ class ModelView:
     others: list[Other]
     command: str
     status: str
+    badge: str
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ class Around:
 
     history: History
     alerts: Mapping[int, list[Alert]]  # by case
+    told: Collection[int]  # the alerts that the page of regressions has
     host_alerts: list[Alert]
     machine: list[tuple[RunLine, list[str]]]
     by_model: Mapping[tuple[str, str], list[int]]
@@ -102,8 +110,8 @@ class Around:
     others: Others
 
 
-def around(connection: sa.Connection, history: History) -> Around:
-    """`history` of all cases, or of those of one model."""
+def around(connection: sa.Connection, history: History, lives: BedLives | None = None) -> Around:
+    """`history` of all cases, or of those of one model; `lives` where they are read already."""
     alerts: dict[int, list[Alert]] = {}
     of_host = []
     states = [state for state in kept.STATES if state != kept.DISMISSED]
@@ -112,12 +120,15 @@ def around(connection: sa.Connection, history: History) -> Around:
             of_host.append(alert)
         else:
             alerts.setdefault(alert.case_id, []).append(alert)
+    if lives is None and (of_host or not alerts.keys().isdisjoint(history.row)):
+        lives = bed_lives(connection, history.bed, history.runs)
     by_model: dict[tuple[str, str], list[int]] = {}
     for number, case in sorted(history.cases.items(), key=lambda pair: pair[1].name):
         by_model.setdefault((case.suite, case.model), []).append(number)
     return Around(
         history,
         alerts,
+        {life.alert.id or 0 for life in lives.lives} if lives else set(),
         of_host,
         machine_changes(history.recent),
         by_model,
@@ -176,6 +187,7 @@ def model_view(around: Around, number: int, last: Last | None, changes: Sequence
     lines = [line for name in CHARTED if (line := points.line(name))]
     lines += other_lines(around.others.get(number, {}), points.weekly, points.nights)
     siblings = around.by_model.get((case.suite, case.model), [])
+    status, badge = said(last.row) if last else ("", "")
     return ModelView(
         bed=bed,
         case=case,
@@ -191,7 +203,8 @@ def model_view(around: Around, number: int, last: Last | None, changes: Sequence
         last=last,
         others=[around.shown[other] for other in siblings if other != number],
         command=command(case, bed.setting),
-        status=status_word(last.row.status, last.row.values.get("calls_captured")) if last else "",
+        status=status,
+        badge=badge,
     )
 
 
@@ -219,16 +232,20 @@ class _Points:
         here = history.statuses[row, history.daily :] != ""
         nights = (np.flatnonzero(here) + history.daily).tolist()
         mondays = [history.weeks.mondays[week] for week in weeks]
-        ok = history.weeks.passed[row, weeks].tolist() + history.passed[row, nights].tolist()
+        words = history.statuses[row, nights]
+        bad = (history.weeks.failed[row, weeks] > 0) & (history.weeks.passed[row, weeks] == 0)
+        crosses = bad.tolist() + failed(words).tolist()
+        shown_as = [_word(word, ok) for word, ok in zip(words, history.passed[row, nights], strict=True)]
+        names = [history.recent[night].name + word for night, word in zip(nights, shown_as, strict=True)]
         return cls(
             history,
             row,
             weeks,
             nights,
             [epoch(str(day)) + 3 * 86400 for day in mondays] + [around.times[night] for night in nights],
-            [f"week of {day}" for day in mondays] + [history.recent[night].name for night in nights],
+            [f"week of {day}" for day in mondays] + names,
             [""] * len(weeks) + [around.builds[night] for night in nights],
-            [place for place, passed in enumerate(ok) if not passed],
+            [place for place, cross in enumerate(crosses) if cross],
         )
 
     def line(self, name: str) -> Line | None:
@@ -250,6 +267,13 @@ class _Points:
         return Line(name, title, hint, values, lows, highs, unit, ratio)
 
 
+def _word(status: str, passed: bool) -> str:
+    """What is said of a night without a value that is no failure."""
+    if status in PASSING and not passed:
+        return f": {NOTHING_CAPTURED}"
+    return f": {status}" if status == Status.SKIPPED else ""
+
+
 def _events(around: Around, number: int, times: Sequence[float], changes: Sequence[Event]) -> list[Event]:
     """All that is marked on a case's charts, oldest first."""
     first = times[0] if times else math.inf
@@ -263,7 +287,7 @@ def _events(around: Around, number: int, times: Sequence[float], changes: Sequen
         whose = "most models of the host: " if alert.case_id is None else ""
         text = f"alert {alert.id} ({alert.state}): {whose}{what(alert)}{change}, {build_words(bad)}"
         metric = alert.metric if alert.metric in CHART else None
-        href = "../../../" + alert_link(alert.id or 0)
+        href = "../../../" + alert_link(alert.id or 0) if alert.id in around.told else ""
         events.append(Event(epoch(bad.started), kind, text, metric, href, bad.name))
     for run, lines in around.machine:
         text = "; ".join(lines[:3]) + (f"; {len(lines) - 3} more" if len(lines) > 3 else "")
@@ -281,8 +305,9 @@ def _shown_as(history: History, number: int) -> Other:
         night = int(nights[-1])
         value = float(history.values["speedup"][row, night])
         good = bool(history.passed[row, night]) and math.isfinite(value)
-        captured = float(history.values["calls_captured"][row, night])
-        text = shown("speedup", value) if good else status_word(history.statuses[row, night], captured)
+        word = str(history.statuses[row, night])
+        uncaptured = word in PASSING and not history.passed[row, night]
+        text = shown("speedup", value) if good else NOTHING_CAPTURED if uncaptured else word
     return Other(Setting.of(case).title + size, model_page(history.bed.digest, case), text)
 
 

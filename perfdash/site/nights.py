@@ -5,26 +5,30 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.comparing import Comparison, Side, compare
-from perfdash.detect.findings import NOTHING_CAPTURED, status_word
 from perfdash.detect.noise import noise_before
+from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import case_digest, digest
 from perfdash.history.selection import read
+from perfdash.records import PASSING
 from perfdash.report.changes import Change, of_comparison, ordered
 from perfdash.report.links import compare_page, model_page
 from perfdash.site.happened import build_words
 from perfdash.site.history import FORMAT, Bed, History, Singles
-from perfdash.site.kinds import NIGHTS_BACK, partners, shapes
+from perfdash.site.kinds import latest_days, partners, shapes
 
 SHOWN = 250  # cases of a comparison on the page
+_DATA = 2  # the form of the data files
 _DIGITS = 12  # of a case's digest: among ten thousand cases two are alike once in five million stores
 COLUMNS: dict[str, tuple[str, ...]] = {
     "speedup": ("low", "high"), "backend_ms": ("low", "high"), "eager_ms": ("low", "high"),
@@ -34,7 +38,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """The last night of a kind against one before it. `title`: how long before."""
+    """The last night of a kind against one before it. `title`: how long before; `words`: what
+    `perfdash compare` takes for them, "" where no word means that run alone."""
 
     title: str
     anchor: str
@@ -42,21 +47,35 @@ class Pair:
     new: RunLine
     found: Comparison
     changes: list[Change]
+    words: tuple[str, str]
 
 
 @dataclass(frozen=True)
 class CompareView:
-    """`nights`: those that have a data file, oldest first, as (run, file)."""
+    """`nights`: those that have a data file, oldest first, as (run, file); `words` of the runs by id."""
 
     bed: Bed
     page: str
     pairs: list[Pair]
     nights: list[tuple[RunLine, str]]
+    words: Mapping[int, str] = field(default_factory=dict)
+
+
+def words_for(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, str]:
+    """What `perfdash compare` takes for each run: its name, or its start where names are alike, or ""."""
+    names, starts = (
+        {row[0]: row[1] for row in connection.execute(sa.select(column, sa.func.count()).group_by(column))}
+        for column in (schema.runs.c.name, schema.runs.c.started)
+    )
+    return {
+        run.id: run.name if names[run.name] == 1 else run.started if starts[run.started] == 1 else ""
+        for run in runs
+    }
 
 
 def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
     """The last night of each kind against the night, week and month before; `runs` oldest first."""
-    recent = runs[-NIGHTS_BACK:]
+    recent = latest_days(runs)
     found = []
     for place, (last, others) in enumerate(partners(recent, shapes(connection, recent))):
         if not others:
@@ -68,14 +87,19 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
             compared = compare(old, new, noise)
             changes = ordered(of_comparison(compared))
             name = f"{anchor}-{place + 1}" if place else anchor
-            found.append(Pair(title, name, line, last, compared, changes))
+            words = words_for(connection, [line, last])
+            both = (words[line.id], words[last.id])
+            found.append(Pair(title, name, line, last, compared, changes, both))
     return found
 
 
 def file_of(history: History, run: RunLine) -> str:
-    """The name of a night's data file: safe in a URL, and another where its content is another."""
+    """The name of a night's data file: safe in a URL, and another where its content is another.
+
+    It tells the nights of a page apart, as the names of runs may not.
+    """
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", run.name).strip(".")[:80]
-    return f"{name}-{digest([FORMAT, history.marks[run.id]])[:8]}.js"
+    return f"{name}-{digest([FORMAT, _DATA, run.started, history.marks[run.id]])[:8]}.js"
 
 
 def cases_file(history: History) -> str:
@@ -96,10 +120,12 @@ def night_file(history: History, night: int) -> str:
     run = history.recent[night]
     numbers = list(history.row)
     here = np.flatnonzero(history.statuses[:, night] != "")
-    captured = history.values["calls_captured"][here, night].tolist()
+    # A pass whose numbers do not count is one in which nothing was captured.
     words = [
-        "pass (nothing captured)" if word == NOTHING_CAPTURED else word
-        for word in map(status_word, history.statuses[here, night].tolist(), captured)
+        "pass (nothing captured)" if word in PASSING and not counts else word
+        for word, counts in zip(
+            history.statuses[here, night].tolist(), history.passed[here, night].tolist(), strict=True
+        )
     ]
     metrics: dict[str, dict[str, list[float | None]]] = {}
     for name, ends in COLUMNS.items():
@@ -111,6 +137,7 @@ def night_file(history: History, night: int) -> str:
             metrics[name][end] = plain(history.values[f"{name}_{end}"][here, night])
     data = {
         "name": run.name,
+        "file": file_of(history, run),
         "case": [case_digest(history.cases[numbers[row]])[:_DIGITS] for row in here.tolist()],
         "status": words,
         "metrics": metrics,
@@ -127,16 +154,19 @@ def _call(function: str, data: Mapping[str, Any]) -> str:
     return f"perfdash.{function}({json.dumps(data, separators=(',', ':'), allow_nan=False)});\n"
 
 
-def night_options(nights: Sequence[tuple[RunLine, str]]) -> dict[str, Any]:
-    """What the page's script needs to offer any two nights."""
+def night_options(nights: Sequence[tuple[RunLine, str]], words: Mapping[int, str]) -> dict[str, Any]:
+    """What the page's script needs to offer any two nights; `word` is quoted for a shell, or empty."""
+    labels = Counter(run.started[:16] for run, _ in nights)
     return {
         "command": "perfdash compare {old} {new}",
         "nights": [
             {
                 "name": run.name,
-                "label": f"{run.started[:10]} {run.started[11:16]}",
+                "label": f"{run.started[:10]} {run.started[11:16]}"
+                + (f", {run.name}" if labels[run.started[:16]] > 1 else ""),
                 "torch": build_words(run),
                 "file": file,
+                "word": shlex.quote(words[run.id]) if words.get(run.id) else "",
             }
             for run, file in nights
         ],
@@ -146,4 +176,6 @@ def night_options(nights: Sequence[tuple[RunLine, str]]) -> dict[str, Any]:
 def compare_view(connection: sa.Connection, history: History) -> CompareView:
     """The page of a testbed."""
     nights = [(run, file_of(history, run)) for run in history.recent]
-    return CompareView(history.bed, compare_page(history.bed.digest), pairs(connection, history.runs), nights)
+    page = compare_page(history.bed.digest)
+    words = words_for(connection, history.recent)
+    return CompareView(history.bed, page, pairs(connection, history.runs), nights, words)

@@ -15,6 +15,7 @@ from perfdash.history.summing import setting_of
 from perfdash.site import happened
 from perfdash.site.happened import Alerts, Known
 from perfdash.site.history import Bed, epoch
+from perfdash.site.kinds import how_long
 from perfdash.site.setting import Setting
 from perfdash.site.trends import Trend, read_trends
 
@@ -32,16 +33,25 @@ class Stand:
     both: int
 
     @property
+    def before(self) -> str:
+        """How long before its last night the one was that it is held against; "" where there is none."""
+        return how_long(self.trend.nights[-2][0], self.trend.last[0]) if self.ratio else ""
+
+    @property
     def nights(self) -> list[float]:
         return [epoch(run.started) for run, _ in self.trend.nights[-NIGHTS:]]
 
 
 @dataclass(frozen=True)
 class BedView:
-    """A testbed on the first page. `noise`: (time, worst of a model against itself) night by night."""
+    """A testbed on the first page. `noise`: (time, worst of a model against itself) night by night.
+
+    `last` is the last run of all; `heads` the last night of each kind, the newest first.
+    """
 
     bed: Bed
     last: RunLine
+    heads: list[RunLine]
     runs: int
     alerts: Alerts
     stands: list[Stand]
@@ -74,14 +84,15 @@ def bed_view(
     recent = list(runs[-2 * NIGHTS :])
     if trends is None:
         trends = read_trends(connection, bed, recent)
-    last = runs[-1]
+    alerts = alerts or happened.known(connection, bed, runs)
     read_before: dict[int, Imported] = {}
     noise = [(epoch(run.started), value) for run in recent if (value := noise_of(run)) is not None]
     return BedView(
         bed,
-        last,
+        runs[-1],
+        alerts.heads,
         len(runs),
-        happened.live(alerts or happened.known(connection, bed, last), last, SHOWN),
+        happened.live(alerts, SHOWN),
         [_stand(connection, trend, read_before) for trend in trends],
         noise[-NIGHTS:],
         happened.unjudged(runs),

@@ -35,6 +35,7 @@ from perfdash.site.suite import SuiteView
 
 # What no page may hold: control characters, and halves of characters that UTF-8 has no word for.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")  # as report.quantities writes it
 _SPARKS = 48  # settings of the first page that get small charts: each is some kilobytes
 _SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -79,7 +80,8 @@ def render_model(view: ModelView) -> str:
 
 def render_compare(view: CompareView) -> str:
     """One testbed's `compare.html`."""
-    return _page("compare.html", view.page, view=view, options=_block(night_options(view.nights)), most=SHOWN)
+    options = _block(night_options(view.nights, view.words))
+    return _page("compare.html", view.page, view=view, options=options, most=SHOWN)
 
 
 def render_compare_index(views: Sequence[CompareView]) -> str:
@@ -148,6 +150,7 @@ def environment() -> jinja2.Environment:
         shown=lambda value, metric: shown(metric, value),
         percent=percent,
         number=number,
+        leading=leading,
         interval=interval,
         ratio=ratio,
         day=lambda text: text[:10],
@@ -183,6 +186,12 @@ def link_of(change: Change, testbed_digest: str, root: str) -> str:
 
 def number(value: float | None, form: str = ".4g") -> str:
     return format(value, form) if value is not None and math.isfinite(value) else ""
+
+
+def leading(text: str) -> str:
+    """What a column sorts a written value by: its number without the unit, or the word that it is."""
+    found = _NUMBER.match(text)
+    return found[0] if found else text
 
 
 def interval(values: Sequence[float] | None) -> str:

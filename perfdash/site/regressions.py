@@ -26,6 +26,6 @@ def bed_lives(
     connection: sa.Connection, bed: Bed, runs: Sequence[RunLine], alerts: Known | None = None
 ) -> BedLives:
     """The alerts of a testbed; `runs` all of them, oldest first; `alerts` where they are read already."""
-    alerts = alerts or known(connection, bed, runs[-1])
+    alerts = alerts or known(connection, bed, runs)
     found, left_out = lives(connection, bed, {run.id: run for run in runs}, alerts)
     return BedLives(bed, found, left_out, unjudged(runs))

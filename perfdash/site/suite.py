@@ -9,28 +9,30 @@ from dataclasses import dataclass
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.findings import status_word
+from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.rows import Row
-from perfdash.history.summing import Summary, nothing_captured, setting_of
-from perfdash.records import PASSING, Case
+from perfdash.history.summing import Summary, is_compiled, is_counted, setting_of
+from perfdash.records import PASSING, Case, Status
 from perfdash.report.links import model_page
-from perfdash.site.history import Bed, History, as_logs, epoch, read_history
+from perfdash.site.history import Bed, History, as_logs, epoch, failed, read_history
 from perfdash.site.setting import Setting
 from perfdash.site.trends import Drawn, Trend, drawn, read_trends
 
 COLUMNS = 90  # nights of the heat map
 _UP = "../../../"  # from the page to the top of the site
+_BADGES = {str(Status.PASS): "", str(Status.SKIPPED): "info"}
 
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A case on the last night. `captured` False: it passed, and nothing was compiled in it."""
+    """A case on the last night. `passed`: it enters the means; `badge`: how its word is marked if not."""
 
     row: Row
     href: str
     word: str
     passed: bool
+    badge: str = "fail"
 
     @property
     def case(self) -> Case:
@@ -101,13 +103,21 @@ def suite_view(
 
 
 def _model_row(bed: Bed, row: Row) -> ModelRow:
-    word = status_word(row.status, row.values.get("calls_captured"))
-    passed = row.status in PASSING and not nothing_captured(row)
-    return ModelRow(row, _UP + model_page(bed.digest, row.case), word, passed)
+    word, badge = said(row)
+    return ModelRow(row, _UP + model_page(bed.digest, row.case), word, is_counted(row), badge)
 
 
-def _rank(one: ModelRow) -> tuple[bool, float, str]:
-    return not one.passed, -(one.number("speedup") or 0.0), one.case.name
+def said(row: Row) -> tuple[str, str]:
+    """How a row ended: its word, and how that is marked; "" for a plain pass."""
+    if row.status in PASSING and not is_compiled(row):
+        return NOTHING_CAPTURED, "fail"
+    if row.status == Status.PASS_DUE_TO_SKIP:
+        return "not checked", "unknown"
+    return str(row.status), _BADGES.get(row.status, "fail")
+
+
+def _rank(one: ModelRow) -> tuple[bool, bool, float, str]:
+    return not one.passed, not is_compiled(one.row), -(one.number("speedup") or 0.0), one.case.name
 
 
 def _columns(history: History, numbers: Sequence[int]) -> list[int]:
@@ -131,7 +141,7 @@ def _heat(
     if not np.isfinite(logs).any():
         logs = as_logs(history.values["speedup"][at], passed)
         measure = "speedup against the row's median"
-    tried = history.statuses[at] != ""
+    crosses = failed(history.statuses[at])
     lines = []
     for place, number in enumerate(numbers):
         case, values = history.cases[number], logs[place]
@@ -142,8 +152,8 @@ def _heat(
             float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
             for value in values.tolist()
         ]
-        failed = np.flatnonzero(tried[place] & ~passed[place]).tolist()
-        lines.append(HeatLine(label, _UP + model_page(history.bed.digest, case), ratios, failed))
+        there = np.flatnonzero(crosses[place]).tolist()
+        lines.append(HeatLine(label, _UP + model_page(history.bed.digest, case), ratios, there))
     return lines, measure
 
 

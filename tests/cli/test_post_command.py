@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.cli import main
+from perfdash.errors import MachineError
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import to_json
@@ -126,6 +128,23 @@ def test_many_parts_are_kept_apart(post, hub, tmp_path):
     assert hub.of() == [(folder / name).read_text() for name in names]
 
 
+def test_a_history_out_of_reach_does_not_hold_up_the_comment(post, hub, folder, monkeypatch):
+    monkeypatch.setattr("perfdash.history.store.open_store", unreachable)
+    code, out, err = post("--new-issue-on", "regression")
+    assert code == 3
+    assert out.startswith("Posted: ")
+    assert len(hub.of()) == 1
+    assert "nothing was done about the issues of regressions: the history" in err
+    assert "--new-issue-on regression" in err.splitlines()[-1]
+    code, out, err = post("--new-issue-on", "regression", "--dry-run")
+    assert code == 3
+    assert "`crashed`" in out
+
+
+def unreachable(*_, **__):
+    raise MachineError("the history postgresql://host/x cannot be opened: no answer")
+
+
 def test_a_text_that_cannot_be_kept(post, hub, folder):
     (folder / "comment.md").mkdir()
     hub.fault("GET /repos", 410, message="This issue was deleted")
@@ -176,6 +195,11 @@ def test_a_regression_has_an_issue_for_as_long_as_it_stands(post, hub, tmp_path)
     assert "95 % interval" in issue["body"]
     assert "https://github.com/pytorch/pytorch/compare/" in issue["body"]
     assert "Opened" not in post("--new-issue-on", "regression")[1]
+    # As of a history that was made anew since, in which the step was born on another run.
+    made = issue["body"]
+    issue["body"] = re.sub(r"born=\S+ opened=\S+", "born=another opened=t0", made)
+    assert "Opened" not in post("--new-issue-on", "regression")[1]
+    assert (issue["body"], issue["state"]) == (made, "open")
     with open_store(address) as store:
         take_in(store, nights[31:])
     code, out, _ = post("--new-issue-on", "regression")
@@ -194,6 +218,16 @@ def test_a_history_that_does_not_know_this_kind_of_run(post, hub, folder):
     assert code == 2
     assert "has no run of the kind of" in err
     assert hub.requests == []
+
+
+def test_another_tools_run_is_known_by_its_time_too(post, hub, tmp_path):
+    (night,) = farm(1, models=2)
+    night = replace(night, run=replace(night.run, name="inference", origin="dynamo-csv"))
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, [night])
+    assert post()[0] == 0
+    started = night.run.started.replace(":", "%3A").replace("+", "%2B")
+    assert hub.of()[0].startswith(f"<!-- perfdash:1 comment run=inference started={started} part=1 -->\n")
 
 
 def test_a_run_of_the_history_is_kept_beside_it(post, hub, tmp_path, monkeypatch):

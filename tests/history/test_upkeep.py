@@ -83,3 +83,23 @@ def test_pruned_samples_come_back_with_the_run_folder(store):
     assert take_in(store, [night]) == [REPLACED]
     with store.read() as connection:
         assert rows_of(connection, old[0].id, whole=True)[0].samples
+
+
+def test_pruned_runs_are_told_apart(store):
+    """By their content, which others go by to see that a run is another one."""
+
+    def contents():
+        with store.read() as connection:
+            found = connection.execute(sa.select(schema.runs.c.name, schema.runs.c.content))
+            return {line.name: line.content for line in found}
+
+    bare = run("2026-11-03", [row("a")])
+    take_in(store, [run(f"2026-11-0{day}", [sampled()]) for day in (1, 2)] + [bare])
+    before = contents()
+    with store.read() as connection:
+        every = list_runs(connection)
+    prune(store, every, samples_only=True)
+    after = contents()
+    assert len({*before.values(), *after.values()}) == 5
+    assert after[bare.run.name] == before[bare.run.name]  # it had no samples
+    assert take_in(store, [bare]) == [KNOWN]

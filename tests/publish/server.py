@@ -47,6 +47,7 @@ class GitHub:
         self.moved: dict[str, str] = {}
         self.may_label = True
         self.is_app = False
+        self.tells_login = False  # to an app, by GraphQL
         self.lag = 0  # lists of comments that do not show the newest yet
         self.before: Callable[[str], None] = lambda _: None
         self.next_id = 1000
@@ -174,6 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
             if hub.is_app:
                 return 403, {"message": "Resource not accessible by integration"}, {}
             return 200, ME, {}
+        if path == "/graphql" and hub.tells_login:
+            return 200, {"data": {"viewer": {"login": hub.account["login"]}}}, {}
         if path == "/repos/team/perf":
             return 200, {"full_name": "team/perf", "id": 1}, {}
         if found := re.fullmatch(r"/repos/team/perf/issues/(\d+)/comments", path):

@@ -112,6 +112,44 @@ def test_an_app_knows_its_comments_by_its_kind(hub, talk, another):
     assert hub.of()[1:] == texts()
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_another_apps_comments_are_left_alone(hub, talk, another, told, tells):
+    hub.is_app, hub.tells_login = True, tells
+    theirs = texts()[0] + "theirs"
+    hub.add_comment(theirs, user={"id": 99, "login": "jenkins[bot]", "type": "Bot"})
+    post(talk)
+    post(another())
+    assert hub.of() == [theirs, *texts()]
+    assert ("1 such comments are by another account: they are left as they are" in told) == tells
+
+
+def test_an_app_that_may_not_edit_is_told(hub, talk):
+    hub.is_app = True
+    hub.add_comment(texts()[0] + "theirs", user={"id": 99, "login": "jenkins[bot]", "type": "Bot"})
+    hub.locked.add(3)
+    with pytest.raises(Refused, match="locked"):
+        post(talk)
+
+
+def test_a_run_of_the_same_name_at_another_time(hub, talk):
+    other = [upserted(hub, talk, day) for day in ("2026-11-20", "2026-11-21")]
+    assert hub.of() == other
+    upserted(hub, talk, "2026-11-20")
+    assert hub.of() == other
+
+
+def test_a_comment_from_before_the_time_was_in_its_marker(hub, talk):
+    hub.add_comment(bodies("old", KIND, run="inference")[0])
+    assert [upserted(hub, talk, "2026-11-20")] == hub.of()
+
+
+def upserted(hub, talk, started):
+    fields = {"run": "inference", "started": started}
+    (body,) = bodies(f"night {started}", KIND, **fields)
+    upsert(talk, find(talk, "team/perf", 3), [body], KIND, **fields)
+    return body
+
+
 def test_all_pages_are_read(hub, talk):
     for number in range(250):
         hub.add_comment(f"talk {number}", user=ALICE)
@@ -128,9 +166,20 @@ def test_older_comments_are_not_asked_for(hub, talk):
     place = find(talk, "team/perf", 3)
     before = len(hub.requests)
     upsert(talk, place, texts(), KIND, since("2026-11-21T01:00:00Z", 2e9), run=RUN)
-    assert [line for line in hub.requests[before:] if line.startswith("GET")] == [
-        "GET /repos/team/perf/issues/3/comments"
-    ] * 2
+    asked = "GET /repos/team/perf/issues/3/comments"
+    assert hub.requests[before:].count(asked) == 4  # all of them once, in two pages, before it makes any
+    before = len(hub.requests)
+    upsert(talk, place, texts(), KIND, since("2026-11-21T01:00:00Z", 2e9), run=RUN)
+    assert hub.requests[before:] == [asked]
+
+
+def test_a_run_whose_clock_was_days_ahead(hub, talk):
+    place = find(talk, "team/perf", 3)
+    upsert(talk, place, texts(), KIND, since("2026-11-24T01:00:00Z", 1795305600.0), run=RUN)
+    hub.comments[1]["updated_at"] = "2026-11-25T00:00:00Z"  # one was edited later
+    for now in (1795478400.0, 2e9):  # two days later; long after
+        upsert(talk, place, texts(), KIND, since("2026-11-24T01:00:00Z", now), run=RUN)
+        check(hub)
 
 
 def test_since_when_comments_of_a_run_can_be_there():

@@ -86,6 +86,16 @@ def test_its_whole_life(hub, talk):
     ]
 
 
+def test_a_history_made_anew_leaves_one_issue_each(hub, talk, another):
+    tend(talk, "team/perf", WANTED[:2], 5)
+    anew = [replace(WANTED[0], born="run2", opened="t9")]
+    for _ in range(2):
+        tend(another(), "team/perf", anew, 5, ["run1", "run2"])
+        assert [one["state"] for one in ours(hub)] == ["open", "closed"]
+        assert [len(hub.of(one["number"])) for one in ours(hub)] == [0, 1]
+    assert ours(hub)[1]["state_reason"] == "not_planned"
+
+
 FAULTS = {
     "reply lost": ("lose", {}),
     "502 after it acted": ("broken", {}),

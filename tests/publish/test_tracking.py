@@ -58,6 +58,35 @@ def test_of_two_issues_of_an_alert_the_later_is_closed():
     assert steps([there(9, is_open=False, left="closed"), there(5)], [ALERT]) == []
 
 
+BORN_ELSEWHERE = replace(ALERT, born="run2", opened="t2")
+
+
+def test_an_alert_born_on_another_run_takes_over_the_issue():
+    body = f"{BORN_ELSEWHERE.marked('open')}\nby a person\nedited"
+    assert steps([there()], [BORN_ELSEWHERE], ["run1", "run2"]) == [Move(5, BORN_ELSEWHERE, True, body)]
+    assert steps([there(), there(9, alert=BORN_ELSEWHERE)], [BORN_ELSEWHERE]) == []
+    assert steps([there()], [replace(BORN_ELSEWHERE, series="s2")])[-1:] == [
+        Open(replace(BORN_ELSEWHERE, series="s2"))
+    ]
+
+
+def test_an_issue_with_an_alert_of_its_own_is_not_taken_over():
+    assert steps([there()], [BORN_ELSEWHERE, ALERT]) == [Open(BORN_ELSEWHERE)]
+    assert steps([there(is_open=False)], [BORN_ELSEWHERE]) == [Open(BORN_ELSEWHERE)]
+
+
+def test_an_issue_whose_alert_is_gone_is_closed():
+    (step,) = steps([there()], [], ["run1"])
+    assert moved([step])[0] is False
+    assert "does not show this regression any more" in step.note
+    assert steps([there()], [], ["run2"]) == []  # of another history, or another kind of machine
+    assert steps([there(left="closed")], [], ["run1"]) == []
+    assert steps([there(is_open=False)], [], ["run1"]) == []
+    suspected = replace(BORN_ELSEWHERE, state="new", open=None)
+    assert [type(step) for step in steps([there()], [suspected], ["run1"])] == [Move]
+    assert steps([there()], [suspected], ["run1"])[0].open
+
+
 def test_closing_comes_before_opening():
     other = replace(ALERT, series="s2", state="fixed", open=False)
     found = steps([there(alert=other)], [ALERT, other])

@@ -10,6 +10,7 @@ from perfdash.detect.evidence import Evidence
 from perfdash.history.alerts import Alert, Event
 from perfdash.history.queries import RunLine
 from perfdash.report.alerts import alert_list, change_list, life, to_plain
+from perfdash.report.changes import of_alert
 from perfdash.stats.changepoints import Change
 from tests.history.made import case
 
@@ -91,3 +92,19 @@ def test_for_programs():
     assert plain["events"] == [{"at": "t", "state": "new", "run": "run1", "note": None}]
     assert to_plain(SHOWN[1])["case"] is None
     assert to_plain(SHOWN[2])["side"] is None
+
+
+def test_a_status_and_a_count_that_were_measured_again():
+    """Their re-measurement has two words, no ratio."""
+    details = {"before": "pass", "after": "crash", "remeasured": {"old": "pass", "new": "crash"}}
+    shown = alert_list([Evidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD)])
+    assert "measured again: pass -> crash" in shown
+    told = of_alert(Evidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD), BAD.id)
+    assert "measured again: pass -> crash" in told.notes
+
+
+def test_the_size_of_a_change_is_that_of_its_interval():
+    told = of_alert(SHOWN[0], BAD.id)
+    low, high = told.interval
+    assert low < told.change < high
+    assert any("by the nights +15.0%" in note for note in told.notes)

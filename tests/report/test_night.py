@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from perfdash.detect.comparing import Side, compare
 from perfdash.detect.nightly import judge_new
 from perfdash.history.ingest import take_in
+from perfdash.history.rows import Imported
 from perfdash.history.store import open_store
 from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED
 from perfdash.report.news import headline
@@ -26,6 +28,8 @@ def happened(night, model, values):
 
 
 def fails(night, model):
+    if model == "model03" and night == 29:
+        return "infra_error"  # which says nothing of the model
     return "fail_accuracy" if model == "model09" and night in (28, 29) else "pass"
 
 
@@ -47,10 +51,51 @@ def of(night, group):
     return [(one.case.model if one.case else None, one.what) for one in night.changes if one.group == group]
 
 
-def test_the_first_night_has_nothing_to_compare_with(told):
-    assert told[0].untold
-    assert not told[0].changes
-    assert headline(told[0]) == "Not compared with other runs"
+def test_a_night_that_nobody_judged_says_so(tmp_path):
+    nights = farm(34, models=4)
+    with open_store(str(tmp_path / "h.db")) as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            old, new = (of_history(connection, nights[place]) for place in (3, 33))
+    assert "not judged" in old.untold
+    assert headline(old) == "Not compared with other runs"
+    assert headline(new) == "Nothing changed"
+
+
+def test_the_first_nights_have_little_to_compare_with(tmp_path):
+    nights = farm(3, models=4, change=slower("model01", 1, 3.0))
+    with open_store(str(tmp_path / "h.db")) as store:
+        for each in nights:
+            take_in(store, [each])
+            judge_new(store)
+        with store.read() as connection:
+            first, second, _ = (of_history(connection, each) for each in nights)
+    assert "the first run" in first.untold
+    assert "only statuses" in second.caution
+    assert headline(second) == "No change that could be told"
+
+
+def test_a_night_with_a_run_for_each_setting(tmp_path):
+    """Six runs a night on one testbed: each is told of by its own kind."""
+
+    def of(each, threads):
+        rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in each.rows)
+        name = f"{each.run.name}_{threads}"
+        started = each.run.started.replace("T01", f"T{threads + 1:02}")
+        return Imported(replace(each.run, name=name, started=started, uid=name), rows)
+
+    nights = farm(12, models=4, change=slower("model01", 9, 1.5))
+    runs = [of(each, threads) for each in nights for threads in range(1, 7)]
+    with open_store(str(tmp_path / "h.db")) as store:
+        for each in runs:
+            take_in(store, [each])
+            judge_new(store)
+        with store.read() as connection:
+            last = [of_history(connection, each) for each in runs[-6:]]
+    for threads, night in enumerate(last, 1):
+        told = {one.case for one in night.changes if one.group == REGRESSION}
+        assert {(one.model, one.threads) for one in told} == {("model01", threads)}
 
 
 def test_a_quiet_night(told):
@@ -115,6 +160,33 @@ def test_a_speedup_is_told_only_where_its_sides_could_not_be_tested():
     assert of(night, REGRESSION) == [("a", "compiled latency")]
     (one,) = [one for one in night.changes if one.group == REGRESSION]
     assert one.interval[0] < one.change < one.interval[1]
+
+
+def test_what_could_not_be_tested_is_not_called_unchanged():
+    old = run("2026-11-01", [row("a", eager_ms=20.0, backend_ms=10.0)])
+    new = run("2026-11-02", [row("a", eager_ms=20.0, backend_ms=30.0)])
+    night = against(new, compare(Side("old", (old,)), Side("new", (new,))))
+    assert "1 of 1 cases could not be tested" in night.caution
+    assert headline(night) == "No change that could be told"
+
+
+def test_a_few_models_at_a_desk_make_nothing_vanish():
+    old = run("2026-11-01", [row(name) for name in "abcd"])
+    new = run("2026-11-02", [row("a")])
+    assert not of(against(new, compare(Side("old", (old,)), Side("new", (new,)))), VANISHED)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    nights = [
+        run(f"2026-11-{day:02}", [row("a")], name="nightly", uid=None, origin="dynamo-csv")
+        for day in (1, 2, 3)
+    ]
+    with open_store(str(tmp_path / "h.db")) as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            assert "the first run" in of_history(connection, nights[0]).untold
+            assert "the 2 runs before it" in of_history(connection, nights[2]).against
 
 
 def test_a_run_that_the_history_does_not_have(tmp_path):

@@ -99,6 +99,25 @@ def test_a_heading_stays_with_what_follows():
         assert not re.search(r"## Title \d+$", part.strip())
 
 
+@pytest.mark.parametrize("limit", [1000, 1340, 2020, 2870])
+def test_a_title_stays_with_its_table_below_the_headings(limit):
+    suites = [
+        f"{what} of row{n}:\n\n```\n{table(5, n)}\n```" for n in range(9) for what in ("Speed", "Memory")
+    ]
+    text = "\n\n".join(
+        ["# inference bfloat16", "## Summary", *suites, "# training float32", "## All", *suites]
+    )
+    found = parts(text, limit)
+    for part in found:
+        assert size(part) <= limit
+        check_whole(part)
+        assert re.match(r"\*Part .*\*\n\n# (inference bf|training f).*\n\n## (Summary|All)\n", part)
+        for before, _ in re.findall(r"(.*)\n+(```\n\+)", part):
+            assert re.fullmatch(r"(Speed|Memory) of row\d+:", before)
+    assert sum(part.count("# inference") for part in found) > 2
+    assert parts(text) == [text]
+
+
 @pytest.mark.parametrize("around", ["{}", "```\n{}\n```", "| a |\n| --- |\n| {} |"])
 def test_one_monstrous_line(around):
     words = [f"row{number}" for number in range(2000)]

@@ -43,7 +43,7 @@ def night(day="2026-11-01", **other):
     return {
         "run": "r", "started": f"{day}T01:00:00Z", "testbed_id": 1, "torch": "2.15.0", "suite": "timm",
         "device": "cpu", "dtype": "float32", "threads": 1, "scenario": "inference", "backend": "inductor",
-        "dynamic": False, "attempted": 10, "passed": 9, "speedup": 0.9, "speedup_low": 0.8,
+        "dynamic": False, "cases": 10, "attempted": 10, "passed": 9, "speedup": 0.9, "speedup_low": 0.8,
         "speedup_high": 1.0, "speedup_clipped": 1.1, "compilation_s": 20.0, "compression_ratio": 1.2,
     } | other  # fmt: skip
 
@@ -129,6 +129,19 @@ def test_batch_sizes_make_panels_and_a_model_with_one_makes_none():
     assert list(compiled.get_ydata()) == pytest.approx([500] * 3)
     bars = [list(line.get_ydata()) for line in axis.lines if len(line.get_xdata()) == 2]
     assert bars[0] == pytest.approx([1000 / 2.1, 1000 / 1.9])
+
+
+def test_a_batch_size_of_0_is_not_known():
+    """Importers give it to models that failed."""
+    rows = [row("many", batch_size=size) for size in (0, 1, 4)]
+    rows += [failed("many", batch_size=0, backend="aot-eager"), row("one", batch_size=0), row("one")]
+    for one in (rows[0], rows[4]):
+        one.values.update(eager_ms=3.0, backend_ms=2.0)
+    for kind in ("latency", "throughput"):
+        (axis,) = figure_of(kind, rows).axes
+        assert axis.get_title(loc="left") == "many"
+        assert [list(line.get_xdata()) for line in axis.lines[:2]] == [[1, 4], [1, 4]]
+        assert axis.get_xlabel() == "bs ? aot-eager: crash"
 
 
 def test_eager_beside_several_back_ends_is_their_median():
@@ -253,6 +266,20 @@ def test_trends_never_mix_testbeds_or_settings():
         "trend_timm_cpu_float32_t1_inference_testbed1.png",
         "trend_timm_cpu_float32_t1_inference_testbed2.png",
     ]
+
+
+def test_a_run_of_few_cases_is_no_night():
+    nights = [night(f"2026-11-{day:02}") for day in range(1, 5)]
+    desk = night("2026-11-04", run="desk", started="2026-11-04T12:00:00Z", cases=4, speedup=0.1)
+    with look():
+        (picture,) = trend([*nights, desk, night("2026-11-05", cases=5)])
+    assert list(picture.figure.axes[0].lines[0].get_ydata()) == [0.9] * 5
+    note = picture.figure.get_suptitle()
+    assert "5 runs up to r" in note
+    assert "left out: 1 run with under half of the usual (median) number of cases" in note
+    with look():
+        (whole,) = trend(nights)
+    assert "left out" not in whole.figure.get_suptitle()
 
 
 def test_a_trend_of_one_night_of_nothing_or_of_a_day():

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import fnmatch
+import shlex
+
+import pytest
 
 from perfdash.records import Case
+from perfdash.report.comment import _generic, _marked
 from perfdash.report.reproduce import command, pattern
+from tests.report.nights import row
 
 
 def test_a_case_and_the_setting_it_was_measured_in():
@@ -31,6 +36,76 @@ def test_where_the_model_came_from():
 
 
 def test_a_name_is_no_wildcard():
-    for name in ("a[b]c", "what?*", "plain"):
+    for name in ("a[b]c", "what?*", "plain", "a,b"):
         assert fnmatch.fnmatchcase(name, pattern(name))
         assert not fnmatch.fnmatchcase(name + "x", pattern(name))
+        assert "," not in pattern(name)  # `run` would read two
+
+
+@pytest.mark.parametrize(
+    ("case", "ran", "source"),
+    [
+        (Case("mine", "m"), ["--suite=my.toml"], "--suite my.toml --models m"),
+        (Case("my", "m"), ["--suite", "my.toml", "--suite", "timm"], "--suite my.toml --models m"),
+        (Case("mine", "m"), ["--suite", "my.toml", "--suite", "timm"], "--suite my.toml --models m"),
+        (Case("timm", "m"), ["--suite", "my.toml", "--suite", "timm"], "--suite timm --models m"),
+        (Case("b", "m"), ["--suite=x/a.toml,x/b.toml"], "--suite x/b.toml --models m"),
+        (
+            Case("mine", "m"),
+            ["--suite", "a.toml", "--suite", "b.toml"],
+            "--suite a.toml --suite b.toml --models m",
+        ),
+        (
+            Case("mine", "m"),
+            ["--torchbench=../tb", "--suite", "my.toml"],
+            "--suite my.toml --torchbench ../tb --models m",
+        ),
+        (
+            Case("torchbench-checkout", "m"),
+            ["--torchbench", "../tb", "--suite", "torchbench-checkout"],
+            "--torchbench ../tb --models m",
+        ),
+        (Case("own", "net.b"), ["--model", "net.py:a", "--model=net.py:b"], "--model net.py:b"),
+        (Case("own", "x/net.a"), ["--model", "net.py:a", "--model", "x/net.py:a"], "--model x/net.py:a"),
+        (Case("timm", "m"), ["--suite"], "--suite timm --models m"),
+    ],
+)
+def test_one_source_of_several(case, ran, source):
+    found = command(case, {}, ("perfdash", "run", *ran))
+    assert found == f"perfdash run {source} --batch-size 1 --threads 1 --dtype float32"
+
+
+def generic(rows, *ran):
+    return _generic(rows, [command(each.case, {}, ("perfdash", "run", *ran)) for each in rows])
+
+
+REST = "--threads 1 --dtype float32"
+
+
+def test_commands_alike_are_one():
+    rows = [row("NAME", "NAME", batch_size=2), row("NAME", "b c", batch_size=2)]
+    assert generic(rows) == f"perfdash run --suite NAME --models NAME --batch-size 2 {REST}"
+    assert generic(rows, "--suite", "NAME.toml").startswith("perfdash run --suite NAME.toml --models NAME ")
+    assert generic(rows[1:], "--suite", "NAME.toml") == (
+        f"perfdash run --suite NAME.toml --models 'b c' --batch-size 2 {REST}"
+    )
+    sizes = [row("timm", f"m{size}", batch_size=size) for size in range(1, 41)]
+    assert generic(sizes) == f"perfdash run --suite timm --models NAME --batch-size SIZE {REST}"
+    assert generic([row("timm", "m"), row("timm", "m", batch_size=2)]).split()[4:8] == (
+        ["--models", "m", "--batch-size", "SIZE"]
+    )
+
+
+def test_commands_left_out_are_counted():
+    rows = [row("timm", "m", threads=count) for count in range(1, 26)]
+    *lines, last = generic(rows).splitlines()
+    assert lines == [command(each.case) for each in rows[:20]]
+    assert last == "# and 5 more: perfdash report --format json has the command of each case"
+    assert shlex.split(last, comments=True) == []
+
+
+def test_what_failed_is_no_pass_with_nothing_captured():
+    bare = {"graphs": 0, "calls_captured": 0, "graph_breaks": 0}
+    assert _marked([row("timm", "broken", status="fail_to_run", **bare)]) == ""
+    assert _marked([row("timm", "a", backend="eager", **bare)]) == ""
+    assert "(1): `b`" in _marked([row("timm", "b", **bare)])

@@ -13,6 +13,7 @@ import pytest
 
 from perfdash.cli import serve as command_module
 from perfdash.errors import UsageError
+from perfdash.serve.running import bound, is_local
 
 
 def started(history, tmp_path, *arguments):
@@ -56,6 +57,42 @@ def test_a_connection_that_is_left_open_does_not_hold_it_up(history, tmp_path):
     finally:
         process.kill()
     assert process.returncode == 0
+
+
+def test_an_answer_that_takes_long_does_not_hold_it_up(tmp_path):
+    """An answer is computed in a thread, which nothing can stop."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import socket, sys, time\n"
+        "from starlette.applications import Starlette\n"
+        "from starlette.routing import Route\n"
+        "from perfdash.serve import app, running\n"
+        "def sleeping(request):\n"
+        "    print('asked', flush=True)\n"
+        "    time.sleep(60)\n"
+        "app.application = lambda *a, **k: Starlette(routes=[Route('/', sleeping)])\n"
+        "with running.until_told(), running.bound('127.0.0.1', 0) as listening:\n"
+        "    print(running.address_of(listening), flush=True)\n"
+        "    running.serve(None, listening)\n"
+    )
+    with subprocess.Popen([sys.executable, str(slow)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as asking:
+                asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert process.stdout.readline() == "asked\n"
+                process.send_signal(signal.SIGINT)
+                process.wait(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+
+
+def test_a_name_for_this_machine_is_this_machine():
+    with bound("127.0.0.1", 0) as listening:
+        assert is_local(listening)
+    with bound("0.0.0.0", 0) as listening:
+        assert not is_local(listening)
 
 
 def test_others_are_warned_of(history, tmp_path):

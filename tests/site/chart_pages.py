@@ -190,6 +190,7 @@ def _nights(data: Path) -> str:
         low, high = ([v and v * part for v in speed] for part in (0.99, 1.01))
         one = {
             "name": name,
+            "file": f"{name}.js",
             "case": ids[kept],
             "status": ["pass", "pass", "pass", "timeout" if night else "fail_accuracy", "pass"][kept],
             "metrics": {
@@ -198,5 +199,6 @@ def _nights(data: Path) -> str:
             },
         }
         (data / f"{name}.js").write_text(f"perfdash.night({json.dumps(one)});")
-        nights.append({"name": name, "label": name[:10], "torch": f"2.15.0 {night}", "file": f"{name}.js"})
+        shown = {"name": name, "label": name[:10], "torch": f"2.15.0 {night}"}
+        nights.append({**shown, "file": f"{name}.js", "word": f"'{name} night'"})
     return json.dumps({"command": "perfdash compare {old} {new}", "nights": nights})

@@ -251,10 +251,10 @@ def test_any_two_nights(browser, at):  # noqa: F811
     browser.wait("document.querySelectorAll('#any-two select').length === 3")
     assert browser.ask("document.querySelector('#two')") is None
     old, new = "2026-01-01T01-00-00Z_farm", "2026-01-03T01-00-00Z_farm"
-    browser.open(f"{address}#old={old}&new={new}&metric=speedup")
+    browser.open(f"{address}#old={old}.js&new={new}.js&metric=speedup")
     browser.wait("document.querySelector('#two')")
     text = browser.ask("document.querySelector('#any-two').textContent")
-    assert f"perfdash compare {old} {new}" in text
+    assert f"perfdash compare '{old} night' '{new} night'" in text
     assert "(unclipped) over the 3 cases" in text
     assert "Only in the old (1): gone" in text
     cells = "Array.from(row.cells, one => one.textContent)"
@@ -279,7 +279,7 @@ def test_a_missing_night_says_so(browser, page, tmp_path):  # noqa: F811
     shutil.copytree(page.parent, tmp_path / "copy")
     (tmp_path / "copy" / "data" / "2026-01-02T01-00-00Z_farm.js").unlink()
     address = (tmp_path / "copy" / "compare.html").as_uri()
-    browser.open(f"{address}#old=2026-01-02T01-00-00Z_farm&new=2026-01-03T01-00-00Z_farm")
+    browser.open(f"{address}#old=2026-01-02T01-00-00Z_farm.js&new=2026-01-03T01-00-00Z_farm.js")
     assert "could not be loaded" in browser.wait("document.querySelector('#any-two .warn')?.textContent")
 
 

@@ -81,6 +81,14 @@ def test_an_update_is_a_build_from_nothing(store, site, tmp_path):
     same("the oldest pruned")
     prune(store, runs[-3:-1])
     same("recent ones pruned")
+    prune(store, [runs[30]], samples_only=True)
+    same("an old one's samples pruned")
+    old = night(29)
+    assert old.run.started == runs[30].started
+    rows = tuple(result(row.case, 55.0, night=29) for row in old.rows)
+    take_in(store, [replace(old, rows=rows, run=replace(old.run, ended="2028"))])
+    prune(store, [runs[30]], samples_only=True)
+    same("replaced and pruned again, with nothing built in between")
     slower = night(128)
     rows = [result(row.case, 30.0 + place, night=128) for place, row in enumerate(slower.rows)]
     rows.append(result(Case("timm", "appeared"), 5.0))
@@ -115,6 +123,10 @@ def test_what_is_torn_is_mended(store, site, tmp_path):
     bed = next(site.glob("beds/*"))
     (bed / "models" / ".half.html.part").write_text("half a page")
     (site / ".index.html.part").write_text("half a page")
+    for path in (bed / "data").iterdir():
+        path.write_bytes(path.read_bytes()[:-9])
+    built(store, site)
+    assert files(site) == whole
     shutil.rmtree(bed / "data")
     built(store, site)
     assert files(site) == whole
@@ -197,8 +209,22 @@ def test_a_server_gives_the_same_site_as_a_file(store, site, tmp_path, postgres_
 def test_the_state_may_lie_elsewhere(store, site, tmp_path):
     fill(store, range(5))
     built(store, site, state=tmp_path / "state")
-    assert list((tmp_path / "state").glob("*.npz"))
+    assert list((tmp_path / "state").glob("*/*.npz"))
     assert not (site / STATE).exists()
+
+
+def test_sites_that_share_a_state_leave_each_other_what_they_kept(store, site, tmp_path):
+    state = tmp_path / "state"
+    fill(store, range(5))
+    built(store, site, state=state)
+    (state / "mine.npz").write_bytes(b"x")
+    before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}
+    with open_store(str(tmp_path / "other.db")) as other:
+        take_in(other, [night(number, ["other"]) for number in range(5)])
+        built(other, tmp_path / "second", state=state)
+    after = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}
+    assert before.items() <= after.items()
+    assert len(after) > len(before)
 
 
 def test_nights_have_their_files(store, site):

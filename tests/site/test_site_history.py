@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -18,6 +19,7 @@ from perfdash.records import Case
 from perfdash.site import history as module
 from perfdash.site.cache import Cache
 from perfdash.site.history import DAYS, beds, read_history, three
+from perfdash.site.kinds import latest_days
 from perfdash.site.trends import drawn, read_trends
 
 CASE = Case("timm", "one")
@@ -67,11 +69,40 @@ def test_many_runs_a_day_are_weeks_sooner(store):
     assert found.weeks.tried[0].sum() == 17
 
 
+def test_nights_are_dates_however_many_runs_each_has(store):
+    for day in range(6):
+        for hour in range(4):
+            at = f"{FIRST + timedelta(days=day)}T0{hour}:00:00Z"
+            take_in(store, [run(at[:10], [result(CASE)], name=at, started=at)])
+    found = read(store, nights=5)
+    assert len(found.recent) == 5 * 4
+    assert found.recent[0].started[:10] == str(FIRST + timedelta(days=1))
+    assert found.daily == 0
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        (trend,) = read_trends(connection, bed, found.runs)
+    assert len(latest_days([run for run, _ in trend.nights], 2)) == 2 * 4
+    assert latest_days([], 2) == []
+
+
+def test_what_was_skipped_is_no_failure(store):
+    statuses = ["pass", "skipped", "pass", "crash", "pass_due_to_skip", *["skipped"] * 7]
+    for day, status in enumerate([*statuses, *["pass"] * (DAYS + 7)]):
+        take_in(store, [run(str(FIRST + timedelta(days=day)), [result(CASE, status=status)])])
+    found = read(store)
+    assert found.weeks.tried[0].tolist() == [7, 7]
+    assert found.weeks.failed[0].tolist() == [1, 0]
+    assert found.weeks.passed[0].tolist() == [3, 2]
+
+
 def test_values_of_a_failure_are_of_something_else(store):
     take_in(store, [run("2026-01-05", [result(CASE, status="fail_accuracy", backend_ms=3.0)])])
     take_in(store, [run("2026-01-06", [result(CASE, calls_captured=0)])])
     take_in(store, [run("2026-01-07", [result(CASE)])])
-    assert read(store).passed[0].tolist() == [False, False, True]
+    none = result(CASE, graphs=0)
+    values = {name: value for name, value in none.values.items() if name != "calls_captured"}
+    take_in(store, [run("2026-01-08", [replace(none, values=values)])])
+    assert read(store).passed[0].tolist() == [False, False, True, False]
 
 
 def test_what_is_kept_is_what_is_read(store, tmp_path, monkeypatch):
@@ -107,13 +138,17 @@ def test_only_what_is_new_is_read(store, tmp_path, monkeypatch):
 
 def test_the_cache_forgets_what_nobody_asks_for(tmp_path):
     cache = Cache(tmp_path)
-    cache.put("a", {"x": np.arange(3)})
-    cache.put("b", {"x": np.arange(3)})
+    first, second, third = ("a" * 64, "b" * 64, "c" * 64)
+    cache.put(first, {"x": np.arange(3)})
+    cache.put(second, {"x": np.arange(3)})
+    theirs = ["mine.npz", "download.part", f"{'a' * 63}.npz", f"{second}.part"]
+    for name in [*theirs, f"{second}.123.part"]:
+        (tmp_path / name).write_bytes(b"x")
     again = Cache(tmp_path)
-    assert again.get("a")["x"].tolist() == [0, 1, 2]
-    assert again.get("c") is None
+    assert again.get(first)["x"].tolist() == [0, 1, 2]
+    assert again.get(third) is None
     again.tidy()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    assert {path.name for path in tmp_path.iterdir()} == {f"{first}.npz", *theirs}
 
 
 def test_the_cache_unpickles_nothing(tmp_path):

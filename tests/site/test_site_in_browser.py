@@ -6,11 +6,12 @@ import json
 
 import pytest
 from browser import Browser, browser, serve  # noqa: F401 (fixtures)
+from history.made import run
 from stored import built, fill, night, result
 
 from perfdash.detect.nightly import judge_new
 from perfdash.history.ingest import take_in
-from perfdash.history.rows import Imported
+from perfdash.history.rows import Imported, Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
 
@@ -62,10 +63,15 @@ def folder(tmp_path_factory):
         for number in range(110, 113):
             one = night(number)
             rows = [*one.rows, result(Case("timm", "failing"), status="timeout")]
-            rows[0] = result(rows[0].case, 17.0, night=number)
+            rows[0] = slow(number)
             take_in(store, [Imported(one.run, tuple(rows))])
         judge_new(store)
         return built(store, home / "site")
+
+
+def slow(number: int) -> Row:
+    """The first case of a night after a regression."""
+    return result(night(number).rows[0].case, 17.0, night=number)
 
 
 def path_of(folder, kind: str) -> str:
@@ -97,13 +103,20 @@ def test_all_is_seen(browser: Browser, serve, folder, kind, world):  # noqa: F81
 
 def test_any_two_nights_with_a_script(browser: Browser, folder):  # noqa: F811
     address = (folder / path_of(folder, "compare")).as_uri()
-    names = [night(number).run.name for number in (110, 112)]
-    browser.open(f"{address}#old={names[0]}&new={names[1]}")
-    browser.wait("!document.querySelector('#any-two').hidden")
-    browser.wait("document.querySelectorAll('#any-two select').length >= 2")
+    browser.open(address)
+    browser.wait("document.querySelectorAll('#any-two select').length === 3")
+    nights = json.loads(str(browser.ask("document.querySelector('#compare-data').textContent")))["nights"]
+    assert nights[-1]["name"] == night(112).run.name
+    browser.open(f"{address}#old={nights[-4]['file']}&new={nights[-1]['file']}&metric=backend_ms")
     browser.wait("document.querySelectorAll('#any-two table tbody tr').length >= 6")
+    cells = "Array.from(row.cells, one => one.textContent)"
+    rows = f"Array.from(document.querySelectorAll('#two tbody tr'), row => {cells})"
+    shown = {name: cells for name, *cells in json.loads(str(browser.ask(f"JSON.stringify({rows})")))}
+    for old, new in zip(night(109).rows, (slow(112), *night(112).rows[1:]), strict=True):
+        before, after = (float(f"{one.values['backend_ms']:.6g}") for one in (old, new))
+        assert shown[old.case.name][:3] == [f"{before:.4g}", f"{after:.4g}", f"{after / before:.3f}"]
     text = str(browser.ask("document.querySelector('#any-two').textContent"))
-    assert "perfdash compare" in text
+    assert f"perfdash compare {nights[-4]['name']} {nights[-1]['name']}" in text
     link = str(browser.ask("document.querySelector('#any-two tbody a').href"))
     assert link.endswith(".html")
     browser.open(link)
@@ -111,10 +124,44 @@ def test_any_two_nights_with_a_script(browser: Browser, folder):  # noqa: F811
     assert browser.complaints() == []
 
 
+def test_nights_of_one_name_are_kept_apart(browser: Browser, tmp_path):  # noqa: F811
+    """As runs of another program are, which are named after a file that each night overwrites."""
+    case = Case("timm", "resnet18")
+    with open_store(str(tmp_path / "history.db")) as store:
+        for day, speedup in ((5, 1.0), (6, 2.0), (7, 3.0)):
+            take_in(store, [run(f"2026-01-0{day}", [result(case, speedup=speedup)], name="a 'file'")])
+        folder = built(store, tmp_path / "site")
+    browser.open((folder / path_of(folder, "compare")).as_uri())
+    browser.wait("document.querySelectorAll('#any-two select').length === 3")
+    for which, place in (("Old", 2), ("New", 0)):  # the newest comes first
+        browser.ask(f"""(() => {{
+            const label = [...document.querySelectorAll("#any-two label")]
+                .find((one) => one.textContent.startsWith("{which}"));
+            label.querySelector("select").selectedIndex = {place};
+            label.querySelector("select").dispatchEvent(new Event("change"));
+        }})()""")
+    browser.wait("document.querySelector('#two tbody td:nth-child(4)')?.textContent === '3.000'")
+    row = str(browser.ask("document.querySelector('#two tbody tr').textContent"))
+    assert "1.000x3.000x" in row
+    text = str(browser.ask("document.querySelector('#any-two').textContent"))
+    assert "perfdash compare 2026-01-05T01:00:00Z 2026-01-07T01:00:00Z" in text
+
+
 def test_a_table_is_sorted_and_filtered(browser: Browser, folder):  # noqa: F811
     browser.open((folder / path_of(folder, "suite")).as_uri() + "#q=swin")
     browser.wait("document.querySelectorAll('#models tbody tr:not([hidden])').length === 1")
     assert "swin" in str(browser.ask("document.querySelector('#models tbody tr:not([hidden])').textContent"))
+    browser.open((folder / path_of(folder, "suite")).as_uri())
+    heads = "document.querySelectorAll('#models thead th')"
+    place = f"[...{heads}].findIndex((one) => one.dataset.key === 'speedup')"
+    browser.wait(f"{heads}[{place}].querySelector('button')")
+    cells = f"[...document.querySelectorAll('#models tbody tr')].map((row) => row.cells[{place}].textContent)"
+    for down in (False, True):  # it comes with the fastest on top
+        browser.ask(f"{heads}[{place}].querySelector('button').click()")
+        shown = json.loads(str(browser.ask(f"JSON.stringify({cells})")))
+        numbers = [float(text.split("x")[0]) for text in shown if "x" in text]
+        assert len(set(numbers)) == 3
+        assert numbers == sorted(numbers, reverse=down)
 
 
 def test_the_charts_of_a_model_become_interactive(browser: Browser, folder):  # noqa: F811

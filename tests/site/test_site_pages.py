@@ -11,7 +11,9 @@ from history.made import row, run
 from stored import HOSTILE, NAMES, Page, built, check, fill, night, result
 
 from perfdash.detect.nightly import judge_new
+from perfdash.history import alerts as kept
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import case_numbers, list_runs
 from perfdash.history.rows import Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
@@ -109,7 +111,7 @@ def test_testbeds_are_kept_apart(store, site):
     fill(store, range(2, 5), host_class="Xeon x 8", host="other")
     folder = site()
     overview = page(folder, "index.html").text
-    assert overview.count("Last run:") == 2
+    assert overview.count("Last night:") == 2
     found = sorted(folder.glob("beds/*"))
     assert len(found) == 2
     for bed in found:
@@ -143,6 +145,9 @@ def test_alerts_stand_on_top_and_on_the_model(store, site):
     assert "alert: worse" in model.text
     regressions = page(folder, "regressions.html")
     assert "fail_to_run" in regressions.text
+    sorted_by = re.findall(r'data-v="([^"]*)">([^<]+) ms</td>', (folder / "regressions.html").read_text())
+    assert sorted_by
+    assert all(number == text for number, text in sorted_by), "a unit sorts as a word"
     assert [name for name in regressions.ids if name.startswith("alert-")]
 
 
@@ -161,6 +166,84 @@ def test_a_pass_with_nothing_captured_is_no_plain_pass(store, site):
     assert "nothing captured" in suite.text
     assert "Geometric mean speedup of 1" in suite.text
     assert "nothing captured" in page(folder, "beds/*/models/*empty*.html").text
+
+
+def test_no_graph_is_nothing_captured_too(store, site):
+    """Where the calls are not known: one word, and below what counts, on every page."""
+    none = result(Case("timm", "empty"), 1.0, graphs=0)
+    values = {name: value for name, value in none.values.items() if name != "calls_captured"}
+    rows = [replace(none, values={**values, "speedup": 9.0}), result(Case("timm", "full"))]
+    take_in(store, [run("2026-01-05", rows)])
+    folder = site()
+    suite = page(folder, "beds/*/suites/*.html").text
+    assert suite.count("nothing captured") >= 2  # in the table and in the bars
+    models = suite[suite.index("memory ratio") :]
+    assert models.index("full") < models.index("empty")
+    model = page(folder, "beds/*/models/*empty*.html")
+    assert "Status nothing captured" in re.sub(r"[✕ ]+", " ", model.text)
+    assert "faster" not in model.text
+
+
+def test_what_was_not_checked_stands_below_and_says_so(store, site):
+    rows = [result(Case("timm", "checked")), result(Case("timm", "unchecked"), status="pass_due_to_skip")]
+    rows[1] = replace(rows[1], values={**rows[0].values, "speedup": 9.0})
+    take_in(store, [run("2026-01-05", rows)])
+    folder = site()
+    suite = page(folder, "beds/*/suites/*.html")
+    models = suite.text[suite.text.index("memory ratio") :]
+    assert models.index("checked") < models.index("unchecked")
+    assert "Geometric mean speedup of 1" in suite.text
+    assert models.count("faster") == 1
+    assert "not checked" in models
+    assert not [a for tag, a in suite.tags if tag == "tr" and a.get("class") == "fail"]
+    model = page(folder, "beds/*/models/*unchecked*.html").text
+    assert "not checked" in model
+    assert "could be drawn" not in model  # its numbers are its own
+
+
+def test_what_was_skipped_is_no_failure_on_any_chart(store, site):
+    for number in range(20):
+        one = night(number)
+        flaky = result(Case("timm", "flaky"), night=number)
+        if number >= 10:
+            flaky = replace(flaky, status="skipped", values={}, samples={}, details={"skip_reason": "why"})
+        if number == 5:
+            flaky = replace(flaky, values={**flaky.values, "graphs": 0})
+        take_in(store, [replace(one, rows=(*one.rows, flaky))])
+    folder = site()
+    (path,) = folder.glob("beds/*/models/*flaky*.html")
+    text = path.read_text()
+    assert set(re.findall(r'"failed":\[([^]]*)\]', text)) == {""}
+    assert "Failed on" not in text
+    assert text.count("_farm: skipped") >= 10
+    assert "_farm: nothing captured" in text
+    suite = page(folder, "beds/*/suites/*_t1_*.html")
+    assert not [a for tag, a in suite.tags if tag == "span" and a.get("class") == "badge fail"]
+    assert [a for tag, a in suite.tags if tag == "span" and a.get("class") == "badge info"]
+
+
+def test_a_model_links_only_to_alerts_that_are_told(store, site):
+    """`check` fails on a link that leads nowhere: of many that ended the page has the latest hundred."""
+    fill(store, range(6))
+    with store.write() as connection:
+        runs = list_runs(connection)
+        bed = runs[0].testbed_id
+        number = min(case_numbers(connection, bed).values())
+        kept.set_judged(connection, [line.id for line in runs], "2026-01-20")
+        for each in range(110):
+            at = f"2026-01-09T{each // 60:02}:{each % 60:02}"
+            ids = runs[3].id, runs[4].id, runs[-1].id
+            alert = kept.Alert(
+                "metric", bed, number, "backend_ms", "fixed", 1, *ids, at, at, 10, 12, 0.2, 1e-5, {}
+            )
+            kept.save(connection, alert)
+    folder = site()
+    hrefs = {a.get("href", "") for path in folder.glob("beds/*/models/*.html") for _, a in Page(path).tags}
+    assert len([href for href in hrefs if "#alert-" in href]) == 100
+    with store.read() as connection:
+        (one,) = beds(connection)
+        view = one_model(connection, one, number)
+    assert (folder / view.page).read_text() == render_model(view)
 
 
 def test_graph_breaks_and_how_an_interval_came_about_are_told(store, site):
@@ -202,7 +285,8 @@ def test_bare_values_and_a_partial_run(store, site):
     take_in(store, [run("2026-02-01", [row("resnet18", of=Case("timm", "resnet18"))])])
     folder = site()
     overview = page(folder, "index.html").text
-    assert "last on 2026-01-10" in overview  # the one model measured later is no night
+    assert "Last night: 2026-01-10" in overview  # the one model measured later is no night
+    assert "Last run: 2026-02-01" in overview
     suite = page(folder, "beds/*/suites/timm_cpu_float32_t1_inference_inductor.html").text
     assert "1 run has under half of the cases" in suite
 

@@ -66,7 +66,13 @@ def _pictures(rows: Iterable[Row], what: str, *, throughput: bool) -> Iterator[P
 
 def _worth(rows: Sequence[Row]) -> bool:
     """Whether a model has latencies at two batch sizes or more."""
-    return len({row.case.batch_size for row in rows if value(row, "eager_ms") or _compiled(row)}) > 1
+    measured = [row for row in _sized(rows) if value(row, "eager_ms") or _compiled(row)]
+    return len({row.case.batch_size for row in measured}) > 1
+
+
+def _sized(rows: Sequence[Row]) -> list[Row]:
+    """Those whose batch size is known: other tools write 0 for a model that failed."""
+    return [row for row in rows if row.case.batch_size > 0]
 
 
 def _compiled(row: Row) -> float | None:
@@ -74,10 +80,11 @@ def _compiled(row: Row) -> float | None:
 
 
 def _panel(axis: Axes, name: str, rows: Sequence[Row], backends: Sequence[str], throughput: bool) -> None:
-    sizes = sorted({row.case.batch_size for row in rows})
-    lines: list[tuple[Line, str, str]] = [(_eager(rows), BLACK, "o")]
+    sized = _sized(rows)
+    sizes = sorted({row.case.batch_size for row in sized})
+    lines: list[tuple[Line, str, str]] = [(_eager(sized), BLACK, "o")]
     lines += [
-        (_of(rows, backend), colour_of(backend, backends), marker_of(backend, backends))
+        (_of(sized, backend), colour_of(backend, backends), marker_of(backend, backends))
         for backend in backends
     ]
     heights: list[float] = []
@@ -104,7 +111,7 @@ def _panel(axis: Axes, name: str, rows: Sequence[Row], backends: Sequence[str], 
     if missing:
         several = len(backends) > 1
         told = [
-            f"bs {row.case.batch_size}{' ' + shown(row.case.backend, 16) if several else ''}: "
+            f"bs {row.case.batch_size or '?'}{' ' + shown(row.case.backend, 16) if several else ''}: "
             f"{why_not(row, 'backend_ms')}"
             for row in sorted(missing, key=lambda row: (row.case.batch_size, row.case.backend))
         ]

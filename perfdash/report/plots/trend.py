@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,6 +24,7 @@ _PANELS = (
     ("compression_ratio", "memory compression\nratio, geometric mean"),
 )
 _MARKED = 70  # points, up to which each has its mark
+_FEW = 0.5  # of the median number of cases: a run with fewer is no night, and has means of its own
 
 Night = Mapping[str, Any]
 
@@ -30,7 +32,7 @@ Night = Mapping[str, Any]
 def trend(nights: Sequence[Night]) -> Iterator[Picture]:
     """A picture a setting. `nights` are those of history.queries.trend, of one testbed or several.
 
-    Testbeds never share a picture.
+    Testbeds never share a picture. A run of few cases (one model at a desk) is left out, and counted.
     """
     groups: dict[tuple[int, Setting], dict[str, list[Night]]] = {}
     for night in nights:
@@ -47,7 +49,8 @@ def trend(nights: Sequence[Night]) -> Iterator[Picture]:
         yield Picture(word, title, _figure(title, lines))
 
 
-def _figure(title: str, lines: Mapping[str, Sequence[Night]]) -> Figure:
+def _figure(title: str, every_line: Mapping[str, Sequence[Night]]) -> Figure:
+    lines = {backend: _whole(nights) for backend, nights in every_line.items()}
     backends = sorted(lines, key=lambda name: (name != "inductor", name))
     figure = Figure(figsize=(WIDTH, 7.4), layout="constrained")
     axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=[2, 1, 1, 1])
@@ -67,7 +70,13 @@ def _figure(title: str, lines: Mapping[str, Sequence[Night]]) -> Figure:
     count = len(set(days))
     last = max((night for every in lines.values() for night in every), key=_day)
     runs = f"{count} run{'s' if count > 1 else ''} up to {shown(last['run'])}"
-    heading(figure, title, [f"{runs}, torch {shown(last['torch'] or '?')}"])
+    notes = [f"{runs}, torch {shown(last['torch'] or '?')}"]
+    few = _runs(every_line) - _runs(lines)
+    if few:
+        notes.append(
+            f"left out: {few} run{'s' * (few > 1)} with under half of the usual (median) number of cases"
+        )
+    heading(figure, title, notes)
     entries = [
         Line2D([], [], color=colour_of(name, backends), marker=marker_of(name, backends), markersize=4,
                label=shown(name))
@@ -75,6 +84,15 @@ def _figure(title: str, lines: Mapping[str, Sequence[Night]]) -> Figure:
     ]  # fmt: skip
     figure.legend(handles=entries, loc="outside lower left", ncols=5, fontsize=7.5)
     return figure
+
+
+def _whole(nights: Sequence[Night]) -> list[Night]:
+    usual = statistics.median(night["cases"] for night in nights)
+    return [night for night in nights if night["cases"] >= _FEW * usual]
+
+
+def _runs(lines: Mapping[str, Sequence[Night]]) -> int:
+    return len({(night["run"], night["started"]) for every in lines.values() for night in every})
 
 
 def _line(axis: Axes, name: str, nights: Sequence[Night], colour: str, marker: str) -> None:

@@ -16,9 +16,9 @@
     compression_ratio: ["memory compression", "x"],
     backend_peak_bytes: ["compiled peak memory, bytes", ""],
   };
-  const loaded = new Map();
+  const loaded = new Map(); // by file: runs may have the same name
   let cases = new Map();
-  perfdash.night = (night) => loaded.set(night.name, night);
+  perfdash.night = (night) => loaded.set(night.file, night);
   perfdash.cases = (all) => {
     cases = new Map(all.case.map((id, k) => [id, { name: all.name[k], page: all.page[k] }]));
   };
@@ -31,7 +31,7 @@
     return [select, element("label", {}, title, select)];
   };
   const worded = (night) => (night.label || night.name) + (night.torch ? `, torch ${night.torch}` : "");
-  const choices = nights.map((night) => [night.name, worded(night)]).reverse();
+  const choices = nights.map((night) => [night.file, worded(night)]).reverse();
   const [oldNight, oldLabel] = pick("Old", choices);
   const [newNight, newLabel] = pick("New", choices);
   const [metric, metricLabel] = pick("Metric", Object.entries(METRICS).map(([name, [title]]) => [name, title]));
@@ -40,13 +40,12 @@
   section.append(element("div", { className: "pick" }, oldLabel, newLabel, metricLabel), out);
   section.hidden = false;
 
-  async function night(name) {
-    if (!loaded.has(name)) {
-      const known = nights.find((one) => one.name === name);
-      await Promise.all([perfdash.load(new URL("cases.js", folder)), perfdash.load(new URL(known.file, folder))]);
+  async function night(file) {
+    if (!loaded.has(file)) {
+      await Promise.all([perfdash.load(new URL("cases.js", folder)), perfdash.load(new URL(file, folder))]);
     }
-    const found = loaded.get(name);
-    if (!found) throw new Error(`${name}: its file holds another night`);
+    const found = loaded.get(file);
+    if (!found) throw new Error(`${file} holds another night`);
     found.place = found.place ?? new Map(found.case.map((id, k) => [id, k]));
     return found;
   }
@@ -146,22 +145,26 @@
     const box = element("div", { className: "scroll", tabIndex: 0 }, table);
     box.setAttribute("role", "region");
     box.setAttribute("aria-label", "Two nights compared");
-    const asking = command.replace("{old}", () => oldNight.value).replace("{new}", () => newNight.value);
+    const word = (file) => nights.find((one) => one.file === file).word;
+    const words = [word(oldNight.value), word(newNight.value)];
+    const asking = command.replace("{old}", () => words[0]).replace("{new}", () => words[1]);
+    const judged = words.every(Boolean)
+      ? ["; this does: ", element("code", { textContent: asking })]
+      : [": perfdash compare does, but has no word for one of these runs alone."];
     out.replaceChildren(
       element("p", { textContent: means(all, unit) }),
       element("p", { className: "note" },
         "The intervals are those of the two measurements; what differs from night to night is not in them. " +
-        "Which of these changes is more than noise this page does not judge; this does: ",
-        element("code", { textContent: asking })),
+        "Which of these changes is more than noise this page does not judge", ...judged),
       box, ...missing("Only in the old", old, now), ...missing("Only in the new", now, old));
     perfdash.sortable(table);
   }
 
   function restore() {
-    const known = new Set(nights.map((one) => one.name));
+    const known = new Set(nights.map((one) => one.file));
     const want = (key, other) => (known.has(state.get(key)) ? state.get(key) : other);
-    oldNight.value = want("old", nights[nights.length - 2].name);
-    newNight.value = want("new", nights[nights.length - 1].name);
+    oldNight.value = want("old", nights[nights.length - 2].file);
+    newNight.value = want("new", nights[nights.length - 1].file);
     metric.value = state.get("metric") in METRICS ? state.get("metric") : "speedup";
     if (known.has(state.get("old")) || known.has(state.get("new"))) show();
     else out.replaceChildren(element("p", { className: "muted", textContent: "Choose two nights." }));

@@ -111,7 +111,8 @@ const perfdash = (window.perfdash = {
       const keyed = rows.map((row) => [valueOf(row, column), row]);
       keyed.sort(([a], [b]) => {
         if (a === null || b === null) return (a === null) - (b === null);
-        const found = typeof a === "number" && typeof b === "number" ? a - b : order.compare(a, b);
+        const words = (typeof a === "string") - (typeof b === "string"); // numbers before words
+        const found = words || (typeof a === "number" ? a - b : order.compare(a, b));
         return down ? -found : found;
       });
       body.append(...keyed.map(([, row]) => row), ...[...body.rows].filter((row) => !rows.includes(row)));

@@ -1,0 +1,109 @@
+"""What the pages say of the last night, of those before it, and of runs that share a night or a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from history.made import run
+from stored import FIRST, NAMES, Page, built, check, fill, night, result
+
+from perfdash.detect.nightly import judge_new
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from perfdash.records import Case
+from perfdash.site.happened import known as known_alerts
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened_store:
+        yield opened_store
+
+
+@pytest.fixture
+def site(store, tmp_path):
+    """site(): the store's, checked."""
+
+    def make(**other):
+        folder = built(store, tmp_path / "site", **other)
+        check(folder)
+        return folder
+
+    return make
+
+
+def page(folder, pattern):
+    (path,) = folder.glob(pattern)
+    return Page(path)
+
+
+def test_it_is_told_how_long_before_the_other_night_was(store, site):
+    fill(store, (0, 60))
+    folder = site()
+    for path in ("beds/*/compare.html", "index.html"):
+        text = page(folder, path).text
+        assert "60 days before" in text
+        assert "against the night before" not in text.lower()
+
+
+def test_runs_of_one_name_have_their_own_words_and_builds(store, site):
+    for day in (5, 6):
+        rows = [result(Case("timm", "resnet18"), night=day)]
+        take_in(store, [run(f"2026-01-0{day}", rows, name="one.csv", git=f"{day}" * 40)])
+    folder = site()
+    text = page(folder, "beds/*/compare.html").text
+    assert "perfdash compare 2026-01-05T01:00:00Z 2026-01-06T01:00:00Z" in text
+    (suite,) = folder.glob("beds/*/suites/*.html")
+    assert "2.15.0 5555555555" in suite.read_text()
+    assert len(list(folder.glob("beds/*/data/one.csv-*.js"))) == 2
+
+
+def dtypes(number: int, dtype: str, level: float = 10.0, name: str = "swin_base"):
+    """A run of one dtype of a night that has two."""
+    cases = [Case("timm", one, dtype=dtype) for one in NAMES]
+    rows = [result(case, level if case.model == name else 10.0, night=number) for case in cases]
+    day = str(FIRST + timedelta(days=number))
+    hour = {"float32": 1, "bfloat16": 4}[dtype]
+    return run(day, rows, name=f"{day}_{dtype}", started=f"{day}T0{hour}:00:00Z")
+
+
+def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
+    """A night in two runs, of which the first has the regression; and a desk run in the morning."""
+    for number in range(22):
+        level = 40.0 if number >= 20 else 10.0
+        take_in(store, [dtypes(number, "float32", level), dtypes(number, "bfloat16")])
+    judge_new(store)
+    desk = [result(Case("timm", "resnet18"), night=21)]
+    take_in(store, [run("2026-01-26", desk, name="desk", started="2026-01-26T09:00:00Z")])
+    overview = page(site(), "index.html").text
+    assert "2 first seen on the last night" in overview
+    assert overview.index("2026-01-26_float32") < overview.index("Last run: desk")
+    for number, level in ((22, 40.0), (23, 10.0)):
+        take_in(store, [dtypes(number, "float32", level), dtypes(number, "bfloat16")])
+    judge_new(store)
+    assert "back where it was before" in page(site(), "index.html").text
+
+
+def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch):
+    names = [f"model{k}" for k in range(8)]
+    fill(store, range(20), names=names)
+    for number in (20, 21, 22):
+        one = night(number, names)
+        rows = [
+            result(row.case, {"model0": 40.0, "model1": 40.0, "model2": 2.0}.get(row.case.model, 10.0))
+            if row.case.model in names[:3] else row for row in one.rows
+        ]  # fmt: skip
+        take_in(store, [replace(one, rows=tuple(rows))])
+        judge_new(store)
+    for most, known in ((30, 100), (2, 100), (1, 1)):
+        monkeypatch.setattr("perfdash.site.overview.SHOWN", most)
+        monkeypatch.setattr(known_alerts, "__defaults__", (known,))
+        assert "4 worse than before: 4 regressions" in page(site(), "index.html").text, (most, known)
+
+
+def test_noise_is_told_with_its_night(store, site):
+    fill(store, range(2), noise={"null": {"worst": 0.01}})
+    fill(store, range(2, 4))
+    assert "Noise on 2026-01-06" in page(site(), "index.html").text
