@@ -11,8 +11,7 @@ import typer
 from perfdash.cli.store import Db, Out
 
 if TYPE_CHECKING:
-    from perfdash.detect.comparing import Comparison, Noise, Side
-    from perfdash.settings import RunSettings
+    from perfdash.detect.comparing import Comparison
 
 
 def compare(
@@ -36,6 +35,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare two sides, over the cases that both have. Runs of unlike hosts are refused."""
+    from perfdash.cli.nights import compared
     from perfdash.errors import UsageError
     from perfdash.report.comparison import comparison, to_csv, to_plain
     from perfdash.settings import resolve
@@ -55,54 +55,6 @@ def compare(
         write_comparison(junit, found)
     if fail_on:
         raise typer.Exit(_gate(found))
-
-
-def compared(old: str, new: str, settings: RunSettings, host_class: str | None = None) -> Comparison:
-    """Two sides by their words. Raises UsageError where they may not be compared."""
-    from perfdash.detect.comparing import compare as compare_sides
-    from perfdash.detect.comparing import refuse_overlap, refuse_unlike
-
-    sides = [_side(word, settings, host_class) for word in (old, new)]
-    refuse_unlike(*sides)
-    refuse_overlap(*sides)
-    return compare_sides(sides[0], sides[1], _noise(sides, settings))
-
-
-def _side(word: str, settings: RunSettings, host_class: str | None) -> Side:
-    """A side by its word: a run folder, else runs of the history."""
-    from perfdash.cli.nights import folder_of, read_folder
-    from perfdash.detect.comparing import Side
-    from perfdash.history.selection import read, select
-    from perfdash.history.store import NoHistory, open_store
-    from perfdash.runner.journal import find_run
-
-    folder = folder_of(word, settings)
-    if folder is not None:
-        return Side(word, (read_folder(folder),))
-    try:
-        store = open_store(settings.history, create=False)
-    except NoHistory:
-        find_run(word, settings.out)  # which says what runs there are
-        raise
-    with store, store.read() as connection:
-        lines = select(connection, word, host_class=host_class)
-        return Side(word, tuple(read(connection, line) for line in lines))
-
-
-def _noise(sides: list[Side], settings: RunSettings) -> Noise:
-    """What the history knows of the noise; nothing where there is no history."""
-    from perfdash.detect.noise import noise_before
-    from perfdash.errors import MachineError
-    from perfdash.history.store import NoHistory, open_store
-
-    try:
-        with open_store(settings.history, create=False) as store, store.read() as connection:
-            return noise_before(connection, [imported.run for side in sides for imported in side.runs])
-    except NoHistory:
-        return {}
-    except MachineError as error:
-        typer.echo(f"Compared without what the history knows of the noise: {error}", err=True)
-        return {}
 
 
 def _gate(found: Comparison) -> int:
