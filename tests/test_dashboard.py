@@ -3,11 +3,11 @@
 import csv
 
 import pytest
-from conftest import HERE
 
 from perfdash.cases import Selection, select
 from perfdash.suites import load_suite, suite_names
 from perfdash.worker import registry
+from tests.conftest import HERE
 
 
 def rows(suite):

@@ -290,7 +290,7 @@ def three(values: NDArray[np.floating]) -> Singles:
     """Median, least and most along the last axis; NaN where there is nothing."""
     found = np.full((*values.shape[:-1], 3), np.nan, dtype=np.float32)
     known = np.isfinite(values).any(axis=-1)
-    given = np.where(np.isfinite(values), values, np.nan)[known]
+    given = np.where(np.isfinite(values), values, np.nan)[known].astype(float)  # a median adds two
     if len(given):
         found[known] = np.stack(
             [np.nanmedian(given, axis=-1), np.nanmin(given, axis=-1), np.nanmax(given, axis=-1)], axis=-1

@@ -4,7 +4,8 @@ import json
 
 import pytest
 from checkouts import write_checkout
-from conftest import HERE
+
+from tests.conftest import HERE
 
 pytestmark = pytest.mark.slow
 

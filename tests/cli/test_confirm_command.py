@@ -51,7 +51,7 @@ def earlier_nights(folder: Path, count: int) -> None:
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory):
     """A history of nights at 2 ms, and last night's run at 2.5 ms."""
-    from conftest import perfdash
+    from tests.conftest import perfdash
 
     home = tmp_path_factory.mktemp("confirm")
     fast = interpreter(home / "python-fast", "2.0")
@@ -71,7 +71,7 @@ def nights(tmp_path_factory):
 
 
 def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
-    from conftest import perfdash
+    from tests.conftest import perfdash
 
     home, fast, _, run = nights
     with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
@@ -92,7 +92,7 @@ def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
 
 
 def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
-    from conftest import perfdash
+    from tests.conftest import perfdash
 
     home, fast, slow, run = nights
     found = json.loads(perfdash("regressions", "--json", cwd=home).out)

@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
-from conftest import HERE
 
 from perfdash.records import Status
 from perfdash.runner.journal import read_info, read_results
+from tests.conftest import HERE
 
 pytestmark = pytest.mark.slow
 

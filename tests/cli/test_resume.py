@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from conftest import HERE
 
 from perfdash.records import Status
 from perfdash.runner.journal import Journal, read_all, read_results
+from tests.conftest import HERE
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 
 import pytest
@@ -28,7 +29,14 @@ def started(history, tmp_path, *arguments):
     line = process.stdout.readline()
     found = re.search(r"on (http://\S+/) \(Ctrl-C ends it\)", line)
     assert found, line + process.stderr.read()
-    return process, found[1]
+    address = found[1]
+    for _ in range(100):  # from then on it takes signals, also where they were ignored when it began
+        try:
+            urllib.request.urlopen(f"{address.replace('0.0.0.0', '127.0.0.1')}healthz", timeout=30).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    return process, address
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

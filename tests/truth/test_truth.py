@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from conftest import HERE, Ran, perfdash
 
 from perfdash.records import Status
+from tests.conftest import HERE, Ran, perfdash
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
