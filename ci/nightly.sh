@@ -1,11 +1,256 @@
 #!/usr/bin/env bash
-# Sets up what is missing, measures the three suites on one thread and prints the summary.
-# Arguments go to `perfdash run` (--quick: a few models of each). PERFDASH_SUITE names other suites.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-ci/setup.sh
-case " $* " in
-  *" --model "* | *" --torchbench "* | *" --resume "*) ;; # these say themselves what is measured
-  *) export PERFDASH_SUITE="${PERFDASH_SUITE:-torchbench,huggingface,timm}" ;;
-esac
-exec "${PERFDASH_VENV:-.venv}/bin/perfdash" run --threads 1 "$@"
+# A night from the torch build to the posted comment, or a first look: `ci/nightly.sh --quick` sets up what is
+# missing, measures ten models and prints the summary. docs/nightly.md has the parameters; each is a variable
+# (TORCH=nightly) or an option of that name (--torch nightly). Other options go to `perfdash run`.
+#
+#   ci/nightly.sh [--PARAMETER VALUE ...] [--quick] [options of perfdash run]
+#   ci/nightly.sh --dry-run ...                   what would be measured, in how many hours; measures nothing
+#   ci/nightly.sh --resume last|FOLDER            the stages that are left, and those that failed
+#   ci/nightly.sh --resume ... --from STAGE       from this stage on, once more
+#   ci/nightly.sh --resume ... --only STAGE       this stage alone, once more
+#
+# Exit codes: 0 all went well; 1 a gate (FAIL_ON) failed; 2 wrong usage; 3 a stage failed; 130 interrupted.
+here="$PWD"
+. "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
+. ci/nightly/parameters.sh
+
+stages=(setup torch host measure merge detect report post confirm bisect report2 post2 publish notify)
+resume="" from="" only="" dry=no
+given=() passed=()
+
+usage() {
+  sed -n '2,/^here=/{/^here=/d;s/^# \{0,1\}//;p}' ci/nightly.sh
+  echo "Stages: ${stages[*]}"
+}
+
+parameter_of() { # --OPTION: the parameter that it sets, or nothing
+  local name
+  case "$1" in
+    --db) echo PERFDASH_DB && return ;;
+    --suite | --dtype | --device) name="${1#--}s" ;;
+    *) name="${1#--}" ;;
+  esac
+  name="$(tr 'a-z-' 'A-Z_' <<<"$name")"
+  # --fail-on is an option of perfdash run: there it takes more than what the night as a whole is asked for.
+  case "$name" in QUICK | FAIL_ON | RUN_ARGUMENTS) return ;; esac
+  for known in "${nightly_parameters[@]}"; do
+    if [ "$known" = "$name" ]; then echo "$name"; fi
+  done
+}
+
+while [ "$#" -gt 0 ]; do
+  word="$1" value="" joined=no
+  shift
+  case "$word" in
+    -h | --help) usage && exit 0 ;;
+    --dry-run) dry=yes && continue ;;
+    --quick) given+=("QUICK=yes") && continue ;;
+    --*=*) value="${word#*=}" word="${word%%=*}" joined=yes ;;
+  esac
+  name=""
+  case "$word" in --resume | --from | --only) name=own ;; --*) name="$(parameter_of "$word")" ;; esac
+  if [ -z "$name" ]; then
+    if [ "$joined" = yes ]; then word+="=$value"; fi
+    passed+=("$word")
+    continue
+  fi
+  if [ "$joined" = no ]; then
+    [ "$#" -gt 0 ] || complain 2 "$word needs a value"
+    value="$1" && shift
+  fi
+  case "$word" in
+    --resume) resume="$value" ;;
+    --from) from="$value" ;;
+    --only) only="$value" ;;
+    *) given+=("$name=$value") ;;
+  esac
+done
+for stage in $from $only; do
+  [[ " ${stages[*]} " = *" $stage "* ]] || complain 2 "there is no stage $stage; there are: ${stages[*]}"
+done
+if [ -n "$from$only" ] && [ -z "$resume" ]; then resume=last; fi
+
+# Parameters: an option before a resumed night's settings, those before the environment, that before the default.
+for pair in "${given[@]}"; do declare "$pair"; done
+if [ "${#passed[@]}" != 0 ]; then
+  RUN_ARGUMENTS="$(quoted "${passed[@]}")"
+  given+=("RUN_ARGUMENTS=")
+fi
+resolve_paths
+if [ -n "$resume" ]; then
+  nights="$OUT/nightly"
+  case "$resume" in
+    last)
+      night="$(find "$nights" -mindepth 2 -maxdepth 2 -name settings 2>/dev/null | sort | tail -1 || true)"
+      night="${night%/settings}"
+      ;;
+    *) night="$(absolute "$resume")" && [ -d "$night" ] || night="$nights/$resume" ;;
+  esac
+  [ -f "$night/settings" ] || complain 2 "--resume $resume: no nightly there (of a run: perfdash run --resume)"
+  night="$(cd "$night" && pwd)"
+  kept=()
+  for pair in "${given[@]}"; do name="${pair%%=*}" && kept+=("$name=${!name}"); done
+  # shellcheck disable=SC1091
+  . "$night/settings"
+  for pair in "${kept[@]}"; do declare "$pair"; done
+fi
+check_parameters
+OUT="$(mkdir -p "$OUT" && cd "$OUT" && pwd)" || complain 3 "OUT=$OUT: this folder cannot be made"
+nights="$OUT/nightly"
+if [ -n "$resume" ]; then nights="$(dirname "$night")"; fi
+# shellcheck disable=SC2163 # the names in it
+export "${nightly_parameters[@]}"
+if [ -n "${PERFDASH_DB:-}" ]; then
+  export PERFDASH_DB
+  case "$PERFDASH_DB" in
+    *://*:*@* | *password=*) ;; # to be said again when it is resumed
+    *) nightly_parameters+=(PERFDASH_DB) ;;
+  esac
+fi
+
+if [ "$dry" = yes ]; then
+  ci/setup.sh
+  exec ci/nightly/outlook.sh
+fi
+
+mkdir -p "$nights"
+exec 9>>"$nights/.lock"
+flock --nonblock 9 || complain 3 "another nightly is at work in $OUT; wait for it, or end it"
+if [ -z "$resume" ]; then
+  night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"
+  while [ -e "$night" ]; do sleep 1 && night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"; done
+  mkdir "$night"
+fi
+for name in "${nightly_parameters[@]}"; do printf '%s=%q\n' "$name" "${!name}"; done >"$night/.settings"
+mv "$night/.settings" "$night/settings"
+export PERFDASH_NIGHTLY="$night"
+say "Nightly $(basename "$night") in $night"
+
+job=""
+interrupted=no
+trap 'interrupted=yes; if [ -n "$job" ]; then kill -INT -- "-$job" 2>/dev/null || true; fi' INT TERM HUP
+# However it ends; also after a night that was killed.
+restore() {
+  if [ "$HOST" != apply ]; then return 0; fi
+  ci/prepare_host.sh --restore >>"$night/host.log" 2>&1 ||
+    say "The host was not restored: see $night/host.log, then ci/prepare_host.sh --restore" >&2
+}
+trap restore EXIT
+
+# A stage in a process group of its own, its output into its log and shown; the exit code.
+run_stage() { # STAGE ARGUMENTS...
+  local code=0 from_line watcher
+  touch "$night/$1.log"
+  from_line="$(($(wc -l <"$night/$1.log") + 1))"
+  set -m # else what is in the background would not hear of Ctrl-C
+  # What a script started in the background ignores Ctrl-C, and so would what it starts: it must end by a signal.
+  env --default-signal=INT "ci/nightly/${1%2}.sh" "${@:2}" >>"$night/$1.log" 2>&1 </dev/null &
+  job="$!"
+  set +m
+  tail --silent --lines="+$from_line" --follow --sleep-interval=0.3 --pid="$job" "$night/$1.log" 2>/dev/null 9>&- &
+  watcher="$!"
+  while :; do
+    code=0
+    wait "$job" || code="$?"
+    kill -0 "$job" 2>/dev/null || break # else a signal ended the wait, not the stage
+  done
+  job=""
+  wait "$watcher" || true
+  return "$code"
+}
+
+# Why a stage cannot do its work tonight; nothing where it can.
+lacks() { # STAGE
+  case "$1" in
+    setup | notify) return ;;
+  esac
+  if [ ! -e "$night/ready" ]; then echo "perfdash is not set up" && return; fi
+  case "$1" in
+    measure) if [ -e "$night/torch.failed" ]; then echo "there is no torch to measure"; fi ;;
+    merge | detect | report* | post* | confirm | bisect)
+      if [ ! -s "$night/runs" ]; then echo "nothing was measured"; fi
+      ;;
+  esac
+}
+
+last_words() { grep -v '^ *$' "$night/$1.log" | tail -1 | cut -c1-200 || true; }
+said_failures() { printf '%s\n' "${failures[@]}" | paste -sd';' | sed 's/;/; /g'; }
+
+worst=0
+failures=()
+fail() { # STAGE CODE [WHEN]
+  if [ "$2" = 1 ] && [[ "$1" = measure || "$1" = report* ]]; then
+    if [ "$worst" = 0 ]; then worst=1; fi
+    failures+=("$1: a gate failed${3:-}")
+  else
+    worst=3
+    failures+=("$1 failed with exit code $2${3:-}: $(last_words "$1")")
+  fi
+}
+
+do_stage() { # STAGE
+  local began took code=0 words=()
+  if [ "$1" = notify ] && [ "${#failures[@]}" != 0 ]; then words=("$(said_failures)"); fi
+  say "--- $1"
+  began="$(date +%s)"
+  run_stage "$1" "${words[@]}" || code="$?"
+  took="$(($(date +%s) - began))"
+  if [ "$interrupted" = yes ] || [ "$code" = 130 ]; then
+    interrupted=yes code=130
+  elif [ "$code" != 0 ]; then fail "$1" "$code"; fi
+  # A disk that is full must not end the night before somebody is told.
+  if [ "$code" = 0 ]; then printf '0 %s\n' "$took" >"$night/$1.done" || fail "$1" 3; else
+    printf '%s %s\n' "$code" "$took" >"$night/$1.failed" || true
+  fi
+}
+
+again=no
+quiet=no
+for stage in "${stages[@]}"; do
+  if [ "$interrupted" = yes ]; then break; fi
+  if [ -n "$only" ] && [ "$stage" != "$only" ]; then continue; fi
+  if [ "$stage" = "$from" ] || [ "$stage" = "$only" ]; then again=yes; fi
+  if [ -n "$from" ] && [ "$again" = no ]; then
+    if [ -e "$night/$stage.failed" ]; then fail "$stage" "$(cut -d' ' -f1 "$night/$stage.failed")" ", before"; fi
+    continue
+  fi
+  # Once more what was done, where something before it was done anew.
+  if [ -e "$night/$stage.done" ] && [ "$again" = no ]; then continue; fi
+  rm -f "$night/$stage.done" "$night/$stage.failed"
+  why="$(lacks "$stage")"
+  if [ -n "$why" ]; then
+    say "--- $stage: left out, $why"
+    worst=3
+    continue
+  fi
+  case "$stage" in
+    host) quiet=yes ;;
+    measure | confirm | bisect)
+      # Whatever was set by the night that is gone on with: it was restored, or forgotten by a restart.
+      if [ "$HOST" = apply ] && [ "$quiet" = no ]; then quiet=yes && do_stage host; fi
+      if [ "$interrupted" = yes ]; then break; fi
+      ;;
+  esac
+  if [ "$stage" = measure ] && [ -n "$from$only" ] && [ "$again" = yes ]; then
+    rm -rf "$night/cells" "$night/runs" "$night/run" "$night/base" "$night/merged"
+  fi
+  do_stage "$stage"
+  case "$stage" in torch | measure | merge | detect | confirm | bisect) [ -n "$only" ] || again=yes ;; esac
+done
+
+if [ "$interrupted" = yes ]; then
+  say "Interrupted. To go on: ci/nightly.sh --resume $night" >&2
+  exit 130
+fi
+if [ -z "$only" ]; then
+  state=ok
+  if [ "$worst" = 3 ]; then state=partial; fi
+  if [ ! -s "$night/runs" ]; then state=failed; fi
+  ci/nightly/heartbeat.sh end "$state" "$(said_failures | cut -c1-300)" 2>&1 || worst=3
+fi
+say ""
+for each in "${failures[@]}"; do say "$each"; done
+while IFS= read -r run; do say "Measured: $run"; done < <(told_runs)
+if [ -e "$(told_runs | head -1)/run.json" ]; then say "Told in: $night"; fi
+if [ "$worst" = 3 ]; then say "To try what failed again: ci/nightly.sh --resume $night"; fi
+exit "$worst"

@@ -17,6 +17,18 @@ from perfdash.runner.journal import read_info, read_results
 HERE = Path(__file__).parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--own-core", action="store_true", help="each process of -n stays on a core of its own")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With --own-core tests measure side by side: what they start inherits the core, and locks no other."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker and config.getoption("--own-core"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
 @dataclass
 class Ran:
     """What a command printed and left."""
@@ -59,7 +71,7 @@ def perfdash(*arguments: str, cwd: Path, env: dict[str, str] | None = None, time
 def command(tmp_path: Path):
     """perfdash(...) in a temporary folder."""
 
-    def run(*arguments: str, env: dict[str, str] | None = None) -> Ran:
-        return perfdash(*arguments, cwd=tmp_path, env=env)
+    def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 580) -> Ran:
+        return perfdash(*arguments, cwd=tmp_path, env=env, timeout=timeout)
 
     return run

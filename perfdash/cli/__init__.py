@@ -9,6 +9,7 @@ import typer
 
 from perfdash import __version__
 from perfdash.cli import (
+    bisect,
     check,
     compare,
     config,
@@ -18,6 +19,8 @@ from perfdash.cli import (
     history,
     listing,
     merge,
+    nightly,
+    notify,
     plot,
     post,
     regressions,
@@ -44,7 +47,10 @@ app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
 app.command("report")(report.report)
 app.command("post")(post.post)
+app.command("notify")(notify.notify)
+app.add_typer(nightly.app, name="nightly")
 app.command("plot")(plot.plot)
+app.add_typer(bisect.app, name="bisect")
 app.command("site")(site.site)
 app.command("serve")(serve.serve)
 app.add_typer(history.app, name="history")

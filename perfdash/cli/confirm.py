@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,27 +142,31 @@ def _measure(
 
     with away_from(cores), Bench(cores, beside(new, good_python), new, folder) as bench:
         builds = bench.introduce(planned)
-        versions = {name: said["worker"].get("torch_git_version") for name, said in builds.items()}
-        if versions["new"] != judged.run.torch_git_version:
+        workers = {name: said["worker"] for name, said in builds.items()}
+        if other := confirming.other_commits(judged.run, workers["new"]):
             raise UsageError(
-                f"{settings.python} has torch of commit {versions['new']}, and the run measured "
-                f"{judged.run.torch_git_version}: give the interpreter of that build by --python"
+                f"{settings.python} has other commits than the run measured (run | interpreter): "
+                f"{'; '.join(other)}: give the interpreter of that build by --python"
             )
         for case, findings in list(by_case.items()):
             by_case[case] = [
-                each for each in findings if confirming.measured_before(each, judged.panel, versions["old"])
+                each for each in findings if confirming.measured_before(each, judged.panel, workers["old"])
             ]
         left = [each for each in planned if by_case[each.case]]
         if not left:
             raise UsageError(
-                f"--good-python {good_python} has torch of commit {versions['old']}, which no night before "
-                "the changes measured"
+                f"--good-python {good_python} has torch of commit {workers['old'].get('torch_git_version')}"
+                f"{_and_packages(workers['old'])}, which no night before the changes measured"
             )
         if len(left) < len(planned):
             typer.echo(f"{len(planned) - len(left)} cases changed before that build: they are left out")
         planned = left
         bench.measure(planned, enough, seen)
     return worse
+
+
+def _and_packages(worker: Mapping[str, Any]) -> str:
+    return "".join(f", {name} of {commit[:10]}" for name, commit in (worker.get("commits") or {}).items())
 
 
 def _side(result: Result) -> Side:

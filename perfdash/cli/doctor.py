@@ -1,4 +1,4 @@
-"""`perfdash doctor`: is this machine fit to measure on, and what to do where it is not."""
+"""`perfdash doctor`: is this machine fit to measure on, and what to do where it is not; do nightlies come."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ from typing import Annotated
 
 import typer
 
+from perfdash.cli.store import Db, Out
+
 
 def doctor(
     python: Annotated[str | None, typer.Option(help="The interpreter whose torch is examined.")] = None,
+    nightly: Annotated[
+        bool,
+        typer.Option("--nightly", help="Instead: is a nightly missing, late, partial? Exit 1 where it is."),
+    ] = False,
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="With --nightly: only this one.")] = None,
+    db: Db = None,
+    out: Out = None,
 ) -> None:
     """Examine the machine and the torch installation; each finding says what to do."""
-    from perfdash.errors import MachineError
+    if nightly:
+        from perfdash.cli.nightly import examined
+
+        raise typer.Exit(examined(job, db, out))
+    from perfdash.errors import MachineError, UsageError
     from perfdash.runner import doctor as examination
+
+    if job is not None:
+        raise UsageError("--job says which nightly: it needs --nightly")
 
     findings = examination.examine(python or sys.executable)
     width = max(len(finding.subject) for finding in findings)

@@ -222,6 +222,8 @@ def prune(
             typer.echo(f"Would remove {what}{len(old)} runs; --yes does it")
             return
         count = upkeep.prune(store, old, samples_only=samples)
+        if not samples:
+            upkeep.prune_nightlies(store, moment)
     typer.echo(f"Removed {what}{count} results of {len(old)} runs")
 
 

@@ -62,6 +62,8 @@ def night_of(word: str, settings: RunSettings, *, baseline: str | None = None) -
 
     Without a history the night says why nothing is told. Judges nights that wait for it.
     """
+    from dataclasses import replace
+
     from perfdash.detect.nightly import judge_new
     from perfdash.errors import MachineError
     from perfdash.history.store import NoHistory, open_store
@@ -69,7 +71,9 @@ def night_of(word: str, settings: RunSettings, *, baseline: str | None = None) -
 
     imported = imported_of(word, settings)
     if baseline is not None:
-        return against(imported, compared(baseline, word, settings))
+        return replace(
+            against(imported, compared(baseline, word, settings)), nightly=_heartbeat(imported, settings)
+        )
     try:
         with open_store(settings.history, create=False) as store:
             judge_new(store)
@@ -81,6 +85,19 @@ def night_of(word: str, settings: RunSettings, *, baseline: str | None = None) -
         # What it says may name the database and its host: nothing for a comment that all can read.
         typer.echo(f"What changed is not told: {error}", err=True)
         return Night(imported, untold="the history cannot be read")
+
+
+def _heartbeat(imported: Imported, settings: RunSettings) -> str | None:
+    """What was wrong with the nightlies before this one; nothing where no history can say."""
+    from perfdash.errors import MachineError
+    from perfdash.history.store import open_store
+    from perfdash.report.night import nightlies_before
+
+    try:
+        with open_store(settings.history, create=False) as store, store.read() as connection:
+            return nightlies_before(connection, imported)
+    except (MachineError, UsageError):
+        return None
 
 
 def compared(old: str, new: str, settings: RunSettings, host_class: str | None = None) -> Comparison:

@@ -104,11 +104,13 @@ def slots(settings: RunSettings) -> list[tuple[int, ...]]:
     if settings.scheduler:
         raise UsageError("--scheduler needs --executor dask")
     found = choose_slots(settings.jobs, settings.threads, settings.cores)
-    gpus = _gpus(settings)
-    if settings.device == "cuda" and len(found) > max(1, len(gpus)):
+    visible = gpus(settings)
+    if settings.device == "cuda" and len(found) > max(1, len(visible)):
         if settings.jobs != "auto":
-            raise UsageError(f"--jobs {settings.jobs}: {len(gpus)} GPUs are visible; each slot needs its own")
-        found = found[: max(1, len(gpus))]
+            raise UsageError(
+                f"--jobs {settings.jobs}: {len(visible)} GPUs are visible; each slot needs its own"
+            )
+        found = found[: max(1, len(visible))]
     return found
 
 
@@ -123,7 +125,7 @@ def executor(
         from perfdash.runner.dask_executor import DaskExecutor
 
         return DaskExecutor(settings.scheduler or "", chosen, logs)
-    return LocalExecutor(cores, chosen, logs, _gpus(settings)[: len(cores)])
+    return LocalExecutor(cores, chosen, logs, gpus(settings)[: len(cores)])
 
 
 def options(settings: RunSettings) -> Options:
@@ -158,7 +160,8 @@ def check_machine(settings: RunSettings) -> None:
         raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
 
 
-def _gpus(settings: RunSettings) -> list[str]:
+def gpus(settings: RunSettings) -> list[str]:
+    """The GPUs that may be measured on; none for the CPU."""
     from perfdash.runner import host
 
     named = settings.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))

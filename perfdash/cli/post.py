@@ -40,6 +40,9 @@ def post(
         typer.Option(help="`regression`: an issue for each confirmed one, closed when it is fixed."),
     ] = None,
     most_issues: Annotated[int, typer.Option(min=1, help="New issues at most, the largest first.")] = 5,
+    bisection: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A bisection's report instead: its name, or `last`.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; send nothing.")] = False,
     db: Db = None,
     out: Out = None,
@@ -59,6 +62,11 @@ def post(
     if site_url is not None and not site_url.startswith(("https://", "http://")):
         raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
     address = checked_address(base_url or API)
+    if bisection is not None:
+        from perfdash.cli.bisect.posting import posted
+
+        posted(bisection, repo, issue, address, dry_run, out)
+        return
     settings = resolve({"db": db, "out": out})[0]
     folder = folder_of(run, settings)
     night = night_of(run, settings, baseline=baseline)

@@ -101,4 +101,5 @@ def _tracked(connection: sa.Connection, each: Evidence, night: Night, site_url: 
         title=text.title(each),
         body=text.body(each, page=page, ran=night.run.command, error=error) if told else "",
         note=text.note(each),
+        blame=text.blame(each) if told else "",
     )

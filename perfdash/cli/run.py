@@ -114,14 +114,26 @@ def run(
         list[str] | None,
         typer.Option(help="With --resume: measure again what ended with this status. Repeatable, or commas."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be measured, and for how long about.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: for programs.")] = False,
 ) -> None:
     """Measure models: speedup, compilation latency, peak memory, accuracy."""
     flags = dict(locals())
     from perfdash.cli import measure
     from perfdash.errors import UsageError
 
-    for key in ("resume", "retry"):
+    for key in ("resume", "retry", "dry_run", "as_json"):
         del flags[key]
+    if dry_run:
+        from perfdash.cli.dry_run import shown
+
+        if resume is not None:
+            raise UsageError("--dry-run is of a new run; `perfdash show RUN` says how far one has come")
+        raise typer.Exit(shown(flags, as_json))
+    if as_json:
+        raise UsageError("--json needs --dry-run; the results of a run are in its results.jsonl")
     if resume is not None:
         raise typer.Exit(measure.resumed(resume, tuple(retry or ()), flags))
     if retry:

@@ -29,9 +29,15 @@ def package_changes(old: RunLine, new: RunLine) -> list[str]:
     if old.python != new.python:
         lines.append(f"python: {old.python} | {new.python}")
     for name in sorted({*old.packages, *new.packages}):
-        if old.packages.get(name) != new.packages.get(name) and name != "torch":
-            lines.append(f"{name}: {old.packages.get(name)} | {new.packages.get(name)}")
+        one, other = package_words(old, name), package_words(new, name)
+        if one != other and name != "torch":
+            lines.append(f"{name}: {one} | {other}")
     return lines
+
+
+def package_words(run: RunLine, name: str) -> str:
+    """Version, and commit where it comes from a repository."""
+    return f"{run.packages.get(name)} {run.commits.get(name, '')[:10]}".strip()
 
 
 def _torch(run: RunLine) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from perfdash.detect.alerts import born, confirmed, dismissed
 from perfdash.detect.findings import METRICS, NO_STATUS, WORSE, Finding, is_pass
 from perfdash.history.alerts import CONFIRMED, LIVE, NEW, Alert
-from perfdash.history.queries import Panel
+from perfdash.history.queries import Panel, RunLine
 from perfdash.stats import remeasure
 
 PAIRS = remeasure.PAIRS
@@ -55,11 +55,24 @@ def _urgency(finding: Finding) -> tuple[bool, bool, float]:
     return not finding.alarm, finding.direction != WORSE, -score
 
 
-def measured_before(finding: Finding, panel: Panel, commit: str | None) -> bool:
-    """Whether a night before the change measured this build, by torch's commit."""
-    if finding.good is None or commit is None:
+def measured_before(finding: Finding, panel: Panel, worker: Mapping[str, Any]) -> bool:
+    """Whether a night before the change measured this build (what its interpreter says of itself)."""
+    if finding.good is None or worker.get("torch_git_version") is None:
         return False
-    return any(run.torch_git_version == commit for run in panel.runs[: finding.good + 1])
+    return any(not other_commits(run, worker) for run in panel.runs[: finding.good + 1])
+
+
+def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
+    """What a run measured of another commit than an interpreter has: torch, and packages of which one of
+    them says a commit; each `torch: of the run | of the interpreter`."""
+    own, versions = worker.get("commits") or {}, worker.get("packages") or {}
+    pairs = {"torch": (run.torch_git_version, worker.get("torch_git_version"))}
+    for name in dict.fromkeys([*run.commits, *own]):
+        pairs[name] = run.commits.get(name, run.packages.get(name)), own.get(name, versions.get(name))
+        # Nights were taken in before commits were known: then the version has to do.
+        if name not in run.commits and run.packages.get(name) == versions.get(name):
+            del pairs[name]
+    return [f"{name}: {one} | {other}" for name, (one, other) in pairs.items() if one != other]
 
 
 def told(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int = PAIRS) -> Any:

@@ -178,7 +178,10 @@ def environment_values(run: RunRow) -> dict[str, Any]:
         "packages": dict(worker.get("packages", {})),
         "facts": facts,
     }
-    return {"fingerprint": digest(values), **values}
+    # Only where there are any, so that what was taken in before stays the same environment.
+    commits = dict(worker.get("commits") or {})
+    known = {**values, "commits": commits} if commits else values
+    return {"fingerprint": digest(known), **values, "commits": commits}
 
 
 def _known(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class RunLine:
     expected: int | None
     results: int
     judged: str | None
+    commits: dict[str, str] = field(default_factory=dict)  # of packages that come from a repository
 
 
 def list_runs(
@@ -69,7 +70,7 @@ def list_runs(
             *runs.c["id", "name", "started", "state", "origin", "source", "testbed_id", "environment_id",
                    "noise", "expected", "results", "judged"],
             schema.hosts.c.name.label("host"), beds.c.host_class, beds.c.setting,
-            *env.c["torch", "torch_git_version", "python", "packages", "facts"],
+            *env.c["torch", "torch_git_version", "python", "packages", "facts", "commits"],
         )
         .join_from(runs, beds, runs.c.testbed_id == beds.c.id)
         .join(env, runs.c.environment_id == env.c.id)
@@ -88,7 +89,14 @@ def list_runs(
         query = query.where(runs.c.id.in_(ids))
     if latest is not None:
         query = query.limit(latest)
-    return [RunLine(**row._mapping) for row in connection.execute(query)][::-1]
+    found = [dict(row._mapping) for row in connection.execute(query)]
+    return [RunLine(**{**row, "commits": row["commits"] or {}}) for row in found][::-1]
+
+
+def command_of(connection: sa.Connection, run: RunLine) -> list[str]:
+    """The command line of a run; nothing where none is known."""
+    query = sa.select(schema.runs.c.command).where(schema.runs.c.id == run.id)
+    return list(connection.execute(query).scalar() or ())
 
 
 def find_run(connection: sa.Connection, name: str) -> RunLine:

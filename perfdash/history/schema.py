@@ -58,6 +58,7 @@ environments = Table(
     Column("python", Text),
     Column("packages", JSON, nullable=False),
     Column("facts", JSON, nullable=False),
+    Column("commits", JSON),  # of packages that come from a repository; none: taken in before 0002
 )
 runs = Table(
     "runs",
@@ -188,6 +189,23 @@ alert_events = Table(
     Column("state", Text, nullable=False),  # the state that it came to
     Column("run_id", ForeignKey("runs.id", ondelete="SET NULL")),
     Column("note", Text),
+)
+# Each nightly as it told of itself, so that one that never came is missed.
+nightlies = Table(
+    "nightlies",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", Text, nullable=False),  # of several that share a store
+    Column("night", Text, nullable=False),  # its name within the job
+    Column("begun", Text, nullable=False),
+    Column("ended", Text),
+    Column("every_s", Integer, nullable=False),
+    Column("grace_s", Integer, nullable=False),
+    Column("state", Text, nullable=False),  # running | ok | partial | failed
+    Column("why", Text),
+    Column("expected", JSON, nullable=False),  # what is measured: "suite device dtype [threads]"
+    Column("runs", JSON, nullable=False),  # names of its runs
+    UniqueConstraint("job", "night"),
 )
 bisections = Table(
     "bisections",

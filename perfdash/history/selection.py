@@ -1,8 +1,9 @@
-"""Which runs a word means: a name, `last`, a date, a window of dates, a version or commit of torch."""
+"""Which runs a word means: names, `last`, a date, a window of dates, a version or commit of torch."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,8 +13,8 @@ from perfdash.history.rows import Imported, RunRow
 
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
-    "a run's name, last, a date (2026-11-20), a window (2026-11-01..2026-11-10), torch==2.14.0, or a commit "
-    "of torch"
+    "a run's name (several by commas), last, a date (2026-11-20), a window (2026-11-01..2026-11-10), "
+    "torch==2.14.0, or a commit of torch"
 )
 
 
@@ -31,6 +32,9 @@ def select(connection: sa.Connection, word: str, *, host_class: str | None = Non
 def _matching(connection: sa.Connection, word: str) -> list[RunLine]:
     if named := list_runs(connection, name=word):
         return named
+    if "," in word:
+        several = {run.name: run for each in word.split(",") for run in select(connection, each.strip())}
+        return sorted(several.values(), key=lambda run: run.started)
     if word == "last":
         return list_runs(connection)
     if window := re.fullmatch(rf"({_DATE})?\.\.({_DATE})?", word):
@@ -54,7 +58,13 @@ def _time(word: str | None) -> str | None:
 
 def read(connection: sa.Connection, line: RunLine) -> Imported:
     """A run with the numbers of its results, without samples and details."""
-    worker = {"torch": line.torch, "torch_git_version": line.torch_git_version, "packages": line.packages}
+    worker: dict[str, Any] = {
+        "torch": line.torch,
+        "torch_git_version": line.torch_git_version,
+        "packages": line.packages,
+    }
+    if line.commits:
+        worker["commits"] = line.commits
     run = RunRow(
         name=line.name,
         started=line.started,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from perfdash.history import schema
+from perfdash.history import nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import RunLine, list_runs, rows_of
 from perfdash.history.rows import Imported, digest
@@ -38,6 +38,12 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
     return count
 
 
+def prune_nightlies(store: Store, before: str) -> int:
+    """Removes nightlies that began before a time; the latest of each stays, for the heartbeat."""
+    with store.write() as connection:
+        return sum(nightlies.forget(connection, job, before) for job in nightlies.jobs(connection))
+
+
 def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
     """Removes the samples of runs; of how many results. The run folder can bring them back: the content of
     these runs is another one now, and that of each is its own."""
@@ -58,7 +64,7 @@ def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
 
 
 def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
-    """Takes every run of another history in; {what became of it: number of runs}.
+    """Takes every run of another history in, and its nightlies; {what became of it: number of runs}.
 
     Alerts are not taken over: they are judged anew from the runs.
     """
@@ -69,6 +75,10 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
             (found,) = take_in(target, [stored(connection, line)])
             counts[found] += 1
             say(f"[{place}/{len(every)}] {line.name}: {found}")
+        heartbeat = nightlies.load(connection)
+    with target.write() as connection:
+        for each in heartbeat:
+            nightlies.put(connection, each)
     return counts
 
 

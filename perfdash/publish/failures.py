@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
@@ -134,6 +135,11 @@ def _words(answer: Answer) -> str:
     if 300 <= status < 400:
         return "It has moved: give its present OWNER/NAME, and the present --base-url"
     return "This is no answer that GitHub documents: check --base-url, and a proxy on the way"
+
+
+def on_this_machine(host: str) -> bool:
+    """Whether what is sent there leaves no wire: loopback."""
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
 
 
 def unreachable(error: BaseException, host: str, timeout_s: int) -> tuple[str, bool]:

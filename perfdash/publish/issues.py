@@ -62,7 +62,8 @@ def tend(talk: Talk, repo: str, wanted: Sequence[Tracked], most: int, judged: Co
                     else _move(talk, repo, step, there[step.number], me)
                 )
                 made[one.number] = one
-                _count(done, step, one)
+                if isinstance(step, Open) or there[step.number].open != step.open:
+                    _count(done, step, one)
         except NoAnswer as error:
             doubt = error
             talk.wait(_SETTLES_S, f"{error}; looking whether it was done")
@@ -107,7 +108,7 @@ def _need_label(talk: Talk, repo: str) -> None:
 
 def _open(talk: Talk, repo: str, step: Open) -> Existing:
     alert = step.alert
-    body = f"{alert.marked('open')}\n{sendable(alert.body)}"
+    body = f"{alert.marked('open', alert.blamed)}\n{sendable(alert.body)}"
     new = {"title": sendable(alert.title), "body": body, "labels": [LABEL]}
     answer = talk.post(f"/repos/{repo}/issues", f"opening an issue in {repo}", new)
     number, url = int(answered(answer, "number", talk)), str(answer.get("html_url") or "")
@@ -132,6 +133,8 @@ def _move(talk: Talk, repo: str, step: Move, one: Existing, me: int | str | None
     what = f"issue {step.number} of {repo}"
     if step.note:
         of_it = {"series": step.alert.series, "state": step.alert.state, "at": step.alert.changed}
+        if step.note == step.alert.blame:
+            of_it = {"series": step.alert.series, "blamed": step.alert.blamed}
         note = bodies(step.note, "note", **of_it)
         upsert(talk, Place(repo, step.number, one.url, me), note, "note", **of_it)
     change: dict[str, str] = {"body": step.body}

@@ -18,6 +18,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.publish.failures import (
     Answer,
     NoAnswer,
+    on_this_machine,
     read,
     refusal,
     retry_after,
@@ -66,7 +67,7 @@ def checked_address(url: str) -> str:
     if parts.scheme == "http":
         from requests.utils import get_environ_proxies
 
-        if host not in ("localhost", "::1") and not re.fullmatch(r"127(\.\d{1,3}){3}", host):
+        if not on_this_machine(host):
             raise UsageError(f"--base-url {url}: over http the token could be read on the way; use https")
         if "http" in get_environ_proxies(url) or "all" in get_environ_proxies(url):
             raise UsageError(f"--base-url {url}: a proxy would read the token; set NO_PROXY={host}")

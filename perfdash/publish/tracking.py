@@ -5,6 +5,7 @@ The issue's marker says how perfdash left it, so what a person closed or opened 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ class Tracked:
     """An alert as its issue should be. `open` None: someone knows of it, so the issue is left as it is.
 
     `series`, `born` (name of a run) and `opened` (a time) say which alert it is; `state` and `changed`
-    what it came to, and when.
+    what it came to, and when. `blame`: a note of who is to blame, which the body has as well; empty where
+    that is not known.
     """
 
     series: str
@@ -30,14 +32,21 @@ class Tracked:
     title: str
     body: str
     note: str
+    blame: str = ""
 
     @property
     def fields(self) -> dict[str, str]:
         return {"series": self.series, "born": self.born, "opened": self.opened}
 
-    def marked(self, left: str) -> str:
-        """The issue's marker when perfdash leaves it `open` or `closed`."""
-        return marker.marker(KIND, **self.fields, left=left)
+    @property
+    def blamed(self) -> str:
+        """What an issue's marker says where it tells of this blame."""
+        return hashlib.sha256(self.blame.encode(errors="replace")).hexdigest()[:12] if self.blame else ""
+
+    def marked(self, left: str, blamed: str = "") -> str:
+        """The issue's marker when perfdash leaves it `open` or `closed`, and it tells of this blame."""
+        known = {"blamed": blamed} if blamed else {}
+        return marker.marker(KIND, **self.fields, left=left, **known)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class Open:
 
 @dataclass(frozen=True)
 class Move:
-    """An issue is closed or opened again, with a note; without one only the marker is brought up to date."""
+    """An issue is closed or opened again, or told of what is new, with a note; without one only the marker is
+    brought up to date."""
 
     number: int
     alert: Tracked
@@ -128,6 +138,8 @@ def _gone(one: Existing) -> Move:
 
 def _of_first(one: Existing, alert: Tracked) -> list[Step]:
     left = one.fields.get("left")
+    if alert.open and left == "open" and one.open and alert.blamed not in ("", one.fields.get("blamed")):
+        return [Move(one.number, alert, True, _left(one, alert, "open", alert.blamed), alert.blame)]
     if alert.open is None or (alert.open and left == "open") or (not alert.open and left == "closed"):
         return []
     word = "open" if alert.open else "closed"
@@ -136,6 +148,7 @@ def _of_first(one: Existing, alert: Tracked) -> list[Step]:
     return [Move(one.number, alert, alert.open, _left(one, alert, word), note)]
 
 
-def _left(one: Existing, alert: Tracked, word: str) -> str:
+def _left(one: Existing, alert: Tracked, word: str, blamed: str | None = None) -> str:
     """The issue's body as a person may have edited it, under the new marker."""
-    return f"{alert.marked(word)}\n{one.body.partition(chr(10))[2]}"
+    told = one.fields.get("blamed", "") if blamed is None else blamed
+    return f"{alert.marked(word, told)}\n{one.body.partition(chr(10))[2]}"

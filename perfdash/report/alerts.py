@@ -14,8 +14,10 @@ from perfdash.detect.findings import COUNTS, METRICS
 from perfdash.history.alerts import Alert, Event
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
+from perfdash.report.markdown import plain
 from perfdash.report.quantities import percent, shown
 
+CULPRIT = "culprit: "  # how a line begins that says whom a bisection found
 _DIRECTION = {1: "worse", -1: "better", 0: ""}
 
 
@@ -67,13 +69,29 @@ def consequences(each: Evidence) -> list[str]:
         )
     if both := each.seen_again:
         lines.append(f"{alert.id}: measured again: {both[0]} -> {both[1]}")
-    return lines
+    return [*lines, *(f"{alert.id}: {line}" for line in culprits(alert))]
+
+
+def culprits(alert: Alert) -> list[str]:
+    """What a bisection found of an alert, a line each. Titles and names are whoever's: plain text only."""
+    told = alert.details.get("bisected") or {}
+    found = []
+    for one in told.get("culprits") or []:
+        first = (one.get("commits") or [{}])[0]
+        words = [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
+        by = f" by {first['author']}" if first.get("author") else ""
+        rest = f", or one of {one['of'] - 1} others" if one.get("of", 1) > 1 else ""
+        sure = f" ({one['confirmed']})" if one.get("confirmed") else ""
+        found.append(plain(f"{CULPRIT}{' '.join(filter(None, words))}{by}{rest}{sure}"))
+    return found or ([f"bisected: {told['word']}"] if told.get("word") else [])
 
 
 def life(events: Sequence[Event]) -> str:
     """An alert's events, a line each."""
     return "\n".join(
-        "  ".join(text for text in (event.at, event.state, event.run or "", event.note or "") if text)
+        "  ".join(
+            text for text in (event.at, event.state, event.run or "", plain(event.note or "", 500)) if text
+        )
         for event in events
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfdash.detect.comparing import Compared, Comparison
@@ -13,7 +13,7 @@ from perfdash.history.alerts import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import Imported, RunRow
 from perfdash.records import Case
-from perfdash.report.alerts import what
+from perfdash.report.alerts import CULPRIT, culprits, what
 from perfdash.report.quantities import percent, shown
 
 REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
@@ -21,6 +21,7 @@ REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
 )  # fmt: skip
 GROUPS = (NEW_FAILURE, REGRESSION, VANISHED, REPAIRED, IMPROVEMENT, APPEARED)
 BAD = (NEW_FAILURE, REGRESSION, VANISHED)
+_PACKAGES = 3  # that are named of those that came to another commit
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,17 @@ class Build:
     started: str
     torch: str | None = None
     commit: str | None = None
+    commits: Mapping[str, str] = field(default_factory=dict)  # of packages that come from a repository
 
     @classmethod
     def of(cls, run: RunLine | None) -> Build | None:
-        return cls(run.started, run.torch, run.torch_git_version) if run else None
+        return cls(run.started, run.torch, run.torch_git_version, run.commits) if run else None
 
     @classmethod
     def of_row(cls, run: RunRow) -> Build:
         worker = run.environment.get("worker", {})
-        return cls(run.started, worker.get("torch"), worker.get("torch_git_version"))
+        commits = worker.get("commits") or {}
+        return cls(run.started, worker.get("torch"), worker.get("torch_git_version"), commits)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,22 @@ class Change:
     def acknowledged(self) -> bool:
         return self.state == ACKNOWLEDGED
 
+    @property
+    def culprits(self) -> list[str]:
+        """Of the notes, those that say whom a bisection found."""
+        return [note for note in self.notes if note.startswith(CULPRIT)]
+
+    @property
+    def between(self) -> tuple[list[str], list[str]]:
+        """What was measured before it and with it: torch's commit; where that is the same, the packages that
+        came to another."""
+        names: list[str] = []
+        if self.good and self.bad and self.good.commit == self.bad.commit:
+            names = [
+                name for name, commit in self.bad.commits.items() if self.good.commits.get(name) != commit
+            ]
+        return _names_of(self.good, names), _names_of(self.bad, names)
+
 
 def of_alert(each: Evidence, run_id: int) -> Change:
     """An alert as it stands in a run: a change, or one that is undone in this very run."""
@@ -75,7 +94,7 @@ def of_alert(each: Evidence, run_id: int) -> Change:
     undone = alert.state == FIXED and alert.details.get("fixed_run_id") == run_id
     before, after = _levels(each)
     again = each.remeasured
-    notes = []
+    notes = culprits(alert)
     if each.speedup:
         notes.append(f"speedup {each.speedup[0]:.3f}x -> {each.speedup[1]:.3f}x")
     if again:
@@ -105,6 +124,13 @@ def of_alert(each: Evidence, run_id: int) -> Change:
         alert=alert.id,
         notes=tuple(notes),
     )
+
+
+def _names_of(build: Build | None, packages: Sequence[str]) -> list[str]:
+    if build is None:
+        return ["?"]
+    told = [f"{name} {build.commits.get(name, '?')[:10]}" for name in packages[:_PACKAGES]]
+    return told or [(build.commit or build.torch or "?")[:10]]
 
 
 def _reversed(change: float | None) -> float | None:

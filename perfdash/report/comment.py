@@ -94,7 +94,12 @@ def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> s
         ]
     packages = [("torch", worker.get("torch")), ("commit", worker.get("torch_git_version"))]
     every = worker.get("packages") or {}
-    packages += [(name, every[name]) for name in _PACKAGES if name in every]
+    commits = worker.get("commits") or {}
+    packages += [
+        (name, f"{every[name]} {commits.get(name, '')[:10]}".strip())
+        for name in dict.fromkeys([*_PACKAGES, *commits])
+        if name in every
+    ]
     listed = ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages if version)
     settings = ", ".join(f"{escaped(k)} {code(v)}" for k, v in night.run.setting.items())
     lines = [

@@ -28,6 +28,8 @@ def news(night: Night, site: str | None, fold: bool) -> str:
     if night.caution:
         parts.append(f"Not told: {escaped(night.caution)}.")
     parts.append(about)
+    if night.nightly:
+        parts.append(f"**{escaped(night.nightly)}.**")
     if site:
         pages = (
             ("dashboard", links.OVERVIEW),
@@ -117,7 +119,7 @@ def _changes(changes: Sequence[Change], night: Night, site: str | None) -> str:
                 escaped(one.after),
                 percent(one.change),
                 f"{percent(low)} .. {percent(high)}" if one.interval else "",
-                _builds(one.good, one.bad),
+                _builds(one),
                 escaped("; ".join((*_state(one), *one.notes)), 300),
             ]
         )
@@ -131,13 +133,13 @@ def _since(bad: Build | None) -> str:
     return f"<br>since {bad.started[:10]}" if bad else ""
 
 
-def _builds(good: Build | None, bad: Build | None) -> str:
-    """The two nights between which it changed, each with torch's commit."""
-    if bad is None:
+def _builds(one: Change) -> str:
+    """The two nights between which it changed, each with what it measured."""
+    if one.bad is None:
         return ""
+    both = zip((one.good, one.bad), one.between, strict=True)
     return "<br>".join(
-        f"{each.started[:10]} {code((each.commit or each.torch or '?')[:10])}" if each else "?"
-        for each in (good, bad)
+        f"{each.started[:10]} {', '.join(map(code, names))}" if each else "?" for each, names in both
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from perfdash.detect.comparing import Comparison
 from perfdash.detect.evidence import gather
 from perfdash.detect.findings import LIKE, METRICS, SHORTLY, is_a_night
+from perfdash.detect.heartbeat import before, nightlies_of
 from perfdash.history import alerts as kept
-from perfdash.history import schema
+from perfdash.history import nightlies, schema
 from perfdash.history.alerts import Alert
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
@@ -20,6 +21,7 @@ from perfdash.history.rows import Imported, Row, RunRow
 from perfdash.history.summing import setting_of
 from perfdash.report.changes import APPEARED, Build, Change, of_alert, of_comparison, ordered
 
+_NIGHTLIES = 200  # latest ones that are looked through
 FEWEST = 3  # nights before, below which no number is judged (stats.alarm)
 
 
@@ -27,7 +29,8 @@ FEWEST = 3  # nights before, below which no number is judged (stats.alarm)
 class Night:
     """A run with what changed.
 
-    `against` says in words since when; `untold` why nothing can be said, `caution` what cannot.
+    `against` says in words since when; `untold` why nothing can be said, `caution` what cannot;
+    `nightly` in one line what was wrong with the nightlies before it.
     """
 
     imported: Imported
@@ -35,6 +38,7 @@ class Night:
     against: str = ""
     untold: str | None = None
     caution: str | None = None
+    nightly: str | None = None
 
     @property
     def run(self) -> RunRow:
@@ -67,23 +71,37 @@ def against(imported: Imported, found: Comparison) -> Night:
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:
-    """A run by the nights before it, as the history judged them."""
+    """A run by the nights before it, as the history judged them; and whether nightlies before it lack."""
+    return replace(_judged(connection, imported), nightly=nightlies_before(connection, imported))
+
+
+def nightlies_before(connection: sa.Connection, imported: Imported) -> str | None:
+    """In one line what was wrong with the nightlies before the one that a run is of."""
+    every = nightlies.load(connection, latest=_NIGHTLIES)
+    settings = set()
+    for row in imported.rows:
+        words = f"{row.case.suite} {row.case.device} {row.case.dtype}"
+        settings |= {words, f"{words} {row.case.threads}"}
+    return before(every, nightlies_of(every, imported.run.name, imported.run.started, settings))
+
+
+def _judged(connection: sa.Connection, imported: Imported) -> Night:
     run = _line(connection, imported)
     if run is None:
         return Night(imported, untold="this run is not in the history")
     if run.judged is None:
         return Night(imported, untold="this night was not judged: only the latest are")
-    before = [
+    earlier = [
         each
         for each in list_runs(connection, testbed_id=run.testbed_id, until=run.started)
         if each.origin == run.origin and (each.started, each.id) < (run.started, run.id)
     ]
-    if not before:
+    if not earlier:
         return Night(imported, untold="the first run of its kind in the history: nothing to compare it with")
-    shortly = panel(connection, [*before[-SHORTLY:], run], [])
+    shortly = panel(connection, [*earlier[-SHORTLY:], run], [])
     if not is_a_night(shortly):
         return Night(imported, untold="too few of the cases of the runs before it to be compared with them")
-    alike = [before[-SHORTLY:][place] for place in _alike(shortly)]
+    alike = [earlier[-SHORTLY:][place] for place in _alike(shortly)]
     alerts = _of_night(connection, run, imported)
     found = [of_alert(each, run.id) for each in gather(connection, alerts)]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
@@ -93,7 +111,7 @@ def of_history(connection: sa.Connection, imported: Imported) -> Night:
         Change(APPEARED, case, "not measured before", good=last, bad=Build.of(run))
         for case in cases_by_id(connection, new).values()
     ]
-    text = f"the {len(before)} runs before it on this kind of machine, the last like it {alike[-1].name}"
+    text = f"the {len(earlier)} runs before it on this kind of machine, the last like it {alike[-1].name}"
     caution = None
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"

@@ -12,7 +12,7 @@ from perfdash.detect.evidence import Evidence
 from perfdash.history.alerts import DISMISSED, FIXED
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
-from perfdash.report.alerts import commit, model_of, what
+from perfdash.report.alerts import CULPRIT, commit, culprits, model_of, what
 from perfdash.report.markdown import code, escaped, fenced, link, plain, table
 from perfdash.report.quantities import percent, shown
 from perfdash.report.reproduce import command
@@ -69,6 +69,12 @@ def note(each: Evidence) -> str:
     return f"It is back{run}{_built(seen)}: {_change(each)}"
 
 
+def blame(each: Evidence) -> str:
+    """Whom a bisection found, for an issue that was opened before it did; empty where it found nobody."""
+    found = [line for line in culprits(each.alert) if line.startswith(CULPRIT)]
+    return "\n".join(f"Bisected: {escaped(line)}" for line in found)
+
+
 def _change(each: Evidence) -> str:
     """Before and after, the change with its interval, and where the interval comes from."""
     alert = each.alert
@@ -105,6 +111,7 @@ def _facts(each: Evidence, good: RunLine | None, bad: RunLine | None) -> str:
         rows.append(["Speedup (eager / compiled)", f"{each.speedup[0]:.3f}x → {each.speedup[1]:.3f}x"])
     if alert.p is not None and math.isfinite(alert.p):
         rows.append(["Chance of such a change by noise alone", f"{alert.p:.1g}"])
+    rows += [["Bisected", escaped(line)] for line in culprits(alert)]
     if run := bad or each.seen:
         rows.append(["Machine", code(run.host_class)])
         if run.setting:

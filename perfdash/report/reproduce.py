@@ -14,12 +14,12 @@ from perfdash.records import Case
 # Where the models came from, where it was not one of perfdash's own suites.
 _SOURCES = ("--suite", "--model", "--torchbench")
 # What the suites of --model and --torchbench are called.
-_OWN, _CHECKOUT = "own", "torchbench-checkout"
+OWN, _CHECKOUT = "own", "torchbench-checkout"
 
 
 def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[str] = ()) -> str:
     """One line for a shell. `setting` is that of the testbed; `ran` the command line of the run."""
-    source = _source(case, ran)
+    source = source_of(case, ran)
     parts = ["perfdash", "run", *source]
     if source[0] != "--model" or len(source) > 2:
         parts += ["--models", pattern(case.model)]
@@ -43,8 +43,8 @@ def pattern(model: str) -> str:
     return re.sub(r"[][?*]", lambda match: f"[{match[0]}]", model).replace(",", "?")
 
 
-def _source(case: Case, ran: Sequence[str]) -> list[str]:
-    """The suite by its name, or the file, checkout or model of the run that the case came from.
+def source_of(case: Case, ran: Sequence[str]) -> list[str]:
+    """The suite by its name, or the file, checkout or model of the run that the case came from, as options.
 
     A suite may be called otherwise than its file: where no file has its name, all of them are given.
     """
@@ -52,7 +52,7 @@ def _source(case: Case, ran: Sequence[str]) -> list[str]:
     suites, targets, checkouts = ([word for flag, word in given if flag == wanted] for wanted in _SOURCES)
     if len(given) == 1 and not (suites and not suites[0].endswith(".toml")):
         return list(given[0])
-    if case.suite == _OWN and targets:
+    if case.suite == OWN and targets:
         named = [target for target in targets if case.model in _names(target)]
         return [word for target in named[:1] or targets for word in ("--model", target)]
     checkout = ["--torchbench", checkouts[-1]] if checkouts else []
@@ -89,9 +89,13 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
         if setting.get(name):
             parts += [f"--{name.replace('_', '-')}", str(setting[name])]
     for name in ("env", "inductor_config"):
-        for key, value in (setting.get(name) or {}).items():
-            text = value if isinstance(value, str) else json.dumps(value)
-            parts += [f"--{name.replace('_', '-')}", f"{key}={text}"]
+        parts += [word for pair in as_pairs(setting, name) for word in (f"--{name.replace('_', '-')}", pair)]
     if setting.get("side_by_side"):
         parts += ["--jobs", str(setting["side_by_side"])]
     return parts
+
+
+def as_pairs(setting: Mapping[str, Any], name: str) -> list[str]:
+    """A table of a testbed's setting as KEY=VALUE, so that it is read again as the same values."""
+    found = (setting.get(name) or {}).items()
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in found]

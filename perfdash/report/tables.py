@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from prettytable import PrettyTable
 
@@ -21,7 +22,7 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
         f"Run {info.id} ({info.state}): {len(results)} of {info.cases} cases, {first.device}, "
         f"{first.threads} thread{'s' if first.threads > 1 else ''} "
         f"{_where(info)}, {first.scenario}",
-        f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}",
+        f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}{_from_repositories(worker)}",
         _noise_line(info),
         "",
         *(f"{title}\n{table}\n" for title, table in by_suite(rows)),
@@ -32,6 +33,12 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
     if notes:
         parts += ["Notes", *notes]
     return "\n".join(part for part in parts if part is not None)
+
+
+def _from_repositories(worker: Mapping[str, Any]) -> str:
+    """The packages that say which commit they are."""
+    versions, commits = worker.get("packages", {}), worker.get("commits") or {}
+    return "".join(f", {name} {versions.get(name)} {commit[:10]}" for name, commit in commits.items())
 
 
 def _where(info: RunInfo) -> str:

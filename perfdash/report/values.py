@@ -45,6 +45,7 @@ def to_plain(night: Night) -> dict[str, Any]:
             "against": night.against,
             "untold": night.untold,
             "caution": night.caution,
+            "nightly": night.nightly,
             "summaries": [
                 {**dict(zip(_SETTING, setting, strict=True)), **vars(summarize(rows))}
                 for setting, rows in grouped(night.rows).items()

@@ -31,6 +31,7 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
         "gpus": environment.get("gpus"),
         "vector_isa": environment.get("vector_isa"),
         **{f"package {name}": version for name, version in worker.get("packages", {}).items()},
+        **{f"commit of {name}": commit for name, commit in (worker.get("commits") or {}).items()},
         **{
             f"variable {name}": value
             for name, value in environment.get("variables", {}).items()

@@ -76,6 +76,17 @@ class Slot:
             self._headers = None
         self._locks.close()
 
+    @property
+    def hello(self) -> dict[str, Any]:
+        """What the running fork parent has said of its interpreter; empty without one."""
+        return self._parent.hello if self._parent else {}
+
+    def renew(self) -> None:
+        """Ends the fork parent: the next case is measured under one started anew, at other addresses."""
+        if self._parent:
+            self._parent.close()
+            self._parent = None
+
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
         """What host and measured interpreter say of themselves: {environment, probes, where}.
 

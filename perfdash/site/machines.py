@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdash.detect.builds import environment_changes
+from perfdash.detect.builds import environment_changes, package_words
 from perfdash.history.queries import RunLine
 from perfdash.site.happened import build_words
 from perfdash.site.history import Bed
@@ -58,7 +58,7 @@ def machine_view(bed: Bed, runs: Sequence[RunLine]) -> MachineView:
         last,
         sorted((name, _shown(value)) for name, value in last.facts.items() if name != "variables")
         + sorted((f"variable {k}", _shown(v)) for k, v in (last.facts.get("variables") or {}).items()),
-        sorted((name, str(version)) for name, version in last.packages.items()),
+        sorted((name, package_words(last, name)) for name in last.packages),
         noise_of(last),
         periods[:SHOWN],
         max(0, len(periods) - SHOWN),

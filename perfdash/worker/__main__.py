@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Any
+from typing import Any, Iterable
 
 from perfdash.records import job_from_json
 from perfdash.worker import linux
@@ -97,17 +97,38 @@ def _hello(packages: list[str]) -> dict[str, Any]:
         for name in registry.names(kind):
             registry.find(kind, name)
 
-    installed = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
+    installed, commits = _distributions(metadata.distributions())
     return {
         **facts,
         "torch": torch.__version__,
         "torch_git_version": torch.version.git_version,
         "torch_cuda": torch.version.cuda,
         "packages": dict(sorted(installed.items(), key=lambda item: item[0].lower())),
+        "commits": dict(sorted(commits.items(), key=lambda item: item[0].lower())),
         "missing": missing,
         "cuda_initialized": torch.cuda.is_initialized(),
         "threads": len(os.listdir("/proc/self/task")),
     }
+
+
+def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The version of each installed distribution, and of those that pip took from a repository the commit
+    (PEP 610). One from a folder says no commit. Of several of a name the first on the path is imported.
+    """
+    versions: dict[str, str] = {}
+    commits: dict[str, str] = {}
+    for each in every:
+        name = each.metadata["Name"]
+        if not name or name in versions:
+            continue
+        versions[name] = each.version
+        try:
+            commit = json.loads(each.read_text("direct_url.json") or "{}")["vcs_info"]["commit_id"]
+        except (ValueError, KeyError, TypeError, OSError):
+            continue
+        if isinstance(commit, str):
+            commits[name] = commit
+    return versions, commits
 
 
 def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:

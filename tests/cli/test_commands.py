@@ -164,6 +164,7 @@ def test_a_model_of_ones_own(command, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.machine
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_two_threads(command, tmp_path):
     (tmp_path / "mine.py").write_text(MODEL)

@@ -12,7 +12,7 @@ from perfdash.records import Status
 from perfdash.runner.journal import read_info, read_results
 from tests.conftest import HERE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.machine]  # no other run may be left in the list of processes
 
 SUITE = """
 name = "interrupted"

@@ -16,6 +16,7 @@ from perfdash.detect.confirming import (
     Side,
     after,
     measured_before,
+    other_commits,
     suspects,
     told,
 )
@@ -133,9 +134,21 @@ def test_what_becomes_of_alerts(night):
     runs, judged, alerts = night
     finding = next(f for f in judged.findings if f.metric == "backend_ms" and (f.change or 0) > 0.1)
     commits = [each.run.environment["worker"]["torch_git_version"] for each in runs]
-    assert measured_before(finding, judged.panel, commits[29])
-    assert not measured_before(finding, judged.panel, commits[30])
-    assert not measured_before(finding, judged.panel, None)
+    good = {"torch_git_version": commits[29]}
+    assert measured_before(finding, judged.panel, good)
+    assert not measured_before(finding, judged.panel, {"torch_git_version": commits[30]})
+    assert not measured_before(finding, judged.panel, {"torch_git_version": None})
+    # A library under test of another commit is another build, though torch is the same.
+    before = replace(judged.panel, runs=[replace(each, commits={"lib": "a"}) for each in judged.panel.runs])
+    assert measured_before(finding, before, {**good, "commits": {"lib": "a", "new": "c"}})
+    assert not measured_before(finding, before, {**good, "commits": {"lib": "b"}})
+    assert other_commits(before.runs[29], {**good, "commits": {"lib": "b"}}) == ["lib: a | b"]
+    night = replace(before.runs[29], packages={"lib": "1", "new": "1"})
+    released = {**good, "packages": {"lib": "1", "new": "2"}}  # from an index: of no commit
+    assert other_commits(night, released) == ["lib: a | 1"]
+    cloned = {**released, "commits": {"lib": "a", "new": "c"}}
+    assert other_commits(night, cloned) == ["new: 1 | c"]
+    assert other_commits(night, {**cloned, "packages": {"lib": "1", "new": "1"}}) == []
 
     assert alerts == []
     mine = replace(born(finding, judged.panel, "then"), id=7)

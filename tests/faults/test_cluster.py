@@ -18,7 +18,7 @@ from running import Run, children, left_over
 from perfdash.records import Status
 from perfdash.runner.journal import read_all, read_info, read_results
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(900)]
 
 MODELS = Path(__file__).with_name("models.py")
 

@@ -16,7 +16,7 @@ from running import BAD, GOOD, Run, compilers, hit, left_over, write_suite
 from perfdash.records import Status
 from perfdash.runner.journal import is_being_measured, read_all, read_info, read_results
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

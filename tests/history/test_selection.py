@@ -37,6 +37,7 @@ def filled(store):
         ("torch==2.14.0", ["10-30", "11-01"]),
         ("2.14.0+cpu", ["10-30", "11-01"]),
         ("1234567", ["11-02", "11-03"]),
+        ("2026-11-02T01-00-00Z_farm, 2026-10-30, 2026-10", ["10-30", "11-02"]),
     ],
 )
 def test_what_words_mean(filled, word, days):
@@ -53,7 +54,9 @@ def test_one_class_of_hosts(filled):
         assert read(connection, only).rows[0].case.model == "resnet18"
 
 
-@pytest.mark.parametrize("word", ["2025", "2.16", "deadbeef", "", "x..y", "'; drop table runs"])
+@pytest.mark.parametrize(
+    "word", ["2025", "2.16", "deadbeef", "", "x..y", "2026-11-02,", "2026-11-02,2025", "'; drop table runs"]
+)
 def test_words_that_mean_nothing(filled, word):
     with filled.read() as connection, pytest.raises(UsageError, match="the latest runs: 2026-"):
         select(connection, word)

@@ -86,6 +86,22 @@ def test_its_whole_life(hub, talk):
     ]
 
 
+def test_a_culprit_that_is_found_later_is_noted_once(hub, talk):
+    alert = WANTED[0]
+    tend(talk, "team/perf", [alert], 5)
+    (issue,) = ours(hub)
+    blamed = replace(alert, changed="t2", blame="Bisected: culprit: abc", body="body 0, culprit: abc")
+    done = tend(talk, "team/perf", [blamed], 5)
+    assert (done.opened, done.closed, done.reopened) == ([], [], [])
+    tend(talk, "team/perf", [replace(blamed, changed="t3")], 5)
+    assert [body.partition("\n")[2] for body in hub.of(issue["number"])] == ["Bisected: culprit: abc"]
+    assert issue["state"] == "open"
+    # One that is opened with it needs no note.
+    tend(talk, "team/perf", [blamed, replace(blamed, series="s9")], 5)
+    tend(talk, "team/perf", [blamed, replace(blamed, series="s9")], 5)
+    assert hub.of(ours(hub)[1]["number"]) == []
+
+
 def test_a_history_made_anew_leaves_one_issue_each(hub, talk, another):
     tend(talk, "team/perf", WANTED[:2], 5)
     anew = [replace(WANTED[0], born="run2", opened="t9")]

@@ -51,6 +51,21 @@ def test_what_someone_knows_of_is_left_as_it_is(is_open, left):
     assert steps([there(is_open=is_open, left=left)], [KNOWN]) == []
 
 
+def test_who_is_to_blame_is_told_once_where_the_issue_is_open():
+    blamed = replace(ALERT, blame="Bisected: culprit")
+    (step,) = steps([there()], [blamed])
+    assert isinstance(step, Move)
+    assert (step.open, step.note) == (True, "Bisected: culprit")
+    assert step.body == f"{ALERT.marked('open', blamed.blamed)}\nby a person\nedited"
+    told = Existing(5, True, step.body)
+    assert steps([told], [blamed]) == []
+    assert steps([told], [ALERT]) == []  # the history was made anew: nobody knows who it was
+    assert steps([there(is_open=False)], [blamed]) == []  # a person closed it
+    (step,) = steps([told], [replace(FIXED, blame=blamed.blame)])
+    assert isinstance(step, Move)
+    assert step.body.startswith(ALERT.marked("closed", blamed.blamed))
+
+
 def test_of_two_issues_of_an_alert_the_later_is_closed():
     (step,) = steps([there(9), there(5)], [ALERT])
     assert isinstance(step, Move)

@@ -144,7 +144,26 @@ def hostile():
     return Night(imported(rows, name=HOSTILE, host_class=HOSTILE), tuple(changed), HOSTILE)
 
 
+def after_a_bad_nightly():
+    told = (
+        "Before this nightly: 2 missing after 2026-11-17; 2026-11-17 partial (timm cpu amp was not measured)"
+    )
+    ends = [replace(GOOD, commits={"own": letter * 40, "same": "e" * 40}) for letter in "bc"]
+    bisected = replace(
+        CHANGES[1],
+        good=ends[0],
+        bad=replace(ends[1], started=BAD.started),
+        notes=("culprit: 0123456789ab Slower sum by Ann (confirmed)",),
+    )
+    worker = {"torch": "2.15.0", "packages": {"timm": "1.0.31", "own": "0.1"}, "commits": {"own": "c" * 40}}
+    night = Night(
+        imported(TIMM, environment={"worker": worker}), (bisected,), "30 runs before it, the last x"
+    )
+    return replace(night, nightly=told)
+
+
 NIGHTS = {
     "good_night": good_night, "bad_night": bad_night, "first_night": first_night, "all_failed": all_failed,
     "suite_missing": suite_missing, "huge": huge, "hostile": hostile,
+    "after_a_bad_nightly": after_a_bad_nightly,
 }  # fmt: skip

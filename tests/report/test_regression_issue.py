@@ -1,6 +1,8 @@
 """The issue of a regression; PERFDASH_UPDATE_GOLDEN=1 writes the golden files anew."""
 
+import re
 from dataclasses import replace
+from html import unescape
 
 import pytest
 from markdown_it import MarkdownIt
@@ -8,8 +10,13 @@ from test_alerts import BAD, GOOD, SHOWN, SLOWER, golden
 
 from perfdash.detect.evidence import Evidence
 from perfdash.history.alerts import DISMISSED, FIXED, REOPENED
-from perfdash.report.regression_issue import body, note, title
+from perfdash.report.alerts import alert_list
+from perfdash.report.brief import brief
+from perfdash.report.changes import REGRESSION, of_alert
+from perfdash.report.news import news
+from perfdash.report.regression_issue import blame, body, note, title
 from tests.history.made import case
+from tests.report.nights import good_night
 
 HOSTILE = "a|b`c``@all #1 <script>alert(1)</script> ![x](http://x/y) https://x.example \n\x1b[31m \u202e 😀"
 
@@ -49,6 +56,25 @@ def test_nothing_that_a_model_is_called_becomes_markup():
     head = title(each)
     assert len(head) <= 200
     assert not set(head) & set("\n\x1b\u202e`")
+
+
+def test_the_culprit_is_told_and_becomes_no_markup():
+    commits = [{"label": "c" * 10, "title": HOSTILE, "author": HOSTILE}]
+    told = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
+    each = Evidence(replace(SLOWER, details={"bisected": told}), case("x"), GOOD, BAD, None)
+    change = replace(of_alert(each, 11), group=REGRESSION)
+    comment = news(replace(good_night(), changes=(change,)), None, fold=True)
+    for text in (body(each), comment, blame(each)):
+        (line,) = [line for line in text.splitlines() if "culprit: cccccccccc" in line]
+        assert "@all" not in line
+        assert "#1" not in line
+        html = rendered(text)
+        assert "cccccccccc a|b`c``@" in unescape(html).replace("<!-- -->", "")
+        assert not re.search("<script|<img|<a [^>]*x.example", html)
+        assert html.count("<table>") == (0 if text == blame(each) else 1)
+    (line,) = [line for line in alert_list([each]).splitlines() if "culprit" in line]
+    assert "\x1b" not in line
+    assert "culprit: cccccccccc a|b" in brief(replace(good_night(), changes=(change,))).mail()
 
 
 def test_what_is_not_known_is_not_made_up():

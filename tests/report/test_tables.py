@@ -87,6 +87,18 @@ def test_summary(name, results, state):
     check(f"summary_{name}", summary(results, info(len(results), state)))
 
 
+def test_the_summary_names_commits_of_packages():
+    run = info(4)
+    packages = {"lib": "1.0", "numpy": "2"}
+    run.environment["worker"] = {
+        **run.environment["worker"],
+        "packages": packages,
+        "commits": {"lib": "c" * 40},
+    }
+    line = summary(a_night(), run).splitlines()[1]
+    assert line.endswith(f", lib 1.0 {'c' * 10}")
+
+
 def test_phases():
     check("phases", phase_table(a_night()[:5]))
 

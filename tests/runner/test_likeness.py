@@ -37,6 +37,14 @@ def test_what_differs_is_named():
     assert likeness.differences(first, changed(cores=64))
 
 
+def test_the_same_version_of_another_commit():
+    one, other = (
+        changed(worker={**ENVIRONMENT["worker"], "commits": {"timm": commit}}) for commit in ("a", "b")
+    )
+    assert likeness.differences(one, other) == ["commit of timm: a | b"]
+    assert likeness.differences(one, one) == []
+
+
 def test_what_nobody_has_found_out_is_no_difference():
     assert likeness.differences(changed(vector_isa="avx512"), changed()) == []
     assert likeness.differences(changed(vector_isa="avx512"), changed(vector_isa="avx2"))

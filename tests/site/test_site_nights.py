@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ from history.made import run
 from stored import FIRST, NAMES, Page, built, check, fill, night, result
 
 from perfdash.detect.nightly import judge_new
+from perfdash.history import alerts as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
@@ -107,3 +109,35 @@ def test_noise_is_told_with_its_night(store, site):
     fill(store, range(2), noise={"null": {"worst": 0.01}})
     fill(store, range(2, 4))
     assert "Noise on 2026-01-06" in page(site(), "index.html").text
+
+
+TITLE = "Slow | <script>alert(1)</script> `x` @all\n\x1b[31m"
+
+
+def test_the_culprit_of_an_alert_stands_beside_it(store, site):
+    fill(store, range(40))
+    for number, commit in ((40, "b" * 40), (41, "b" * 40), (42, "b" * 40)):
+        slow = night(number)
+        worker = {**slow.run.environment["worker"], "commits": {"lib": commit}}
+        rows = tuple(result(row.case, 20.0, night=number) for row in slow.rows)
+        info = replace(slow.run, environment={**slow.run.environment, "worker": worker})
+        take_in(store, [replace(slow, run=info, rows=rows)])
+    judge_new(store)
+    assert "culprit" not in page(site(), "regressions.html").text
+    with store.write() as connection:
+        alert = next(each for each in kept.load(connection) if each.state in kept.LIVE)
+        commits = [{"id": "c" * 40, "label": "cccccccccc", "title": TITLE, "author": "<b>Eve</b>"}]
+        told = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
+        details = {**alert.details, "bisected": told}
+        kept.save(connection, replace(alert, details=details, changed="2026-02-20T00:00:00Z"), note=TITLE)
+    folder = site()
+    source = (folder / "regressions.html").read_text()
+    (text,) = re.findall(rf'<tr id="alert-{alert.id}">.*?</tr>', source, re.S)
+    open_, _, folded = text.partition("<details>")
+    assert "culprit: cccccccccc Slow | &lt;script&gt;alert(1)&lt;/script&gt; `x` @all" in open_
+    assert "by &lt;b&gt;Eve&lt;/b&gt; (confirmed)" in open_
+    assert "<script>" not in text
+    assert "\x1b" not in text
+    assert "culprit" not in folded
+    assert "lib ? .. lib bbbbbbbbbb" in open_  # torch is the same
+    assert "culprit: cccccccccc" in page(folder, "index.html").text

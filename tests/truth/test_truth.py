@@ -9,7 +9,7 @@ import pytest
 from perfdash.records import Status
 from tests.conftest import HERE, Ran, perfdash
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(600)]
 
 STATUSES = {
     "itself": Status.PASS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ def load(job: Job) -> tuple[Any, Any]:
     """What the user's function returns, checked. Raises TypeError, LookupError with what to mend."""
     file, _, function = job.target.rpartition(":")
     path = Path(file)
-    sys.path.insert(0, str(path.parent))
+    sys.path.insert(_behind_the_build(), str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise LookupError(f"{path} is not a Python file")
@@ -32,3 +33,12 @@ def load(job: Job) -> tuple[Any, Any]:
             f"it returned {type(made).__name__}"
         )
     return made
+
+
+def _behind_the_build() -> int:
+    """Where in sys.path what lies beside the file is found: behind PYTHONPATH.
+
+    A build that is bisected is imported from there. The file may lie in the checkout of the very package.
+    """
+    builds = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return max((sys.path.index(entry) + 1 for entry in builds if entry in sys.path), default=0)

@@ -1,0 +1,122 @@
+# shellcheck shell=bash
+# What each stage of a nightly begins with: its parameters with their defaults, its folder. Sourced by
+# ci/nightly.sh and the stages. docs/nightly.md says what each parameter means.
+set -Eeuo pipefail
+# 1 is a gate's; what nobody foresaw is none.
+trap 'if [ "$?" = 1 ]; then exit 3; fi' ERR
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# Kept in the settings file of a night. What is secret (GITHUB_TOKEN, PERFDASH_SMTP_PASSWORD, PERFDASH_WEBHOOK,
+# PERFDASH_DB) is not among them: it is read from the environment each time.
+# shellcheck disable=SC2034 # read by ci/nightly.sh
+nightly_parameters=(
+  TORCH TORCH_INDEX TORCH_REPO TORCH_WITH UNDER_TEST
+  SUITES MODELS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS RUN_ARGUMENTS
+  BASELINE FAIL_ON CONFIRM_MOST BISECT BISECT_RECIPE BISECT_REPO BISECT_MOST BISECT_HOURS
+  POST REPO ISSUE GITHUB_API NEW_ISSUE_ON SITE_DIR SITE_URL MAIL_TO WEBHOOK
+  HOST JOB EVERY OUT
+)
+
+: "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}"
+: "${TORCH_WITH=torchvision timm transformers}"
+: "${SUITES:=${PERFDASH_SUITE:-torchbench,huggingface,timm}}" "${MODELS:=}" "${DTYPES:=float32}"
+: "${DEVICES:=cpu}" "${THREADS:=1}" "${SHARDS:=1}" "${SHARD:=}" "${QUICK:=no}" "${BASE_RUNS:=1}"
+: "${RUN_ARGUMENTS:=}" "${BASELINE:=}" "${FAIL_ON:=}" "${CONFIRM_MOST:=20}"
+: "${BISECT:=no}" "${BISECT_RECIPE:=}" "${BISECT_REPO:=}" "${BISECT_MOST:=3}" "${BISECT_HOURS:=4}"
+: "${POST:=no}" "${REPO:=}" "${ISSUE:=}" "${GITHUB_API:=}" "${NEW_ISSUE_ON:=}"
+: "${SITE_DIR:=}" "${SITE_URL:=}" "${MAIL_TO:=}" "${WEBHOOK:=no}"
+: "${HOST:=show}" "${JOB:=nightly}" "${EVERY:=}" "${OUT:=${PERFDASH_OUT:-runs}}"
+
+venv="${PERFDASH_VENV:-.venv}"
+
+say() { printf '%s\n' "$*"; }
+
+complain() { # CODE WORDS...
+  printf '%s: %s\n' "${0#"$PWD"/}" "${*:2}" >&2
+  exit "$1"
+}
+
+perfdash() { "$venv/bin/perfdash" "$@"; }
+
+# Of a stage: the folder of the night, which must be there.
+need_night() {
+  : "${PERFDASH_NIGHTLY:?is the folder of the night; ci/nightly.sh sets it}"
+  mkdir -p "$PERFDASH_NIGHTLY"
+  PERFDASH_NIGHTLY="$(cd "$PERFDASH_NIGHTLY" && pwd)"
+}
+
+# The interpreter that is measured: the stage torch has left it.
+measured_python() {
+  if [ -s "$PERFDASH_NIGHTLY/python" ]; then cat "$PERFDASH_NIGHTLY/python"; else
+    echo "$PWD/$venv/bin/python" | sed "s|^$PWD//|/|"
+  fi
+}
+
+# The runs that are told of, a folder a line: merged ones in place of their shards.
+told_runs() { cat "$PERFDASH_NIGHTLY/run" 2>/dev/null || cat "$PERFDASH_NIGHTLY/runs" 2>/dev/null || true; }
+
+# The name of a file of a run: bare for the night's only run, else with the run's name.
+of_run() { # RUN NAME EXTENSION
+  if [ "$(told_runs | wc -l)" -le 1 ]; then echo "$PERFDASH_NIGHTLY/$2$3"; else
+    echo "$PERFDASH_NIGHTLY/$2-$(basename "$1")$3"
+  fi
+}
+
+words_of() { tr ',' ' ' <<<"$1"; }
+
+# What is measured in a run of its own, a line each: device and threads. On a GPU the threads say little, so only
+# their first number counts there.
+cells() {
+  local device threads
+  for device in $(words_of "$DEVICES"); do
+    for threads in $(words_of "$THREADS"); do
+      echo "$device $threads"
+      if [ "$device" = cuda ]; then break; fi
+    done
+  done
+}
+
+# The words of a text into `more`, with quotes as in a shell. Whoever may start a nightly says this text, so
+# nothing in it is run.
+arguments_of() { # TEXT
+  more=()
+  if [ -z "$1" ]; then return; fi
+  xargs printf '%s' <<<"$1" >/dev/null 2>&1 || complain 2 "the quotes do not match in: $1"
+  mapfile -d '' -t more < <(xargs -r printf '%s\0' <<<"$1")
+}
+
+quoted() { # WORDS...: a text of which arguments_of makes the same words
+  local each
+  for each in "$@"; do
+    # shellcheck disable=SC2001 # quotes in a replacement mean something else in each version of bash
+    printf "'%s' " "$(sed "s/'/'\\\\''/g" <<<"$each")"
+  done
+}
+
+# What is measured, for `perfdash run`: in `plan`; the user's own options in `more`.
+plan_words() {
+  local each
+  arguments_of "$RUN_ARGUMENTS"
+  plan=(--suite "$SUITES" --dtype "$DTYPES" --out "$OUT")
+  for each in "${more[@]}"; do
+    case "$each" in
+      --model | --model=* | --torchbench | --torchbench=*) # these say what is measured
+        plan=(--dtype "$DTYPES" --out "$OUT")
+        ;;
+    esac
+  done
+  if [ -n "$MODELS" ]; then plan+=(--models "$MODELS"); fi
+  if [ "$QUICK" = yes ]; then plan+=(--quick); fi
+}
+
+# Runs a command for each run that is told of, all of them whatever fails; the worst code.
+for_each_run() { # FUNCTION
+  local run code worst=0
+  while IFS= read -r run <&3; do
+    code=0
+    "$1" "$run" || code=$?
+    [ "$code" -le "$worst" ] || worst="$code"
+    [ "$code" != 130 ] || break
+  done 3< <(told_runs)
+  return "$worst"
+}

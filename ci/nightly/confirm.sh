@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Measures what the night suspects again, beside the environment of the last good night. When all is told for
+# sure, tonight's environment becomes the good one.
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+need_night
+python="$(measured_python)"
+if [ -z "$(told_runs)" ]; then complain 3 "nothing was measured: there is nothing to confirm"; fi
+good="$(ci/torch_build.sh --last-good)"
+if [ -z "$good" ]; then
+  say "No good night is known yet: tonight's is the first"
+  ci/torch_build.sh --good "$python"
+  exit 0
+fi
+if [ "$good" = "$python" ]; then
+  say "Tonight's environment is that of the last good night: there are no two builds to compare"
+  exit 0
+fi
+
+cannot=no
+confirm() { # RUN
+  local code=0
+  # -i: on Ctrl-C perfdash still has something to say.
+  perfdash confirm "$1" --good-python "$good" --python "$python" --limit "$CONFIRM_MOST" --out "$OUT" \
+    ${PERFDASH_CORES:+--cores "$PERFDASH_CORES"} 2>&1 | tee -i "$PERFDASH_NIGHTLY/.confirm" || code=$?
+  # The change is older than the good build: it is left to the nights that come.
+  if [ "$code" = 2 ] && grep -q 'no night before the changes measured' "$PERFDASH_NIGHTLY/.confirm"; then
+    code=0 cannot=yes
+  fi
+  if [ "$code" != 0 ] || grep -q ': cannot tell' "$PERFDASH_NIGHTLY/.confirm"; then cannot=yes; fi
+  # More are suspect than CONFIRM_MOST.
+  if awk '/ cases are suspect; / && $1 > $5 { more = 1 } END { exit !more }' "$PERFDASH_NIGHTLY/.confirm"; then
+    cannot=yes
+  fi
+  rm -f "$PERFDASH_NIGHTLY/.confirm"
+  return "$code"
+}
+
+code=0
+for_each_run confirm || code=$?
+if [ "$code" = 130 ]; then exit 130; fi
+# What was not measured is not told either; a gate (1) is no matter.
+if [ -e "$PERFDASH_NIGHTLY/measure.failed" ] && ! grep -q '^1 ' "$PERFDASH_NIGHTLY/measure.failed"; then
+  cannot=yes
+fi
+if [ "$cannot" = no ]; then
+  ci/torch_build.sh --good "$python"
+else
+  # What is open tonight is to be told by a night before it, but not for ever: some noise is never told.
+  ci/torch_build.sh --doubt "$python"
+fi
+exit "$code"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Measures: a run for each device and number of threads (all its suites and dtypes), cut into SHARDS. One that
+# fails does not stop the others; the code is the worst. Started again, it goes on where it stopped.
+# Each run's folder goes into the file `runs`.
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+need_night
+mkdir -p "$PERFDASH_NIGHTLY/cells" "$OUT"
+worst=0
+declare -a plan=() more=()
+plan_words
+plan+=(--python "$(measured_python)")
+
+# The run of a cell is known by its JUnit file, which no other run names; in run.json it is JSON.
+run_of() { # JUNIT
+  local found quoted
+  quoted="$("$venv/bin/python" -c 'import json, sys; print(json.dumps(sys.argv[1]))' "$1")"
+  found="$(find "$OUT" -mindepth 2 -maxdepth 2 -name run.json -print0 |
+    xargs -0r grep -lsF "$quoted" | sort | tail -1 || true)"
+  if [ -n "$found" ]; then (cd "${found%/run.json}" && pwd); fi
+}
+
+measure() { # NAME OPTIONS...
+  local name="$1" junit="$PERFDASH_NIGHTLY/cells/$1.xml" folder code=0
+  if [ -e "$PERFDASH_NIGHTLY/cells/$name.done" ]; then return 0; fi
+  folder="$(run_of "$junit")"
+  if [ -n "$folder" ]; then
+    say "$name: going on with $folder"
+    perfdash run --resume "$folder" --out "$OUT" || code=$?
+  else
+    perfdash run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" || code=$?
+    folder="$(run_of "$junit")"
+  fi
+  if [ -n "$folder" ] && ! grep -qsxF "$folder" "$PERFDASH_NIGHTLY/runs"; then
+    echo "$folder" >>"$PERFDASH_NIGHTLY/runs"
+    # Of the same measured several times the last is told of; the others are the history's.
+    if [ "$again" -lt "$BASE_RUNS" ]; then echo "$folder" >>"$PERFDASH_NIGHTLY/base"; fi
+  fi
+  if [ "$code" = 130 ]; then exit 130; fi
+  # 1: a gate; what it measured stands.
+  if [ "$code" -le 1 ]; then touch "$PERFDASH_NIGHTLY/cells/$name.done"; else
+    say "$name: exit code $code; the others go on" >&2
+  fi
+  if [ "$code" -gt "$worst" ]; then worst="$code"; fi
+}
+
+while read -r device threads <&3; do
+  where=(--device "$device" --threads "$threads")
+  for ((again = 1; again <= BASE_RUNS; again++)); do
+    name="$device-$threads"
+    if [ "$again" -gt 1 ]; then name+="-$again"; fi
+    if [ -n "$SHARD" ]; then
+      measure "$name" "${where[@]}" --shard "$SHARD"
+    elif [ "$SHARDS" -gt 1 ]; then
+      for ((part = 1; part <= SHARDS; part++)); do
+        measure "$name.$part" "${where[@]}" --shard "$part/$SHARDS"
+      done
+    else
+      measure "$name" "${where[@]}"
+    fi
+  done
+done 3< <(cells)
+if [ ! -s "$PERFDASH_NIGHTLY/runs" ] && [ "$worst" -le 1 ]; then worst=3; fi
+exit "$worst"

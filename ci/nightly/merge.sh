@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# One run of the shards of each plan in the file `runs`; what is no shard stays as it is. The runs that are told
+# of then stand in the file `run`: not those in the file `base`.
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+need_night
+touch "$PERFDASH_NIGHTLY/merged"
+rm -f "$PERFDASH_NIGHTLY/run" # of an earlier time: without it all are told of
+worst=0
+
+# Each run with its plan and which part of it: a plan that is measured twice has each part twice.
+"$venv/bin/python" -c '
+import json, sys
+for line in open(sys.argv[1]):
+    folder = line.rstrip("\n")
+    plan = json.load(open(folder + "/run.json"))["plan"]
+    print(plan.get("shard") or "whole", plan.get("fingerprint") or "-", folder, sep="\t")
+' "$PERFDASH_NIGHTLY/runs" >"$PERFDASH_NIGHTLY/.parts"
+
+declare -A shards=() times=()
+whole=()
+while IFS=$'\t' read -r shard plan folder; do
+  if [ "$shard" = whole ]; then whole+=("$folder"); else
+    times["$plan $shard"]=$((${times["$plan $shard"]:-0} + 1))
+    shards["$plan ${times["$plan $shard"]}"]+="$folder"$'\n'
+  fi
+done <"$PERFDASH_NIGHTLY/.parts"
+rm -f "$PERFDASH_NIGHTLY/.parts"
+
+: >"$PERFDASH_NIGHTLY/.run"
+is_base() { grep -qsxF "$1" "$PERFDASH_NIGHTLY/base"; }
+for folder in "${whole[@]}"; do
+  if ! is_base "$folder"; then echo "$folder" >>"$PERFDASH_NIGHTLY/.run"; fi
+done
+for plan in "${!shards[@]}"; do
+  mapfile -t folders < <(printf '%s' "${shards[$plan]}")
+  # Which shards were merged into what is kept: started again, the same run is not made twice. One that was
+  # gone on with has more results, and another key.
+  key="$(printf '%s ' "${folders[@]}")$({ cat "${folders[@]/%//results.jsonl}" 2>/dev/null || true; } | cksum | tr ' ' -)"
+  made="$(grep -F "$key"$'\t' "$PERFDASH_NIGHTLY/merged" | tail -1 | cut -f2 || true)"
+  if [ -z "$made" ] && [ "${#folders[@]}" -gt 1 ]; then
+    code=0
+    said="$(perfdash merge "${folders[@]}" --out "$OUT")" || code=$?
+    say "$said"
+    if [ "$code" -gt "$worst" ]; then worst="$code"; fi
+    made="$(sed -n 's/^Saved in //p' <<<"$said" | tail -1)"
+    if [ -n "$made" ]; then
+      made="$(cd "$made" && pwd)"
+      printf '%s\t%s\n' "$key" "$made" >>"$PERFDASH_NIGHTLY/merged"
+      # perfdash says which cases are missing. Such a run is in no history, so the night is not whole.
+      if grep -qF '"state": "incomplete"' "$made/run.json" && [ "$worst" -lt 3 ]; then worst=3; fi
+    fi
+  fi
+  if is_base "${folders[0]}"; then continue; fi
+  if [ -n "$made" ]; then echo "$made" >>"$PERFDASH_NIGHTLY/.run"; else
+    printf '%s\n' "${folders[@]}" >>"$PERFDASH_NIGHTLY/.run"
+  fi
+done
+mv "$PERFDASH_NIGHTLY/.run" "$PERFDASH_NIGHTLY/run"
+say "Told of: $(tr '\n' ' ' <"$PERFDASH_NIGHTLY/run")"
+exit "$worst"

@@ -1,0 +1,79 @@
+# shellcheck shell=bash
+# The parameters of a nightly put in order and checked, before anything is done. Sourced by ci/nightly.sh, which
+# says in `here` where it was called.
+: "${here:?}"
+
+absolute() { # a path as it was meant where the command was typed
+  case "$1" in
+    "" | /* | *://* | git+*) echo "$1" ;;
+    "~"/*) echo "$HOME/${1#"~/"}" ;;
+    *) echo "$here/$1" ;;
+  esac
+}
+
+resolve_paths() {
+  local each
+  # These may also be names and addresses.
+  if [ -e "$here/$UNDER_TEST" ]; then UNDER_TEST="$(absolute "$UNDER_TEST")"; fi
+  if [ -e "$here/$TORCH_INDEX" ]; then TORCH_INDEX="$(absolute "$TORCH_INDEX")"; fi
+  if [[ "$TORCH" = *.whl ]]; then
+    TORCH="$(for each in $TORCH; do absolute "$each"; done | paste -sd' ')"
+  fi
+  TORCH_REPO="$(absolute "$TORCH_REPO")" BISECT_REPO="$(absolute "$BISECT_REPO")"
+  SITE_DIR="$(absolute "$SITE_DIR")"
+  SUITES="$(for each in $(words_of "$SUITES"); do
+    case "$each" in *.toml) absolute "$each" ;; *) echo "$each" ;; esac
+  done | paste -sd,)"
+  if [ "$OUT" != runs ]; then OUT="$(absolute "$OUT")"; fi
+  if [ -n "${PERFDASH_DB:-}" ]; then PERFDASH_DB="$(absolute "$PERFDASH_DB")"; fi
+}
+
+one_of() { # NAME ALLOWED...
+  local allowed
+  for allowed in "${@:2}"; do
+    if [ "${!1}" = "$allowed" ]; then return; fi
+  done
+  complain 2 "$1=${!1} is none of $(printf '%s, ' "${@:2}" | sed 's/, $//')"
+}
+
+check_parameters() {
+  local name each
+  for name in SHARDS BASE_RUNS CONFIRM_MOST BISECT_MOST; do
+    [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || complain 2 "$name=${!name}: give a number from 1"
+  done
+  [[ "$BISECT_HOURS" =~ ^[0-9]{1,4}(\.[0-9]+)?$ ]] || complain 2 "BISECT_HOURS=$BISECT_HOURS is no number of hours"
+  [[ "$EVERY" =~ ^([0-9]{1,5}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"
+  [[ "$SHARD" =~ ^([1-9][0-9]*/[1-9][0-9]*)?$ ]] || complain 2 "SHARD=$SHARD: give it as 2/4"
+  for each in $(words_of "$DEVICES"); do
+    [[ "$each" =~ ^(cpu|cuda)$ ]] || complain 2 "DEVICES: '$each' is neither cpu nor cuda"
+  done
+  for each in $(words_of "$THREADS"); do
+    [[ "$each" =~ ^[1-9][0-9]*$ ]] || complain 2 "THREADS: '$each' is no number of threads"
+  done
+  one_of POST yes no dry
+  one_of BISECT yes no
+  one_of QUICK yes no
+  one_of WEBHOOK yes no
+  one_of HOST show apply
+  [[ "$FAIL_ON" =~ ^(regression)?$ ]] || complain 2 "FAIL_ON=$FAIL_ON: here there is only regression"
+  case "$TORCH_INDEX$UNDER_TEST" in
+    *://*:*@*) complain 2 "an address with a password would be written down: put it into ~/.netrc" ;;
+  esac
+  if [ "$POST" != no ] && { [ -z "$REPO" ] || [ -z "$ISSUE" ]; }; then
+    complain 2 "POST=$POST needs REPO=OWNER/NAME and ISSUE=NUMBER"
+  fi
+  if [ "$POST" = yes ] && [ -z "${GITHUB_TOKEN:-}" ]; then
+    complain 2 "POST=yes needs a token in the variable GITHUB_TOKEN (docs/posting.md); POST=dry prints the comment"
+  fi
+  # What would else be found out at the end of the night.
+  if [ -n "$MAIL_TO" ] && [ -z "${PERFDASH_SMTP:-}" ]; then
+    complain 2 "MAIL_TO needs the mail server in the variable PERFDASH_SMTP (docs/notifying.md)"
+  fi
+  if [ "$WEBHOOK" = yes ] && [ -z "${PERFDASH_WEBHOOK:-}" ]; then
+    complain 2 "WEBHOOK=yes needs the chat's address in the variable PERFDASH_WEBHOOK (docs/notifying.md)"
+  fi
+  if [ "$BISECT" = yes ] && [ -z "$BISECT_REPO" ] && [ -n "$UNDER_TEST" ] && [ ! -d "$UNDER_TEST" ] &&
+    [[ "${BISECT_RECIPE:-git}" = git ]]; then
+    complain 2 "BISECT=yes needs a clone of the library under test: BISECT_REPO=PATH"
+  fi
+}

@@ -1,0 +1,150 @@
+"""The base interpreter (--python), on top of which every environment is laid: what it is and has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from perfdash.errors import MachineError, UsageError
+
+_PIP = Version("22.3")  # knows --python, for another interpreter
+
+# Runs under any Python 3.8 or later with nothing installed.
+_PROBE = """
+import json, os, platform, sys, sysconfig
+from importlib import metadata
+packages, requires = {}, {}
+for found in metadata.distributions():
+    try:
+        name, version = found.metadata["Name"], found.version
+    except Exception:  # half removed, its metadata says nothing: no package
+        continue
+    if name and version and name not in packages:
+        packages[name] = version
+        requires[name] = list(found.requires or [])
+print(json.dumps({
+    "version": sys.version, "abi": sysconfig.get_config_var("SOABI") or "",
+    "platform": sysconfig.get_platform(),
+    "packages": packages, "requires": requires,
+    "markers": {
+        "implementation_name": sys.implementation.name,
+        "implementation_version": platform.python_version(),
+        "os_name": os.name, "platform_machine": platform.machine(), "platform_release": platform.release(),
+        "platform_system": platform.system(), "platform_version": platform.version(),
+        "python_full_version": platform.python_version(),
+        "platform_python_implementation": platform.python_implementation(),
+        "python_version": ".".join(platform.python_version_tuple()[:2]), "sys_platform": sys.platform,
+    },
+}))
+"""
+# Where the packages of an environment come from when they are imported, without importing them.
+_ORIGINS = """
+import importlib.util, json, sys
+found = {}
+for name in sys.argv[1:]:
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception as error:
+        found[name] = "%s: %s" % (type(error).__name__, error)
+    else:
+        found[name] = "" if spec is None else spec.origin or list(spec.submodule_search_locations or [""])[0]
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The base interpreter. Names of packages are normalised (PEP 503)."""
+
+    python: Path
+    version: str
+    abi: str
+    platform: str
+    packages: dict[str, str]
+    requires: dict[str, tuple[str, ...]]
+    markers: dict[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what an environment on top of it depends on: itself and the packages it has."""
+        said = [self.version, self.abi, self.platform, sorted(self.packages.items())]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+    def pip(self) -> list[str]:
+        """A command of pip for it: its own, or the one beside perfdash. Raises MachineError."""
+        if Version(self.packages.get("pip", "0")) >= _PIP:
+            return [str(self.python), "-m", "pip"]
+        from importlib import metadata
+
+        try:
+            ours = metadata.version("pip")
+        except metadata.PackageNotFoundError:
+            ours = "0"
+        if Version(ours) >= _PIP:
+            return [sys.executable, "-m", "pip", "--python", str(self.python)]
+        raise MachineError(
+            f"{self.python} has no pip of {_PIP} or later: {self.python} -m ensurepip --upgrade"
+        )
+
+
+def look_at(python: Path) -> Interpreter:
+    """Asks an interpreter. Raises UsageError where it is none."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            env=plain_environment(),
+            timeout=300,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--python {python} cannot be run: {error}") from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise UsageError(f"--python {python} is no working interpreter: {last}")
+    from packaging.utils import canonicalize_name
+
+    try:
+        said = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        raise UsageError(f"--python {python} is no working interpreter: it prints no facts") from error
+    return Interpreter(
+        python=python,
+        version=said["version"],
+        abi=said["abi"],
+        platform=said["platform"],
+        packages={canonicalize_name(name): version for name, version in said["packages"].items()},
+        requires={canonicalize_name(name): tuple(needs) for name, needs in said["requires"].items()},
+        markers=said["markers"],
+    )
+
+
+def plain_environment() -> dict[str, str]:
+    """Ours, without what would make another interpreter take itself for this one."""
+    return {key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
+
+
+def origins(python: Path, names: list[str], variables: dict[str, str]) -> dict[str, str]:
+    """Where each package or module would be imported from under some variables; empty: from nowhere."""
+    if not names:
+        return {}
+    done = subprocess.run(
+        [python, "-c", _ORIGINS, *names],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**plain_environment(), **variables},
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise MachineError(f"{python} fails on top of the build: {last}")
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,274 @@
+"""Does what a bisection wants done next, and writes down what came of it, until nothing is left to do.
+
+Building and measuring are given from outside; each observation is in the journal before the next step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from perfdash.bisection import events
+from perfdash.bisection.builds import Builder, Built, Stopped, Unbuildable
+from perfdash.bisection.course import Act, Confirm, Course, Descend, MakeFresh
+from perfdash.bisection.journal import Journal
+from perfdash.bisection.metrics import Reading
+from perfdash.bisection.question import Build, Measure
+from perfdash.bisection.revisions import Revision
+from perfdash.bisection.stage import Stage, why_not
+from perfdash.errors import MachineError, UsageError
+
+
+class NoWay(Exception):
+    """A way down that leads nowhere; `again`: another time it may."""
+
+    def __init__(self, why: str, again: bool = False) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+class LimitReached(Exception):
+    """As many builds as were allowed have been made."""
+
+
+class World(Protocol):
+    """What a bisection does its work with."""
+
+    def open(self, stage: Stage) -> Builder:
+        """The builder of a stage. Raises UsageError, MachineError."""
+
+    def measure(self, built: Built, log: Path, fresh: bool) -> tuple[Reading, dict[str, Any]]:
+        """One measurement of an environment, and the whole record of it."""
+
+    def descend(self, course: Course, step: Descend, builder: Builder) -> events.Event:
+        """The event of a new stage. Raises NoWay."""
+
+    def stop(self) -> None:
+        """Ends the measurement that is under way, from another thread."""
+
+
+Tell = Callable[[str], None]
+
+
+class Drive:
+    """Use as a context manager: at the end the builds are let go of."""
+
+    def __init__(
+        self, course: Course, journal: Journal, world: World, tell: Tell, most_builds: int | None = None
+    ) -> None:
+        self._course = course
+        self._journal = journal
+        self._world = world
+        self._tell = tell
+        self._most_builds = most_builds
+        self._builders: dict[int, Builder] = {}
+        self._built: dict[tuple[int, int, bool], Built] = {}
+        self._stop = threading.Event()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Drive:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def record(self, event: events.Event) -> None:
+        """An event into the journal, then into the state."""
+        self._course.take(self._journal.append(event))
+
+    def run(self) -> None:
+        """Until nothing is left to do. Raises LimitReached, UsageError, MachineError, KeyboardInterrupt."""
+        while (step := self._course.next_step()) is not None:
+            if isinstance(step, Act):
+                self._act(step.stage, step.action)
+            elif isinstance(step, Descend):
+                self._descend(step)
+            elif isinstance(step, MakeFresh):
+                self._make_fresh(step)
+            else:
+                self._confirm(step)
+
+    def _act(self, stage: Stage, action: Build | Measure) -> None:
+        if isinstance(action, Build):
+            self._make(stage, action.places)
+        else:
+            self._measure(stage, action.place)
+
+    def _builder(self, stage: Stage) -> Builder:
+        if stage.number not in self._builders:
+            self._builders[stage.number] = self._stack.enter_context(self._world.open(stage))
+        return self._builders[stage.number]
+
+    def _make(self, stage: Stage, places: Sequence[int]) -> None:
+        """Builds some places at once."""
+        if self._most_builds is not None:
+            counts = self._course.counts()
+            places = places[: max(0, self._most_builds - counts["builds"] - counts["failed"])]
+            if not places:
+                raise LimitReached
+        self._builder(stage)
+        first: Exception | None = None
+        with _threads(stage.question.jobs, self._stop.set) as pool:
+            futures = {pool.submit(self._begin, stage, place): place for place in places}
+            for future in as_completed(futures):
+                try:
+                    self._made(stage, futures[future], future)
+                except Stopped:
+                    pass
+                except Exception as error:  # the others are ended
+                    first = first or error
+                    self._stop.set()
+        if first:
+            raise first
+
+    def _begin(self, stage: Stage, place: int) -> Built:
+        if self._stop.is_set():
+            raise Stopped
+        self._tell(f"building {_shown(stage, place)}")
+        return self._build(stage, place)
+
+    def _build(self, stage: Stage, place: int, fresh: bool = False) -> Built:
+        # What failed the other day is tried again at an end: without that there is nothing to tell.
+        again = not fresh and place in (0, stage.question.last)
+        return self._builder(stage).build(stage.revisions[place], stop=self._stop, fresh=fresh, again=again)
+
+    def _made(self, stage: Stage, place: int, future: Future[Built]) -> None:
+        revision = stage.revisions[place]
+        try:
+            built = future.result()
+        except Unbuildable as error:
+            self._tell(f"{revision.label} cannot be built: {error.reason}")
+            log = str(error.log) if error.log else None
+            said = {"why": error.reason, "log": log, "remembered": error.remembered}
+            self.record(events.at(events.BROKEN, stage.number, place, revision, **said))
+            return
+        self._built[stage.number, place, False] = built
+        self.record(events.at(events.BUILT, stage.number, place, revision, **_of_build(built)))
+        for note in built.notes:
+            self._tell(f"{revision.label}: {note}")
+
+    def _environment(self, stage: Stage, place: int, fresh: bool = False) -> Built:
+        """A build that was made before: from the cache, and again only where it was pruned."""
+        key = stage.number, place, fresh
+        if key not in self._built:
+            label = stage.revisions[place].label
+            try:
+                built = self._build(stage, place, fresh)
+            except Unbuildable as error:
+                raise UsageError(
+                    f"{label} was built before, and cannot be built any more: {error.reason}; begin anew"
+                ) from error
+            except Stopped as error:
+                raise KeyboardInterrupt from error
+            then = (stage.fresh if fresh else stage.builds)[place].key
+            if built.key != then:
+                raise UsageError(
+                    f"the environment of {label} is another than it was ({then} | {built.key}): other "
+                    "packages in the base interpreter, or another recipe? Begin anew"
+                )
+            self._built[key] = built
+        return self._built[key]
+
+    def _measure(self, stage: Stage, place: int) -> None:
+        built = self._environment(stage, place)
+        revision = stage.revisions[place]
+        said = self._taken(stage, revision, built, fresh=False)
+        self.record(events.at(events.MEASURED, stage.number, place, revision, **said))
+        if stage.end_fails(place):
+            raise MachineError(
+                f"{revision.label}, an end of the range, was measured before and now fails again and again: "
+                f"{why_not(stage.taken[-1].reading)}; its logs are in {self._journal.logs}"
+            )
+
+    def _confirm(self, step: Confirm) -> None:
+        stage = step.stage
+        revision = stage.revisions[step.place]
+        built = self._environment(stage, step.place, fresh=True)
+        said = self._taken(stage, revision, built, fresh=True)
+        culprit = [step.outcome.first, step.outcome.last]
+        self.record(events.at(events.CONFIRMED, stage.number, step.place, revision, culprit=culprit, **said))
+
+    def _taken(self, stage: Stage, revision: Revision, built: Built, fresh: bool) -> dict[str, Any]:
+        log = (
+            self._journal.logs / f"{stage.number}.{_file_name(revision.label)}{'.fresh' if fresh else ''}.log"
+        )
+        began = time.monotonic()
+        with _threads(1, self._world.stop) as pool:
+            reading, record = pool.submit(self._world.measure, built, log, fresh).result()
+        number = f" {reading.value:.6g}" if reading.value is not None else ""
+        why = f" ({reading.message.splitlines()[0][:200]})" if reading.message else ""
+        self._tell(f"measured {revision.label}{' anew' if fresh else ''}: {reading.status}{number}{why}")
+        return {
+            "environment": built.key,
+            "harness": self._course.begun["harness"],
+            "seconds": round(time.monotonic() - began, 3),
+            "reading": reading.to_json(),
+            "record": record,
+        }
+
+    def _make_fresh(self, step: MakeFresh) -> None:
+        stage, revision = step.stage, step.stage.revisions[step.place]
+        self._builder(stage)
+        self._tell(f"building {_shown(stage, step.place)} anew, to confirm")
+        try:
+            built = self._fresh(stage, step.place)
+        except Unbuildable as error:
+            self.record(events.at(events.NOT_FRESH, stage.number, step.place, revision, why=error.reason))
+            return
+        self._built[stage.number, step.place, True] = built
+        self.record(events.at(events.FRESH, stage.number, step.place, revision, **_of_build(built)))
+
+    def _fresh(self, stage: Stage, place: int) -> Built:
+        with _threads(1, self._stop.set) as pool:
+            return pool.submit(self._build, stage, place, True).result()
+
+    def _descend(self, step: Descend) -> None:
+        stage, place = step.stage, step.outcome.first
+        try:
+            event = self._world.descend(self._course, step, self._builder(stage))
+        except NoWay as error:
+            said = {"way": step.way, "why": str(error), "again": error.again}
+            if error.again:
+                self._tell(str(error))
+            self.record(events.at(events.DEAD_END, stage.number, place, stage.revisions[place], **said))
+            return
+        self.record(event)
+        into = self._course.stages[-1]
+        self._tell(f"{stage.revisions[place].label}: {step.way}: {len(into.revisions)} revisions to look at")
+
+
+@contextmanager
+def _threads(count: int, stop: Callable[[], None]) -> Iterator[ThreadPoolExecutor]:
+    """Threads that are told to stop by whatever ends the wait for them: at the end they are waited for."""
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            yield pool
+        except BaseException:
+            stop()
+            raise
+
+
+def _of_build(built: Built) -> dict[str, Any]:
+    return {
+        "environment": built.key,
+        "seconds": round(built.seconds, 3),
+        "reused": built.reused,
+        "packages": built.packages,
+        "notes": list(built.notes),
+        **({"compiled_from": built.compiled_from} if built.compiled_from else {}),
+    }
+
+
+def _shown(stage: Stage, place: int) -> str:
+    revision = stage.revisions[place]
+    title = revision.title if len(revision.title) <= 60 else revision.title[:59] + "…"
+    return f"{revision.label} {title}".strip() if title != revision.label else revision.label
+
+
+def _file_name(label: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in ".-_+" else "-" for letter in label)[:80]

@@ -1,0 +1,239 @@
+"""What measured values say of the place of a step in a row of builds: a change-point model, integrated.
+
+A value is the level of its side (good or bad) + what its build adds (bias) + noise. Nothing of this is
+known beforehand: all is integrated over on grids, so that what is uncertain widens the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy import special
+
+from perfdash.stats.intervals import CONFIDENCE, Array
+
+TAILS = 4.0  # degrees of freedom of the noise: an outlier counts little (Lange, Little and Taylor 1989)
+INFORMATION = (TAILS + 1) / (TAILS + 3)  # what a value tells of its level, less than under Gaussian noise
+BIASES = (0.0, 0.25, 0.5, 1.0)  # spread between builds of one side, in deviations of the noise
+BIAS_WEIGHTS = (0.55, 0.28, 0.13, 0.04)
+REACH = 10.0  # deviations: a step may be anything within; sets the price of assuming one
+TRUSTED = 10.0  # degrees of freedom of a deviation known from other nights, at most
+RESOLUTION = 1e-3  # a spread below is none: a tenth of a percent, for values that are logs
+LUMPED = 0.25  # share of values equal to their build's median, from which their distances say too little
+_SCALES = 9  # points of the grid of deviations
+_FINE = 4  # points of the grid of levels in a deviation
+_LEVELS = 200  # of them between the extreme builds at most; more distant steps need no finer ones
+_CHUNK = 30  # so many factors are multiplied before a logarithm is taken
+
+
+@dataclass(frozen=True)
+class Known:
+    """Standard deviation of one measurement as other nights had it, and its degrees of freedom."""
+
+    sd: float
+    df: float = TRUSTED
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of M builds in order, the first good and the last bad.
+
+    cut (M - 1,): log likelihood of a step between the builds k and k + 1. none: of no step at all.
+    step: bad less good level, with its 95 % interval, at the likeliest cut. sd: of the noise. bias: of a
+    build, by which builds of one side differ.
+    """
+
+    cut: Array
+    none: float
+    step: float
+    low: float
+    high: float
+    sd: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """levels (G,), evenly spaced; scales (S,); weights (S, R): log prior of scale and bias."""
+
+    levels: Array
+    scales: Array
+    weights: Array
+    spacing: float
+
+
+def weigh(
+    values: Sequence[Sequence[float]],
+    *,
+    known: Known | None = None,
+    resolution: float = RESOLUTION,
+    biases: Sequence[float] = BIASES,
+    bias_weights: Sequence[float] = BIAS_WEIGHTS,
+) -> Evidence:
+    """The evidence of M >= 2 builds, each with at least one finite value (a log, or of even noise).
+
+    Likelihoods are Student's t with 4 degrees of freedom; the deviation has a flat prior in its log
+    (with `known`: a scaled inverse chi-squared), levels a flat one, the bias is Gaussian of 0, 1/4, 1/2
+    or 1 deviation. Levels of both sides are integrated over apart (Barry and Hartigan 1993, J. Am.
+    Statist. Ass. 88, 309, for one change point). Raises ValueError for builds without values.
+    """
+    data = [np.asarray(each, dtype=float) for each in values]
+    if len(data) < 2 or any(len(each) == 0 or not np.all(np.isfinite(each)) for each in data):
+        raise ValueError("two builds or more are wanted, each with finite values")
+    grid = _grid(data, known, resolution, bias_weights)
+    own = _own(data, grid)
+    by_build = _biased(own, grid, biases)  # (S, R, M, G)
+    before = np.cumsum(by_build, axis=2)
+    total = before[:, :, -1:, :]
+    before, after = before[:, :, :-1, :], (total - before)[:, :, :-1, :]
+    good, good_mean, good_square = _integrated(before, grid)
+    bad, bad_mean, bad_square = _integrated(after, grid)
+    whole = log_sum(total[:, :, 0, :], axis=-1)
+    price = np.log(grid.spacing / (REACH * grid.scales))[:, None]
+    joint = good + bad + (grid.weights + price)[:, :, None]  # (S, R, M - 1)
+    cut = log_sum(joint, axis=(0, 1))
+    none = float(log_sum(whole + grid.weights))
+    best = int(np.argmax(cut))
+    share = np.exp(joint[:, :, best] - cut[best])
+    difference = bad_mean[:, :, best] - good_mean[:, :, best]
+    spread = bad_square[:, :, best] + good_square[:, :, best]
+    step = float(np.sum(share * difference))
+    variance = float(np.sum(share * (spread + (difference - step) ** 2)))
+    half = -float(special.ndtri((1 - CONFIDENCE) / 2)) * math.sqrt(variance)
+    squares = share * (grid.scales**2)[:, None]
+    return Evidence(
+        cut,
+        none,
+        step,
+        step - half,
+        step + half,
+        math.sqrt(np.sum(squares)),
+        math.sqrt(np.sum(squares * np.square(biases))),
+    )
+
+
+def robust_level(values: Array) -> float:
+    """Median of the values; of three or more, the mean of those near it (one Huber step)."""
+    middle = float(np.median(values))
+    if len(values) < 3:
+        return middle
+    reach = 2.5 * 1.4826 * float(np.median(np.abs(values - middle)))
+    return middle + float(np.mean(np.clip(values - middle, -reach, reach)))
+
+
+def lumped(values: Sequence[Sequence[float]]) -> float:
+    """Spread of values that are rounded or one of a few, which the median distance would take for exact.
+
+    0 where they do not lump, or never differ. What lies farther off than the two ends lie apart is an
+    outlier, and counts as if it lay there.
+    """
+    away = np.concatenate([_away(np.asarray(each, dtype=float)) for each in values])
+    apart = away[away > 0]
+    if not len(apart) or len(apart) > (1 - LUMPED) * len(away):
+        return 0.0
+    ends = abs(median(values[-1]) - median(values[0]))
+    usual = median(apart.tolist())
+    return float(min(usual, ends) if ends > 0 else usual) * math.sqrt(len(apart) / len(away))
+
+
+def _grid(data: list[Array], known: Known | None, resolution: float, bias_weights: Sequence[float]) -> _Grid:
+    scale, df = _scale(data)
+    known_df = min(known.df, TRUSTED) if known else 0.0
+    if known:
+        scale = math.sqrt((known_df * known.sd**2 + df * scale**2) / (known_df + df))
+    # A build seen once or twice may lie anywhere.
+    firm = [data[0], data[-1], *(each for each in data if len(each) > 2)]
+    middles = [median(each.tolist()) for each in firm]
+    low, high = min(middles), max(middles)
+    scale = max(scale, resolution, (high - low) * _FINE / _LEVELS)
+    # The fewer values, the wider the deviations that are thought of.
+    reach = min(1.4, max(0.45, 3.5 / math.sqrt(max(df + known_df, 1))))
+    spacing = scale / _FINE
+    scales = np.maximum(scale * np.exp(np.linspace(-reach, reach, _SCALES)), max(resolution, spacing))
+    weights = np.log(np.asarray(bias_weights))[None, :] + np.zeros((_SCALES, 1)) - math.log(_SCALES)
+    if known:
+        prior = -known_df * np.log(scales) - known_df * known.sd**2 / (2 * scales**2)
+        weights = weights + (prior - log_sum(prior))[:, None]
+    pad = 5 * scale
+    half = math.ceil((high - low + 2 * pad) / spacing / 2)
+    levels = (low + high) / 2 + spacing * np.arange(-half, half + 1)
+    return _Grid(levels, scales, weights, spacing)
+
+
+def _scale(data: list[Array]) -> tuple[float, float]:
+    """A robust deviation within builds, where the grid is centred, and its degrees of freedom."""
+    together = np.concatenate([_away(each) for each in data])
+    return (1.3 * median(together.tolist()), float(len(together))) if len(together) else (0.0, 0.0)
+
+
+def _away(each: Array) -> Array:
+    """Distances of a build's values from their median."""
+    if len(each) < 2:
+        return np.zeros(0)
+    # The median itself, or the half of a pair's distance, would make it too small.
+    distances: Array = np.sort(np.abs(each - median(each.tolist())))[1:]
+    return distances * math.sqrt(len(each) / (len(each) - 1))
+
+
+def log_sum(logs: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """log(sum(exp(logs))); scipy's takes several times as long on small arrays."""
+    top = np.max(logs, axis=axis, keepdims=True)
+    total = np.log(np.sum(np.exp(logs - top), axis=axis, keepdims=True)) + top
+    return np.asarray(np.squeeze(total, axis=axis))
+
+
+def _own(data: list[Array], grid: _Grid) -> Array:
+    """(S, M, G): log likelihood of each build's values, were its own level the one of the grid."""
+    values = np.concatenate(data)
+    squares = np.minimum((values[:, None] - grid.levels[None, :]) ** 2, (1e3 * grid.scales[0]) ** 2)
+    precision = 1 / (TAILS * grid.scales**2)
+    factors = 1 + squares[None, :, :] * precision[:, None, None]
+    starts, owner, at = [], [], 0
+    for build, each in enumerate(data):
+        for first in range(0, len(each), _CHUNK):
+            starts.append(at + first)
+            owner.append(build)
+        at += len(each)
+    logs = np.log(np.multiply.reduceat(factors, starts, axis=1))
+    first_chunks = np.searchsorted(owner, np.arange(len(data)))
+    counts = np.array([len(each) for each in data])
+    constant = special.gammaln((TAILS + 1) / 2) - special.gammaln(TAILS / 2) - 0.5 * np.log(np.pi * TAILS)
+    result: Array = -(TAILS + 1) / 2 * np.add.reduceat(logs, first_chunks, axis=1)
+    result += counts[None, :, None] * (constant - np.log(grid.scales))[:, None, None]
+    return result
+
+
+def _biased(own: Array, grid: _Grid, biases: Sequence[float]) -> Array:
+    """(S, R, M, G): log likelihood of each build by the level of its side, its bias integrated over."""
+    size = len(grid.levels)
+    top = own.max(axis=-1, keepdims=True)
+    plain = np.exp(own - top)
+    # A kernel by the distance of two levels, laid out as a matrix without a copy.
+    distance = (np.arange(2 * size - 1) - (size - 1)) * grid.spacing
+    result = np.empty((len(grid.scales), len(biases), own.shape[1], size))
+    for r, bias in enumerate(biases):
+        if bias == 0:
+            result[:, r] = own
+            continue
+        kernel = np.exp(-0.5 * (distance[None, :] / (bias * grid.scales[:, None])) ** 2)
+        kernel /= kernel.sum(axis=1, keepdims=True)
+        matrix = np.lib.stride_tricks.sliding_window_view(kernel, size, axis=1)[:, ::-1, :]
+        smooth = np.matmul(plain, np.ascontiguousarray(matrix))
+        result[:, r] = np.log(np.maximum(smooth, 1e-300)) + top
+    return result
+
+
+def _integrated(log_density: Array, grid: _Grid) -> tuple[Array, Array, Array]:
+    """Log sum over the levels (last axis), and mean and variance of the level."""
+    top = log_density.max(axis=-1, keepdims=True)
+    density = np.exp(log_density - top)
+    total = density.sum(axis=-1)
+    mean = density @ grid.levels / total
+    # About the middle, or the square would drown in the level.
+    centre = grid.levels[len(grid.levels) // 2]
+    square = density @ (grid.levels - centre) ** 2 / total - (mean - centre) ** 2
+    return np.log(total) + top[..., 0], mean, np.maximum(square, 0.0)

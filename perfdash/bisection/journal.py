@@ -1,0 +1,216 @@
+"""A bisection's journal: one JSON line an event, on the disk before the next step is taken.
+
+Nothing else holds state: who was killed goes on by reading it again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from perfdash.bisection.events import BEGUN, SCHEMA, Event
+from perfdash.errors import MachineError, UsageError
+
+FILE, LOCK, LOGS = "journal.jsonl", ".lock", "logs"
+FOLDER = "bisections"  # below the folder of the runs
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Journal:
+    """The folder of a bisection that is being worked on; no other process does so meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UsageError where another process works on it."""
+        self.folder = folder
+        self.path = folder / FILE
+        try:
+            (folder / LOGS).mkdir(exist_ok=True)
+            self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
+        if not _locked(self._lock):
+            os.close(self._lock)
+            raise UsageError(f"{folder} is being worked on by another perfdash; wait for it, or end it")
+        try:
+            _mend(self.path)
+        except OSError as error:
+            os.close(self._lock)
+            raise MachineError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    @classmethod
+    def create(cls, out: Path) -> Journal:
+        """A new folder `bisections/<UTC time>_<host>` below `out`. Raises UsageError."""
+        stamp = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
+        host = socket.gethostname().split(".")[0] or "host"
+        for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+            folder = out / FOLDER / f"{stamp}_{host}{suffix}"
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                if folder.parent.is_dir():
+                    continue
+                raise UsageError(f"--out {out}: it is a file; give a folder") from None
+            except OSError as error:
+                raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from error
+            return cls(folder)
+        raise UsageError(f"--out {out}: a hundred bisections began there this second")
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / LOGS
+
+    def append(self, event: Event) -> Event:
+        """One event more, with its time, on the disk when this returns; as it will be read again.
+
+        Raises MachineError when the disk refuses; then the file is as it was before.
+        """
+        line = json.dumps({"at": now(), **event}, allow_nan=False, separators=(",", ":"))
+        try:
+            _append(self.path, line + "\n")
+        except OSError as error:
+            raise MachineError(
+                f"{self.path} cannot be written: {error.strerror}; all before is in it: make room, then "
+                f"perfdash bisect --resume {quote(str(self.folder))}"
+            ) from error
+        again: Event = json.loads(line)
+        return again
+
+    def events(self) -> list[Event]:
+        """All that it holds. Raises UsageError for a line that is none."""
+        return read(self.folder)
+
+    def close(self) -> None:
+        """Gives up the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def read(folder: Path) -> list[Event]:
+    """The events, oldest first; a torn last line (power cut) is left out. Raises UsageError."""
+    path = folder / FILE
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{folder} is no bisection: {FILE}: {error.strerror}") from error
+    events = list(_parsed(path, data))
+    if not events or events[0].get("event") != BEGUN:
+        raise UsageError(f"{path} does not say what was begun: nothing can be told from it")
+    schema = events[0].get("schema", 0)
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise UsageError(f"{path} has schema {schema}, newer than {SCHEMA}: update perfdash")
+    return events
+
+
+def find(name: str, out: Path) -> Path:
+    """A bisection by path, by name below `out`, or `last`. Raises UsageError with those that there are."""
+    known = sorted(path.parent for path in (out / FOLDER).glob(f"*/{FILE}"))
+    if name == "last" and known:
+        return known[-1]
+    for candidate in (Path(name), out / FOLDER / name):
+        if (candidate / FILE).is_file():
+            return candidate
+    names = ", ".join(folder.name for folder in known[-5:]) or "none"
+    raise UsageError(f"no bisection {name!r}; the latest in {out / FOLDER}: {names}")
+
+
+def is_being_worked_on(folder: Path) -> bool:
+    """Whether a process has it open."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(lock)
+    finally:
+        os.close(lock)
+
+
+def _parsed(path: Path, data: bytes) -> Iterator[Event]:
+    *lines, rest = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        event = _event(line)
+        if event is None:
+            raise UsageError(f"{path}, line {number}: it is no event of a bisection")
+        yield event
+    last = _event(rest) if rest else None
+    if last is not None:  # only the end of the line was lost
+        yield last
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        value: Any = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("event"), str) else None
+
+
+def _mend(path: Path) -> None:
+    """Cuts off a last line that is not whole; ends one that lacks only its end."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    rest = data.rpartition(b"\n")[2]
+    if rest:
+        with path.open("r+b") as file:
+            if _event(rest) is None:
+                file.truncate(len(data) - len(rest))
+            else:
+                file.seek(0, os.SEEK_END)
+                file.write(b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _append(path: Path, text: str) -> None:
+    new = not path.exists()
+    data = text.encode()
+    with path.open("ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except OSError:
+            try:
+                file.truncate(before)  # half a line would spoil the next one
+            except OSError:
+                pass
+            raise
+    if new:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _locked(lock: int) -> bool:
+    """Takes the lock of an open file; False when another process has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True

@@ -1,0 +1,161 @@
+"""What is bisected: a metric of a measured case, its status, or what a command of the user's says.
+
+A reading is what one measurement said; from readings the search's observations are made. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from perfdash.errors import UsageError
+from perfdash.history.rows import from_result
+from perfdash.records import PASSING, Result, Status
+
+Kind = Literal["ratio", "count", "status"]
+
+GOOD, BAD, SKIP = "good", "bad", "skip"  # what a command says by its exit code
+PASSED, WRONG = "right", "wrong"  # what the accuracy check says
+NO_FAULT_OF_ITS_OWN = {str(Status.INFRA_ERROR), str(Status.SKIPPED)}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`column`: its name in the history. kind: `ratio` is compared in logs, `count` as it is, `status` is
+    an answer without statistics. more_is_worse: None where that is no question.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    column: str | None = None
+    more_is_worse: bool | None = True
+
+    @property
+    def is_answer(self) -> bool:
+        return self.kind == "status"
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("speedup", "speedup", "ratio", "speedup", more_is_worse=False),
+        Metric("eager", "eager latency", "ratio", "eager_ms"),
+        Metric("backend", "compiled latency", "ratio", "backend_ms"),
+        Metric("compile", "compilation latency", "ratio", "compilation_s"),
+        Metric("compile-cpu", "compilation CPU seconds", "ratio", "compilation_cpu_s"),
+        Metric("memory", "compiled peak memory", "ratio", "backend_peak_bytes"),
+        Metric("compression", "compression ratio", "ratio", "compression_ratio", more_is_worse=False),
+        Metric("graph-breaks", "graph breaks", "count", "graph_breaks"),
+        Metric("accuracy", "accuracy", "status", more_is_worse=None),
+        Metric("status", "status", "status", more_is_worse=None),
+    )
+}
+# Of a command, whose number nobody knows the meaning of.
+OF_COMMAND = {
+    metric.name: metric
+    for metric in (
+        Metric("exit-code", "exit code of the command", "status", more_is_worse=None),
+        Metric("stdout", "number printed by the command", "ratio", more_is_worse=None),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one measurement said: a word, and a number where the metric is one.
+
+    beside: other numbers of the same measurement by their names in the history. message: why there is
+    no number.
+    """
+
+    status: str
+    value: float | None = None
+    beside: Mapping[str, float] = field(default_factory=dict)
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without what is empty."""
+        said = {"status": self.status, "value": self.value, "beside": dict(self.beside)}
+        return {
+            key: value
+            for key, value in {**said, "message": self.message}.items()
+            if value not in (None, {}, "")
+        }
+
+
+def reading_from_json(data: Mapping[str, Any]) -> Reading:
+    """The inverse of Reading.to_json. Raises ValueError for what is none."""
+    try:
+        value = data.get("value")
+        beside = {str(key): float(one) for key, one in data.get("beside", {}).items()}
+        return Reading(
+            str(data["status"]),
+            None if value is None else float(value),
+            beside,
+            str(data.get("message", "")),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a reading: {error}") from error
+
+
+def metric_named(name: str, of_command: bool) -> Metric:
+    """Raises UsageError for a metric that there is not, or not of what is measured."""
+    here, there = (OF_COMMAND, METRICS) if of_command else (METRICS, OF_COMMAND)
+    if name in here:
+        return here[name]
+    if name in there:
+        why = "a command of yours is measured" if of_command else "it needs a command of yours, after --"
+        raise UsageError(f"--metric {name}: {why}; there are: {', '.join(here)}")
+    raise UsageError(f"--metric {name!r}: there are: {', '.join(here)}")
+
+
+def reading_of(metric: Metric, result: Result) -> Reading:
+    """What a measured case says of the metric."""
+    row = from_result(result)
+    beside = {
+        name: value for name in ("eager_ms", "backend_ms", "speedup") if (value := row.values.get(name))
+    }
+    message = result.error.message if result.error else result.skip_reason or ""
+    status = str(result.status)
+    if metric.name == "accuracy":
+        word = {Status.FAIL_ACCURACY: WRONG, Status.EAGER_TWO_RUNS_DIFFER: status}.get(
+            result.status, PASSED if result.status in PASSING else status
+        )
+        return Reading(word, None, beside, message)
+    value = row.values.get(metric.column) if metric.column else None
+    if value is not None and (not math.isfinite(value) or (metric.kind == "ratio" and value <= 0)):
+        value = None
+    if metric.kind != "status" and value is None:
+        message = message or f"{metric.title} was not measured"
+    return Reading(status, value, beside, message)
+
+
+def comparable(metric: Metric, value: float) -> float:
+    """A value as the search compares it: the log of what scales, a count as it is."""
+    return math.log(value) if metric.kind == "ratio" else value
+
+
+def plain(metric: Metric, value: float) -> float:
+    """The inverse of comparable."""
+    return math.exp(min(value, 700.0)) if metric.kind == "ratio" else value
+
+
+def answer(metric: Metric, status: str, of_good: Sequence[str], of_bad: Sequence[str]) -> bool | None:
+    """Whether a status is the fault that is looked for; None where it is neither that nor its absence.
+
+    of_good, of_bad: what the two ends have said so far. The good end's first word is what is right; so
+    that a fix is found as well as a fault.
+    """
+    if status in NO_FAULT_OF_ITS_OWN or status == SKIP:
+        return None
+    words = {"accuracy": {PASSED, WRONG}, "exit-code": {GOOD, BAD}}.get(metric.name)
+    if words is not None and status not in words:
+        return None
+    right = of_good[0] if of_good else None
+    if right is None or status == right:
+        return False
+    known = words or set(of_bad)
+    return True if status in known else None

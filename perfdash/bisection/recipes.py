@@ -1,0 +1,262 @@
+"""Recipe files: what a TOML file in `bisect/` may say, reading it, and what is wrong with it in one message.
+
+A recipe says how revisions are listed and how one becomes an environment; it is plain data. What is
+done with it is in revisions/ and builds/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from perfdash.bundled import bundled
+from perfdash.errors import UsageError
+
+_ARGUMENT = "{argument}"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Versions(_Strict):
+    """Versions of one package: which are listed, and what becomes of the packages that they need.
+
+    `dependencies`: `base` takes those of the base interpreter, and a version that they do not suit is
+    unbuildable; `add` installs what does not suit beside it; `ignore` does not look.
+    """
+
+    package: str = Field(min_length=1)
+    pre: bool = False  # pre-releases and nightlies as well
+    only_binary: bool = False  # wheels, never a source that has to be built
+    order: Literal["version", "date"] = "version"  # date: of `dev20261101` in the version
+    dependencies: Literal["base", "add", "ignore"] = "base"
+    link: str | None = None  # with {package} and {version}
+    time_limit_s: float = Field(default=1800.0, gt=0)
+    commit_file: str | None = None  # in the wheel: the file that says which commit it was built from
+    commit_pattern: str | None = None  # the regular expression that finds it there, one group
+
+    @field_validator("commit_pattern")
+    @classmethod
+    def _one_group(cls, value: str | None) -> str | None:
+        try:
+            if value is not None and re.compile(value).groups != 1:
+                raise ValueError("needs exactly one group, ( )")
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return value
+
+
+class Build(_Strict):
+    """How a commit is built: a command for the shell, or a script beside the recipe.
+
+    It installs into $PREFIX, unless `in_place`: then the worktree is the environment. `incremental`
+    keeps the worktree, with what git ignores in it, for the next commit.
+    """
+
+    command: str | None = Field(default=None, min_length=1)
+    script: str | None = Field(default=None, min_length=1)
+    in_place: bool = False
+    incremental: bool = False
+    time_limit_s: float = Field(default=3600.0, gt=0)
+    gib_per_job: float = Field(default=2.0, gt=0)  # memory that one compiler may need, for MAX_JOBS
+    disk_gib: float = Field(default=0.5, ge=0)  # needed free before it starts, while none was measured
+    cost_s: float = Field(default=60.0, gt=0)  # about how long it takes, while none was measured
+    env: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Build:
+        if (self.command is None) == (self.script is None):
+            raise ValueError("give either 'command' or 'script'")
+        if self.in_place and self.incremental:
+            raise ValueError(
+                "'in_place' and 'incremental' exclude each other: the next build would change it"
+            )
+        return self
+
+
+class Overlay(_Strict):
+    """Files that are copied over a finished build where nothing else differs, instead of building.
+
+    Patterns as in .gitignore's `**`. `rebuild` are exceptions. `into` maps a folder of the repository
+    to a folder of the environment; what lies in none of them is not installed.
+    """
+
+    paths: tuple[str, ...] = Field(min_length=1)
+    rebuild: tuple[str, ...] = ()
+    into: dict[str, str] = {"": ""}
+
+
+class Pin(_Strict):
+    """What of another repository a commit of this one takes: its commit is in a file or a submodule."""
+
+    name: str = Field(min_length=1)
+    repository: str = Field(min_length=1)
+    file: str | None = None
+    submodule: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Pin:
+        if (self.file is None) == (self.submodule is None):
+            raise ValueError("give either 'file' or 'submodule'")
+        return self
+
+    @property
+    def place(self) -> str:
+        """The path in the repository that says the commit."""
+        return self.file or self.submodule or ""
+
+
+class Recipe(_Strict):
+    """A recipe file. `kind` names the file in revisions/ and in builds/ that understands it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    title: str = ""
+    kind: Literal["versions", "commits"]
+    versions: Versions | None = None
+    build: Build | None = None
+    overlay: Overlay | None = None
+    ignore: tuple[str, ...] = ()  # files of the repository that are in no build
+    pins: tuple[Pin, ...] = ()
+    submodules: bool = True
+    pythonpath: Literal["auto"] | tuple[str, ...] = "auto"  # folders of the environment
+    env: dict[str, str] = {}  # of the measured process
+    exclusive: bool = False  # what is measured may change the worktree: one at a time
+    path: Path
+    argument: str = ""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Recipe:
+        if (self.kind == "versions") != (self.versions is not None):
+            raise ValueError("the table [versions] goes with kind = 'versions', and only with it")
+        if self.kind == "versions" and (self.build or self.overlay or self.pins):
+            raise ValueError("[build], [overlay] and [[pins]] go with kind = 'commits'")
+        if self.overlay and self.exclusive:
+            raise ValueError("[overlay] and 'exclusive' exclude each other: what is laid over would change")
+        if self.overlay and not self.build:
+            raise ValueError("[overlay] needs a [build] to lay it over")
+        return self
+
+    @property
+    def script(self) -> Path | None:
+        """The build's script, absolute."""
+        return self.path.parent / self.build.script if self.build and self.build.script else None
+
+    def identity(self) -> dict[str, Any]:
+        """What of the recipe decides how an environment comes out, as JSON; its name and costs do not."""
+        said = self.model_dump(mode="json", exclude={"name", "title", "path", "argument", "pins"})
+        for table, keys in (("build", ("time_limit_s", "gib_per_job", "disk_gib", "cost_s")),
+                            ("versions", ("link", "order", "pre", "time_limit_s", "commit_file",
+                                          "commit_pattern"))):  # fmt: skip
+            for key in keys:
+                (said[table] or {}).pop(key, None)
+        if self.script:
+            said["script"] = hashlib.sha256(self.script.read_bytes()).hexdigest()
+        return said
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
+        """The recipe with some of its keys set anew: {"build.time_limit_s": 7200}. Raises UsageError."""
+        data = self.model_dump(exclude_unset=True)
+        for key, value in settings.items():
+            *tables, last = key.split(".")
+            place = data
+            for table in tables:
+                place = place.setdefault(table, {})
+                if not isinstance(place, dict):
+                    raise UsageError(f"recipe {self.name}: {table!r} in {key!r} is no table")
+            place[last] = value
+        return _validated(data, f"recipe {self.name} with {', '.join(settings)}")
+
+
+def recipe_names() -> list[str]:
+    """The recipes that ship with perfdash."""
+    return sorted(path.stem for path in bundled("bisect").glob("*.toml"))
+
+
+def load_recipes(text: str) -> tuple[Recipe, ...]:
+    """One recipe (`git`, `pypi:timm`, `own.toml`), or the rungs of a ladder (`nightly,git`), coarse first.
+
+    Raises UsageError that names file and key, and for rungs that do not lead down to each other.
+    """
+    rungs = tuple(load_recipe(word.strip()) for word in text.split(","))
+    for upper in rungs[:-1]:
+        if upper.versions is None or upper.versions.commit_file is None:
+            raise UsageError(
+                f"--recipe {text}: the upper rungs of a ladder list versions that say which commit they were "
+                f"built from (commit_file), and {upper.name!r} does not; there is: nightly,git"
+            )
+    if len(rungs) > 1 and rungs[-1].kind != "commits":
+        raise UsageError(f"--recipe {text}: the last rung of a ladder lists commits, as git does")
+    return rungs
+
+
+def load_recipe(word: str) -> Recipe:
+    """A recipe by `name`, `name:argument`, or the path of its file. Raises UsageError."""
+    path, argument = _found(word)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"recipe file {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"recipe file {path} is not valid TOML: {error}") from error
+    if _ARGUMENT in text and not argument:
+        raise UsageError(f"--recipe {word}: it needs to be told of what, as in {word}:NAME")
+    if argument and _ARGUMENT not in text:
+        raise UsageError(f"--recipe {word}: {path.stem} takes nothing after the colon")
+    if argument and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", argument):
+        raise UsageError(f"--recipe {word}: {argument!r} is no name of a package")
+    data = _filled(data, argument)
+    return _validated({**data, "path": path.resolve(), "argument": argument}, f"recipe file {path}")
+
+
+def _found(word: str) -> tuple[Path, str]:
+    """The file that a word means, and the argument after the colon."""
+    own = re.fullmatch(r"(.+\.toml)(?::(.*))?", word)
+    if own:
+        return Path(own[1]).expanduser(), own[2] or ""
+    name, _, argument = word.partition(":")
+    path = bundled("bisect") / f"{name}.toml"
+    if name not in recipe_names():
+        raise UsageError(
+            f"no recipe named {name!r}; there are: {', '.join(recipe_names())} "
+            "(a file of your own is given by its path, ending in .toml)"
+        )
+    return path, argument
+
+
+def _filled(value: Any, argument: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(inner, argument) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, argument) for inner in value]
+    return value.replace(_ARGUMENT, argument) if isinstance(value, str) else value
+
+
+def _validated(data: Mapping[str, Any], where: str) -> Recipe:
+    try:
+        recipe = Recipe(**data)
+    except ValidationError as error:
+        raise UsageError(f"{where}: {_complaint(error.errors())}") from error
+    except TypeError as error:
+        raise UsageError(f"{where}: {error}") from error
+    if recipe.script and not recipe.script.is_file():
+        raise UsageError(f"{where}: key 'build.script': there is no file {recipe.script}")
+    return recipe
+
+
+def _complaint(errors: Sequence[Any]) -> str:
+    """The first complaint of pydantic, with the key as one would write it."""
+    first = errors[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown key '{key}'"
+    message = first["msg"].removeprefix("Value error, ")
+    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"key '{key}': {message}{more}" if key else f"{message}{more}"

@@ -1,0 +1,77 @@
+"""A bisection into the history: its row, and the culprit into the alert that it began with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import typer
+
+from perfdash.bisection.account import Account
+from perfdash.bisection.course import Course
+from perfdash.bisection.journal import now
+from perfdash.history import alerts
+from perfdash.history.bisections import Bisection, save
+from perfdash.history.store import Store, open_store
+from perfdash.report.bisection import headline
+from perfdash.settings import RunSettings
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+_NOTED = 10  # revisions of a set that the alert names
+
+
+def file(settings: RunSettings, course: Course, said: Account) -> None:
+    """Into the history in force. A history that refuses loses nothing: the journal has it all."""
+    try:
+        with open_store(settings.history) as store:
+            _file(store, course, said)
+    except Exception as error:  # whatever it is, the bisection is saved
+        typer.echo(f"The bisection is saved, but not in the history: {error}", err=True)
+
+
+def _file(store: Store, course: Course, said: Account) -> None:
+    asked = course.begun["asked"]
+    culprits = [revision.id for one in said.culprits for revision in one.revisions]
+    details = said.to_json()
+    for each in details["ranges"]:
+        each["tested"] = [{**t, "values": []} for t in each["tested"]]  # the journal has them
+    row = Bisection(
+        name=said.name,
+        alert_id=said.alert,
+        started=said.began,
+        ended=said.ended or None,
+        state=said.word if said.state == "done" else said.state,
+        good=asked["good"],
+        bad=asked["bad"],
+        culprit=culprits[0] if len(culprits) == 1 else ",".join(culprits[:_NOTED]) or None,
+        details=details,
+    )
+    with store.write() as connection:
+        if said.alert is not None:
+            alert = alerts.find(connection, said.alert)
+            if said.state == "done":
+                _note(connection, alert, said)
+        save(connection, row)
+
+
+def _note(connection: sa.Connection, alert: alerts.Alert, said: Account) -> None:
+    """The alert learns what was found, once."""
+    found = [
+        {
+            "commits": [dataclasses.asdict(revision) for revision in one.revisions[:_NOTED]],
+            "of": len(one.revisions),
+            "probability": one.probability,
+            "change": one.change.ratio,
+            "low": one.change.low,
+            "high": one.change.high,
+            "confirmed": one.confirmed,
+        }
+        for one in said.culprits
+    ]
+    bisected = {"name": said.name, "word": said.word, "culprits": found}
+    if alert.details.get("bisected") == bisected:
+        return
+    changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
+    alerts.save(connection, changed, note=f"bisected: {headline(said)}"[:400])

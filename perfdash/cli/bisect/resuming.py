@@ -1,0 +1,128 @@
+"""A bisection gone on with: same journal, same harness, same kind of host, or it is said what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from perfdash.bisection import events
+from perfdash.bisection.course import Course
+from perfdash.bisection.journal import Journal, find, now
+from perfdash.cases import Planned, planned_from_json
+from perfdash.cli import planning
+from perfdash.cli.bisect import asked as asking
+from perfdash.cli.bisect.asked import HIDDEN, Asked
+from perfdash.cli.bisect.beginning import measurer_of, metric_again, wishes_of
+from perfdash.cli.bisect.working import Going, go, tell
+from perfdash.cli.bisect.world import Machine, unmeasured_cores
+from perfdash.errors import UsageError
+from perfdash.runner import host
+from perfdash.settings import RunSettings, resolve
+
+# What may be said anew: where, and how far.
+_MAY_SAY = {
+    "resume", "cores", "max_builds", "pin_repo", "repo", "wheels", "env", "json", "as_json", "db", "out",
+    "no_history", "confirm",
+}  # fmt: skip
+
+
+def resumed(name: str, command: Sequence[str] | None, flags: dict[str, Any]) -> int:
+    """The exit code. Raises UsageError, MachineError."""
+    odd = [key for key, value in flags.items() if value and key not in _MAY_SAY]
+    if odd:
+        raise UsageError(
+            f"--{odd[0].replace('_', '-')} belongs to a new bisection; --resume goes on as it was begun"
+        )
+    here = resolve({"out": flags["out"], "db": flags["db"]})[0]
+    folder = find(name, here.out)
+    with Journal(folder) as journal:
+        course = Course(journal.events())
+        begun = course.begun
+        if not flags["confirm"]:
+            begun["confirm"] = False
+        _same_host(begun)
+        metric = metric_again(begun)
+        asked = _asked(begun, flags)
+        rungs = asking.rungs(asked)
+        settings = _settings(begun, flags, here)
+        planned = _planned(begun, settings)
+        command = _command(begun, command)
+        _same_harness(begun, asking.harness(metric, planned, command, settings))
+        cores = planning.slots(settings)[0]
+        if planned:
+            planning.check_machine(settings)
+        where = asking.where(asked, settings.python, unmeasured_cores())
+        measurer = measurer_of(metric, planned, command, settings, cores, rungs)
+        wishes = wishes_of(asked, planned, settings)
+        if not course.stages:
+            raise UsageError(f"{folder.name} was ended before it knew its revisions: begin anew")
+        course.take(journal.append({"event": events.SESSION, "began": now()}))
+        taken = sum(len(stage.taken) for stage in course.stages)
+        tell(f"{folder}: {taken} measurements so far")
+        with Machine(rungs, where, measurer, metric, wishes, asked.pin_repos) as machine:
+            return go(Going(journal, course, machine, settings, flags["max_builds"], flags["as_json"], cores))
+
+
+def _same_host(begun: events.Event) -> None:
+    here = host.host_class(host.facts())
+    if here != begun["host_class"]:
+        raise UsageError(
+            f"{begun['name']} was measured on {begun['host_class']}, and this is {here}: numbers of the "
+            "two do not go together; begin anew here"
+        )
+
+
+def _same_harness(begun: events.Event, now_: str) -> None:
+    if now_ != begun["harness"]:
+        raise UsageError(
+            f"{begun['name']} was measured by another harness ({begun['harness']} | {now_}): perfdash's "
+            "worker, the model's file or your script has changed since. What was measured then does not go "
+            "together with what would be measured now; begin anew (builds are taken from the cache)"
+        )
+
+
+def _asked(begun: events.Event, flags: Mapping[str, Any]) -> Asked:
+    asked = asking.asked_from_json(begun["asked"])
+    if flags["wheels"]:
+        asked = dataclasses.replace(asked, wheels=asking.absolute_wheels(flags["wheels"]))
+    elif "****@" in (asked.wheels or ""):
+        raise UsageError("--resume: the password in --wheels was not kept; give --wheels again")
+    if flags["repo"]:
+        asked = dataclasses.replace(asked, repo=str(flags["repo"].expanduser().absolute()))
+    clones = asking.pairs(flags["pin_repo"], "--pin-repo")
+    repos = {name: os.path.abspath(path) for name, path in clones.items()}
+    return dataclasses.replace(asked, pin_repos={**asked.pin_repos, **repos})
+
+
+def _settings(begun: events.Event, flags: Mapping[str, Any], here: RunSettings) -> RunSettings:
+    """As it was begun; the history is where it is now."""
+    said = dict(begun["settings"])
+    said["env"] = {**said["env"], **asking.pairs(flags["env"], "--env")}
+    if hidden := [key for key, value in said["env"].items() if value == HIDDEN]:
+        raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
+    said.update(cores=flags["cores"] or said["cores"], out=here.out, db=here.db)
+    try:
+        return RunSettings(**said)
+    except ValidationError as error:
+        raise UsageError(f"{begun['name']} was begun by another perfdash: begin anew") from error
+
+
+def _planned(begun: events.Event, settings: RunSettings) -> Planned | None:
+    if not begun["planned"]:
+        return None
+    planned = planned_from_json(begun["planned"])
+    return dataclasses.replace(planned, env={**planned.env, **settings.env})
+
+
+def _command(begun: events.Event, given: Sequence[str] | None) -> list[str] | None:
+    """The command as it was; again from the command line where a secret in it was not kept."""
+    then: list[str] | None = begun["command"]
+    if given and (then is None or host.mask_secrets(list(given)) != then):
+        raise UsageError("--resume: after -- stands another command than it was begun with; begin anew")
+    if then and not given and any(word.endswith(f"={HIDDEN}") for word in then):
+        raise UsageError("--resume: a value in the command was not kept; give it again, after --")
+    return list(given) if given else then

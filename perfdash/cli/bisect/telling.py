@@ -1,0 +1,51 @@
+"""The reports of a bisection: written into its folder, printed, and where one stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import typer
+
+from perfdash.bisection.account import Account
+from perfdash.bisection.accounting import account
+from perfdash.bisection.course import Course
+from perfdash.bisection.journal import find, is_being_worked_on, read
+from perfdash.report.bisection import markdown, page
+from perfdash.settings import resolve
+
+REPORT = "report"
+
+
+def write_reports(folder: Path, said: Account) -> None:
+    """report.md, report.html and report.json; a disk that is full is said, and loses nothing."""
+    try:
+        for ending, text in (
+            ("md", markdown(said)),
+            ("html", page(said)),
+            ("json", json.dumps(said.to_json(), indent=1) + "\n"),
+        ):
+            part = folder / f"{REPORT}.{ending}.part"
+            part.write_text(text, encoding="utf-8", errors="replace")
+            part.replace(folder / f"{REPORT}.{ending}")
+    except OSError as error:
+        typer.echo(f"The report cannot be written to {folder}: {error.strerror}", err=True)
+
+
+def told(said: Account, as_json: bool) -> str:
+    """What is printed."""
+    return json.dumps(said.to_json(), indent=1) + "\n" if as_json else markdown(said)
+
+
+def tell_status(name: str, flags: Mapping[str, Any]) -> None:
+    """Prints where a bisection stands, whether or not somebody works on it."""
+    folder = find(name, resolve({"out": flags["out"]})[0].out)
+    said = account(Course(read(folder)))
+    typer.echo(told(said, flags["as_json"]), nl=False)
+    if is_being_worked_on(folder):
+        typer.echo(f"{folder}: it is being worked on", err=True)
+    elif said.state != "done":
+        typer.echo(f"To go on: perfdash bisect --resume {quote(str(folder))}", err=True)

@@ -1,0 +1,178 @@
+"""`perfdash nightly`: a nightly tells the history that it began and how it ended, so that one that never
+came is missed."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfdash.cli.store import Db, Out, opened
+
+app = typer.Typer(help="The heartbeat: a nightly says that it began, and how it ended.", no_args_is_help=True)
+
+Job = Annotated[str, typer.Option(metavar="NAME", help="Which nightly, where several share a history.")]
+Night = Annotated[
+    str | None,
+    typer.Option(help="Its name within the job, e.g. its folder's.  [default: the time; the latest]"),
+]
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
+
+
+@app.command("begin")
+def begin(
+    every: Annotated[str, typer.Option(help="How often it comes: 24h, 7d, 90m.")] = "24h",
+    grace: Annotated[
+        str | None, typer.Option(help="How late the next may begin.  [default: an eighth of --every]")
+    ] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(metavar="'SUITE DEVICE DTYPE'", help="What it measures, also with threads. Repeatable."),
+    ] = None,
+    job: Job = "nightly",
+    night: Night = None,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Say that a nightly begins, and when the next is due. Said again with its --night, it goes on."""
+    from perfdash.detect.nightly import now
+    from perfdash.history import nightlies
+
+    every_s = _seconds(every, "--every")
+    if every_s < 60:
+        raise _usage(f"--every {every}: a minute is the least")
+    grace_s = _seconds(grace, "--grace") if grace else every_s // 8
+    at = now()
+    begun = nightlies.Nightly(
+        _named(job, "--job"), _named(night or at, "--night"), at, every_s, grace_s,
+        expected=tuple(map(_expected, expect or ())),
+    )  # fmt: skip
+    with opened(db, out, create=True) as store, store.write() as connection:
+        begun = nightlies.begin(connection, begun)
+    typer.echo(f"{begun.job} {begun.night}: begun {begun.begun}, the next is due {_in(begun.begun, every_s)}")
+
+
+@app.command("end")
+def end(
+    state: Annotated[str, typer.Option(help="ok, partial, failed.")],
+    why: Annotated[str | None, typer.Option(help="What went wrong, in a few words.")] = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(help="A run of it, folder or name. Repeatable.  [default: all of its time]"),
+    ] = None,
+    job: Job = "nightly",
+    night: Night = None,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Say how a nightly ended. What it expected and the history does not have makes it partial."""
+    from perfdash.detect.nightly import now
+    from perfdash.history import nightlies
+
+    if state not in nightlies.ENDINGS:
+        raise _usage(f"--state {state!r} is none of {', '.join(nightlies.ENDINGS)}")
+    # One that broke before anything was measured must be told of as well.
+    with opened(db, out, create=state == nightlies.FAILED) as store, store.write() as connection:
+        done = nightlies.end(
+            connection, job, night, at=now(), state=state, why=" ".join((why or "").split())[:500] or None,
+            runs=[Path(name).name for name in run or ()],
+        )  # fmt: skip
+    typer.echo(f"{done.job} {done.night}: {done.state}" + (f": {done.why}" if done.why else ""))
+
+
+@app.command("list")
+def list_(
+    job: Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.")] = None,
+    latest: Annotated[int | None, typer.Option(min=1, help="Only the latest many.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """List nightlies, oldest first."""
+    import json
+    from dataclasses import asdict
+
+    from perfdash.history import nightlies
+
+    with opened(db, out) as store, store.read() as connection:
+        found = nightlies.load(connection, job=job, latest=latest)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found], indent=1))
+        return
+    for each in found:
+        words = (each.job, each.night, each.begun, each.ended or "-", each.state, each.why or "")
+        typer.echo("  ".join(words).rstrip())
+    if not found:
+        typer.echo("No nightlies")
+
+
+@app.command("forget")
+def forget(
+    job: Annotated[str, typer.Argument(help="The nightly's name.")],
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Remove a nightly that is no longer to come from the heartbeat. Its runs stay."""
+    from perfdash.history import nightlies
+
+    with opened(db, out) as store, store.write() as connection:
+        known = nightlies.jobs(connection)
+        if job not in known:
+            raise _usage(f"there is no nightly {job!r}; there are: {', '.join(known) or 'none'}")
+        count = nightlies.forget(connection, job)
+    typer.echo(f"Forgot {count} of {job}")
+
+
+def examined(job: str | None, db: str | None, out: Path | None, now: datetime | None = None) -> int:
+    """`perfdash doctor --nightly`: prints how the nightlies stand; 1 where one lacks, else 0."""
+    from perfdash.detect.heartbeat import Beat, examine
+    from perfdash.history import nightlies
+
+    with opened(db, out) as store, store.read() as connection:
+        names = [job] if job else nightlies.jobs(connection)
+        every = {name: nightlies.load(connection, job=name, latest=2) for name in names}
+    beats = [
+        beat
+        for name, found in every.items()
+        for beat in (
+            examine(found, now or datetime.now(UTC)) if found else [Beat("missing", name, "none ever began")]
+        )
+    ] or [Beat("missing", "nightly", "none ever began: `perfdash nightly begin` is what says so")]
+    for beat in beats:
+        typer.echo(f"{beat.level:<11} {beat.job}  {beat.what}")
+    return 0 if all(beat.good for beat in beats) else 1
+
+
+def _seconds(text: str, option: str) -> int:
+    match = re.fullmatch(r"(\d{1,5})([mhd])", text)
+    if not match:
+        raise _usage(f"{option} {text!r}: give it as 24h, 7d or 90m")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _expected(text: str) -> str:
+    words = text.split()
+    if len(words) not in (3, 4) or (len(words) == 4 and not words[3].isdigit()):
+        raise _usage(f"--expect {text!r}: give suite, device and dtype, e.g. 'timm cpu float32'")
+    return " ".join(words)
+
+
+def _named(text: str, option: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > 200:
+        raise _usage(f"{option} {text!r}: give a name of at most 200 characters on one line")
+    return text
+
+
+def _in(moment: str, seconds: int) -> str:
+    from datetime import timedelta
+
+    return f"{datetime.fromisoformat(moment) + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _usage(text: str) -> Exception:
+    from perfdash.errors import UsageError
+
+    return UsageError(text)

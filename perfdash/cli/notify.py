@@ -1,0 +1,133 @@
+"""`perfdash notify`: a night in a few lines by mail, or to a chat; also that a nightly broke."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from perfdash.cli.store import Db, Out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perfdash.report.brief import Brief
+
+
+def notify(
+    run: Annotated[
+        str, typer.Argument(help="A run folder, its name, `last`, or a run of the history.")
+    ] = "last",
+    mail_to: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Send a mail. Repeatable, or commas.")
+    ] = None,
+    mail_from: Annotated[
+        str | None,
+        typer.Option(envvar="PERFDASH_MAIL_FROM", help="Its sender.  [default: the first of --mail-to]"),
+    ] = None,
+    smtp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]", envvar="PERFDASH_SMTP", help="The mail server, port 587 unless said."
+        ),
+    ] = None,
+    smtp_user: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PERFDASH_SMTP_USER", help="Its user; the password is in PERFDASH_SMTP_PASSWORD."
+        ),
+    ] = None,
+    smtp_plain: Annotated[
+        bool, typer.Option("--smtp-plain", help="A relay of your own without encryption; without password.")
+    ] = False,
+    webhook: Annotated[
+        bool, typer.Option("--webhook", help="Tell the chat whose webhook is in PERFDASH_WEBHOOK.")
+    ] = False,
+    broken: Annotated[
+        str | None, typer.Option(metavar="WHY", help="That the nightly broke, and why, instead of a run.")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="What changed since this run, date or window, instead of by the nights before."),
+    ] = None,
+    site_url: Annotated[
+        str | None, typer.Option(help="Where the site lies: links to its pages are put in.")
+    ] = None,
+    link: Annotated[str | None, typer.Option(help="A page to read on: the comment, the build.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; send nothing.")] = False,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Tell what a night brought, in a few lines: by mail, to a chat, or both. Off unless asked for."""
+    from perfdash.errors import MachineError, UsageError
+
+    for option, address in (("--site-url", site_url), ("--link", link)):
+        if address is not None and not address.startswith(("https://", "http://")):
+            raise UsageError(f"{option} {address!r}: give the whole address, with https://")
+    if not (mail_to or webhook or dry_run):
+        raise UsageError("where to? give --mail-to ADDRESS, --webhook, or --dry-run to look at the text")
+    ways: list[Callable[[Brief], None]] = []
+    # All is checked before anything is read or sent.
+    if mail_to and not dry_run:
+        ways.append(_mailer(mail_to, mail_from, smtp, smtp_user, smtp_plain))
+    if webhook and not dry_run:
+        ways.append(_poster())
+    from perfdash.report import brief as text
+
+    if broken is not None:
+        told = text.broken(broken, site_url=site_url, link=link)
+    else:
+        from perfdash.cli.nights import night_of
+        from perfdash.settings import resolve
+
+        night = night_of(run, resolve({"db": db, "out": out})[0], baseline=baseline)
+        told = text.brief(night, site_url=site_url, link=link)
+    if dry_run:
+        typer.echo(told.chat() if webhook and not mail_to else told.mail(), nl=webhook and not mail_to)
+    failed = []
+    for way in ways:
+        try:
+            way(told)
+        except MachineError as error:  # the other way may still be open
+            failed.append(str(error))
+    if failed:
+        raise MachineError("\n".join(failed))
+
+
+def _mailer(
+    to: list[str], sender: str | None, smtp: str | None, user: str | None, bare: bool
+) -> Callable[[Brief], None]:
+    from perfdash.errors import UsageError
+    from perfdash.publish import mail
+
+    if not smtp:
+        raise UsageError("--mail-to: by which server? give --smtp HOST[:PORT], or set PERFDASH_SMTP")
+    addresses = mail.checked_addresses(to, "--mail-to")
+    (from_, *more) = mail.checked_addresses([sender] if sender else addresses[:1], "--mail-from")
+    if more:
+        raise UsageError("--mail-from: one address")
+    server = mail.checked_server(smtp, user, os.environ.get("PERFDASH_SMTP_PASSWORD"), bare)
+
+    def send(told: Brief) -> None:
+        mail.send(server, mail.message(from_, addresses, told.title, told.mail()), tell=_tell)
+        typer.echo(f"Mailed to {', '.join(addresses)}")
+
+    return send
+
+
+def _poster() -> Callable[[Brief], None]:
+    from perfdash.publish import webhook
+
+    url = webhook.checked_address(os.environ.get(webhook.VARIABLE))
+
+    def send(told: Brief) -> None:
+        webhook.send(url, told.chat(), tell=_tell)
+        typer.echo("Told the webhook")
+
+    return send
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,124 @@
+"""Whether nightlies come as they should: what lacks now, and what lacked before a night. Pure.
+
+Silence must never look like success: a nightly that did not come has no row that could say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from perfdash.history.nightlies import OK, RUNNING, Nightly
+
+GOOD = ("ok", "running")
+_NAMED = 5  # nightlies before one of which is told
+
+
+@dataclass(frozen=True)
+class Beat:
+    """`level`: ok, running, late, missing, partial, failed or never ended."""
+
+    level: str
+    job: str
+    what: str
+
+    @property
+    def good(self) -> bool:
+        return self.level in GOOD
+
+
+def examine(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
+    """What is to be said of one job's nightlies (oldest first, at least one) at a moment."""
+    last = nightlies[-1]
+    due = _time(last.begun) + timedelta(seconds=last.every_s)
+    overdue = int((now - due).total_seconds() - last.grace_s) // last.every_s + 1
+    ended = nightlies[-2] if last.state == RUNNING and overdue < 1 and len(nightlies) > 1 else last
+    found = [_ending(each, each is not last or overdue >= 1) for each in dict.fromkeys([ended, last])]
+    if overdue == 1:
+        found.append(Beat("late", last.job, f"one was due {_shown(due)} and has not begun"))
+    elif overdue > 1:
+        found.append(Beat("missing", last.job, f"{overdue} did not come, the first was due {_shown(due)}"))
+    return found
+
+
+def before(nightlies: Sequence[Nightly], these: Sequence[Nightly]) -> str | None:
+    """In one line what was wrong with those before a nightly, back to the last good one; else None.
+
+    `these`: that nightly, or each that it could be, which are then told of by their names.
+    """
+    told = [
+        f"{each.job}: {wrong}" if len(these) > 1 else wrong
+        for each in these
+        if (wrong := _wrong_before(nightlies, each))
+    ]
+    return f"Before this nightly: {'; '.join(told)}" if told else None
+
+
+def _wrong_before(nightlies: Sequence[Nightly], this: Nightly) -> str | None:
+    earlier = [each for each in nightlies if each.job == this.job and each.begun < this.begun]
+    found: list[str] = []
+    later = this
+    for each in reversed(earlier):
+        if missing := _missing(each, later):
+            found.append(f"{missing} missing after {each.begun[:10]}")
+        if each.state == OK:
+            break
+        beat = _ending(each, True)
+        # After a colon stands what a log said, which may name hosts and paths: that is not for everybody.
+        why = (each.why or "").partition(": ")[0]
+        found.append(f"{each.begun[:10]} {beat.level}" + (f" ({why})" if why else ""))
+        later = each
+    rest = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    return "; ".join([*found[:_NAMED], *rest]) or None
+
+
+def nightlies_of(
+    nightlies: Sequence[Nightly], run: str, started: str, settings: Collection[str]
+) -> list[Nightly]:
+    """The nightly that a run is of: it names the run, or was at work then and expected what was measured.
+
+    `settings`: each `suite device dtype` of the run, also with its threads. Several jobs that measure the
+    same at the same time are several; a run beside all nightlies has none.
+    """
+    if named := [each for each in nightlies if run in each.runs]:
+        return named[-1:]
+    found = {}
+    for each in nightlies:  # oldest first: of a job the latest stays
+        if each.begun <= started:
+            found[each.job] = each
+    at_work = [each for each in found.values() if not each.runs and _at_work(each, started)]
+    fitting = [each for each in at_work if set(each.expected) & set(settings)]
+    return fitting or [each for each in at_work if not each.expected]
+
+
+def _at_work(each: Nightly, started: str) -> bool:
+    """One that never ended does not go on for ever."""
+    if each.ended is not None:
+        return started <= each.ended
+    return (_time(started) - _time(each.begun)).total_seconds() < each.every_s + each.grace_s
+
+
+def _missing(one: Nightly, following: Nightly) -> int:
+    """How many were due between two: none where the following came in time. A little early is in time."""
+    seconds = (_time(following.begun) - _time(one.begun)).total_seconds()
+    if seconds <= one.every_s + one.grace_s:
+        return 0
+    return max(0, int(seconds + min(one.grace_s, one.every_s // 8)) // one.every_s - 1)
+
+
+def _ending(each: Nightly, over: bool) -> Beat:
+    """`over`: it should have ended by now."""
+    why = f": {each.why}" if each.why else ""
+    if each.state == RUNNING:
+        level = "never ended" if over else "running"
+        return Beat(level, each.job, f"{each.night}, begun {each.begun}")
+    return Beat(each.state, each.job, f"{each.night}, begun {each.begun}{why}")
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _shown(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,173 @@
+"""Nightlies as the store keeps them: when one began, how often it is due, how it ended. No judgement.
+
+A nightly tells of itself (`perfdash nightly begin`, `end`), so that the store knows when one lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+import sqlalchemy as sa
+
+from perfdash.errors import UsageError
+from perfdash.history import schema
+
+RUNNING, OK, PARTIAL, FAILED = "running", "ok", "partial", "failed"
+ENDINGS = (OK, PARTIAL, FAILED)
+EVERY_S = 86400  # where nobody has said it
+
+
+@dataclass(frozen=True)
+class Nightly:
+    """The columns of `nightlies`. Times are UTC, ISO 8601; the next is due `every_s` after `begun`.
+
+    `expected` is what is measured, each `suite device dtype` or `suite device dtype threads`; `runs`
+    are names of runs, none: those of its time.
+    """
+
+    job: str
+    night: str
+    begun: str
+    every_s: int
+    grace_s: int
+    state: str = RUNNING
+    ended: str | None = None
+    why: str | None = None
+    expected: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+
+def begin(connection: sa.Connection, nightly: Nightly) -> Nightly:
+    """Enters it; one of this name that was begun before goes on, from when it was begun."""
+    table = schema.nightlies
+    old = _known(connection, nightly.job, nightly.night)
+    if old is None:
+        connection.execute(sa.insert(table).values(_values(nightly)))
+        return nightly
+    again = Nightly(**{**asdict(nightly), "begun": old.begun})
+    _update(connection, again)
+    return again
+
+
+def end(
+    connection: sa.Connection,
+    job: str,
+    night: str | None,
+    *,
+    at: str,
+    state: str,
+    why: str | None = None,
+    runs: Sequence[str] = (),
+) -> Nightly:
+    """Ends one, the latest of the job unless named; `ok` becomes `partial` where something lacks.
+
+    One that failed before it could say that it began is entered, due as those before it. Raises
+    UsageError where there is none.
+    """
+    old = _known(connection, job, night)
+    if old is None and night is not None and state == FAILED:
+        last = _known(connection, job, None) or Nightly(job, night, at, EVERY_S, EVERY_S // 8)
+        old = begin(connection, Nightly(job, night, at, last.every_s, last.grace_s, expected=last.expected))
+    if old is None:
+        which = f"{night!r}" if night else "nothing"
+        raise UsageError(f"of the nightly {job!r} {which} was begun; `perfdash nightly begin` does it")
+    changed = {"state": state, "why": why, "ended": at, "runs": tuple(dict.fromkeys(runs)) or old.runs}
+    done = Nightly(**{**asdict(old), **changed})
+    if state != FAILED and (lacks := lacking(connection, done)):
+        told = "; ".join([*([why] if why else []), *lacks])
+        done = Nightly(**{**asdict(done), "state": PARTIAL, "why": told})
+    _update(connection, done)
+    return done
+
+
+def load(connection: sa.Connection, *, job: str | None = None, latest: int | None = None) -> list[Nightly]:
+    """Nightlies, oldest first; of all that match only the `latest` many."""
+    table = schema.nightlies
+    query = sa.select(*table.c[_NAMES]).order_by(table.c.begun.desc(), table.c.id.desc())
+    if job is not None:
+        query = query.where(table.c.job == job)
+    if latest is not None:
+        query = query.limit(latest)
+    return [_nightly(row) for row in connection.execute(query)][::-1]
+
+
+def jobs(connection: sa.Connection) -> list[str]:
+    """The nightlies there are, by name."""
+    table = schema.nightlies
+    return list(connection.execute(sa.select(table.c.job).distinct().order_by(table.c.job)).scalars())
+
+
+def forget(connection: sa.Connection, job: str, before: str | None = None) -> int:
+    """Removes all of a job, or those begun before a time but for its latest; how many."""
+    table = schema.nightlies
+    statement = sa.delete(table).where(table.c.job == job)
+    if before is not None:
+        latest = sa.select(sa.func.max(table.c.begun)).where(table.c.job == job).scalar_subquery()
+        statement = statement.where(table.c.begun < before, table.c.begun < latest)
+    return connection.execute(statement).rowcount
+
+
+def put(connection: sa.Connection, nightly: Nightly) -> None:
+    """Takes over one of another store; what ended is not made running again."""
+    old = _known(connection, nightly.job, nightly.night)
+    if old is None:
+        connection.execute(sa.insert(schema.nightlies).values(_values(nightly)))
+    elif (old.ended or "") < (nightly.ended or ""):
+        _update(connection, nightly)
+
+
+def lacking(connection: sa.Connection, nightly: Nightly) -> list[str]:
+    """What of the expected has no result in its runs, and which of these are incomplete."""
+    runs, results, cases = schema.runs, schema.results, schema.cases
+    mine = runs.c.started >= nightly.begun
+    if nightly.runs:
+        mine = runs.c.name.in_(nightly.runs)
+    elif nightly.ended:
+        mine = sa.and_(mine, runs.c.started <= nightly.ended)
+    columns = cases.c["suite", "device", "dtype", "threads"]
+    query = (
+        sa.select(*columns)
+        .distinct()
+        .join_from(results, cases, results.c.case_id == cases.c.id)
+        .join(runs, results.c.run_id == runs.c.id)
+        .where(mine)
+    )
+    measured = set()
+    for row in connection.execute(query):
+        words = [str(word) for word in row]
+        measured |= {" ".join(words), " ".join(words[:3])}
+    found = [f"{what} was not measured" for what in nightly.expected if what not in measured]
+    every = connection.execute(sa.select(*runs.c["name", "results", "expected"]).where(mine)).all()
+    for name, count, expected in every:
+        if expected and count < expected:
+            found.append(f"{name} has {count} of {expected} cases")
+    there = {row.name for row in every}
+    return found + [f"{name} is not in the history" for name in nightly.runs if name not in there]
+
+
+def _known(connection: sa.Connection, job: str, night: str | None) -> Nightly | None:
+    table = schema.nightlies
+    query = sa.select(*table.c[_NAMES]).where(table.c.job == job)
+    if night is not None:
+        query = query.where(table.c.night == night)
+    row = connection.execute(query.order_by(table.c.begun.desc(), table.c.id.desc())).first()
+    return None if row is None else _nightly(row)
+
+
+def _nightly(row: sa.Row[tuple[object, ...]]) -> Nightly:
+    values = dict(row._mapping)
+    return Nightly(**{**values, "expected": tuple(values["expected"]), "runs": tuple(values["runs"])})
+
+
+def _update(connection: sa.Connection, nightly: Nightly) -> None:
+    table = schema.nightlies
+    where = table.c.job == nightly.job, table.c.night == nightly.night
+    connection.execute(sa.update(table).where(*where).values(_values(nightly)))
+
+
+def _values(nightly: Nightly) -> dict[str, object]:
+    return {**asdict(nightly), "expected": list(nightly.expected), "runs": list(nightly.runs)}
+
+
+_NAMES = tuple(each.name for each in fields(Nightly))

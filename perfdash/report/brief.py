@@ -1,0 +1,102 @@
+"""A night in a few lines, for a mail or a chat: what changed, how many, where to read on. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdash.report import links
+from perfdash.report.alerts import model_of
+from perfdash.report.changes import BAD, GROUPS, Change
+from perfdash.report.markdown import plain
+from perfdash.report.news import headline
+from perfdash.report.night import Night
+from perfdash.report.quantities import percent
+
+_SHOWN = {True: 10, False: 3}  # changes of a group, by whether it is bad
+_LINE = 300
+
+
+@dataclass(frozen=True)
+class Brief:
+    """`lines` hold text from elsewhere (names, errors), each on one line; `title` and `links` do not."""
+
+    title: str
+    lines: tuple[str, ...]
+    links: tuple[tuple[str, str], ...] = ()  # what it is, address
+
+    def mail(self) -> str:
+        """The body of a plain text mail."""
+        addresses = [f"{name}: {address}" for name, address in self.links]
+        return "\n".join([self.title, "", *self.lines, *(["", *addresses] if addresses else [])]) + "\n"
+
+    def chat(self) -> str:
+        """Slack's mrkdwn, which Mattermost takes as well: all that comes from elsewhere stands in a block,
+        where nothing becomes a mention, a link or a picture."""
+        body = "\n".join(self.lines).replace("```", "'''")
+        parts = [f"*{_escaped(self.title)}*"]
+        if body.strip():
+            parts.append(f"```\n{_escaped(body)}\n```")
+        parts += [f"{_escaped(name)}: {_escaped(address)}" for name, address in self.links]
+        return "\n".join(parts)
+
+
+def brief(night: Night, *, site_url: str | None = None, link: str | None = None) -> Brief:
+    """`site_url`: where the site lies; `link`: another page of this night, e.g. the comment or the build."""
+    run = night.run
+    worker = run.environment.get("worker", {})
+    count, expected = len(night.rows), run.expected
+    of = f" of {expected}" if expected and expected != count else ""
+    torch = " ".join(str(w) for w in (worker.get("torch"), (worker.get("torch_git_version") or "")[:10]) if w)
+    lines = [
+        f"Run {run.name} ({run.state}): {count}{of} cases on {run.host_class}"
+        + (f", torch {torch}" if torch else "")
+    ]
+    if night.untold:
+        lines.append(f"What changed is not told: {night.untold}.")
+    elif night.against:
+        lines.append(f"Compared with {night.against}.")
+    if night.caution:
+        lines.append(f"Not told: {night.caution}.")
+    if night.nightly:
+        lines.append(f"{night.nightly}.")
+    for group in GROUPS:
+        changes = [one for one in night.changes if one.group == group and not one.acknowledged]
+        if changes:
+            most = _SHOWN[group in BAD]
+            lines += ["", f"{group}: {len(changes)}", *(f"- {_change(one)}" for one in changes[:most])]
+            if len(changes) > most:
+                lines.append(f"- and {len(changes) - most} more")
+    return Brief(
+        f"perfdash: {headline(night)}", tuple(plain(each, _LINE) for each in lines), _links(site_url, link)
+    )
+
+
+def broken(why: str, *, site_url: str | None = None, link: str | None = None) -> Brief:
+    """For a nightly that has no night to tell of: what broke, first line first."""
+    lines = [plain(each, _LINE) for each in why.strip().splitlines() if each.strip()]
+    rest = [f"and {len(lines) - 20} more lines"] if len(lines) > 20 else []
+    return Brief("perfdash: the nightly broke", (*lines[:20], *rest), _links(site_url, link))
+
+
+def _change(one: Change) -> str:
+    levels = f" {one.before} → {one.after}" if one.before and one.after else ""
+    change = f", {percent(one.change)}" if one.change is not None else ""
+    if one.interval:
+        low, high = one.interval
+        change += f" ({percent(low)} to {percent(high)})"
+    since = "" if one.fresh or one.bad is None else f", since {one.bad.started[:10]}"
+    alert = f", alert {one.alert} {one.state}" if one.alert else ""
+    blamed = "".join(f", {culprit}" for culprit in one.culprits[:1])
+    return f"{model_of(one.case)}: {one.what}{levels}{change}{since}{alert}{blamed}"
+
+
+def _links(site_url: str | None, link: str | None) -> tuple[tuple[str, str], ...]:
+    found = [("More", link)] if link else []
+    if site_url:
+        site = site_url.rstrip("/") + "/"
+        found += [("Dashboard", site + links.OVERVIEW), ("Regressions", site + links.REGRESSIONS)]
+    return tuple(found)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

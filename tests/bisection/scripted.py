@@ -1,0 +1,164 @@
+"""A bisection without git, builds or workers: levels by revision, noise that is the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfdash.bisection import events
+from perfdash.bisection.beginning import Wishes, stage_event
+from perfdash.bisection.builds import Built, Unbuildable
+from perfdash.bisection.course import Course
+from perfdash.bisection.drive import Drive, NoWay
+from perfdash.bisection.journal import Journal
+from perfdash.bisection.metrics import METRICS, OF_COMMAND, Reading
+from perfdash.bisection.revisions import Revision
+
+
+def revision(number, parents=1, prefix=""):
+    name = f"{prefix}{number:x}".rjust(40, "0")
+    return Revision(
+        id=name,
+        label=f"{prefix}{number}",
+        title=f"change {number}",
+        author="Ann Author",
+        date="2026-11-01T00:00:00+00:00",
+        parents=tuple(f"{n}{number:x}".rjust(40, "f") for n in range(parents)),
+    )
+
+
+def revisions(count, merges=()):
+    return [revision(number, 2 if number in merges else 1) for number in range(count)]
+
+
+def noise(*words):
+    """A standard normal number that is the same for the same words."""
+    seed = int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8], "big")
+    return random.Random(seed).gauss(0, 1)
+
+
+@dataclass
+class Script:
+    """levels: label -> the true value; says: label -> a status word instead of a number."""
+
+    revisions: list
+    levels: dict
+    sd: float = 0.01
+    says: dict = field(default_factory=dict)
+    unbuildable: dict = field(default_factory=dict)
+    not_fresh: dict = field(default_factory=dict)
+    sides: dict = field(default_factory=dict)  # of a merge: label -> its side's revisions
+    metric: str = "eager"
+    built: list = field(default_factory=list)
+    measured: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+
+    @classmethod
+    def step(cls, count, at, by=1.1, **more):
+        all_ = revisions(count)
+        return cls(
+            all_, {each.label: by if number >= at else 1.0 for number, each in enumerate(all_)}, **more
+        )
+
+    # Of a source.
+    def touched(self, listed):
+        return [()] * len(listed)
+
+    # Of a builder.
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def costs(self, listed, touched):
+        return [20.0] * len(listed)
+
+    def build(self, revision, stop=None, fresh=False, again=False):
+        refused = {**self.unbuildable, **(self.not_fresh if fresh else {})}
+        if revision.label in refused:
+            raise Unbuildable(refused[revision.label])
+        self.built.append((revision.label, fresh))
+        key = f"key-{revision.label}{'-fresh' if fresh else ''}"
+        return Built(revision, Path("python"), (), {}, key, Path(), Path("log"), 2.0, False)
+
+    # Of a world.
+    def open(self, stage):
+        return self
+
+    def measure(self, built, log, fresh):
+        label = built.revision.label
+        count = self.measured.count((label, fresh))
+        self.measured.append((label, fresh))
+        said = self.says.get(label)
+        if isinstance(said, list):
+            said = said[min(count, len(said) - 1)]
+        if said:
+            return Reading(said, message="because" if said != "pass" else ""), {}
+        value = self.levels[label] * (1 + self.sd * noise(label, fresh, count))
+        return Reading("pass", value, {"eager_ms": 3.0 * (1 + self.sd * noise("e", label, fresh, count))}), {}
+
+    def descend(self, course, step, builder):
+        stage, place = step.stage, step.outcome.first
+        side = self.sides.get(stage.revisions[place].label)
+        if not side or not step.way.startswith("merge"):
+            raise NoWay("nothing there", again=step.way == "pin")
+        origin = {"stage": stage.number, "place": place, "way": step.way}
+        return self.stage(len(course.stages), side, origin)
+
+    def stop(self):
+        pass
+
+    def stage(self, number=0, listed=None, origin=None, wishes=None):
+        metric = METRICS.get(self.metric) or OF_COMMAND[self.metric]
+        return stage_event(
+            number, "git", self, self, listed or self.revisions, metric, wishes or Wishes(), origin=origin
+        )
+
+    def begun(self, **more):
+        return {
+            "event": events.BEGUN,
+            "schema": 1,
+            "name": "2026-11-21T00-00-00Z_here",
+            "metric": self.metric,
+            "command": ["./measure.sh"] if self.metric in OF_COMMAND else None,
+            "case": None
+            if self.metric in OF_COMMAND
+            else {
+                "suite": "timm",
+                "model": "resnet18",
+                "backend": "inductor",
+                "dtype": "float32",
+                "device": "cpu",
+            },
+            "harness": "h",
+            "host": "here",
+            "host_class": "Some CPU x 8",
+            "line": ["perfdash", "bisect", "--good", "0", "--bad", "100"],
+            **more,
+        }
+
+
+def begin(script, folder, wishes=None, **more):
+    """A journal with its first two events, closed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Journal(folder) as journal:
+        course = Course([])
+        for event in (script.begun(**more), script.stage(wishes=wishes)):
+            course.take(journal.append(event))
+    return folder
+
+
+def go_on(script, folder, tell=lambda line: None, **more):
+    """To the end; the course as it then is."""
+    with Journal(folder) as journal:
+        course = Course(journal.events())
+        with Drive(course, journal, script, tell, **more) as drive:
+            drive.run()
+    return course
+
+
+def bisected(script, folder, wishes=None, **more):
+    return go_on(script, begin(script, folder, wishes, **more))

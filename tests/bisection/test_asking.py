@@ -1,0 +1,45 @@
+"""A command of the user's in a build: what it finds around it, and what is written down of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdash.bisection.asking import Asker, variables
+from perfdash.bisection.builds import Built
+from perfdash.bisection.metrics import OF_COMMAND
+from perfdash.bisection.revisions import Revision
+from perfdash.errors import MachineError
+
+
+@pytest.fixture
+def built(tmp_path):
+    revision = Revision("c" * 40, "c" * 10, "a change")
+    return Built(
+        revision, Path(sys.executable), (tmp_path / "build",), {}, "k", tmp_path, tmp_path, 0.0, False
+    )
+
+
+def test_a_secret_in_the_command_is_given_and_not_written_down(built, tmp_path):
+    command = ["env", "DB_PASSWORD=hunter2", "sh", "-c", 'test "$DB_PASSWORD" = hunter2 && exit 130']
+    shown = ["env", "DB_PASSWORD=***", *command[2:]]
+    log = tmp_path / "log"
+    with pytest.raises(MachineError, match="exit code 130") as raised:
+        Asker(command, OF_COMMAND["exit-code"], shown=shown).ask(built, log)
+    for text in (str(raised.value), log.read_text()):
+        assert "DB_PASSWORD=***" in text
+        assert "DB_PASSWORD=hunter2" not in text
+
+
+def test_a_word_with_blanks_and_quotes_comes_through(built, tmp_path):
+    said = Asker(["printf", "%s\n", "it's $HOME\n7"], OF_COMMAND["stdout"]).ask(built, tmp_path / "log")
+    assert said.value == 7
+
+
+def test_of_pythonpath_the_build_comes_first(built, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/shell")
+    found = variables(built, {"PYTHONPATH": "/mine", "A": "b"})
+    assert found["PYTHONPATH"] == f"{tmp_path / 'build'}:/shell:/mine"
+    assert found["A"] == "b"

@@ -1,0 +1,316 @@
+"""The loop over a scripted world: found, not found, broken, killed, marked, descended, confirmed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from perfdash.bisection.accounting import account
+from perfdash.bisection.beginning import Wishes, weights
+from perfdash.bisection.course import Course
+from perfdash.bisection.drive import LimitReached
+from perfdash.bisection.gitlog import git_log
+from perfdash.bisection.journal import FILE, Journal, read
+from perfdash.cli.bisect.marking import marked
+from perfdash.errors import UsageError
+from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revision
+
+
+def named(course):
+    return [[each.label for each in one.revisions] for one in account(course).culprits]
+
+
+def without_times(recorded):
+    return [
+        {key: value for key, value in event.items() if key not in ("at", "seconds")} for event in recorded
+    ]
+
+
+def test_a_step_is_found_confirmed_and_told(tmp_path):
+    script = Script.step(100, at=63, by=1.06)
+    course = bisected(script, tmp_path)
+    said = account(course)
+    assert said.word == "found"
+    (one,) = said.culprits
+    assert [each.label for each in one.revisions] == ["63"]
+    assert one.parent.label == "62"
+    assert one.change.low < 1.06 < one.change.high
+    assert one.confirmed == "confirmed"
+    assert one.confirmed_change.low < 1.06 < one.confirmed_change.high
+    assert one.eager is None  # it is what was looked at
+    assert {label for label, fresh in script.built if fresh} == {"62", "63"}
+    assert len(script.built) <= 15
+    assert course.next_step() is None
+    json.dumps(said.to_json(), allow_nan=False)
+
+
+def test_the_same_journal_is_the_same_course(tmp_path):
+    course = bisected(Script.step(60, at=20), tmp_path)
+    again = Course(read(tmp_path))
+    assert account(again) == account(course)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_cut_off_after_any_event_it_comes_to_the_same_end(tmp_path, seed):
+    script = Script.step(40, at=11 + seed, by=1.05, unbuildable={"19": "no", "20": "no"})
+    bisected(script, tmp_path / "whole")
+    whole = read(tmp_path / "whole")
+    lines = (tmp_path / "whole" / FILE).read_bytes().splitlines(keepends=True)
+    for kept in range(2, len(lines), 9):
+        folder = tmp_path / str(kept)
+        folder.mkdir()
+        (folder / FILE).write_bytes(b"".join(lines[:kept]) + lines[kept][: 7 * seed])
+        again = Script.step(40, at=11 + seed, by=1.05, unbuildable={"19": "no", "20": "no"})
+        # What was measured before is not measured again, so its noise goes on where it was.
+        for event in whole[:kept]:
+            if event["event"] in ("measured", "confirm"):
+                place = event["place"]
+                again.measured.append((str(place), event["event"] == "confirm"))
+        go_on(again, folder)
+        assert without_times(read(folder)) == without_times(whole)
+
+
+def test_no_change_is_not_reproduced(tmp_path):
+    said = account(bisected(Script.step(64, at=999), tmp_path))
+    assert said.word == "not reproduced"
+    assert said.culprits == ()
+    assert said.ranges[0].change.low < 1 < said.ranges[0].change.high
+    assert {t.label for t in said.ranges[0].tested} == {"0", "63"}
+
+
+def test_a_culprit_among_unbuildable_ones_is_a_set(tmp_path):
+    script = Script.step(50, at=30, unbuildable={str(n): "it does not compile" for n in (29, 30, 31)})
+    course = bisected(script, tmp_path)
+    assert named(course) == [["29", "30", "31", "32"]]
+    said = account(course)
+    assert {one.label for one in said.ranges[0].skipped} == {"29", "30", "31"}
+    assert said.culprits[0].parent.label == "28"
+
+
+@pytest.mark.parametrize("end", ["0", "29"])
+def test_an_end_that_does_not_build_ends_it_at_once(tmp_path, end):
+    script = Script.step(30, at=10, unbuildable={end: "gcc: no"})
+    said = account(bisected(script, tmp_path))
+    assert said.word == "end not measured"
+    assert said.ranges[0].skipped[0].why == "gcc: no"
+    assert script.measured == []
+
+
+def test_what_fails_is_measured_once_more_and_then_skipped(tmp_path):
+    script = Script.step(33, at=20, says={"16": "crash", "32": ["crash", None]})
+    course = bisected(script, tmp_path)
+    assert named(course) == [["20"]]
+    assert script.measured.count(("16", False)) == 2
+    assert account(course).ranges[0].skipped[0].why == "crash: because"
+    assert account(course).ranges[0].tested[-1].said["crash"] == 1
+
+
+def test_a_status_is_found_and_another_fault_is_skipped(tmp_path):
+    says = {str(n): "fail_to_run" if n >= 21 else "pass" for n in range(40)} | {"20": "timeout", "22": "oom"}
+    script = Script.step(40, at=0, metric="status", says=says)
+    course = bisected(script, tmp_path)
+    assert named(course) == [["20", "21"]]
+    assert account(course).culprits[0].confirmed == "confirmed"
+
+
+def test_a_fix_is_found_as_a_fault_is(tmp_path):
+    says = {str(n): "wrong" if n < 9 else "right" for n in range(32)}
+    course = bisected(Script.step(32, at=0, metric="accuracy", says=says), tmp_path)
+    assert named(course) == [["9"]]
+
+
+def test_a_fault_that_shows_now_and_then_is_found(tmp_path):
+    says = {
+        str(n): ["right"] if n < 18 else ["wrong" if noise(n, k) > -0.8 else "right" for k in range(40)]
+        for n in range(32)
+    }
+    course = bisected(Script.step(32, at=0, metric="accuracy", says=says), tmp_path)
+    assert named(course) == [["18"]]
+
+
+def test_two_steps_are_found_one_after_the_other(tmp_path):
+    script = Script.step(64, at=20, by=1.1)
+    script.levels.update({str(n): 1.32 for n in range(45, 64)})
+    assert named(bisected(script, tmp_path)) == [["20"], ["45"]]
+
+
+def test_a_merge_is_descended_into(tmp_path):
+    script = Script.step(20, at=12)
+    merge = revision(12, parents=2)
+    script.revisions[12] = merge
+    side = [script.revisions[5], *(revision(n, prefix="b") for n in range(8))]
+    script.levels.update({f"b{n}": 1.1 if n >= 3 else 1.0 for n in range(8)})
+    script.sides["12"] = side
+    course = bisected(script, tmp_path)
+    assert named(course) == [["b3"]]
+    assert account(course).ranges[1].how == "inside the merge of 12"
+    assert course.stages[0].fresh == {}  # what is confirmed is the finest
+    text = git_log(course, account(course).ranges)
+    assert f"# first bad commit: [{side[4].id}] change 3" in text
+
+
+def test_a_merge_that_only_together_is_slow_is_the_culprit_itself(tmp_path):
+    script = Script.step(20, at=12)
+    script.revisions[12] = revision(12, parents=2)
+    script.sides["12"] = [script.revisions[5], revision(1, prefix="b"), revision(2, prefix="b")]
+    script.levels.update({"b1": 1.0, "b2": 1.0})
+    course = bisected(script, tmp_path)
+    assert named(course) == [["12"]]
+    assert any("shows no such change" in more for more in account(course).culprits[0].more)
+
+
+def test_a_way_down_that_lacked_something_is_tried_again_by_another_session(tmp_path):
+    script = Script.step(20, at=12)
+    course = bisected(script, tmp_path, pins=True)
+    assert course.stages[0].closed == {(12, "pin"): "nothing there"}
+    course.take({"event": "session"})
+    assert course.next_step().way == "pin"
+
+
+def test_what_does_not_stand_is_said(tmp_path):
+    script = Script.step(30, at=10)
+    measure = script.measure
+
+    def otherwise(built, log, fresh):
+        if fresh:
+            script.levels["10"] = 1.0
+        return measure(built, log, fresh)
+
+    script.measure = otherwise
+    said = account(bisected(script, tmp_path))
+    assert said.word == "found, not confirmed"
+    assert said.culprits[0].confirmed == "not confirmed"
+
+
+def test_what_cannot_be_built_anew_is_not_confirmed_nor_refuted(tmp_path):
+    said = account(bisected(Script.step(30, at=10, not_fresh={"9": "the index is gone"}), tmp_path))
+    assert said.word == "found"
+    assert said.culprits[0].confirmed == "cannot tell"
+    assert "the index is gone" in said.culprits[0].confirmed_why
+
+
+def test_without_confirming(tmp_path):
+    script = Script.step(30, at=10)
+    said = account(bisected(script, tmp_path, confirm=False))
+    assert (said.word, said.culprits[0].confirmed) == ("found", "")
+    assert not any(fresh for _, fresh in script.built)
+
+
+def test_a_limit_of_builds_stops_it_and_more_of_them_go_on(tmp_path):
+    script = Script.step(60, at=20)
+    begin(script, tmp_path)
+    with pytest.raises(LimitReached):
+        go_on(script, tmp_path, most_builds=4)
+    assert len(script.built) == 4
+    said = account(Course(read(tmp_path)))
+    assert said.word == "not finished"
+    standing = said.ranges[0].standing
+    assert standing.phase == "searching"
+    assert standing.first <= 20 <= standing.last
+    assert named(go_on(script, tmp_path)) == [["20"]]
+
+
+def test_several_builders_build_at_once(tmp_path):
+    script = Script.step(128, at=77)
+    begin(script, tmp_path, Wishes(jobs=3))
+    told = []
+    assert named(go_on(script, tmp_path, told.append)) == [["77"]]
+    assert told[2].startswith("building")
+
+
+def test_a_mark_reopens_it_and_is_kept(tmp_path):
+    script = Script.step(40, at=20, says={"19": "crash"})
+    folder = begin(script, tmp_path / "one")
+    assert named(go_on(script, folder)) == [["19", "20"]]
+    text = marked(folder, "19", "good")
+    assert "--resume" in text
+    assert named(go_on(script, folder)) == [["20"]]
+    assert account(Course(read(folder))).ranges[0].tested
+
+
+@pytest.mark.parametrize(("word", "side", "why"), [
+    ("19", "worse", "good, bad or skip"),
+    ("zz", "good", "no revision"),
+    ("0", "bad", "an end"),
+    ("00000", "bad", "several"),
+])  # fmt: skip
+def test_marks_that_cannot_be(tmp_path, word, side, why):
+    folder = begin(Script.step(40, at=20), tmp_path)
+    with pytest.raises(UsageError, match=why):
+        marked(folder, word, side)
+
+
+def test_a_mark_stands_for_what_was_measured(tmp_path):
+    script = Script.step(40, at=20)
+    folder = begin(script, tmp_path)
+    go_on(script, folder)
+    assert "19" in {label for label, _ in script.measured}
+    marked(folder, "19", "bad")
+    (found,) = named(go_on(script, folder))
+    assert found[-1] == "19"
+
+
+def test_contradicting_marks_are_refused_before_they_are_written(tmp_path):
+    script = Script.step(40, at=20)
+    folder = begin(script, tmp_path)
+    go_on(script, folder)
+    marked(folder, "10", "bad")
+    before = len(read(folder))
+    with pytest.raises(UsageError, match="contradict"):
+        marked(folder, "15", "good")
+    assert len(read(folder)) == before
+
+
+def test_another_environment_under_the_same_name_is_refused(tmp_path):
+    script = Script.step(40, at=20)
+    folder = begin(script, tmp_path)
+    with pytest.raises(LimitReached):
+        go_on(script, folder, most_builds=3)
+    build = script.build
+
+    def changed(*args, **kwargs):
+        built = build(*args, **kwargs)
+        return dataclasses.replace(built, key=f"{built.key}-other")
+
+    script.build = changed
+    with pytest.raises(UsageError, match="another than it was"):
+        go_on(script, folder)
+
+
+def test_a_journal_that_does_not_fit_together_is_refused_with_the_line(tmp_path):
+    script = Script.step(10, at=5)
+    folder = begin(script, tmp_path)
+    with Journal(folder) as journal:
+        journal.append({"event": "built", "stage": 0, "place": 3, "commit": "other", "environment": "k"})
+    with pytest.raises(UsageError, match="line 3"):
+        Course(read(folder))
+
+
+def test_priors_weigh_by_what_is_touched():
+    touched = [(), ("docs/x.md",), ("src/a.py", "docs/x.md"), ("src/deep/b.c",)]
+    assert weights(touched, {}) == ()
+    assert weights(touched, {"src": 5.0, "*.c": 9.0}) == (1.0, 5.0, 9.0)
+
+
+def test_a_revert_is_measured_against_the_bad_end(tmp_path):
+    script = Script.step(20, at=12)
+    script.levels["taken back"] = 1.0
+    back = dataclasses.replace(revision(99), label="taken back")
+    descend = script.descend
+
+    def descended(course, step, builder):
+        if step.way != "revert":
+            return descend(course, step, builder)
+        origin = {"stage": step.stage.number, "place": step.outcome.first, "way": step.way}
+        return script.stage(len(course.stages), [script.revisions[-1], back], origin)
+
+    script.descend = descended
+    course = bisected(script, tmp_path, revert=True)
+    (one,) = account(course).culprits
+    assert one.reverted == "found"
+    assert one.reverted_change.low < 1 / 1.1 < one.reverted_change.high
+    assert named(course) == [["12"]]
+    assert "taken back" not in git_log(course, account(course).ranges)
+    assert course.next_step() is None

@@ -1,0 +1,80 @@
+"""A bisection gone on with: after a limit, a pause, a mark inside a merge, a line lost from its journal."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdash.bisection.accounting import account
+from perfdash.bisection.beginning import Wishes
+from perfdash.bisection.course import LONG_PAUSE_S, Course
+from perfdash.bisection.drive import LimitReached
+from perfdash.bisection.journal import FILE, read
+from perfdash.bisection.state import LONG_PAUSE
+from perfdash.cli.bisect import working
+from perfdash.cli.bisect.marking import marked
+from perfdash.errors import MachineError, UsageError
+from tests.bisection.scripted import Script, begin, bisected, go_on, revision
+
+
+def test_fewer_builds_than_builders_are_made_before_it_stops(tmp_path):
+    script = Script.step(60, at=20)
+    begin(script, tmp_path, Wishes(jobs=3))
+    with pytest.raises(LimitReached):
+        go_on(script, tmp_path, most_builds=2)
+    assert {label for label, _ in script.built} == {"0", "59"}
+    with pytest.raises(LimitReached):
+        go_on(script, tmp_path, most_builds=4)
+    assert len({label for label, _ in script.built}) == 4
+
+
+@pytest.mark.parametrize(("hour", "pause"), [(0, 0.0), (1, LONG_PAUSE)])
+def test_after_a_long_pause_the_host_counts_as_another(tmp_path, hour, pause):
+    assert LONG_PAUSE_S < 3600
+    script = Script.step(60, at=20)
+    begin(script, tmp_path)
+    with pytest.raises(LimitReached):
+        go_on(script, tmp_path, most_builds=4)
+    course = Course([*read(tmp_path), {"event": "ended", "state": "stopped", "at": "2030-01-01T00:00:00Z"}])
+    before = course.stages[0].bisection.state.clock
+    course.take({"event": "session", "at": f"2030-01-01T0{hour}:00:01Z"})
+    assert course.stages[0].bisection.state.clock == before + pause
+
+
+def test_a_commit_that_is_an_end_inside_a_merge_is_marked_outside(tmp_path):
+    script = Script.step(20, at=12)
+    script.revisions[12] = revision(12, parents=2)
+    script.sides["12"] = [script.revisions[5], revision(1, prefix="b"), revision(2, prefix="b")]
+    script.levels.update({"b1": 1.0, "b2": 1.1})
+    bisected(script, tmp_path)
+    marked(tmp_path, "5", "good")
+    event = read(tmp_path)[-1]
+    assert (event["event"], event["stage"], event["place"]) == ("marked", 0, 5)
+
+
+def test_a_journal_that_lost_the_line_of_a_stage_is_refused(tmp_path):
+    bisected(Script.step(10, at=5), tmp_path)
+    lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
+    (tmp_path / FILE).write_bytes(b"".join([lines[0], *lines[2:]]))
+    with pytest.raises(UsageError, match="line 2 of the journal"):
+        Course(read(tmp_path))
+
+
+@pytest.mark.parametrize(("failures", "stops"), [(2, False), (4, True)])
+def test_an_end_that_was_measured_and_fails_for_a_while_loses_nothing(tmp_path, failures, stops):
+    says = {"0": [*[None] * 3, *["infra_error"] * failures, None]}
+    script = Script.step(40, at=20, by=1.05, says=says)
+    begin(script, tmp_path)
+    if stops:
+        with pytest.raises(MachineError, match="now fails again and again: infra_error"):
+            go_on(script, tmp_path)
+    (found,) = account(go_on(script, tmp_path)).culprits
+    assert [each.label for each in found.revisions] == ["20"]
+    assert not account(Course(read(tmp_path))).ranges[0].skipped
+
+
+def test_who_looked_on_may_be_gone(monkeypatch):
+    def broken(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(working.typer, "echo", broken)
+    working.tell("measured")

@@ -1,0 +1,64 @@
+"""ci/nightly.sh as a user runs it, in a folder of the test's own and with this very environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+NIGHTLY = CHECKOUT / "ci" / "nightly.sh"
+# What ci/nightly.sh takes from the environment must come from the test alone.
+_OWN = tuple(
+    (CHECKOUT / "ci/nightly/common.sh").read_text().split("nightly_parameters=(")[1].split("\n)")[0].split()
+)
+
+
+@dataclass
+class Night:
+    """What a call of ci/nightly.sh printed and left."""
+
+    code: int
+    out: str
+    folder: Path
+
+    def stages(self) -> dict[str, str]:
+        """Each stage that was tried, with its exit code."""
+        return {
+            path.stem: path.read_text().split()[0]
+            for path in sorted(self.folder.iterdir())
+            if path.suffix in (".done", ".failed")
+        }
+
+    def text(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+
+def variables(home: Path, **more: str) -> dict[str, str]:
+    """The environment of a nightly that keeps everything below `home`."""
+    env = {
+        key: value for key, value in os.environ.items()
+        if key not in _OWN and not key.startswith(("PERFDASH_", "HOST_", "GITHUB_"))
+    }  # fmt: skip
+    return {
+        **env,
+        "PERFDASH_VENV": sys.prefix,
+        "PERFDASH_ENVIRONMENTS": str(home / "environments"),
+        "PERFDASH_BUILD_CACHE": str(home / "builds"),
+        "HOST_ROOT": str(home / "root"),
+        "OUT": str(home / "runs"),
+        **more,
+    }
+
+
+def nightly(home: Path, *words: str, timeout: float = 1500, **more: str) -> Night:
+    """Runs it to its end."""
+    done = subprocess.run(
+        [NIGHTLY, *words],
+        cwd=home, env=variables(home, **more), text=True, timeout=timeout,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    nights = sorted((home / "runs" / "nightly").glob("2*")) if (home / "runs" / "nightly").exists() else []
+    return Night(done.returncode, done.stdout, nights[-1] if nights else home / "none")

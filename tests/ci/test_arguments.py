@@ -1,0 +1,44 @@
+"""RUN_ARGUMENTS: words with quotes as in a shell, of which nothing is run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.ci.nights import CHECKOUT
+
+WORDS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"), exclude_characters="\u2028\u2029")),
+    min_size=1,
+    max_size=4,
+)
+
+
+def bash(script: str, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    source = f". {CHECKOUT}/ci/nightly/common.sh; cd - >/dev/null; {script}"
+    return subprocess.run(["bash", "-c", source, "bash", *words], cwd=cwd, capture_output=True, text=True)
+
+
+@given(words=WORDS)
+@settings(max_examples=40, deadline=None)
+def test_quoted_words_come_back(words: list[str]) -> None:
+    ran = bash('arguments_of "$(quoted "$@")"; printf \'%s\\0\' "${more[@]}"', *words)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split("\0")[:-1] == words
+
+
+def test_nothing_in_it_is_run(tmp_path: Path) -> None:
+    text = "--jobs auto $(touch ran) `touch ran`; touch ran \"a 'b'\""
+    ran = bash('arguments_of "$1"; printf \'%s\\n\' "${more[@]}"', text, cwd=tmp_path)
+    assert ran.stdout.split("\n")[:3] == ["--jobs", "auto", "$(touch"]
+    assert ran.stdout.endswith("ran\na 'b'\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_quote_that_does_not_end_is_told() -> None:
+    ran = bash('arguments_of "--suite \'a"')
+    assert ran.returncode == 2
+    assert "quotes do not match" in ran.stderr

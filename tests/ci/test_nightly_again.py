@@ -1,0 +1,173 @@
+"""ci/nightly.sh gone on with: interrupted, killed, once more from a stage; and what confirm keeps as good.
+
+perfdash only pretends.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.ci.nights import CHECKOUT
+from tests.ci.stage import Stage
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path)
+
+
+def wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} never came")
+
+
+def test_what_failed_before_is_not_forgotten(stage):
+    (stage.home / "fail-run-cpu").touch()
+    stage.night(EVERY="24h")
+    stage.calls()
+    again = stage.night(
+        "--resume", "last", "--from", "publish", "--webhook", "yes", PERFDASH_WEBHOOK="https://hidden"
+    )
+    assert again.code == 3
+    assert "measure failed with exit code 3, before" in again.out
+    assert stage.calls()[-1].startswith("nightly end --state partial --why measure failed")
+
+
+def test_where_nothing_was_measured_nothing_becomes_good(stage):
+    """Also by a stage that is called by itself."""
+    night = stage.home / "night"
+    night.mkdir()
+    done = subprocess.run(
+        [CHECKOUT / "ci/nightly/confirm.sh"],
+        env={**stage.env, "PERFDASH_NIGHTLY": str(night)}, text=True, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "nothing was measured" in done.stderr
+    assert not list((stage.home / "environments").glob("good-*"))
+
+
+@pytest.mark.parametrize(("said", "kept"), [
+    ("Nothing to measure again", False),
+    ("2 cases are suspect; 2 are measured again\nm: latency: stands, suspected +9%", False),
+    ("2 cases are suspect; 1 are measured again\nm: latency: stands, suspected +9%", True),
+    ("1 cases are suspect; 1 are measured again\nm: latency: cannot tell (8 pairs)", True),
+])  # fmt: skip
+def test_the_good_one_stays_while_something_is_open(stage, said, kept):
+    good = stage.home / "environments" / "good-nightly"
+    good.parent.mkdir()
+    old = stage.home / "old"
+    old.symlink_to("/bin/true")
+    good.write_text(f"{old}\n0\n")
+    perfdash = stage.venv / "bin" / "perfdash"
+    perfdash.write_text(perfdash.read_text() + f"if name == 'confirm': print({said!r})\n")
+    done = stage.night()
+    assert done.code == 0, done.out
+    assert (good.read_text().splitlines()[0] == str(old)) == kept
+    if kept:
+        assert good.read_text().splitlines()[1] == "1"
+        stage.night("--only", "confirm")
+        assert good.read_text().splitlines()[1] == "1", "a night gone on with is one night"
+
+
+def test_what_a_restart_forgot_is_set_again(stage):
+    """A night that was killed left host.done; the machine is not quiet any more."""
+    host = stage.home / "root/sys/kernel/mm/transparent_hugepage/enabled"
+    host.parent.mkdir(parents=True)
+    host.write_text("always")
+    assert stage.night(HOST="apply").code == 0
+    assert host.read_text() == "always"
+    perfdash = stage.venv / "bin" / "perfdash"
+    seen = (
+        f"if name == 'run': pathlib.Path({str(stage.home / 'seen')!r}).write_text(open({str(host)!r}).read())"
+    )
+    perfdash.write_text(perfdash.read_text() + seen + "\n")
+    again = stage.night("--only", "measure")
+    assert again.code == 0, again.out
+    assert (stage.home / "seen").read_text() == "madvise"
+    assert host.read_text() == "always"
+
+
+def test_one_at_a_time(stage):
+    (stage.home / "hang").touch()
+    first = stage.start()
+    wait_for(stage.home / "hangs")
+    second = stage.night()
+    assert second.code == 3
+    assert "another nightly is at work" in second.out
+    (stage.home / "hang").unlink()
+    assert stage.ended(first).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_goes_on_where_it_was(stage, number):
+    host = stage.home / "root/sys/kernel/mm/transparent_hugepage/enabled"
+    host.parent.mkdir(parents=True)
+    host.write_text("always")
+    (stage.home / "hang").touch()
+    running = stage.start(HOST="apply")
+    wait_for(stage.home / "hangs")
+    assert host.read_text() == "madvise"
+    running.send_signal(number)
+    done = stage.ended(running)
+    assert done.code == 130
+    assert host.read_text() == "always", "the host is restored"
+    assert f"To go on: ci/nightly.sh --resume {done.folder}" in done.out
+    assert done.stages()["measure"] == "130"
+    (stage.home / "hang").unlink()
+    stage.calls()
+    again = stage.night("--resume", done.folder.name)
+    assert again.code == 0, again.out
+    assert stage.calls("run")[0].startswith(f"run --resume {stage.home}/runs/run1 ")
+    assert host.read_text() == "always"
+
+
+def test_killed_the_run_is_gone_on_with(stage):
+    (stage.home / "hang").touch()
+    running = stage.start()
+    wait_for(stage.home / "hangs")
+    running.kill()
+    running.wait()
+    running.stdout.close()  # what it had started still writes there
+    # What it had started is still at work, and still holds the lock.
+    assert "another nightly is at work" in stage.night("--resume", "last").out
+    (stage.home / "hang").unlink()
+    for _ in range(100):
+        again = stage.night("--resume", "last")
+        if again.code == 0:
+            break
+        time.sleep(0.2)
+    assert again.code == 0, again.out
+    assert again.stages()["measure"] == "0"
+
+
+def test_shards_are_merged_once(stage):
+    done = stage.night(SHARDS="2")
+    assert done.code == 0, done.out
+    (merge,) = stage.calls("merge")
+    assert merge.split()[1:3] == [f"{stage.home}/runs/run1", f"{stage.home}/runs/run2"]
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
+    again = stage.night("--resume", "last", "--only", "merge")
+    assert again.code == 0
+    assert not stage.calls("merge")
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
+    # A shard that was gone on with has more to merge.
+    (stage.home / "runs/run2/results.jsonl").write_text("{}\n")
+    assert stage.night("--only", "merge").code == 0
+    assert stage.calls("merge")
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged2\n"
+
+
+def test_one_stage_and_from_a_stage(stage):
+    stage.night(SITE_DIR="site")
+    stage.calls()
+    assert stage.night("--only", "publish").code == 0
+    assert [call.split()[0] for call in stage.calls()] == ["site"]
+    assert stage.night("--resume", "last", "--from", "report2").code == 0
+    assert {call.split()[0] for call in stage.calls()} == {"report", "site"}

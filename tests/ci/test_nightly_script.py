@@ -1,0 +1,236 @@
+"""ci/nightly.sh: order, what depends on what, what it is called with. perfdash only pretends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.ci.stage import Stage
+
+ALL = ["setup", "torch", "host", "measure", "merge", "detect", "report", "post", "confirm", "bisect",
+       "report2", "post2", "publish", "notify"]  # fmt: skip
+POST = {"POST": "yes", "REPO": "o/r", "ISSUE": "7", "GITHUB_TOKEN": "ghp_hidden"}
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path)
+
+
+def test_a_night_in_order(stage):
+    done = stage.night(**POST, SITE_DIR=str(stage.home / "site"), EVERY="24h", MAIL_TO="a@example.org",
+                       PERFDASH_SMTP="localhost")  # fmt: skip
+    assert done.code == 0, done.out
+    assert done.stages() == dict.fromkeys(ALL, "0")
+    calls = stage.calls()
+    names = list(dict.fromkeys(call.split()[0] for call in calls))
+    assert names == ["nightly", "run", "regressions", "report", "post", "site", "notify"]
+    assert calls[-1].startswith("nightly end --state ok")
+    assert next(call for call in calls if call.startswith("nightly begin")).count("--expect") == 3
+    assert len([call for call in calls if call.startswith("post")]) == 2
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/run1\n"
+    kept = "".join(path.read_text() for path in done.folder.rglob("*") if path.is_file())
+    assert "ghp_hidden" not in kept + done.out
+
+
+def test_as_it_was_before_there_were_nights(stage):
+    """ci/nightly.sh with options of perfdash run: sets up, measures, prints."""
+    done = stage.night("--quick", "--jobs", "auto", "--env", "A=b c", "--fail-on=accuracy")
+    assert done.code == 0, done.out
+    calls = stage.calls()
+    (run,) = [call for call in calls if call.startswith("run")]
+    assert "--suite torchbench,huggingface,timm --dtype float32" in run
+    assert run.endswith("--jobs auto --env A=b c --fail-on=accuracy")
+    assert " --quick " in run
+    assert not [call for call in calls if call.startswith(("post", "site", "notify", "nightly", "confirm"))]
+
+
+def test_a_model_of_ones_own_needs_no_suite(stage):
+    assert stage.night("--model", "net.py:make").code == 0
+    assert "--suite" not in stage.calls("run")[0]
+
+
+def test_paths_are_meant_where_the_command_is_typed(stage):
+    """Also those of a night that is gone on with."""
+    done = stage.night("--out", "a b", "--site-dir", "site")
+    assert done.code == 0, done.out
+    assert f"--out {stage.home}/a b " in stage.calls("run")[0]
+    (night,) = (stage.home / "a b" / "nightly").glob("2*")
+    assert (night / "run").read_text() == f"{stage.home}/a b/run1\n"
+    again = stage.night("--resume", str(night), "--only", "publish", "--site-dir", "other", OUT="runs")
+    assert again.code == 0, again.out
+    assert stage.calls("site") == [f"site --out {stage.home}/other --runs {stage.home}/a b"]
+
+
+def test_a_refused_post_loses_nothing_and_is_tried_again_alone(stage):
+    fail = stage.fails("post")
+    done = stage.night(**POST, SITE_DIR="site")
+    assert done.code == 3
+    assert done.stages() == {**dict.fromkeys(ALL, "0"), "post": "3", "post2": "3"}
+    assert "post failed with exit code 3: post is told to fail" in done.out
+    assert stage.calls("site")
+    fail.unlink()
+    again = stage.night("--resume", "last", GITHUB_TOKEN="ghp_hidden")
+    assert again.code == 0, again.out
+    assert {call.split()[0] for call in stage.calls()} == {"post"}
+    assert again.stages() == dict.fromkeys(ALL, "0")
+
+
+def test_a_cell_that_fails_does_not_stop_the_other(stage):
+    fail = stage.home / "fail-run-cpu"
+    fail.touch()
+    done = stage.night("--devices", "cpu,cuda", "--threads", "1,4")
+    assert done.code == 3
+    assert [call.split("--device ")[1][:14] for call in stage.calls("run")] == [
+        "cpu --threads ", "cpu --threads ", "cuda --threads",
+    ]  # fmt: skip
+    assert done.stages()["report"] == "0"
+    assert "cpu-1: exit code 3; the others go on" in done.out
+    fail.unlink()
+    again = stage.night("--resume", "last")
+    assert again.code == 0, again.out
+    assert [call.split(" --out")[0] for call in stage.calls("run")] == [
+        f"run --resume {stage.home}/runs/run1", f"run --resume {stage.home}/runs/run2",
+    ]  # fmt: skip
+    assert (again.folder / "runs").read_text().count("\n") == 3
+
+
+def test_without_torch_nothing_is_measured_but_it_is_told(stage):
+    done = stage.night(
+        TORCH="nonsense", SITE_DIR="site", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden", EVERY="24h"
+    )
+    assert "hidden" not in done.out + done.text("settings")
+    assert done.code == 3
+    assert "TORCH=nonsense is none of" in done.out
+    assert done.stages() == {
+        "setup": "0", "torch": "2", "host": "0", "publish": "0", "notify": "0",
+    }  # fmt: skip
+    calls = stage.calls()
+    assert not [call for call in calls if call.startswith("run")]
+    assert [call for call in calls if call.startswith("notify --broken torch failed with exit code 2")]
+    assert calls[-1].startswith("nightly end --state failed --why torch failed")
+
+
+def test_without_a_heartbeat_the_night_goes_on(stage):
+    """The history may be away for a while; runs are kept without it."""
+    stage.fails("heartbeat")
+    done = stage.night(EVERY="24h")
+    assert done.code == 3
+    assert done.stages() == {**dict.fromkeys(ALL, "0"), "setup": "3"}
+    assert "setup failed with exit code 3: heartbeat is told to fail" in done.out
+
+
+def test_no_number_is_worse_than_a_gate(stage):
+    """A run that leaves nothing, with whatever exit code."""
+    perfdash = stage.venv / "bin" / "perfdash"
+    perfdash.write_text("#!/bin/sh\nexit 1\n")
+    done = stage.night()
+    assert done.code == 3, done.out
+    assert done.stages()["measure"] == "3"
+    again = stage.night("--only", "report")
+    assert again.code == 3
+    assert "report: left out, nothing was measured" in again.out
+
+
+def test_the_history_is_remembered_unless_it_holds_a_password(stage):
+    done = stage.night("--db", "my.db")
+    assert f"PERFDASH_DB={stage.home}/my.db" in done.text("settings")
+    secret = "postgresql://me:hidden@host/perf"
+    done = stage.night(PERFDASH_DB=secret)
+    assert "hidden" not in done.text("settings") + done.out
+
+
+def test_a_gate_is_told_by_one(stage):
+    stage.fails("report", 1)
+    done = stage.night(FAIL_ON="regression")
+    assert done.code == 1, done.out
+    assert done.stages()["report2"] == "1"
+
+
+def test_a_merged_run_that_lacks_cases_is_told(stage):
+    (stage.home / "incomplete").touch()
+    done = stage.night(SHARDS="2")
+    assert done.code == 3
+    assert done.stages() == {**dict.fromkeys(ALL, "0"), "merge": "3"}
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
+
+
+def test_of_what_is_measured_several_times_the_last_is_told(stage):
+    done = stage.night(BASE_RUNS="3", **POST)
+    assert done.code == 0, done.out
+    assert len(stage.calls("run")) == 3
+    assert (done.folder / "run").read_text() == f"{stage.home}/runs/run3\n"
+
+
+def alert(number, metric, change, **more):
+    case = {"suite": "own", "model": "m", "device": "cpu"}
+    return {"id": number, "direction": "worse", "state": "confirmed", "kind": "metric", "metric": metric,
+            "change": change, "case": case, "details": {}, **more}  # fmt: skip
+
+
+def test_what_is_bisected(stage):
+    suite = stage.home / "own.toml"
+    suite.write_text('name = "own"\n')
+    other = {"suite": "timm", "model": "n", "device": "cpu"}
+    alerts = [
+        alert(1, "backend_ms", 0.5), alert(2, "eager_ms", 0.45), alert(3, "compilation_cpu_s", 0.9),
+        alert(4, "eager_ms", 0.2, case=other), alert(5, "backend_ms", 0.6, case=other),
+        alert(6, "eager_ms", 0.9, case={**other, "model": "new"}, state="new"),
+        alert(7, "eager_ms", 0.9, case={**other, "model": "done"}, details={"bisected": {}}),
+        alert(8, "eager_ms", 0.9, case={**other, "model": "known"}, details={"bisected": {"word": "found"}}),
+        alert(9, None, None, case={**other, "model": "broke"}, kind="status"),
+    ]  # fmt: skip
+    (stage.home / "alerts.json").write_text(json.dumps(alerts))
+    done = stage.night(
+        SUITES="own.toml,timm", BISECT="yes", BISECT_RECIPE="git", BISECT_REPO=str(stage.home),
+        BISECT_MOST="3",
+    )  # fmt: skip
+    assert done.code == 0, done.out
+    calls = stage.calls("bisect")
+    assert [call.split()[2] for call in calls] == ["9", "7", "5"]
+    (stage.home / "alerts.json").write_text(json.dumps(alerts[:2]))
+    stage.night("--only", "bisect")
+    (call,) = stage.calls("bisect")
+    assert call.startswith("bisect --alert 2 --recipe git ")
+    assert f"--suite {suite} --repo {stage.home}" in call
+
+
+@pytest.mark.parametrize(("words", "more", "why"), [
+    (["--resume", "nothing"], {}, "no nightly there"),
+    (["--from", "lunch"], {}, "there is no stage lunch; there are: setup torch"),
+    (["--threads", "many"], {}, "'many' is no number of threads"),
+    (["--devices", "tpu"], {}, "'tpu' is neither cpu nor cuda"),
+    (["--shards", "0"], {}, "SHARDS=0: give a number from 1"),
+    (["--post", "yes"], {}, "POST=yes needs REPO=OWNER/NAME and ISSUE=NUMBER"),
+    (["--post", "yes", "--repo", "o/r", "--issue", "1"], {}, "needs a token in the variable GITHUB_TOKEN"),
+    (["--torch-index", "https://me:secret@host/simple"], {}, "put it into ~/.netrc"),
+    (["--repo"], {}, "--repo needs a value"),
+    ([], {"BISECT": "maybe"}, "BISECT=maybe is none of yes, no"),
+    ([], {"BISECT": "yes", "BISECT_HOURS": "many"}, "BISECT_HOURS=many is no number of hours"),
+    ([], {"BISECT": "yes", "UNDER_TEST": "mylib==1.2"}, "needs a clone of the library under test"),
+    (["--every", "daily"], {}, "EVERY=daily: give it as 24h, 7d or 90m"),
+    (["--webhook", "true"], {}, "WEBHOOK=true is none of yes, no"),
+    (["--webhook", "yes"], {}, "needs the chat's address in the variable PERFDASH_WEBHOOK"),
+    (["--mail-to", "a@example.org"], {}, "needs the mail server in the variable PERFDASH_SMTP"),
+])  # fmt: skip
+def test_wrong_usage(stage, words, more, why):
+    done = stage.night(*words, **more)
+    assert done.code == 2, done.out
+    assert why in done.out
+    assert not stage.calls()
+
+
+def test_dry_run_measures_nothing(stage):
+    plan = {
+        "cases": [{"case": {"suite": "s", "model": "m", "dtype": "float32"}, "skip_reason": None,
+                   "expected_by": "suite"}],
+        "shards": [{"shard": "1/1", "cases": 1, "hours": 2.0}], "hours": {"work": 2.0},
+    }  # fmt: skip
+    perfdash = stage.venv / "bin" / "perfdash"
+    perfdash.write_text(f"#!/bin/sh\necho \"$@\" >>{stage.home}/calls\necho '{json.dumps(plan)}'\n")
+    done = stage.night("--dry-run", "--devices", "cpu,cuda", "--base-runs", "2")
+    assert done.code == 0, done.out
+    assert "About 8.0 hours of work; on 1 machine the last is done after about 8.0 hours" in done.out
+    assert all("--dry-run --json" in call for call in stage.calls())
+    assert not (stage.home / "runs" / "nightly").exists()

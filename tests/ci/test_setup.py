@@ -1,0 +1,77 @@
+"""ci/setup.sh --system: what is missing of Debian's packages is installed, and nothing else is done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.ci.nights import CHECKOUT
+
+SCRIPT = CHECKOUT / "ci" / "setup.sh"
+
+
+@pytest.fixture
+def debian(tmp_path):
+    """Commands that pretend: packages in `installed` are there; apt-get writes down what it is asked."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "installed").write_text("")
+    for name, text in {
+        "dpkg-query": f'for each; do :; done\ngrep -qx "$each" {tmp_path}/installed && echo -n installed',
+        "apt-get": f'echo "$@" >>{tmp_path}/asked',
+        "sudo": 'exec "$@"',
+    }.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    return tmp_path
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        **os.environ,
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "PERFDASH_VENV": str(folder / "venv"),
+    }
+    return subprocess.run([SCRIPT, *words], env=env, capture_output=True, text=True)
+
+
+def test_what_is_missing_is_installed_and_no_environment_made(debian):
+    (debian / "installed").write_text("git\ng++\n")
+    done = run(debian, "--system")
+    assert done.returncode == 0, done.stderr
+    update, install = (debian / "asked").read_text().splitlines()
+    assert update == "update -qq"
+    words = install.split()
+    assert words[:2] == ["install", "-y"]
+    assert {"python3-venv", "libjemalloc2", "ccache"} <= set(words)
+    assert not {"git", "g++"} & set(words)
+    assert not (debian / "venv").exists()
+
+
+def test_nothing_is_missing(debian):
+    run(debian, "--system")
+    everything = (debian / "asked").read_text().split("recommends")[1].split()
+    (debian / "installed").write_text("\n".join(everything) + "\n")
+    (debian / "asked").unlink()
+    assert run(debian, "--system").returncode == 0
+    assert not (debian / "asked").exists()
+
+
+def test_wrong_usage(debian):
+    done = run(debian, "--sytsem")
+    assert done.returncode == 2
+    assert "'--sytsem' is none of its options; there is --system" in done.stderr
+
+
+def test_no_debian(tmp_path):
+    """Without apt-get it says what to install by hand."""
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname", "env", "cat"):
+        (tmp_path / "bin" / name).symlink_to(f"/usr/bin/{name}")
+    done = subprocess.run(
+        [SCRIPT, "--system"], env={"PATH": str(tmp_path / "bin")}, capture_output=True, text=True
+    )
+    assert done.returncode == 3
+    assert "no apt-get here; install what it would by hand: ca-certificates g++" in done.stderr

@@ -1,0 +1,266 @@
+"""`perfdash bisect --alert`: what the history says of model, metric and range, and what it learns."""
+
+import sys
+
+import pytest
+import sqlalchemy as sa
+
+from perfdash.cli.bisect.asked import planned_case, run_settings
+from perfdash.cli.bisect.from_alert import filled
+from perfdash.errors import UsageError
+from perfdash.history import alerts, schema
+from perfdash.history.bisections import load
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from perfdash.records import Case
+from tests.history.made import row, run
+from tests.repositories import Repository
+
+NIGHTS = ("2026-11-01", "2026-11-02")
+
+
+def history(path, builds, setting=None, case=None, ran=(), **alert):
+    """Two nights and an alert between them; `builds`: commit and version of torch of each."""
+    with open_store(str(path)) as store:
+        for night, value, (commit, version) in zip(NIGHTS, (1.0, 1.1), builds, strict=True):
+            rows = [row(of=Case(**{"suite": "timm", "model": "resnet18", **(case or {})}), backend_ms=value)]
+            nights = run(
+                night, rows, git=commit, torch=version, setting=setting or {},
+                command=("perfdash", "run", *ran),
+            )  # fmt: skip
+            take_in(store, [nights])
+        with store.write() as connection:
+            good, bad = list_runs(connection)
+            values = {"kind": "metric", "metric": "backend_ms", "case_id": 1, "change": 0.095, **alert}
+            made = alerts.Alert(
+                testbed_id=good.testbed_id, state=alerts.CONFIRMED, direction=1, good_run_id=good.id,
+                bad_run_id=bad.id, seen_run_id=bad.id, opened=NIGHTS[1], changed=NIGHTS[1], **values,
+            )  # fmt: skip
+            alerts.save(connection, made)
+    return str(path)
+
+
+def said(commit, version="2.14.0"):
+    return commit, version
+
+
+FLAGS = dict.fromkeys(
+    ["alert", "recipe", "good", "bad", "metric", "suite", "model", "batch_size", "device", "dtype",
+     "amp_dtype", "backend", "scenario", "dynamic", "threads", "allocator", "weights", "compile_mode", "env",
+     "inductor_config", "torchbench", "db", "out"]
+)  # fmt: skip
+
+
+# With the options that only what is measured needs.
+BISECT = FLAGS | dict.fromkeys(["cores", "python", "timeout", "processes", "no_history"])
+
+
+def test_model_metric_and_range_come_from_the_alert(tmp_path):
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    flags = {**FLAGS, "alert": 1, "recipe": "git", "db": db, "threads": 4}
+    found = filled(flags, None)
+    assert (found["good"], found["bad"]) == ("a" * 40, "b" * 40)
+    assert (found["metric"], found["model"]) == ("backend", "resnet18")
+    assert found["threads"] == 4  # what the user says comes first
+
+
+def test_a_secret_of_that_night_is_asked_for_and_its_other_variables_stay(tmp_path):
+    setting = {"env": {"API_TOKEN": "***", "FAST": "1"}}
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], setting)
+    flags = {**FLAGS, "alert": 1, "recipe": "git", "db": db}
+    with pytest.raises(UsageError, match="give --env API_TOKEN="):
+        filled(flags, None)
+    found = filled({**flags, "env": ["API_TOKEN=x"]}, None)
+    assert found["env"] == ["API_TOKEN=x", "FAST=1"]
+
+
+def test_all_that_changes_the_number_is_as_it_was(tmp_path):
+    config = {"freezing": False, "cpp.threads": 2, "triton.x": "y"}
+    setting = {"allocator": "jemalloc", "compile_mode": "default", "inductor_config": config}
+    case = {"dtype": "amp", "amp_dtype": "float16", "batch_size": 3, "threads": 2, "dynamic": True}
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], setting, case)
+    settings = run_settings(filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None), "backend")
+    assert settings.inductor_config == config
+    assert (settings.allocator, settings.compile_mode) == ("jemalloc", "default")
+    assert (settings.dtype, settings.amp_dtype, settings.batch_size) == (("amp",), "float16", (3,))
+    assert (settings.threads, settings.dynamic, settings.backend) == (2, True, ("inductor",))
+
+
+def test_defaults_of_that_night_come_before_the_environment_of_today(tmp_path, monkeypatch):
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    monkeypatch.setenv("PERFDASH_ALLOCATOR", "jemalloc")
+    settings = run_settings(filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None), "backend")
+    assert (settings.allocator, settings.weights) == ("steady", "random")
+
+
+def test_nothing_is_compiled_where_eager_changed(tmp_path):
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], metric="eager_ms")
+    flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
+    assert run_settings(flags, flags["metric"]).backend == ("eager",)
+    flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db, "metric": "speedup"}, None)
+    assert run_settings(flags, flags["metric"]).backend == ("inductor",)
+
+
+MODEL = """
+import torch
+
+
+def make(batch_size):
+    return torch.nn.Linear(8, 8), (torch.randn(batch_size, 8),)
+"""
+SUITE = 'name = "mine"\nloader = "python"\n[[models]]\nname = "lin"\ntarget = "net.py:make"\n'
+
+
+def measured(tmp_path, case, ran, **flags):
+    """The case that a bisection would measure of an alert on it."""
+    db = tmp_path / "h.db"
+    if not db.exists():
+        history(db, [said("a" * 40), said("b" * 40)], None, {"batch_size": 4, **case}, ran)
+    flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": str(db), **flags}, None)
+    return planned_case(run_settings(flags, "backend"))
+
+
+def test_a_model_of_a_file_is_found_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    case = {"suite": "own", "model": "net.make"}
+    ran = ("--model", f"{tmp_path}/net.py:make", "--model", "other.py:make")
+    with pytest.raises(UsageError, match=r"net\.py:make, which is not there now: give --model file"):
+        measured(tmp_path, case, ran)
+    (tmp_path / "net.py").write_text(MODEL)
+    planned = measured(tmp_path, case, ran)
+    assert (planned.case.model, planned.case.batch_size) == ("net.make", 4)
+    assert planned.target == f"{tmp_path}/net.py:make"
+    (tmp_path / "copy.py").write_text(MODEL)
+    planned = measured(tmp_path, case, ran, model="copy.py:make")
+    assert (planned.case.model, planned.case.batch_size) == ("copy.make", 4)
+
+
+def test_a_model_of_a_file_that_no_command_line_names(tmp_path):
+    with pytest.raises(UsageError, match=r"net\.make is a model of a file: give --model file\.py:function"):
+        measured(tmp_path, {"suite": "own", "model": "net.make"}, ())
+
+
+def test_a_suite_of_a_file_is_found_again(tmp_path):
+    case, ran = {"suite": "mine", "model": "lin"}, ("--suite", f"timm,{tmp_path}/mine.toml")
+    with pytest.raises(UsageError, match=r"mine\.toml, which is not there now: give its file by --suite"):
+        measured(tmp_path, case, ran)
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "mine.toml").write_text(SUITE)
+    assert measured(tmp_path, case, ran).case.suite == "mine"
+    (tmp_path / "moved.toml").write_text(SUITE)
+    assert measured(tmp_path, case, (), suite=f"{tmp_path}/moved.toml").case.model == "lin"
+
+
+def test_versions_of_the_recipes_package(tmp_path):
+    db = history(tmp_path / "h.db", [said("a" * 40, "2.13.0"), said("b" * 40, "2.14.0")])
+    found = filled({**FLAGS, "alert": 1, "recipe": "wheels:torch", "db": db}, None)
+    assert (found["good"], found["bad"]) == ("2.13.0", "2.14.0")
+
+
+@pytest.mark.parametrize(("alert", "recipe", "why"), [
+    ({}, None, "by --recipe"),
+    ({"metric": "eager_peak_bytes"}, "git", "nothing that can be bisected"),
+    ({"kind": "host", "case_id": None, "metric": None}, "git", "of the whole host"),
+    ({}, "pypi:timm", "both nights measured timm 1.0.31"),
+    ({}, "pypi:torchvision", "does not say which torchvision"),
+    ({}, "wheels:torch", "both nights measured torch 2.14.0"),
+])  # fmt: skip
+def test_an_alert_that_says_too_little(tmp_path, alert, recipe, why):
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], **alert)
+    with pytest.raises(UsageError, match=why):
+        filled({**FLAGS, "alert": 1, "recipe": recipe, "db": db}, None)
+
+
+def told_commits(db, *nights):
+    """What the two nights say of the commits of installed packages."""
+    with open_store(db) as store, store.write() as connection:
+        for line, commits in zip(list_runs(connection), nights, strict=True):
+            values = {
+                "fingerprint": line.name, "torch": line.torch, "torch_git_version": line.torch_git_version,
+                "packages": dict.fromkeys(commits, "1.0"), "facts": {}, "commits": commits,
+            }  # fmt: skip
+            table = schema.environments
+            made = connection.execute(sa.insert(table).values(values).returning(table.c.id)).scalar_one()
+            mine = schema.runs.c.id == line.id
+            connection.execute(sa.update(schema.runs).where(mine).values(environment_id=made))
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A repository of a library under test, and three of its commits."""
+    made = Repository(tmp_path / "lib")
+    return made, [made.commit(f"change {n}") for n in range(3)]
+
+
+def ends(db, repo):
+    found = filled({**FLAGS, "alert": 1, "recipe": "git", "db": db, "repo": repo}, None)
+    return found["good"], found["bad"]
+
+
+def test_the_commits_of_the_package_that_is_in_the_repository(tmp_path, library):
+    repository, (one, two, three) = library
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    told_commits(
+        db, {"lib": one, "still": two, "other": "c" * 40}, {"lib": three, "still": two, "other": "d" * 40}
+    )
+    assert ends(db, repository.folder) == (one, three)
+
+
+def test_two_packages_of_one_repository_at_one_commit(tmp_path, library):
+    repository, (one, two, _) = library
+    db = history(tmp_path / "h.db", [said("a" * 40), said("a" * 40)])
+    told_commits(db, {"lib": one, "lib-extra": one}, {"lib": two, "lib-extra": two})
+    assert ends(db, repository.folder) == (one, two)
+
+
+def test_torchs_commit_where_the_repository_is_torchs(tmp_path, library):
+    repository, (one, two, _) = library
+    db = history(tmp_path / "h.db", [said(one), said(two)])
+    told_commits(db, {"lib": "c" * 40}, {"lib": "d" * 40})
+    assert ends(db, repository.folder) == (one, two)
+
+
+@pytest.mark.parametrize(("old", "new", "why"), [
+    ({"lib": 0, "fork": 0}, {"lib": 1, "fork": 2}, "lib, fork are all of --repo"),
+    ({"lib": 0}, {"lib": 0}, "no package came to another commit of --repo .*other commits: torch"),
+    ({"lib": "c" * 40}, {"lib": "d" * 40}, r"other commits: lib, torch \(git fetch"),
+    ({}, {"lib": 1}, "no package came to another commit"),
+])  # fmt: skip
+def test_commits_that_are_none_or_several(tmp_path, library, old, new, why):
+    repository, commits = library
+    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    told_commits(
+        db,
+        *({name: commits[c] if isinstance(c, int) else c for name, c in side.items()} for side in (old, new)),
+    )
+    with pytest.raises(UsageError, match=why):
+        ends(db, repository.folder)
+
+
+@pytest.mark.slow
+def test_the_alert_learns_the_culprit(command, tmp_path):
+    repository = Repository(tmp_path / "repo")
+    commits = [repository.commit(f"change {n}", {"bad": str(int(n >= 5))}) for n in range(10)]
+    db = history(tmp_path / "h.db", [said(commits[0]), said(commits[9])])
+    words = ["--alert", "1", "--recipe", "command", "--repo", "repo", "--db", db]
+    ran = command(
+        "bisect",
+        *words,
+        "--",
+        "grep",
+        "-q",
+        "0",
+        "bad",
+        env={"PERFDASH_BUILD_CACHE": str(tmp_path / "cache")},
+    )
+    assert ran.code == 0, ran.err
+    with open_store(db, create=False) as store, store.read() as connection:
+        (made,) = load(connection, alert_id=1)
+        alert = alerts.find(connection, 1)
+        last = alerts.events(connection, 1)[-1]
+    assert made.culprit == commits[5]
+    assert alert.details["bisected"]["culprits"][0]["commits"][0]["id"] == commits[5]
+    assert alert.state == alerts.CONFIRMED
+    assert f"found {commits[5][:10]}" in last.note
+    assert sys.executable not in ran.out

@@ -1,0 +1,113 @@
+"""`perfdash run --dry-run`: what would be measured, at what cost, cut how."""
+
+from __future__ import annotations
+
+import json
+import resource
+
+import pytest
+
+from perfdash.records import to_json
+from tests.cli.test_post_command import RUN, a_night, write_run
+
+SUITE = 'name = "made"\nloader = "timm"\n'
+
+
+def suite(folder, models):
+    """A suite file; `models`: {name: cost or None}."""
+    parts = [
+        f'[[models]]\nname = "{name}"\n' + (f"cost_s = {cost}\n" if cost else "")
+        for name, cost in models.items()
+    ]
+    (folder / "made.toml").write_text(SUITE + "".join(parts))
+
+
+def planned(run, *words):
+    ran = run("run", "--suite", "made.toml", "--dry-run", "--json", *words)
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out)
+
+
+def test_cases_costs_and_shards(called, tmp_path):
+    suite(tmp_path, {"a": 3600, "b": 1800, "c": 1800, "d": None})
+    said = planned(called, "--shard", "2/2")
+    assert [each["expected_s"] for each in said["cases"]] == [3600, 1800, 1800, 2400]
+    assert said["cases"][3]["expected_by"] == "mean of the others"
+    assert [each["shard"] for each in said["shards"]] == ["1/2", "2/2"]
+    assert [each["mine"] for each in said["shards"]] == [False, True]
+    assert sum(each["hours"] for each in said["shards"]) == pytest.approx(9600 / 3600, abs=0.02)
+    assert said["hours"] == {"work": 2.67, "until_the_last_shard_ends": 1.5}
+    assert [p.name for p in tmp_path.iterdir()] == ["made.toml"]  # nothing was made
+
+
+def test_it_cuts_as_the_run_does(called, tmp_path):
+    from perfdash.cli.planning import plan
+    from perfdash.settings import resolve
+
+    suite(tmp_path, {f"m{n}": n * 7 % 50 + 1 for n in range(30)})
+    said = planned(called, "--shard", "2/3")
+    flags = {"suite": [str(tmp_path / "made.toml")], "shard": "2/3"}
+    mine = plan(resolve(flags, {}, tmp_path)[0])[0].mine
+    assert [place for place, each in enumerate(said["cases"]) if each["shard"] == 2] == list(mine)
+
+
+def test_for_people(called, tmp_path):
+    suite(tmp_path, {"a": 3600, "b": 1800, "c": 1800, "d": None})
+    lines = called(
+        "run", "--suite", "made.toml", "--dry-run", "--shard", "1/2", "--jobs", "2"
+    ).out.splitlines()
+    assert lines[0].startswith("made_a_cpu_float32")
+    assert lines[0].endswith("3600 s  suite")
+    assert any(line.startswith("shard 1/2") and line.endswith("<- this one") for line in lines)
+    assert "4 cases (0 skipped), about 2.7 hours of work in all, 2 cases side by side" in lines[-3]
+    assert lines[-1] == "Nothing was measured"
+
+
+def test_durations_of_an_earlier_run(called, tmp_path):
+    results = a_night()
+    write_run(tmp_path / "runs" / RUN, results)
+    known = results[0]
+    (tmp_path / "made.toml").write_text(
+        f'name = "{known.case.suite}"\nloader = "timm"\n'
+        f'[[models]]\nname = "{known.case.model}"\ncost_s = 9999\n[[models]]\nname = "other"\n'
+    )
+    case = to_json(known)["case"]
+    said = planned(
+        called, "--costs", "last", "--threads", str(case["threads"]), "--batch-size",
+        str(case["batch_size"]), "--dtype", case["dtype"],
+    )  # fmt: skip
+    (one, other) = said["cases"]
+    assert (one["expected_s"], one["expected_by"]) == (round(known.wall_s, 1), "run")
+    assert other["expected_by"] == "mean of the others"
+
+
+def test_what_is_skipped_costs_nothing(called, tmp_path):
+    skip = '[[models.skip]]\ndevices = ["cpu"]\ndtypes = ["float32"]\nreason = "too big"\n'
+    (tmp_path / "made.toml").write_text(f'{SUITE}[[models]]\nname = "a"\ncost_s = 60\n{skip}')
+    (case,) = planned(called)["cases"]
+    assert (case["expected_s"], case["expected_by"], case["skip_reason"]) == (0, "skipped", "too big")
+
+
+def test_a_whole_night_is_planned_at_once(command, tmp_path):
+    """160 models in 12 configurations; in CPU seconds, since other work may be going on."""
+    suite(tmp_path, {f"m{n}": n * 37 % 500 + 10 for n in range(160)})
+    words = ["--dtype", "float32,bfloat16,float16,amp", "--backend", "inductor,aot-eager,eager"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = planned(command, *words, "--shard", "1/8")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert len(said["cases"]) == 1920
+    hours = [each["hours"] for each in said["shards"]]
+    assert max(hours) - min(hours) < 0.2
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["--suite", "timm", "--dry-run", "--shard", "5/4"], "from 1 to 4"),
+    (["--suite", "nowhere", "--dry-run"], "nowhere"),
+    (["--resume", "last", "--dry-run"], "new run"),
+    (["--suite", "timm", "--json"], "--json needs --dry-run"),
+])  # fmt: skip
+def test_wrong_use(called, words, why):
+    ran = called("run", *words)
+    assert ran.code == 2
+    assert why in ran.err

@@ -1,0 +1,130 @@
+"""`perfdash nightly` and `perfdash doctor --nightly` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from perfdash.cli.nightly import examined
+from perfdash.history.ingest import take_in
+from perfdash.history.nightlies import Nightly, begin
+from perfdash.history.store import open_store
+from tests.history.made import row, run
+
+HOURS = 3600
+
+
+def put(tmp_path, *nightlies, runs=()):
+    address = tmp_path / "runs" / "history.db"
+    with open_store(str(address)) as store:
+        take_in(store, list(runs))
+        with store.write() as connection:
+            for each in nightlies:
+                begin(connection, each)
+    return str(address)
+
+
+def ago(hours, state="ok", **other):
+    begun = (datetime.now(UTC) - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Nightly(
+        "nightly", begun, begun, 24 * HOURS, 3 * HOURS, state, None if state == "running" else begun, **other
+    )
+
+
+def test_a_nightly_from_its_beginning_to_its_end(called):
+    ran = called("nightly", "begin", "--every", "24h", "--expect", "timm cpu  float32", "--night", "n1")
+    assert ran.code == 0, ran.err
+    assert re.fullmatch(r"nightly n1: begun \S+Z, the next is due \S+Z\n", ran.out)
+    ran = called("doctor", "--nightly")
+    assert (ran.code, ran.out[:7]) == (0, "running")
+    ran = called("nightly", "end", "--state", "ok")
+    assert ran.code == 0
+    assert ran.out == "nightly n1: partial: timm cpu float32 was not measured\n"
+    ran = called("doctor", "--nightly")
+    assert ran.code == 1
+    assert "partial     nightly  n1, begun" in ran.out
+    (told,) = json.loads(called("nightly", "list", "--json").out)
+    assert (told["state"], told["expected"], told["grace_s"]) == ("partial", ["timm cpu float32"], 3 * HOURS)
+    assert called("nightly", "forget", "nightly").out == "Forgot 1 of nightly\n"
+    assert called("nightly", "list").out == "No nightlies\n"
+
+
+def test_a_run_is_named_by_its_folder(called, tmp_path):
+    one = run("2026-11-01", [row()])
+    put(tmp_path, runs=[one])
+    called("nightly", "begin", "--expect", "timm cpu float32")
+    ran = called("nightly", "end", "--state", "ok", "--run", f"somewhere/{one.run.name}/")
+    assert ran.out.rstrip().endswith(": ok")
+
+
+@pytest.mark.parametrize(("nightlies", "code", "said"), [
+    ([], 1, "none ever began"),
+    ([ago(2)], 0, "ok"),
+    ([ago(26)], 0, "ok"),
+    ([ago(28)], 1, "late"),
+    ([ago(80)], 1, "missing"),
+    ([ago(2, "failed", why="no wheel")], 1, "no wheel"),
+    ([ago(26, "partial"), ago(1, "running")], 1, "partial"),
+    ([ago(30, "running")], 1, "never ended"),
+])  # fmt: skip
+def test_the_doctor(tmp_path, capsys, nightlies, code, said):
+    assert examined(None, put(tmp_path, *nightlies), None) == code
+    assert said in capsys.readouterr().out
+
+
+def test_the_doctor_by_another_clock(tmp_path, capsys):
+    db = put(tmp_path, ago(2))
+    assert examined("nightly", db, None, datetime.now(UTC) + timedelta(days=3)) == 1
+    assert "2 did not come" in capsys.readouterr().out
+    assert examined("gpu", db, None) == 1
+
+
+def test_the_next_comment_says_it(called, tmp_path):
+    now = datetime.now(UTC)
+    tonight = run("2026-11-03", [row()], started=now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    put(tmp_path, ago(72), ago(0.2, "running"), runs=[tonight])
+    first = (now - timedelta(hours=72)).strftime("%Y-%m-%d")
+    ran = called("report", tonight.run.name)
+    assert ran.code == 0, ran.err
+    assert f"\n**Before this nightly: 2 missing after {first}.**\n" in ran.out
+    told = json.loads(called("report", tonight.run.name, "--format", "json").out)
+    assert "2 missing" in json.dumps(told)
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["begin", "--every", "daily"], "24h, 7d or 90m"),
+    (["begin", "--every", "0h"], "a minute"),
+    (["begin", "--expect", "timm"], "suite, device and dtype"),
+    (["begin", "--expect", "timm cpu float32 many"], "suite, device and dtype"),
+    (["begin", "--night", "a\nb"], "on one line"),
+    (["end", "--state", "good"], "none of ok, partial, failed"),
+    (["end", "--state", "ok"], "there is no history"),
+    (["forget", "gpu"], "there is no history"),
+])  # fmt: skip
+def test_wrong_use(called, words, why):
+    ran = called("nightly", *words)
+    assert ran.code == 2
+    assert why in ran.err
+
+
+def test_nothing_was_begun(called, tmp_path):
+    put(tmp_path)
+    assert called("nightly", "end", "--state", "ok").code == 2
+    ran = called("nightly", "forget", "gpu")
+    assert (ran.code, "there are: none" in ran.err) == (2, True)
+
+
+def test_one_that_broke_at_once_makes_a_history(called):
+    assert called("nightly", "end", "--state", "failed", "--why", "no disk").code == 2  # which one?
+    ran = called("nightly", "end", "--state", "failed", "--night", "n1", "--why", "no disk")
+    assert (ran.code, ran.out) == (0, "nightly n1: failed: no disk\n")
+    assert called("doctor", "--nightly").code == 1
+
+
+def test_a_history_that_is_not_there(called):
+    ran = called("doctor", "--nightly")
+    assert ran.code == 2
+    assert "there is no history" in ran.err

@@ -1,0 +1,38 @@
+"""What differs between the packages of two runs."""
+
+from perfdash.detect.builds import package_changes
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from tests.history.made import PACKAGES, row, run
+
+
+def runs(path, *commits):
+    with open_store(str(path)) as store:
+        for day, commit in enumerate(commits, start=1):
+            one = run(f"2026-11-0{day}", [row()])
+            if commit:
+                one.run.environment["worker"]["commits"] = {"timm": commit * 40}
+            take_in(store, [one])
+        with store.read() as connection:
+            return list_runs(connection)
+
+
+def test_a_package_of_the_same_version_but_another_commit(tmp_path):
+    old, new = runs(tmp_path / "h.db", "a", "b")
+    version = PACKAGES["timm"]
+    assert package_changes(old, new) == [f"timm: {version} {'a' * 10} | {version} {'b' * 10}"]
+    assert (old.commits, new.commits) == ({"timm": "a" * 40}, {"timm": "b" * 40})
+    assert old.environment_id != new.environment_id
+
+
+def test_a_package_that_came_from_an_index_before(tmp_path):
+    old, new = runs(tmp_path / "h.db", None, "b")
+    version = PACKAGES["timm"]
+    assert package_changes(old, new) == [f"timm: {version} | {version} {'b' * 10}"]
+
+
+def test_nothing_else_changes(tmp_path):
+    old, new = runs(tmp_path / "h.db", "a", "a")
+    assert package_changes(old, new) == []
+    assert old.environment_id == new.environment_id

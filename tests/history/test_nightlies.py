@@ -1,0 +1,171 @@
+"""Nightlies in the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.history import nightlies, upkeep
+from perfdash.history.ingest import take_in
+from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
+from tests.history.made import row, run
+
+NIGHT = Nightly("xeon", "n1", "2026-11-01T00:00:00Z", 86400, 10800, expected=("timm cpu float32",))
+MORNING = "2026-11-01T06:00:00Z"
+
+
+def begun(store, *some):
+    with store.write() as connection:
+        for each in some:
+            nightlies.begin(connection, each)
+
+
+def ended(store, night=None, *, state=OK, at=MORNING, **more):
+    with store.write() as connection:
+        return nightlies.end(connection, "xeon", night, at=at, state=state, **more)
+
+
+def every(store, **which):
+    with store.read() as connection:
+        return nightlies.load(connection, **which)
+
+
+def test_it_begins_and_ends(store):
+    begun(store, NIGHT)
+    assert every(store) == [NIGHT]
+    take_in(store, [run("2026-11-01", [row()])])
+    done = ended(store)
+    assert (done.state, done.ended, done.why) == (OK, MORNING, None)
+    assert every(store) == [done]
+
+
+def test_begun_again_it_goes_on(store):
+    begun(store, NIGHT)
+    ended(store, state=FAILED, why="torch")
+    begun(store, replace(NIGHT, begun="2026-11-01T09:00:00Z", every_s=7200))
+    (found,) = every(store)
+    assert (found.begun, found.state, found.ended, found.why) == (NIGHT.begun, RUNNING, None, None)
+    assert found.every_s == 7200
+
+
+def test_what_was_expected_and_lacks_makes_it_partial(store):
+    begun(store, replace(NIGHT, expected=("timm cpu float32", "timm cpu float32 4", "hf cpu amp 1")))
+    take_in(store, [run("2026-11-01", [row()])])
+    done = ended(store)
+    assert done.state == PARTIAL
+    assert done.why == "timm cpu float32 4 was not measured; hf cpu amp 1 was not measured"
+
+
+def test_an_incomplete_run_makes_it_partial(store):
+    begun(store, NIGHT)
+    one = run("2026-11-01", [row()], expected=3)
+    take_in(store, [one])
+    assert ended(store, why="slow").why == f"slow; {one.run.name} has 1 of 3 cases"
+
+
+def test_only_runs_of_its_time_or_those_it_names_count(store):
+    begun(store, NIGHT)
+    old, other = run("2026-10-31", [row()]), run("2026-11-02", [row()])
+    take_in(store, [old, other])
+    assert ended(store).why == "timm cpu float32 was not measured"
+    assert ended(store, runs=[other.run.name]).state == OK
+    done = ended(store, runs=[other.run.name, "lost"])
+    assert (done.why, done.runs) == ("lost is not in the history", (other.run.name, "lost"))
+
+
+def test_what_failed_stays_failed(store):
+    begun(store, NIGHT)
+    done = ended(store, state=FAILED, why="stage torch failed")
+    assert (done.state, done.why) == (FAILED, "stage torch failed")
+
+
+def test_the_latest_is_ended_unless_it_is_named(store):
+    begun(store, NIGHT, replace(NIGHT, night="n2", begun="2026-11-02T00:00:00Z"))
+    ended(store, state=FAILED)
+    assert [each.state for each in every(store)] == [RUNNING, FAILED]
+    ended(store, "n1", state=FAILED)
+    assert [each.state for each in every(store)] == [FAILED, FAILED]
+    for night in ("n3", "n1'; drop table nightlies"):
+        with pytest.raises(UsageError, match="was begun"):
+            ended(store, night)
+
+
+def test_one_that_failed_before_it_began_is_entered(store):
+    done = ended(store, "n0", state=FAILED, why="no torch")
+    assert (done.begun, done.ended, done.every_s, done.state) == (MORNING, MORNING, 86400, FAILED)
+    begun(store, replace(NIGHT, begun="2026-11-02T00:00:00Z", every_s=7200, grace_s=60))
+    done = ended(store, "n2", state=FAILED, at="2026-11-03T00:00:00Z")
+    assert (done.every_s, done.grace_s, done.expected) == (7200, 60, NIGHT.expected)
+    assert len(every(store)) == 3
+
+
+def test_nothing_was_begun(store):
+    with pytest.raises(UsageError, match="perfdash nightly begin"):
+        ended(store)
+
+
+def test_several_jobs_share_a_store(store):
+    gpu = replace(NIGHT, job="gpu")
+    begun(store, NIGHT, gpu)
+    with store.read() as connection:
+        assert nightlies.jobs(connection) == ["gpu", "xeon"]
+    assert every(store, job="gpu") == [gpu]
+    with store.write() as connection:
+        assert nightlies.forget(connection, "gpu") == 1
+    assert every(store) == [NIGHT]
+
+
+def test_pruning_leaves_the_latest_of_each_job(store):
+    nights = [replace(NIGHT, night=f"n{day}", begun=f"2026-11-0{day}T00:00:00Z") for day in range(1, 5)]
+    begun(store, *nights, replace(NIGHT, job="gpu"))
+    assert upkeep.prune_nightlies(store, "2026-11-03") == 2
+    assert [(each.job, each.night) for each in every(store)] == [
+        ("gpu", "n1"),
+        ("xeon", "n3"),
+        ("xeon", "n4"),
+    ]
+    assert upkeep.prune_nightlies(store, "2027") == 1
+    assert [(each.job, each.night) for each in every(store)] == [("gpu", "n1"), ("xeon", "n4")]
+
+
+def test_a_merge_brings_nightlies_and_commits(store, tmp_path):
+    with open_store(str(tmp_path / "other.db")) as source:
+        one = run("2026-11-01", [row()])
+        one.run.environment["worker"]["commits"] = {"timm": "c" * 40}
+        take_in(source, [one])
+        begun(source, NIGHT, replace(NIGHT, night="n2", begun="2026-11-02T00:00:00Z"))
+        ended(source, "n1")
+        begun(store, NIGHT, replace(NIGHT, night="n2", begun="2026-11-02T00:00:00Z"))
+        ended(store, "n2", state=FAILED, at="2026-11-02T03:00:00Z")
+        for _ in range(2):
+            upkeep.merge(store, source)
+    assert [(each.night, each.state) for each in every(store)] == [("n1", OK), ("n2", FAILED)]
+    with store.read() as connection:
+        assert list_runs(connection)[0].commits == {"timm": "c" * 40}
+
+
+def test_a_store_of_before_is_migrated_whole(tmp_path):
+    path = tmp_path / "history.db"
+    one = run("2026-11-01", [row()])
+    with open_store(str(path)) as made:
+        take_in(made, [one])
+    with sqlite3.connect(path) as connection:  # as 0001 left it
+        connection.execute("drop table nightlies")
+        connection.execute("alter table environments drop column commits")
+        connection.execute("update perfdash_version set version_num = '0001'")
+    connection.close()
+    with open_store(str(path)) as opened:
+        assert (tmp_path / "history.db.schema0001.bak").exists()
+        with opened.read() as connection:
+            (line,) = list_runs(connection)
+        assert line.commits == {}
+        assert every(opened) == []
+        # The same environment as before: no commit has come to be known.
+        take_in(opened, [run("2026-11-02", [row()])])
+        with opened.read() as connection:
+            assert len({each.environment_id for each in list_runs(connection)}) == 1

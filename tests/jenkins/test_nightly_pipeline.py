@@ -1,0 +1,165 @@
+"""The nightly's Jenkinsfile with stand-ins for its stages: what runs where, what each failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jenkins.controller import ROOT, Built, Controller
+
+pytestmark = pytest.mark.slow
+CELL = "runs/nightly/build-{}/cells/{}/out/run-{}/results.jsonl"
+SECRET = "ghp_not-a-real-one"
+TWO = {"SUITES": "timm,huggingface", "ALARM_TO": "team@example.org"}
+
+
+def kept(built: Built, number: int = 1) -> list[str]:
+    """The cells whose raw results are in the artifacts."""
+    return [
+        cell
+        for cell in ("timm-cpu-float32-1", "huggingface-cpu-float32-1", "own-cpu-float32-1")
+        if CELL.format(number, cell, cell) in built.artifacts
+    ]
+
+
+def test_a_night_as_it_should_be(nightly: Controller) -> None:
+    nightly.credentials["github"] = {"secret": SECRET}
+    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "GITHUB_CREDENTIAL": "github"}
+    built = nightly.build(params={"SUITES": "timm, mine.toml", "BISECT": "yes", **posting})
+    assert built.result == "SUCCESS", built.log
+    assert kept(built) == ["timm-cpu-float32-1", "own-cpu-float32-1"]
+    assert "suites=mine.toml devices=cpu dtypes=float32 shard= " in built.artifact(
+        "runs/nightly/build-1/cells/own-cpu-float32-1/measure.log"
+    )
+    order = [command["script"].split()[0].rpartition("/")[2] for command in built.commands]
+    assert [name for name in order if name not in ("setup.sh", "torch.sh", "cell.sh", "cd")] == [
+        "gather.sh", "merge.sh", "detect.sh", "report.sh", "post.sh", "gather.sh", "bisect.sh", "report.sh",
+        "post.sh", "publish.sh", "heartbeat.sh", "notify.sh",
+    ]  # fmt: skip
+    assert [each["kind"] for each in built.published] == ["junit", "html", "html", *["plot"] * 4]
+    assert built.artifact("runs/nightly/build-1/notify.log").endswith("arguments=\n")
+    assert "No artifacts match" not in built.log  # allowEmptyArchive is for what failed
+    assert built.ran("heartbeat.sh end ok")
+    assert not built.mails
+    # The token reached the script, and nobody else.
+    assert "the token is ****" in built.log
+    left = [path for path in built.folder.rglob("*") if path.is_file() and path.name != "scenario.json"]
+    assert not [path for path in left if SECRET in path.read_text(errors="replace")]
+
+
+def test_cells_go_to_the_agents_of_their_device_and_shards_are_cut(tmp_path: Path, standins: Path) -> None:
+    agents = {
+        "xeon-1": ["perfdash-cpu"],
+        "xeon-2": ["perfdash-cpu"],
+        "gpu": ["perfdash-cuda"],
+        "desk": ["perfdash-report"],
+    }
+    jenkins = Controller(tmp_path / "jenkins", ROOT / "Jenkinsfile", standins, agents)
+    wanted = {
+        "SUITES": "timm mine.toml",
+        "DEVICES": "cpu,cuda",
+        "DTYPES": "amp",
+        "SHARDS": "2",
+        "BISECT": "yes",
+    }
+    built = jenkins.build(params=wanted)
+    assert built.result == "SUCCESS", built.log
+    measured = {
+        name.partition(" / ")[2]: built.nodes[name]
+        for name, result in built.stages.items()
+        if name.startswith("Measure / ") and name.endswith("/ Cell") and result == "SUCCESS"
+    }
+    assert set(measured) == {
+        f"SUITE={suite}, DEVICE={device}, DTYPE=amp, PART={part} / Cell"
+        for suite, part in (("own", "1"), ("timm", "1"), ("timm", "2"))
+        for device in ("cpu", "cuda")
+    }
+    assert all((node == "gpu") == ("cuda" in name) for name, node in measured.items())
+    assert "shard=2/2" in built.artifact("runs/nightly/build-1/cells/timm-cpu-amp-2/measure.log")
+    assert "shard= " in built.artifact("runs/nightly/build-1/cells/own-cuda-amp-1/measure.log")
+    # Confirmed and bisected on an agent that measured, for each device; the stages between elsewhere.
+    assert built.nodes["Find out / DEVICE=cuda"] == "gpu"
+    assert built.nodes["Find out / DEVICE=cpu"] in ("xeon-1", "xeon-2")
+    assert {command["node"] for command in built.ran("report.sh")} == {"desk"}
+    assert len(built.ran("bisect.sh")) == 2
+
+
+def test_a_cell_that_fails_loses_only_itself(nightly: Controller) -> None:
+    built = nightly.build(params=TWO, env={"FAULTS": "measure:timm-cpu-float32-1"})
+    assert built.result == "FAILURE"
+    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]  # also what it had until then
+    assert built.ran("merge.sh")
+    assert built.ran("publish.sh")
+    # The chat hears of it too: the other cell's news would not say it.
+    assert "arguments=perfdash #1: not all of it was done" in built.artifact(
+        "runs/nightly/build-1/notify.log"
+    )
+    assert built.ran("heartbeat.sh end partial")
+    assert [mail["to"] for mail in built.mails] == ["team@example.org"]
+
+
+def test_a_cell_that_takes_too_long_is_a_failure(nightly: Controller) -> None:
+    built = nightly.build(
+        params={**TWO, "CELL_MINUTES": "6"}, env={"FAULTS": "measure=hang:timm-cpu-float32-1"}
+    )
+    assert built.result == "FAILURE", built.log
+    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert built.ran("heartbeat.sh end partial")
+    assert len(built.mails) == 1
+
+
+def test_a_hung_agent_is_ended_by_jenkins_and_told(nightly: Controller) -> None:
+    # Its 160 minutes take 12 seconds; the limit within the script is longer.
+    built = nightly.build(params={**TWO, "CELL_MINUTES": "100"}, clock=12 / 9600,
+                          env={"FAULTS": "measure=hang:timm-cpu-float32-1"})  # fmt: skip
+    assert built.result == "ABORTED", built.log
+    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert built.ran("report.sh")
+    assert not built.ran("confirm.sh")
+    assert "aborted" in built.mails[0]["subject"]
+
+
+def test_a_cell_that_cannot_be_kept_ends_nothing_else(nightly: Controller) -> None:
+    built = nightly.build(params=TWO, no_room_for="cells/timm")
+    assert built.result == "FAILURE", built.log
+    # What was measured is with the night's own artifacts, from its stash.
+    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert built.ran("heartbeat.sh end partial")
+    assert len(built.mails) == 1
+
+
+@pytest.mark.parametrize("stage", ["report", "post", "detect", "merge", "publish", "notify", "setup"])
+def test_a_stage_that_breaks_holds_up_nothing_else(nightly: Controller, stage: str) -> None:
+    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1"}
+    built = nightly.build(params={**TWO, **posting}, env={"FAULTS": stage})
+    assert built.result == "FAILURE"
+    if stage != "setup":
+        assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    ran = [name for name in ("detect", "report", "post", "publish", "notify") if built.ran(f"{name}.sh")]
+    assert ran == ["detect", "report", "post", "publish", "notify"]
+    assert [mail["to"] for mail in built.mails] == ["team@example.org"]
+
+
+def test_a_regression_makes_the_build_unstable_and_is_no_breakage(nightly: Controller) -> None:
+    built = nightly.build(params=TWO, env={"FAULTS": "report=gate"})
+    assert built.result == "UNSTABLE"
+    assert built.ran("heartbeat.sh end ok")
+    assert not built.mails
+
+
+def test_it_is_told_when_mail_is_refused_too(nightly: Controller) -> None:
+    """Jenkins cannot send: the other way is still tried, and the build is red."""
+    built = nightly.build(params=TWO, mail_refused=True, env={"FAULTS": "notify"})
+    assert built.result == "FAILURE"
+    assert "connection refused" in built.log
+    assert built.ran("broken.sh")
+
+
+def test_a_missing_credential_is_told(nightly: Controller) -> None:
+    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "GITHUB_CREDENTIAL": "none such"}
+    built = nightly.build(params={**TWO, **posting})
+    assert built.result == "FAILURE"
+    assert "could not find credentials entry with ID 'none such'" in built.log
+    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert len(built.mails) == 1

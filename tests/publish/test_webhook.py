@@ -1,0 +1,121 @@
+"""The webhook, against a real HTTP server on loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.publish.webhook import checked_address, send
+
+SECRET = "T0000-B0000-s3cret"
+
+
+class Chat:
+    """Answers as told, the last one for good; `None` breaks the connection."""
+
+    def __init__(self, *answers):
+        self.answers, self.got, self.headers = list(answers) or [200], [], {}
+        chat = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                chat.got.append((self.path, self.headers["Content-Type"], json.loads(body)))
+                answer = chat.answers.pop(0) if len(chat.answers) > 1 else chat.answers[0]
+                if answer is None:
+                    return
+                self.send_response(answer)
+                for name, value in chat.headers.items():
+                    self.send_header(name, value)
+                said = f"you asked {self.path}".encode()
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/services/{SECRET}?key={SECRET}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_slacks_form(clock):
+    with Chat() as chat:
+        send(chat.url, "*Night*\nümlaut <&>", sleep=clock.sleep)
+    ((path, kind, body),) = chat.got
+    assert path == f"/services/{SECRET}?key={SECRET}"
+    assert kind == "application/json"
+    assert body == {"text": "*Night*\nümlaut <&>"}
+
+
+def test_no_proxy_reads_the_address(clock, monkeypatch):
+    with Chat() as chat, Chat() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url.partition("/services")[0])
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        send(chat.url, "x", sleep=clock.sleep)
+    assert len(chat.got) == 1
+    assert proxy.got == []
+
+
+@pytest.mark.parametrize("answers", [(500, 200), (503, 502, 204), (None, 200), (429, 200)])
+def test_what_may_pass_is_tried_again(clock, told, answers):
+    with Chat(*answers) as chat:
+        send(chat.url, "x", sleep=clock.sleep, tell=told.append)
+    assert len(chat.got) == len(answers)
+    assert len(told) == len(clock.slept) == len(answers) - 1
+    assert SECRET not in "".join(told)
+
+
+def test_it_waits_as_long_as_it_is_asked_to_but_not_for_ever(clock):
+    with Chat(429, 200) as chat:
+        chat.headers["Retry-After"] = "31"
+        send(chat.url, "x", sleep=clock.sleep)
+        assert clock.slept == [31]
+        chat.answers = [429]
+        chat.headers["Retry-After"] = "3600"
+        with pytest.raises(MachineError, match="answers 429"):
+            send(chat.url, "x", sleep=clock.sleep)
+    assert clock.slept == [31]
+
+
+@pytest.mark.parametrize(("answer", "tries", "why"), [
+    (404, 1, "wrong or was revoked"), (403, 1, "answers 403"), (302, 1, "has moved"), (500, 3, "answers 500"),
+    (None, 3, "lost"),
+])  # fmt: skip
+def test_what_stays_impossible_is_told_without_the_address(clock, answer, tries, why):
+    with Chat(answer) as chat:
+        chat.headers["Location"] = chat.url
+        with pytest.raises(MachineError, match=why) as caught:
+            send(chat.url, "x", sleep=clock.sleep)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert len(chat.got) == tries
+
+
+@pytest.mark.parametrize("url", [
+    None, "", SECRET, f"ftp://h/{SECRET}", f"http://chat.example.org/{SECRET}", f"https:///{SECRET}",
+    f"https://h/{SECRET} x", f"https://h:port/{SECRET}", f"https://[::1/{SECRET}",
+])  # fmt: skip
+def test_addresses_that_are_none_are_not_shown(url):
+    with pytest.raises(UsageError, match="PERFDASH_WEBHOOK") as caught:
+        checked_address(url)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_addresses():
+    assert checked_address(" https://hooks.example/x\n") == "https://hooks.example/x"

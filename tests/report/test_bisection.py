@@ -1,0 +1,164 @@
+"""The report of a bisection; PERFDASH_UPDATE_GOLDEN=1 writes the golden files anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from perfdash.bisection.accounting import account
+from perfdash.bisection.course import Course
+from perfdash.bisection.drive import LimitReached
+from perfdash.bisection.journal import read
+from perfdash.bisection.revisions import Revision
+from perfdash.report.bisection import headline, markdown, page
+from tests.bisection.scripted import Script, begin, bisected, go_on, revision
+from tests.report.nights import HOSTILE
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def found():
+    script = Script.step(100, at=63, by=1.08, metric="backend")
+    linked = dataclasses.replace(script.revisions[63], link="https://github.com/o/r/commit/3f")
+    script.revisions[63] = linked
+    return script
+
+
+def a_set():
+    return Script.step(50, at=30, unbuildable={str(n): f"gcc: error {n}" for n in (29, 30, 31)})
+
+
+def not_reproduced():
+    return Script.step(64, at=999)
+
+
+def statuses():
+    says = {str(n): "crash" if n >= 9 else "pass" for n in range(32)}
+    return Script.step(32, at=0, metric="status", says=says)
+
+
+def inside_a_merge():
+    script = Script.step(20, at=12)
+    script.revisions[12] = revision(12, parents=2)
+    script.sides["12"] = [script.revisions[5], *(revision(n, prefix="b") for n in range(6))]
+    script.levels.update({f"b{n}": 1.1 if n >= 3 else 1.0 for n in range(6)})
+    return script
+
+
+def printed():
+    return Script.step(40, at=11, metric="stdout")
+
+
+def hostile():
+    script = Script.step(30, at=10)
+    nasty = [
+        Revision(
+            f"{HOSTILE}{n}", f"{HOSTILE[:5]}{n}", HOSTILE, HOSTILE, "2026-11-01", (), "javascript:alert(1)"
+        )
+        for n in range(30)
+    ]
+    script.unbuildable = {nasty[n].label: HOSTILE for n in (9, 14, 15)}
+    script.levels = {each.label: 1.1 if n >= 10 else 1.0 for n, each in enumerate(nasty)}
+    script.revisions = nasty
+    return script
+
+
+CASES = {
+    each.__name__: each for each in (found, a_set, not_reproduced, statuses, inside_a_merge, printed, hostile)
+}
+
+
+def told(script, folder, **more):
+    """The account, as if all had been done at one time."""
+    bisected(script, folder, notes=["3 files have changes that are not committed"], **more)
+    return account(Course(at_once(read(folder))))
+
+
+def at_once(recorded):
+    for event in recorded:
+        event["at"] = "2026-11-21T03:04:05Z"
+        if "reading" in event:
+            event["seconds"] = 30.0
+    return recorded
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name, tmp_path):
+    text = markdown(told(CASES[name](), tmp_path))
+    path = GOLDEN / f"bisection_{name}.md"
+    if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_page_is_whole_and_nothing_in_it_runs(name, tmp_path):
+    said = told(CASES[name](), tmp_path)
+    text = page(said)
+    assert "<script" not in text
+    assert 'href="javascript' not in text
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ET.fromstring(svg)
+    assert text.count("<svg") == len(said.ranges)
+    json.dumps(said.to_json(), allow_nan=False)
+
+
+def test_a_bisection_on_its_way_says_where_it_is(tmp_path):
+    script = Script.step(60, at=20)
+    begin(script, tmp_path)
+    said = account(Course(read(tmp_path)))
+    assert "Not finished: comparing the two ends" in markdown(said)
+    with pytest.raises(LimitReached):
+        go_on(script, tmp_path, most_builds=4)
+    text = markdown(account(Course(read(tmp_path))))
+    assert re.search(r"Not finished: searching; \d+ of 59 revisions left", text)
+
+
+def test_an_end_that_cannot_be_measured(tmp_path):
+    script = Script.step(10, at=5, unbuildable={"0": "gcc: no"})
+    assert "`0`: gcc: no" in markdown(account(bisected(script, tmp_path)))
+
+
+def test_eager_that_moved_as_well_is_not_blamed_on_the_back_end(tmp_path):
+    script = found()
+    measure = script.measure
+
+    def both(built, log, fresh):
+        reading, record = measure(built, log, fresh)
+        slower = 1.08 if int(built.revision.label) >= 63 else 1.0
+        return dataclasses.replace(reading, beside={"eager_ms": reading.beside["eager_ms"] * slower}), record
+
+    script.measure = both
+    said = account(bisected(script, tmp_path))
+    assert "it moved as well" in markdown(said)
+    assert headline(said) == "compiled latency of timm/resnet18: found 63"
+
+
+def test_what_did_not_stand_is_in_the_headline(tmp_path):
+    script = Script.step(30, at=10)
+    measure = script.measure
+
+    def otherwise(built, log, fresh):
+        script.levels["10"] = 1.0 if fresh else 1.1
+        return measure(built, log, fresh)
+
+    script.measure = otherwise
+    said = account(bisected(script, tmp_path))
+    assert "did not stand being measured again" in headline(said)
+    assert "not confirmed against `9`" in markdown(said)
+
+
+def test_of_two_culprits_only_the_one_that_fell_is_said_to_have_fallen(tmp_path):
+    script = Script.step(64, at=20, by=1.1)
+    script.levels.update({str(n): 1.32 for n in range(45, 64)})
+    said = account(bisected(script, tmp_path))
+    one, other = said.culprits
+    fell = dataclasses.replace(other, confirmed="not confirmed")
+    said = dataclasses.replace(said, word="found, not confirmed", culprits=(one, fell))
+    assert "found 20; 45 was found and did not stand" in headline(said)

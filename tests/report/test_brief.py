@@ -1,0 +1,75 @@
+"""A night in a few lines; PERFDASH_UPDATE_GOLDEN=1 writes the golden files anew."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdash.report.brief import brief, broken
+from tests.report.nights import CHANGES, NIGHTS, bad_night, good_night, hostile, huge
+
+GOLDEN = Path(__file__).parent / "golden"
+SITE = "https://perf.example/dash"
+
+
+def golden(name, text):
+    path = GOLDEN / name
+    if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_golden():
+    found = (replace(CHANGES[1], notes=("culprit: 0123456789ab Slower by Ann (confirmed)",)), *CHANGES[2:])
+    night = replace(
+        bad_night(), changes=found, nightly="Before this nightly: 2026-11-19 partial (timm cpu amp)"
+    )
+    golden("brief_mail.txt", brief(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").mail())
+    golden("brief_chat.txt", brief(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").chat())
+    golden("brief_broken.txt", broken("stage torch failed: no wheel\n\n<!channel>").chat())
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_every_night_is_short(name):
+    told = brief(NIGHTS[name](), site_url=SITE)
+    assert len(told.chat()) < 10_000
+    assert told.mail().startswith(told.title)
+    assert told.title.startswith("perfdash: ")
+
+
+def test_a_quiet_night():
+    told = brief(good_night())
+    assert told.title == "perfdash: Nothing changed"
+    assert len(told.lines) == 2
+    assert told.links == ()
+
+
+def test_many_changes_are_counted():
+    (line,) = [line for line in brief(huge()).lines if line.startswith("- and")]
+    assert line == "- and 60 more"
+
+
+def test_what_is_acknowledged_is_not_told():
+    assert "graph breaks" not in brief(bad_night()).mail()
+
+
+def test_hostile_names_stay_in_their_block():
+    night = replace(hostile(), against="```\n<!channel> @all [x](http://e.vil)\n```")
+    text = brief(night).chat()
+    assert text.count("```") == 2
+    before, inside, after = text.split("```")
+    assert after == ""
+    assert "e.vil" not in before
+    assert "<" not in text
+    assert "\u202e" not in text
+    assert "&lt;!channel&gt;" in inside
+
+
+def test_a_long_story_is_cut():
+    told = broken("\n".join(f"line {number} " + "x" * 999 for number in range(99)))
+    assert len(told.lines) == 21
+    assert told.lines[-1] == "and 79 more lines"
+    assert broken("").mail() == "perfdash: the nightly broke\n\n"

@@ -1,0 +1,39 @@
+"""A model of the user's own, and what is found beside its file."""
+
+import subprocess
+import sys
+
+LOAD = """
+import sys
+from perfdash.worker.loaders import python
+from tests.worker.loaders.test_python import job
+print(python.load(job(sys.argv[1]))[0])
+"""
+
+
+def job(file):
+    from types import SimpleNamespace
+
+    return SimpleNamespace(target=f"{file}:make", case=SimpleNamespace(batch_size=1))
+
+
+def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
+    """Or every build that is bisected would be the checkout."""
+    for name in ("checkout", "build"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lib.py").write_text(f"name = '{name}'\n")
+    (tmp_path / "checkout" / "beside.py").write_text("name = 'beside'\n")
+    model = tmp_path / "checkout" / "model.py"
+    model.write_text(
+        "import lib, beside\n\n\ndef make(batch_size):\n    return f'{lib.name} {beside.name}', ()\n"
+    )
+    path = ":".join([str(tmp_path / "build"), *filter(None, sys.path)])
+    said = subprocess.run(
+        [sys.executable, "-c", LOAD, model], env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert said.stdout.strip() == "build beside", said.stderr
+    alone = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{LOAD}", model],
+        env={}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert alone.stdout.strip() == "checkout beside", alone.stderr
