@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from perfdash import judging
 from perfdash.errors import UsageError
 from perfdash.records import Case, Job, Sampling
-from perfdash.suites import BatchSize, Model, PerDtype, Skip, Suite, near
+from perfdash.suites import BatchSize, Model, Skip, Suite, near
 from perfdash.worker import registry
 
 # Seconds that a phase may take, unless the suite or the user says otherwise; the case's own limit
@@ -19,12 +20,10 @@ PHASE_TIMEOUTS: dict[str, float] = {
     "eager": 1800.0,
     "compile": 2700.0,
     "accuracy": 1800.0,
+    "quality": 3600.0,
     "latency": 1800.0,
     "memory": 1200.0,
 }
-
-# Rounding to fewer bits leaves both sides further from the judge, and less alike (dynamo's factors).
-_FACTOR: dict[str, float] = {"float32": 2.0, "bfloat16": 3.0, "float16": 3.0, "amp": 3.0}
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,17 @@ class Planned:
     cost_s: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
     parameters: int | None = None
+    baseline_dtype: str | None = None
+    distance_bound: float | None = None
+    data: str | None = None
+    data_path: str | None = None
+    backend_file: str | None = None
+
+    @property
+    def needs_cpp(self) -> bool:
+        """Whether a C++ compiler makes the case's code."""
+        compiles = hasattr(registry.backend(self.backend_file or self.case.backend), "vector_isa")
+        return self.case.device == "cpu" and compiles and self.skip_reason is None
 
     def job(self, *, scratch: str, sampling: Sampling, **options: Any) -> Job:
         """The worker's order for this case."""
@@ -65,6 +75,11 @@ class Planned:
             memory_limit_bytes=self.memory_limit_bytes,
             output_limit_bytes=self.output_limit_bytes,
             phase_timeouts=self.phase_timeouts,
+            baseline_dtype=self.baseline_dtype,
+            distance_bound=self.distance_bound,
+            data=self.data,
+            data_path=self.data_path,
+            backend_file=self.backend_file,
             scratch=scratch,
             sampling=sampling,
             **options,
@@ -89,11 +104,11 @@ class Selection:
     quick: bool = False
     batch_sizes: tuple[int, ...] = ()
     device: str = "cpu"
-    dtypes: tuple[str, ...] = ("float32",)
+    dtypes: tuple[str, ...] = ()  # with no back end either: the suite's ways
     amp_dtype: str | None = None
     threads: int = 1
     scenario: str = "inference"
-    backends: tuple[str, ...] = ("inductor",)
+    backends: tuple[str, ...] = ()
     dynamic: bool = False
     env: tuple[tuple[str, str], ...] = ()
     timeout_s: float | None = None
@@ -102,6 +117,7 @@ class Selection:
     output_limit_mb: float | None = None
     freezing: bool = False
     checkout: str | None = None  # of torchbench, for models that come by its loader
+    data: str | None = None  # labelled data of the user's: an image folder, or a CSV of texts
 
 
 def select(suites: Sequence[Suite], selection: Selection) -> list[Planned]:
@@ -129,13 +145,29 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[Planned]:
         for suite in suites
         for model in suite.models
         if wanted(model)
-        for dtype in selection.dtypes
-        for backend in selection.backends
+        for backend, dtype in _ways(suite, selection)
         for batch_size in (selection.batch_sizes or (_batch_size(suite, model, selection),))
     ]
     if not planned:
         raise UsageError(f"--quick: {among} marks no model with quick = true")
+    if selection.data and not any(each.data_path for each in planned):
+        raise UsageError(
+            f"--data {selection.data}: it holds {judging.kind_of(selection.data)}, and no chosen model "
+            f"of {among} is scored on these"
+        )
     return list({each.case: each for each in planned}.values())
+
+
+def _ways(suite: Suite, selection: Selection) -> list[tuple[str, str]]:
+    """(back end, dtype) of each way that the suite's models are run in."""
+    if suite.ways and not selection.backends and not selection.dtypes:
+        every = [way for way in suite.ways if selection.device in way.devices]
+        return [(way.backend, dtype) for way in every for dtype in way.dtypes]
+    return [
+        (backend, dtype)
+        for dtype in selection.dtypes or ("float32",)
+        for backend in selection.backends or ("inductor",)
+    ]
 
 
 def _plan(
@@ -149,22 +181,27 @@ def _plan(
         batch_size=batch_size,
         threads=selection.threads,
         scenario=selection.scenario,
-        backend=registry.canonical(backend),
+        backend=registry.backend_name(backend),
         dynamic=selection.dynamic,
         amp_dtype=_amp_dtype(selection) if dtype == "amp" else None,
     )
     skips: tuple[Skip, ...] = suite.setting(model, "skip", ())
     reasons = [s.reason for s in skips if selection.device in s.devices and dtype in s.dtypes]
+    module = registry.backend(backend)
+    reasons += _not_taken(case, module)
+    baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
+    target = _target(suite, model)
+    data, data_path = judging.labelled_data(suite, model, target, selection.data)
     memory_gb = selection.memory_limit_gb or suite.setting(model, "memory_limit_gb")
     output_mb = selection.output_limit_mb or suite.setting(model, "output_limit_mb", 64.0)
     return Planned(
         case=case,
         loader=suite.loader_of(model),
-        target=_target(suite, model),
+        target=target,
         config=_config(suite, model, selection),
         inputs=suite.setting(model, "inputs", {}),
-        tolerance=_tolerance(suite, model, selection, dtype),
-        factor=_per_dtype(suite.setting(model, "factor", _FACTOR), dtype, _FACTOR[dtype]),
+        tolerance=judging.tolerance(suite, model, case, selection.freezing),
+        factor=judging.factor(suite, model, dtype),
         cosine=suite.setting(model, "cosine", False),
         check_accuracy=suite.setting(model, "check_accuracy", True),
         env={**suite.setting(model, "env", {}), **dict(selection.env)},
@@ -179,7 +216,22 @@ def _plan(
         output_limit_bytes=int(output_mb * 2**20),
         cost_s=suite.setting(model, "cost_s"),
         parameters=model.parameters,
+        baseline_dtype=baseline,
+        distance_bound=judging.distance_bound(suite, model, dtype, baseline, getattr(module, "LOSSY", False)),
+        data=data,
+        data_path=data_path,
+        backend_file=backend if backend.endswith(".py") else None,
     )
+
+
+def _not_taken(case: Case, backend: Any) -> list[str]:
+    """Why the back end is not for the case's device or dtype."""
+    found = []
+    for what, value in (("devices", case.device), ("dtypes", case.dtype)):
+        taken = getattr(backend, what.upper(), None)
+        if taken is not None and value not in taken:
+            found.append(f"back end {case.backend} is for {what} {', '.join(taken)}, not for {value}")
+    return found
 
 
 def _config(suite: Suite, model: Model, selection: Selection) -> dict[str, Any]:
@@ -213,23 +265,11 @@ def _target(suite: Suite, model: Model) -> str:
     return f"{path}:{function}"
 
 
-def _tolerance(suite: Suite, model: Model, selection: Selection, dtype: str) -> float:
-    plain = _per_dtype(suite.setting(model, "tolerance", 1e-3), dtype, 1e-3)
-    frozen = suite.setting(model, "tolerance_freezing", plain)
-    return float(frozen if selection.freezing else plain)
-
-
 def _batch_size(suite: Suite, model: Model, selection: Selection) -> int:
     sizes: BatchSize = suite.setting(model, "batch_size", BatchSize())
     if selection.device == "cuda":
         return sizes.cuda
     return sizes.one_thread if selection.threads == 1 else sizes.cpu
-
-
-def _per_dtype(value: PerDtype, dtype: str, otherwise: float) -> float:
-    if isinstance(value, dict):
-        return value.get(dtype, otherwise)  # type: ignore[call-overload,no-any-return]
-    return value
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -100,13 +100,19 @@ class Job:
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share
-    weights: str = "random"  # random | pretrained
+    weights: str = "random"  # random | pretrained | the path of a file
     config: dict[str, Any] = field(default_factory=dict)  # of the model, as its loader understands it
     inputs: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-3
     factor: float = 2.0
     check_accuracy: bool = True
     cosine: bool = False
+    # The dtype of the eager side; None: that of the case. Where they differ, or the back end is lossy by
+    # intent, outputs are judged by their distance to eager's, which may be so large.
+    baseline_dtype: Optional[str] = None
+    distance_bound: Optional[float] = None
+    data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
+    data_path: Optional[str] = None  # where it lies, unless the kind brings its own
     seed: int = 1337
     allocator: str = "steady"
     compile_mode: Optional[str] = None
@@ -117,6 +123,12 @@ class Job:
     output_limit_bytes: int = 64 << 20
     timeout_s: float = 3600.0
     phase_timeouts: dict[str, float] = field(default_factory=dict)  # seconds, by phase
+    backend_file: Optional[str] = None  # of a back end of the user's own
+
+    @property
+    def backend(self) -> str:
+        """The back end as worker.registry finds it: its name, or its file."""
+        return self.backend_file or self.case.backend
 
 
 @dataclass

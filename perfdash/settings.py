@@ -37,9 +37,9 @@ class RunSettings(BaseModel):
     models: tuple[str, ...] = ()
     batch_size: tuple[int, ...] = ()
     device: Literal["cpu", "cuda"] = "cpu"
-    dtype: tuple[Dtype, ...] = ("float32",)
+    dtype: tuple[Dtype, ...] = ()  # with no back end either: the suite's ways; else float32
     amp_dtype: Literal["bfloat16", "float16"] | None = None
-    backend: tuple[str, ...] = ("inductor",)
+    backend: tuple[str, ...] = ()  # the same; else inductor
     scenario: str = "inference"
     threads: int = Field(default=1, ge=1)
     cores: str | None = None
@@ -54,7 +54,8 @@ class RunSettings(BaseModel):
     inductor_config: dict[str, Any] = {}
     compile_mode: str | None = None
     dynamic: bool = False
-    weights: Literal["random", "pretrained"] = "random"
+    weights: str = "random"  # random | pretrained | the path of a file
+    data: Path | None = None
     timeout: float | None = Field(default=None, gt=0)
     phase_timeout: dict[Phase, PositiveFloat] = {}
     memory_limit: float | None = Field(default=None, gt=0)

@@ -16,7 +16,7 @@ from perfdash.errors import UsageError
 from perfdash.worker import registry
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
-Phase = Literal["load", "eager", "compile", "accuracy", "latency", "memory"]
+Phase = Literal["load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
 PerDtype = float | dict[Dtype, float]
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")
@@ -42,6 +42,14 @@ class Skip(_Strict):
     dtypes: tuple[Dtype, ...] = DTYPES  # type: ignore[assignment]
 
 
+class Way(_Strict):
+    """A back end and the dtypes that models are run with by it, on these devices (both by default)."""
+
+    backend: str
+    dtypes: tuple[Dtype, ...] = Field(default=("float32",), min_length=1)
+    devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]
+
+
 class Settings(_Strict):
     """What `[defaults]` and each `[[models]]` may set; None leaves it to the level above."""
 
@@ -50,6 +58,8 @@ class Settings(_Strict):
     tolerance_freezing: float | None = None  # instead of it, where inductor freezes the weights
     factor: PerDtype | None = None
     cosine: bool | None = None
+    distance: dict[Literal["bfloat16", "float16", "amp", "int8"], PositiveFloat] | None = None
+    data: Literal["digits", "images", "text"] | None = None  # the labelled data it can be scored on
     check_accuracy: bool | None = None
     config: dict[str, Any] | None = None  # of the model, as its loader understands it
     inputs: dict[str, Any] | None = None
@@ -96,6 +106,9 @@ class Suite(_Strict):
     title: str = ""
     dynamo_name: str | None = None  # the suite's name in the dynamo runners' file names
     defaults: Settings = Settings()
+    # What every way is compared with; without it, eager in the dtype of the case.
+    baseline_dtype: Literal["float32"] | None = None
+    ways: tuple[Way, ...] = ()  # how its models are run where neither back end nor dtype is asked for
     models: tuple[Model, ...] = Field(min_length=1)
     path: Path
 
@@ -148,6 +161,12 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(_explain(path, data, error)) from error
     except TypeError as error:
         raise UsageError(f"suite file {path}: {error}") from error
+    for way in suite.ways:
+        if registry.canonical(way.backend) not in registry.names("backends"):
+            raise UsageError(
+                f"suite file {path}: key 'ways': no back end named {way.backend!r}; "
+                f"there are: {', '.join(registry.names('backends'))}"
+            )
     for model in suite.models:
         loader = suite.loader_of(model)
         if not loader:
@@ -192,7 +211,8 @@ def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
         where = f" (model {named!r})" if named else f" (model number {first['loc'][1] + 1})"
     hint = ""
     if first["type"] == "extra_forbidden":
-        allowed = [*Suite.model_fields, *Model.model_fields, *BatchSize.model_fields, *Skip.model_fields]
+        allowed = [*Suite.model_fields, *Model.model_fields, *BatchSize.model_fields, *Skip.model_fields,
+                   *Way.model_fields]  # fmt: skip
         hint = near(str(first["loc"][-1]), allowed)
         return f"suite file {path}: unknown key '{key}'{where}{hint}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""

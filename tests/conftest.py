@@ -49,6 +49,11 @@ class Ran:
         return {result.case.model: result for result in read_results(self.folder)}
 
     @property
+    def every(self) -> list[Result]:
+        """All of them, where a model was measured in several ways."""
+        return read_results(self.folder)
+
+    @property
     def info(self) -> RunInfo:
         return read_info(self.folder)
 

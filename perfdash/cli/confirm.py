@@ -73,7 +73,7 @@ def confirm(
             typer.echo("Nothing to measure again")
             return
         typer.echo(f"{len(wanted)} cases are suspect; {len(planned)} are measured again")
-        check_machine(settings)
+        check_machine(settings, planned)
         worse = _measure(
             store,
             folder,

@@ -38,7 +38,7 @@ def new(flags: Mapping[str, Any]) -> int:
     gates.check(settings)
     plan, dynamo_names = planning.plan(settings)
     slots = planning.slots(settings)
-    planning.check_machine(settings)
+    planning.check_machine(settings, plan.cases)
     journal = Journal.create(settings.out)
     try:
         info = _info(journal.folder.name, settings, plan, dynamo_names)
@@ -76,7 +76,7 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     by_case = {each.case: each for each in fresh.cases}
     plan = replace(then, cases=tuple(by_case[each.case] for each in then.cases))
     slots = planning.slots(settings)
-    planning.check_machine(settings)
+    planning.check_machine(settings, plan.cases)
     journal = Journal.reopen(folder)
     results = read_results(folder)
     done = {result.case: result.status for result in results}
@@ -225,6 +225,10 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
         configuration["model"] = [os.path.abspath(target) for target in settings.model]
     if settings.torchbench:
         configuration["torchbench"] = os.path.abspath(settings.torchbench.expanduser())
+    configuration["backend"] = list(planning.backends(settings))
+    configuration["weights"] = planning.weights(settings)
+    if settings.data:
+        configuration["data"] = os.path.abspath(settings.data.expanduser())
     if os.sep in settings.python:
         configuration["python"] = os.path.abspath(settings.python)
     return RunInfo(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfdash.cases import Planned
     from perfdash.records import Status
     from perfdash.runner.orders import Options
     from perfdash.runner.plan import Plan
@@ -30,10 +31,10 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
     from perfdash.suites import load_suite, own_models
     from perfdash.worker import registry
 
-    for kind, names in (("backends", settings.backend), ("scenarios", (settings.scenario,))):
-        for name in names:
-            if registry.canonical(name) not in registry.names(kind):
-                raise UsageError(f"--{kind[:-1]} {name!r}: there are: {', '.join(registry.names(kind))}")
+    if registry.canonical(settings.scenario) not in registry.names("scenarios"):
+        raise UsageError(
+            f"--scenario {settings.scenario!r}: there are: {', '.join(registry.names('scenarios'))}"
+        )
     names = settings.suite or ((CHECKOUT_SUITE,) if settings.torchbench and not settings.model else ())
     path = settings.torchbench
     suites = [checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
@@ -50,7 +51,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
         amp_dtype=settings.amp_dtype,
         threads=settings.threads,
         scenario=settings.scenario,
-        backends=settings.backend,
+        backends=backends(settings),
         dynamic=settings.dynamic,
         env=tuple(settings.env.items()),
         timeout_s=settings.timeout,
@@ -59,6 +60,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
         output_limit_mb=settings.output_limit,
         freezing=bool(settings.inductor_config.get("freezing")),
         checkout=str(find_checkout(path)) if needs_checkout(suites) else None,
+        data=str(settings.data.expanduser().absolute()) if settings.data else None,
     )
     planned = select(suites, selection)
     dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
@@ -137,13 +139,53 @@ def options(settings: RunSettings) -> Options:
         threads=settings.threads,
         device=settings.device,
         allocator=settings.allocator,
-        weights=settings.weights,
+        weights=weights(settings),
         compile_mode=settings.compile_mode,
         inductor_config=settings.inductor_config,
     )
 
 
-def check_machine(settings: RunSettings) -> None:
+def backends(settings: RunSettings) -> tuple[str, ...]:
+    """Names, and whole paths of the user's own. Raises UsageError for what is no back end."""
+    from perfdash.errors import UsageError
+    from perfdash.worker import registry
+
+    known = registry.names("backends")
+    found = []
+    for given in settings.backend:
+        name = registry.backend_name(given)
+        if not given.endswith(".py"):
+            if name not in known:
+                raise UsageError(f"--backend {given!r}: there are: {', '.join(known)}, or a file of your own")
+            found.append(name)
+            continue
+        if name in known:
+            raise UsageError(f"--backend {given}: {name} is one of perfdash's own: call the file otherwise")
+        path = Path(given).expanduser().absolute()
+        try:
+            registry.backend(str(path))
+        except Exception as error:  # whatever the user's file raises
+            raise UsageError(f"--backend {given}: {type(error).__name__}: {error}") from error
+        found.append(str(path))
+    return tuple(found)
+
+
+def weights(settings: RunSettings) -> str:
+    """random, pretrained, or the whole path of a file. Raises UsageError where there is none."""
+    from perfdash.errors import UsageError
+
+    if settings.weights in ("random", "pretrained"):
+        return settings.weights
+    path = Path(settings.weights).expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(
+            f"--weights {settings.weights}: no such file; it is random, pretrained, or a file of weights "
+            "(safetensors, or a state dict saved by torch.save)"
+        )
+    return str(path)
+
+
+def check_machine(settings: RunSettings, cases: Sequence[Planned]) -> None:
     """What would make every case fail, said once and before. Raises MachineError."""
     from perfdash.errors import MachineError
     from perfdash.runner import host
@@ -156,7 +198,7 @@ def check_machine(settings: RunSettings) -> None:
             f"--allocator {settings.allocator}: its library is not installed (Debian: {package}); "
             "install it, or use --allocator steady"
         )
-    if "inductor" in settings.backend and settings.device == "cpu" and not host.compiler():
+    if any(each.needs_cpp for each in cases) and not host.compiler():
         raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")
 
 

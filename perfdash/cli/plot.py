@@ -24,6 +24,8 @@ _WITHOUT = {
     "throughput": "no model was measured at several batch sizes",
     "memory": "no peak memory was measured",
     "compile": "nothing was compiled",
+    "latency_comparison": "no model was measured in several ways",
+    "throughput_comparison": "no model was measured in several ways",
 }
 
 
@@ -36,7 +38,10 @@ def plot(
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="speedup, latency, throughput, memory, compile, trend.  [default: all]"),
+        typer.Option(
+            help="speedup, latency, throughput, memory, compile, latency_comparison, throughput_comparison, "
+            "trend.  [default: all]"
+        ),
     ] = None,
     db: Db = None,
     out: Out = None,

@@ -15,7 +15,7 @@ from perfdash.cli.store import Db, Out
 if TYPE_CHECKING:
     from perfdash.report.night import Night
 
-FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "plot-csv")
+FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "grid", "plot-csv")
 
 
 def report(
@@ -142,6 +142,12 @@ def _junit(night: Night, site_url: str | None, gated: bool) -> str:
     return document(night.run.name, night.rows, night.changes if gated else ())
 
 
+def _grid(night: Night, site_url: str | None, gated: bool) -> str:
+    from perfdash.report.grid import grid
+
+    return grid(night)
+
+
 _FORMATS: dict[str, Callable[[Night, str | None, bool], str]] = {
     "comment": _comment,
     "markdown": _markdown,
@@ -149,4 +155,5 @@ _FORMATS: dict[str, Callable[[Night, str | None, bool], str]] = {
     "csv": _csv,
     "json": _json,
     "junit": _junit,
+    "grid": _grid,
 }

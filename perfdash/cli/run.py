@@ -24,13 +24,17 @@ def run(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.  [default: cpu]")] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option(help="float32, bfloat16, float16, amp.  [default: float32]")
+        list[str] | None,
+        typer.Option(help="float32, bfloat16, float16, amp.  [default: float32, or the suite's ways]"),
     ] = None,
     amp_dtype: Annotated[
         str | None, typer.Option(help="What amp casts to.  [default: bfloat16 on cpu, float16 on cuda]")
     ] = None,
     backend: Annotated[
-        list[str] | None, typer.Option(help="eager, inductor, aot-eager.  [default: inductor]")
+        list[str] | None,
+        typer.Option(
+            help="How models are run (docs/techniques.md).  [default: inductor, or the suite's ways]"
+        ),
     ] = None,
     scenario: Annotated[str | None, typer.Option(help="inference.  [default: inference]")] = None,
     threads: Annotated[
@@ -70,7 +74,12 @@ def run(
     compile_mode: Annotated[str | None, typer.Option(help="mode= of torch.compile.")] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Compile with dynamic shapes.")] = False,
     weights: Annotated[
-        str | None, typer.Option(help="random or pretrained (from the hub).  [default: random]")
+        str | None,
+        typer.Option(help="random, pretrained (from the hub), or a file of them.  [default: random]"),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Labelled data to score models on: an image folder, or a CSV of text,label."),
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds a case may take, instead of the suite's.")

@@ -234,7 +234,8 @@ def from_result(result: Result) -> Row:
         "error": _failure(result.error) if result.error else None,
         "failed_phase": result.failed_phase,
         "skip_reason": result.skip_reason,
-        "accuracy": result.accuracy,
+        "accuracy": result.accuracy,  # with the distance to eager, where it was taken
+        "quality": result.quality,
         "break_reasons": result.capture.get("break_reasons"),
         "conditions": {
             name: value for name, value in result.conditions.items() if isinstance(value, int | float | str)

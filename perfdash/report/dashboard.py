@@ -148,7 +148,7 @@ def all_numbers(rows: Sequence[Row]) -> str:
             [
                 plain(row.case.model),
                 row.case.batch_size,
-                plain(row.case.amp_dtype or row.case.dtype),
+                plain(f"amp-{row.case.amp_dtype}" if row.case.amp_dtype else row.case.dtype),
                 plain(row.case.backend),
                 _status(row),
                 _shown(values.get("speedup"), ".3f", "x"),

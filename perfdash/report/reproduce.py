@@ -29,7 +29,7 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
         parts += ["--amp-dtype", case.amp_dtype]
     for flag, value, default in (
         ("--device", case.device, "cpu"),
-        ("--backend", case.backend, "inductor"),
+        ("--backend", _backend(case, ran), "inductor"),
         ("--scenario", case.scenario, "inference"),
     ):
         parts += [flag, value] if value != default else []
@@ -63,6 +63,15 @@ def source_of(case: Case, ran: Sequence[str]) -> list[str]:
     files = [suite for suite in suites if suite.endswith(".toml")]
     named = [file for file in files if PurePath(file).stem == case.suite][:1]
     return [*(word for file in named or files or [case.suite] for word in ("--suite", file)), *checkout]
+
+
+def _backend(case: Case, ran: Sequence[str]) -> str:
+    """The back end's name, or the user's own file of that name in the command line of the run."""
+    words = [word for text in ran for word in text.removeprefix("--backend=").split(",")]
+    files = [word for word in words if word.endswith(".py")]
+    return next(
+        (each for each in files if PurePath(each).stem.replace("_", "-") == case.backend), case.backend
+    )
 
 
 def _given(ran: Sequence[str]) -> list[tuple[str, str]]:

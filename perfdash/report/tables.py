@@ -8,7 +8,7 @@ from typing import Any
 from prettytable import PrettyTable
 
 from perfdash.history.rows import from_result
-from perfdash.records import PASSING, Result, RunInfo, Status
+from perfdash.records import PASSING, Case, Result, RunInfo, Status
 from perfdash.report.dashboard import all_numbers
 from perfdash.report.summaries import by_suite
 
@@ -103,7 +103,7 @@ def details(result: Result) -> str:
 
 def one_line(result: Result) -> str:
     """A finished case in one line of a log."""
-    text = f"{result.case.model}: {status_text(result)}"
+    text = f"{result.case.model}{_way(result.case)}: {status_text(result)}"
     if result.speedup:
         speed = result.speedup
         text += f", {speed.value:.3f}x [{speed.ci_low:.3f}, {speed.ci_high:.3f}]"
@@ -119,11 +119,21 @@ def one_line(result: Result) -> str:
     return f"{text}  ({result.wall_s:.0f} s)"
 
 
+def _way(case: Case) -> str:
+    """What of a case is not the usual: ` (bs 16, torchscript)`."""
+    parts = [f"bs {case.batch_size}"] if case.batch_size != 1 else []
+    parts += [case.backend] if case.backend != "inductor" else []
+    parts += (
+        [f"amp-{case.amp_dtype}" if case.dtype == "amp" else case.dtype] if case.dtype != "float32" else []
+    )
+    return f" ({', '.join(parts)})" if parts else ""
+
+
 def status_text(result: Result) -> str:
     """The status; a pass in which nothing was captured is marked, since its 1.00x says nothing."""
     if (
         result.status is Status.PASS
-        and result.case.backend == "inductor"
+        and result.case.backend.startswith("inductor")
         and not result.capture.get("graphs")
     ):
         return "pass (nothing captured)"

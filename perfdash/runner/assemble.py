@@ -52,6 +52,9 @@ def assemble(
     accuracy = main.find("accuracy")
     if accuracy:
         result.accuracy = {key: value for key, value in accuracy.items() if key != "event"}
+    quality = main.find("quality")
+    if quality:
+        result.quality = {key: value for key, value in quality.items() if key != "event"}
     _fill_latency(result, outcomes, allocator)
     return result
 
@@ -70,8 +73,9 @@ def _fill_compilation(result: Result, main: Outcome) -> None:
     result.compile_peak_bytes = compiled["compile_peak_bytes"]
     result.compile_held_bytes = compiled["compile_held_bytes"]
     result.capture = compiled["capture"]
-    if result.case.backend == "inductor" and compiled["capture"]["graphs"] == 0:
+    if result.case.backend.startswith("inductor") and compiled["capture"]["graphs"] == 0:
         result.notes.append("nothing was captured: the compiled side is eager")
+    result.notes += compiled.get("notes", [])
 
 
 def _fill_memory(result: Result, main: Outcome) -> None:
@@ -98,7 +102,8 @@ def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:
         return int(figures["peak_bytes"])
     if figures["transient_bytes"] is None:
         return None
-    return int(loaded["held_bytes"] + figures["constants_bytes"] + figures["transient_bytes"])
+    held = figures.get("held_bytes", loaded["held_bytes"])  # the back end's own, where it has another model
+    return int(held + figures["constants_bytes"] + figures["transient_bytes"])
 
 
 def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -> None:

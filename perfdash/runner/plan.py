@@ -109,12 +109,13 @@ def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
     if kept.get("source"):
         kept["target"] = Path(kept["target"]).name
+        kept["backend_file"] = kept.get("backend_file") and Path(kept["backend_file"]).name
         kept["config"] = {key: value for key, value in kept["config"].items() if key != "checkout"}
     return kept
 
 
 def _digest(planned: Planned) -> str | None:
-    """Of the files that a model of the user's own comes from; None for a library's."""
+    """Of the files that a model, and a back end, of the user's own come from; None where there are none."""
     files: list[Path] = []
     if planned.loader == "python":
         files = [Path(planned.target.rpartition(":")[0])]
@@ -122,6 +123,8 @@ def _digest(planned: Planned) -> str | None:
         package = Path(planned.config["checkout"]) / "torchbenchmark"
         mine = sorted(package.glob(f"*/{planned.target}/**/*.py"))
         files = [*mine, package / "__init__.py", *sorted((package / "util").glob("**/*.py"))]
+    if planned.backend_file:
+        files.append(Path(planned.backend_file))
     digest = hashlib.sha256()
     try:
         for file in files:

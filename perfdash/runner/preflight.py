@@ -31,8 +31,10 @@ def refuse(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Planned
                     "--device cuda: this torch sees no GPU (`perfdash doctor` says more); "
                     f"torch {hello['torch']}, CUDA {hello['torch_cuda'] or 'not built in'}"
                 )
-            if probe["complaints"]:
-                raise UsageError("; ".join(probe["complaints"]))
+        # With one way that can be measured the others become rows that say why they were not.
+        if all(probe["complaints"] for probe in said["probes"]):
+            complaints = [complaint for probe in said["probes"] for complaint in probe["complaints"]]
+            raise UsageError("; ".join(dict.fromkeys(complaints)))
 
 
 def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) -> None:

@@ -98,14 +98,14 @@ class Slot:
         probes = [
             self._probe(like, each) for each in {(p.case.backend, p.case.dtype): p for p in planned}.values()
         ]
-        complaints = [complaint for probe in probes for complaint in probe["complaints"]]
+        hopeless = all(probe["complaints"] for probe in probes)
         facts = host.facts()
         environment = {
             **facts,
             "host_class": host.host_class(facts),
             "worker": self._parent_for(like).hello,
             "gpus": probes[0]["cuda"],
-            "vector_isa": None if complaints else self._vector_isa(plain, facts["cpu_flags"]),
+            "vector_isa": None if hopeless else self._vector_isa(plain, facts["cpu_flags"]),
         }
         return {"environment": environment, "probes": probes, "where": self.where()}
 
@@ -126,7 +126,7 @@ class Slot:
         The headers that all cases share are made on the way. Inductor falls back without a word when its
         try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
-        of_inductor = [p for p in planned if _needs_cpp(p)]
+        of_inductor = [p for p in planned if p.needs_cpp]
         found: str | None = None
         for _ in range(2 if of_inductor else 0):
             probed = self._prepare(of_inductor[0])
@@ -169,7 +169,7 @@ class Slot:
         replica_s = 0.0
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
-            if order.role == "full" and _needs_cpp(planned) and asked not in self._headers_for:
+            if order.role == "full" and planned.needs_cpp and asked not in self._headers_for:
                 self._prepare(planned)
             with Scratch() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
@@ -263,11 +263,6 @@ def free_slots(threads: int) -> list[tuple[int, ...]]:
             locks.close()
             found.append(cores)
     return found
-
-
-def _needs_cpp(planned: Planned) -> bool:
-    """Whether a C++ compiler makes the case's code."""
-    return (planned.case.backend, planned.case.device) == ("inductor", "cpu")
 
 
 def _too_large(job: Job, planned: Planned) -> Outcome | None:

@@ -2,20 +2,17 @@
 
 Every phase ends with an event, so what was measured before a crash is kept. The order matters:
 load with one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile,
-judge, time under the steady allocator, and take the compiled side's memory last.
+judge, score, time under the steady allocator, and take the compiled side's memory last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import functools
 import gc
 import os
 import random
 import sys
 import time
-from dataclasses import replace
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -23,6 +20,7 @@ import torch
 from perfdash.records import Job, Status
 from perfdash.worker import (
     accuracy,
+    checks,
     compilation,
     device,
     failures,
@@ -32,12 +30,12 @@ from perfdash.worker import (
     nest,
     probing,
     registry,
+    sides,
+    weights,
 )
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
 
 Emit = Callable[..., None]
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def run_case(job: Job, emit: Emit) -> None:
@@ -68,7 +66,8 @@ class _Case:
         self.job = job
         self.emit = emit
         self.phase_name = "start"
-        self.backend = registry.find("backends", job.case.backend)
+        self.sides: list[sides.Side] = []
+        self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
 
     @contextlib.contextmanager
@@ -102,7 +101,10 @@ class _Case:
                 self.compile()
             if job.role != "replica":
                 with self.phase("accuracy"):
-                    self.accuracy()
+                    self.emit("accuracy", **checks.accuracy_of(self.compared(), self.eager_differs))
+                if job.data:
+                    with self.phase("quality"):
+                        self.emit("quality", **checks.quality_of(self.compared()))
             if job.role != "untimed":
                 with self.phase("latency"):
                     self.latency()
@@ -113,13 +115,14 @@ class _Case:
         self.emit("done")
 
     def begin(self) -> None:
-        """Caches and limits of its own, then the model."""
+        """Caches and limits of its own, then the model; but not for what cannot be measured anyway."""
         job = self.job
         probing.use_own_caches(job)
         if job.group:
             linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":
             linux.limit_data(job.memory_limit_bytes)
+        probing.refuse(job)
         with self.phase("load"):
             self.load()
 
@@ -128,29 +131,26 @@ class _Case:
         torch.set_num_threads(1)
         self.seed()
         module, inputs = registry.find("loaders", job.loader).load(job)
+        if job.weights not in ("random", "pretrained"):
+            weights.load_into(module, job.weights)
         self.scenario.set_mode(module)
         # CUDA starts here, in the forked process and nowhere earlier.
         self.device = device.open_device(job.case.device, job.case.threads)
-        dtype = _DTYPES.get(job.case.dtype)
-        where = self.device.torch_device
-
-        def cast(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
-
-        nest.cast_module(module, cast)
-        self.module = module.to(where)
-        self.inputs = nest.map_tensors(inputs, lambda tensor: cast(tensor.to(where)))
-        self.pristine_inputs = nest.detach(self.inputs)
-        self.eager_step = self.scenario.make_step(self.module, self.inputs, job)
-        weights = memory.weights(self.module)
-        held = memory.storage_bytes([*weights, *nest.tensors_in(self.inputs)])
-        self.held_bytes = sum(held.values())
+        self.baseline = sides.baseline_side(module, inputs, job, self.device.torch_device)
+        self.sides.append(self.baseline)
+        self.eager_step = self.make_step(self.baseline, self.baseline.module)
+        held = self.baseline.held()
         self.emit(
             "loaded",
-            weights_bytes=sum(memory.storage_bytes(weights).values()),
-            held_bytes=self.held_bytes,
-            parameters=sum(p.numel() for p in self.module.parameters()),
+            weights_bytes=sum(memory.storage_bytes(memory.weights(module)).values()),
+            held_bytes=sum(held.values()),
+            parameters=sum(p.numel() for p in module.parameters()),
         )
+
+    def make_step(self, side: sides.Side, model: Any) -> Callable[[], Any]:
+        """The scenario's step of a model over the inputs of a side."""
+        step: Callable[[], Any] = self.scenario.make_step(model, side.inputs, side.job)
+        return step
 
     def seed(self) -> None:
         """All random generators and the inputs as they were at the start (a model may change them)."""
@@ -158,9 +158,8 @@ class _Case:
         torch.manual_seed(self.job.seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.job.seed)
-        if hasattr(self, "pristine_inputs"):
-            for tensor, pristine in zip(nest.tensors_in(self.inputs), nest.tensors_in(self.pristine_inputs)):
-                tensor.copy_(pristine)
+        for side in self.sides:
+            side.restore()
 
     @contextlib.contextmanager
     def thread_context(self) -> Iterator[None]:
@@ -198,67 +197,60 @@ class _Case:
 
     def compile(self) -> None:
         self.use_threads()
+        own = self.own = sides.backend_side(self.baseline, self.job)
+        self.sides.append(own)
+        probing.import_packages(self.job)
         gc.unfreeze()  # compiling collects garbage as it does in any other process
         gc.collect()
-        self.live_before = memory.live_storages() if self.job.role != "replica" else {}
+        live_before = memory.live_storages() if self.job.role != "replica" else {}
 
         def make_step() -> Callable[[], Any]:
-            model = self.backend.prepare(self.module, self.inputs, self.job)
-            step: Callable[[], Any] = self.scenario.make_step(model, self.inputs, self.job)
-            return step
+            self.model = self.backend.prepare(own.module, own.inputs, self.job)
+            return self.make_step(own, self.model)
 
         self.seed()
         with compilation.capture_figures() as capture:
             self.backend_step, figures = compilation.first_call(make_step, self.device.synchronize)
-        self.constants_bytes = memory.owned_since(self.live_before)
-        if self.job.case.device == "cpu":
+        self.constants_bytes = memory.owned_since(live_before)
+        if not getattr(self.backend, "CAPTURES", True):
+            capture = {}  # dynamo was not asked
+        elif self.job.case.device == "cpu":
             capture["vector_isa"] = probing.vector_isa(self.job, find_out=False)
-        self.emit("compiled", **figures, capture=capture)
+        notes = self.backend.notes(self.model) if hasattr(self.backend, "notes") else []
+        self.emit("compiled", **figures, capture=capture, notes=notes)
 
     def backend_memory(self) -> None:
-        figures = self.side_memory(self.backend_step)
-        self.emit("memory", constants_bytes=self.constants_bytes, **figures)
+        """What the back end holds is counted from tensors; where it has none, by opening it once more."""
+        backend, own = self.backend, self.own
+        if hasattr(backend, "reopen") and self.device.kind == "cpu":
 
-    def accuracy(self) -> None:
-        job = self.job
-        if not job.check_accuracy:
-            self.emit("accuracy", status="skipped", detail="the suite skips the check for this model")
-            return
-        if self.eager_differs:
-            self.emit("accuracy", status="eager_two_runs_differ", detail=self.eager_differs)
-            return
-        self.seed()
-        state = self.device.random_state()
-        eager = nest.detach(self.eager_step())
-        is_random = not torch.equal(self.device.random_state(), state)
-        self.seed()
-        compiled = nest.detach(self.backend_step())
-        judge, why_none = self.judge()
-        compare = functools.partial(
-            accuracy.compare, tolerance=job.tolerance, factor=job.factor, cosine=job.cosine
+            def again() -> Callable[[], Any]:
+                return self.make_step(own, backend.reopen(self.model))
+
+            inputs = sum(memory.storage_bytes(nest.tensors_in(own.inputs)).values())
+            grown, figures = memory.reopened_bytes(again, self.thread_context)
+            held, constants = inputs + grown, 0
+        else:
+            held, constants = sum(own.held().values()), self.constants_bytes
+            if hasattr(backend, "held_tensors"):
+                tensors = [*backend.held_tensors(self.model), *nest.tensors_in(own.inputs)]
+                held, constants = sum(memory.storage_bytes(tensors).values()), 0
+            figures = self.side_memory(self.backend_step)
+        self.emit("memory", held_bytes=held, constants_bytes=constants, **figures)
+
+    def compared(self) -> checks.Compared:
+        return checks.Compared(
+            job=self.job,
+            scenario=self.scenario,
+            backend=self.backend,
+            device=self.device,
+            baseline=self.baseline,
+            own=self.own,
+            model=self.model,
+            eager_step=self.eager_step,
+            backend_step=self.backend_step,
+            seed=self.seed,
         )
-        verdict = compare(eager, compiled, judge)
-        if verdict["status"] == "fail" and is_random and hasattr(self.backend, "prepare_repeatable"):
-            model = self.backend.prepare_repeatable(self.module, self.inputs, job)
-            step = self.scenario.make_step(model, self.inputs, job)
-            self.seed()
-            verdict = compare(eager, nest.detach(step()), judge)
-            verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
-        if why_none:
-            verdict["detail"] += f"; no float64 judge: {why_none}"
-        self.emit("accuracy", **verdict)
-
-    def judge(self) -> tuple[Any, str]:
-        """The outputs of a float64 copy of the model, or None and why there is none."""
-        try:
-            module = copy.deepcopy(self.module)
-            nest.cast_module(module, nest.double)
-            exact = replace(self.job, case=replace(self.job.case, dtype="float64", amp_dtype=None))
-            self.seed()
-            step = self.scenario.make_step(module, nest.to_float64(self.inputs), exact)
-            return nest.detach(step()), ""
-        except Exception as error:
-            return None, f"{type(error).__name__}: {str(error)[:200]}"
 
     def latency(self) -> None:
         gc.collect()

@@ -6,6 +6,7 @@ size is ever subtracted from another's.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import gc
 import time
@@ -84,6 +85,39 @@ def transient_bytes(
         figures = thread.submit(inherited.run, _transient, step, context).result()
     linux.huge_pages(True)
     return figures
+
+
+def reopened_bytes(
+    make_step: Callable[[], Callable[[], Any]], context: Callable[[], ContextManager[None]]
+) -> tuple[int, dict[str, Optional[int]]]:
+    """Bytes held by what keeps its weights out of torch's sight, and its transient_bytes.
+
+    The resident size of this process before and after `make_step` has made a second one just like the
+    first and called it once. The libraries are in memory by then, and so is nothing else of the first
+    that the second shares.
+    """
+    linux.malloc_exact()
+    linux.huge_pages(False)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        inherited = contextvars.copy_context()
+        found = thread.submit(inherited.run, _reopened, make_step, context).result()
+    linux.huge_pages(True)
+    return found
+
+
+def _reopened(
+    make_step: Callable[[], Callable[[], Any]], context: Callable[[], ContextManager[None]]
+) -> tuple[int, dict[str, Optional[int]]]:
+    with context():
+        gc.collect()
+        linux.malloc_trim()
+        before = linux.memory_status()["VmRSS"]
+        step = make_step()
+        step()
+        gc.collect()
+        linux.malloc_trim()
+        grown = linux.memory_status()["VmRSS"] - before
+        return max(0, grown), _transient(step, contextlib.nullcontext)
 
 
 def _transient(

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from typing import Any, Callable, Optional
 
 import torch
 
-from perfdash.records import Job
-from perfdash.worker import compilation, device, headers, registry
+from perfdash.records import Job, Status
+from perfdash.worker import compilation, device, failures, headers, registry
 
 
 def probe(job: Job, emit: Callable[..., None]) -> None:
     """Emits what stands against the job's device, dtype and options, and the GPUs there are."""
-    backend = registry.find("backends", job.case.backend)
-    complaints: list[str] = getattr(backend, "complaints", lambda job: [])(job)
-    about_dtype = device.complaint(job.case.device, job.case.dtype)
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     emit(
         "probed",
-        complaints=[*complaints, *([about_dtype] if about_dtype else [])],
+        complaints=complaints(job),
         cuda=[torch.cuda.get_device_name(index) for index in gpus],
     )
+
+
+def complaints(job: Job) -> list[str]:
+    """What of the job's options, device and dtype this torch does not do, each a message for the user."""
+    backend = registry.backend(job.backend)
+    of_backend: list[str] = getattr(backend, "complaints", lambda job: [])(job)
+    about_dtype = device.complaint(job.case.device, job.case.dtype)
+    return [*of_backend, *([about_dtype] if about_dtype else [])]
+
+
+def refuse(job: Job) -> None:
+    """Raises Unmeasurable for a case whose back end is not installed, or cannot do what it is told."""
+    backend = registry.backend(job.backend)
+    missing = [name for name in getattr(backend, "PACKAGES", ()) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise failures.Unmeasurable(
+            Status.MISSING_DEPENDENCY,
+            f"back end {job.case.backend} needs {', '.join(missing)}: install perfdash[{backend.EXTRA}], or "
+            "these beside torch in the interpreter that is measured",
+        )
+    if found := complaints(job):
+        raise failures.Unmeasurable(Status.SKIPPED, "; ".join(found))
+
+
+def import_packages(job: Job) -> None:
+    """What the back end imports, beforehand: it belongs to no case's compilation latency."""
+    for name in getattr(registry.backend(job.backend), "PACKAGES", ()):
+        importlib.import_module(name)
 
 
 def isa(job: Job, emit: Callable[..., None]) -> None:
@@ -33,7 +60,7 @@ def isa(job: Job, emit: Callable[..., None]) -> None:
 
 def vector_isa(job: Job, find_out: bool) -> Optional[str]:
     """The vector instructions that the back end compiles for, where it says so."""
-    ask: Any = getattr(registry.find("backends", job.case.backend), "vector_isa", None)
+    ask: Any = getattr(registry.backend(job.backend), "vector_isa", None)
     return ask(job, find_out) if ask else None
 
 

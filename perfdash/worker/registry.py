@@ -1,16 +1,19 @@
-"""Loaders, back ends and scenarios by name: one file each, and the file is the registration.
+"""Loaders, back ends, scenarios and data sets by name: one file each, and the file is the registration.
 
-The name `int8-dynamic` is the file `int8_dynamic.py`. Listing the names imports nothing.
+The name `int8-dynamic` is the file `int8_dynamic.py`. Listing the names imports nothing. A back end may
+also be a file of the user's own.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
+import sys
 from pathlib import Path
 from typing import Any
 
-KINDS = ("loaders", "backends", "scenarios")
+KINDS = ("loaders", "backends", "scenarios", "datasets")
 
 
 def names(kind: str) -> list[str]:
@@ -29,3 +32,29 @@ def find(kind: str, name: str) -> Any:
     if canonical(name) not in names(kind):
         raise LookupError(f"no {kind[:-1]} named {name!r}; there are: {', '.join(names(kind))}")
     return importlib.import_module(f"perfdash.worker.{kind}.{canonical(name).replace('-', '_')}")
+
+
+def backend(name_or_file: str) -> Any:
+    """The module of a back end, by its name or as a file. Raises LookupError where there is none."""
+    if not name_or_file.endswith(".py"):
+        return find("backends", name_or_file)
+    path = Path(name_or_file).absolute()
+    known = f"perfdash_backend_{path.stem}"
+    loaded = sys.modules.get(known)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(known, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise LookupError(f"there is no back end in {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[known] = module
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, "prepare", None)):
+        raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
+    return module
+
+
+def backend_name(name_or_file: str) -> str:
+    """What a case calls a back end: a file by its name without folder and `.py`."""
+    is_file = name_or_file.endswith(".py")
+    return canonical(Path(name_or_file).stem if is_file else name_or_file)

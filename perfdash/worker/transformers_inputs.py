@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SETTINGS = ("sequence", "decoder_sequence", "labels")
+_SETTINGS = ("sequence", "decoder_sequence", "labels", "attention_mask")
 
 
 def draw(module: Any, batch_size: int, settings: dict[str, Any]) -> dict[str, Tensor]:
@@ -20,7 +20,8 @@ def draw(module: Any, batch_size: int, settings: dict[str, Any]) -> dict[str, Te
 
     sequence (512): tokens of input_ids; decoder_sequence (the same): those of decoder_input_ids;
     labels (true): labels of the tokens (batch, sequence) or of the whole (batch,), or the start and end
-    of an answer (batch,), whichever the head takes. Whisper gets spectrograms of its full length
+    of an answer (batch,), whichever the head takes; attention_mask (false): a mask of ones, for data of
+    different lengths. Whisper gets spectrograms of its full length
     as input_features (batch, mel bins, frames). Raises TypeError for settings and models that
     this does not know.
     """
@@ -30,6 +31,8 @@ def draw(module: Any, batch_size: int, settings: dict[str, Any]) -> dict[str, Te
     taken = inspect.signature(module.forward).parameters
     sequence = settings.get("sequence", 512)
     inputs = _main_input(module, batch_size, sequence)
+    if settings.get("attention_mask", False):
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     if "decoder_input_ids" in taken:
         sequence = settings.get("decoder_sequence", sequence)
         inputs["decoder_input_ids"] = tokens(module.config, (batch_size, sequence))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -107,7 +108,10 @@ def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     # Against what was really fast, it stands.
     done = perfdash("confirm", run, "--good-python", fast, "--fail-on", "regression", cwd=home)
     assert done.code == 1, done.err
-    assert "compiled latency: stands, suspected +2" in done.out
+    # The night's own figure is of one pass, on a machine that may have been busy then.
+    suspected = re.search(r"compiled latency: stands, suspected \+([\d.]+)%", done.out)
+    assert suspected, done.out
+    assert 10 < float(suspected[1]) < 60
     found = json.loads(perfdash("regressions", "--json", cwd=home).out)
     after = {alert["metric"]: alert for alert in found}
     assert after["backend_ms"]["state"] == "confirmed", before

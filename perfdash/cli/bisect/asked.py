@@ -182,6 +182,8 @@ def harness(
     sources = [] if command else [package / "records.py", *sorted((package / "worker").rglob("*.py"))]
     if planned and planned.loader == "python":
         sources.append(Path(planned.target.rpartition(":")[0]))
+    if planned and planned.backend_file:
+        sources.append(Path(planned.backend_file))
     sources += [path for word in command or () if (path := Path(word)).is_absolute() and _is_script(path)]
     case = to_json(planned) if planned else {}
     case["env"] = mask_secrets([f"{key}={value}" for key, value in case.get("env", {}).items()])

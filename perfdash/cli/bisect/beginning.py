@@ -54,7 +54,7 @@ def begun(command: Sequence[str] | None, flags: dict[str, Any]) -> int:
     asking.refuse_script_of_the_checkout(command or (), asked.repo)
     cores = planning.slots(settings)[0]
     if planned:
-        planning.check_machine(settings)
+        planning.check_machine(settings, [planned])
     where = asking.where(asked, settings.python, unmeasured_cores())
     source = open_source(rungs[0], where)
     notes = list(source.notes)

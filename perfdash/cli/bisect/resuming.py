@@ -54,7 +54,7 @@ def resumed(name: str, command: Sequence[str] | None, flags: dict[str, Any]) -> 
         _same_harness(begun, asking.harness(metric, planned, command, settings))
         cores = planning.slots(settings)[0]
         if planned:
-            planning.check_machine(settings)
+            planning.check_machine(settings, [planned])
         where = asking.where(asked, settings.python, unmeasured_cores())
         measurer = measurer_of(metric, planned, command, settings, cores, rungs)
         wishes = wishes_of(asked, planned, settings)

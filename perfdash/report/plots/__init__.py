@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from perfdash.history.rows import Row
+from perfdash.report.plots.comparison import latency_comparison, throughput_comparison
 from perfdash.report.plots.compilation import compilation
 from perfdash.report.plots.drawing import Picture, encoded, look
 from perfdash.report.plots.memory import memory
@@ -21,6 +22,8 @@ KINDS: dict[str, Callable[[Iterable[Row]], Iterator[Picture]]] = {
     "throughput": throughput,
     "memory": memory,
     "compile": compilation,
+    "latency_comparison": latency_comparison,
+    "throughput_comparison": throughput_comparison,
 }
 
 

@@ -1,0 +1,69 @@
+"""What a model's outputs are judged by, told from its suite: tolerances, distances, labelled data. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfdash.errors import UsageError
+from perfdash.records import Case
+from perfdash.suites import Model, PerDtype, Suite
+
+# Rounding to fewer bits leaves both sides further from the judge, and less alike (dynamo's factors).
+_FACTOR: dict[str, float] = {"float32": 2.0, "bfloat16": 3.0, "float16": 3.0, "amp": 3.0}
+
+# The head of transformers' classes that give one label a text.
+_TEXT_HEAD = "ForSequenceClassification"
+# How far from eager's (relative rmse) outputs may be that are meant to differ, by what they are made of.
+_DISTANCE: dict[str, float] = {"bfloat16": 0.05, "amp": 0.05, "float16": 0.02, "int8": 0.2}
+
+
+def tolerance(suite: Suite, model: Model, case: Case, freezing: bool) -> float:
+    """Of an output that is to be eager's; freezing folds batch normalisation, and has one of its own."""
+    plain = _per_dtype(suite.setting(model, "tolerance", 1e-3), case.dtype, 1e-3)
+    frozen = suite.setting(model, "tolerance_freezing", plain)
+    return float(frozen if freezing or case.backend == "inductor-freezing" else plain)
+
+
+def distance_bound(suite: Suite, model: Model, dtype: str, baseline: str | None, lossy: bool) -> float | None:
+    """Set where outputs are meant to differ from eager's: other bits than the baseline's, or integers."""
+    if not lossy and baseline is None:
+        return None
+    kind = "int8" if lossy else dtype
+    own: dict[str, float] = suite.setting(model, "distance", {})
+    return own.get(kind, _DISTANCE[kind])
+
+
+def labelled_data(
+    suite: Suite, model: Model, target: str, given: str | None
+) -> tuple[str | None, str | None]:
+    """The kind of labelled data that the model is scored on, and where it lies if it is the user's."""
+    kind: str | None = suite.setting(model, "data")
+    if kind == "digits":
+        return kind, None
+    if given is None:
+        return None, None
+    loader = suite.loader_of(model)
+    if kind is None and loader in ("timm", "torchvision"):
+        kind = "images"
+    elif kind is None and loader == "transformers" and target.endswith(_TEXT_HEAD):
+        kind = "text"
+    return (kind, given) if kind == kind_of(given) else (None, None)
+
+
+def kind_of(data: str) -> str:
+    """What a user's folder or file of labelled data holds. Raises UsageError where it is not there."""
+    path = Path(data)
+    if not path.exists():
+        raise UsageError(f"--data {data}: there is no such folder or file")
+    return "text" if path.is_file() or (path / "data.csv").is_file() else "images"
+
+
+def _per_dtype(value: PerDtype, dtype: str, otherwise: float) -> float:
+    if isinstance(value, dict):
+        return value.get(dtype, otherwise)  # type: ignore[call-overload,no-any-return]
+    return value
+
+
+def factor(suite: Suite, model: Model, dtype: str) -> float:
+    """How many times eager's own error the compiled one may be."""
+    return _per_dtype(suite.setting(model, "factor", _FACTOR), dtype, _FACTOR[dtype])

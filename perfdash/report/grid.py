@@ -1,0 +1,154 @@
+"""A run in which models were measured in several ways, as Markdown: what to ship, then tables a model, rows
+ways, columns batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from perfdash.history.rows import Row
+from perfdash.records import Case
+from perfdash.report.advice import advice, sizes_in_words
+from perfdash.report.grid_tables import legend, tables
+from perfdash.report.markdown import code, escaped
+from perfdash.report.night import Night
+from perfdash.report.ways import (
+    Group,
+    Way,
+    groups,
+    has_numbers,
+    is_sound,
+    ordered,
+    quality_of,
+    reason_of,
+    status_of,
+)
+
+# Of the packages those that a way is made of.
+_PACKAGES = (
+    "torchvision", "transformers", "timm", "triton", "torchao", "onnxruntime", "onnxruntime-gpu", "onnx",
+    "onnxscript", "openvino", "nncf", "tensorrt", "torch-tensorrt", "numpy",
+)  # fmt: skip
+
+
+def grid(night: Night) -> str:
+    """The report of a run; its cases need not have been meant for it."""
+    some = groups(night.rows)
+    ways = ordered(night.rows)
+    parts = ["# Ways to run each model", _machine(night)]
+    if not some:
+        return "\n\n".join([*parts, "Nothing was measured.\n"])
+    titles = _titles(some)
+    parts += ["## What to ship", *advice(titles, some)]
+    for title, group in zip(titles, some, strict=True):
+        parts += [f"## {title}", *_section(night, group, ways)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _machine(night: Night) -> str:
+    run = night.run
+    environment = run.environment
+    worker = environment.get("worker") or {}
+    every, commits = worker.get("packages") or {}, worker.get("commits") or {}
+    devices = {row.case.device for row in night.rows}
+    gpus = environment.get("gpu") or ", ".join(dict.fromkeys(map(str, environment.get("gpus") or ())))
+    build = " ".join(
+        code(word) for word in (worker.get("torch"), str(worker.get("torch_git_version") or "")[:10]) if word
+    )
+    packages = [
+        (name, f"{every[name]} {commits.get(name, '')[:10]}".strip())
+        for name in dict.fromkeys([*_PACKAGES, *commits])
+        if name in every
+    ]
+    count, expected = len(night.rows), run.expected
+    rest = f" of {expected}" if expected and expected != count else ""
+    facts = [
+        (
+            "Run",
+            f"{code(run.name)} ({escaped(run.state)}), {count}{rest} cases, begun {escaped(run.started)}",
+        ),
+        ("CPU", escaped(environment.get("cpu") or "not told")),
+        ("GPU", escaped(gpus or "not told") if devices - {"cpu"} else ""),
+        ("Threads", ", ".join(str(n) for n in sorted({row.case.threads for row in night.rows}))),
+        ("Vector instructions", escaped(environment.get("vector_isa") or "")),
+        ("torch", build or "not told"),
+        ("Packages", ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages)),
+        ("Allocator while timing", ", ".join(map(escaped, _allocators(night.rows))) or "not told"),
+        ("Setting", ", ".join(f"{escaped(k)} {code(v)}" for k, v in run.setting.items())),
+        ("Noise", _noise(run.noise)),
+    ]
+    return "\n".join(f"- {name}: {text}" for name, text in facts if text)
+
+
+def _noise(noise: Mapping[str, Any]) -> str:
+    worst = (noise.get("null") or {}).get("worst")
+    between = (noise.get("between_processes") or {}).get("relative_sd")
+    parts = [f"a model against itself is off by at most {worst:.2%}"] if worst is not None else []
+    if between is not None:
+        parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
+    return "; ".join(parts) or "not measured"
+
+
+def _allocators(rows: Iterable[Row]) -> list[str]:
+    told = [(row.details.get("conditions") or {}).get("allocator") for row in rows]
+    return sorted({str(word) for word in told if word})
+
+
+def _titles(some: Sequence[Group]) -> list[str]:
+    """The model as Markdown, with what of the setting differs between the groups."""
+    titles = []
+    words: dict[str, Callable[[Group], str]] = {
+        "suite": lambda g: f"suite {escaped(g.suite)}",
+        "device": lambda g: escaped(g.device),
+        "threads": lambda g: f"{g.threads} thread{'s' * (g.threads != 1)}",
+        "scenario": lambda g: escaped(g.scenario),
+        "dynamic": lambda g: "dynamic shapes" if g.dynamic else "fixed shapes",
+    }
+    varying = [name for name in words if len({getattr(group, name) for group in some}) > 1]
+    for group in some:
+        titles.append(", ".join([code(group.model) or "a model without a name",
+                                 *(words[name](group) for name in varying)]))  # fmt: skip
+    return titles
+
+
+def _section(night: Night, group: Group, ways: Sequence[Way]) -> list[str]:
+    found, missing = tables(group, ways)
+    mine = {Way.of(row.case) for row in group.rows}
+    absent = len(mine) * len(group.sizes) > len(group.rows)
+    signs = legend(group.rows, absent)
+    if absent and night.run.state != "done":
+        signs[0] += f" (it is {escaped(night.run.state)}: more may have been planned)"
+    parts = [f"{'; '.join(signs)}."] if signs else []
+    parts += found
+    if missing:
+        parts.append(f"Not measured here: {', '.join(missing)}.")
+    failed = [
+        (row.case, f"{code(status_of(row), 40)}: {code(reason_of(row), 500) or 'no reason is known'}")
+        for row in group.rows
+        if not is_sound(row) and (not has_numbers(row) or reason_of(row))
+    ]
+    unscored = [
+        (row.case, code(reason, 500)) for row in group.rows if (reason := quality_of(row).get("reason"))
+    ]
+    notes = [(row.case, escaped(note)) for row in group.rows for note in row.details.get("notes") or ()]
+    for title, told in (
+        ("What did not pass", failed),
+        ("Why there is no score", unscored),
+        ("Notes", notes),
+    ):
+        if told:
+            parts.append(f"{title}\n\n{_reasons(told, ways)}")
+    return parts
+
+
+def _reasons(told: Sequence[tuple[Case, str]], ways: Sequence[Way]) -> str:
+    """A line a reason, with the ways and batch sizes that have it."""
+    alike: dict[str, dict[Way, list[int]]] = {}
+    for case, text in told:
+        alike.setdefault(text, {}).setdefault(Way.of(case), []).append(case.batch_size)
+    return "\n".join(
+        f"- {text}: " + "; ".join(
+            f"{code(way.label)} at {sizes_in_words(sorted(some[way]))}" for way in ways if way in some
+        )
+        for text, some in alike.items()
+    )  # fmt: skip

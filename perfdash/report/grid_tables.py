@@ -1,0 +1,232 @@
+"""The tables of a model that was measured in several ways: a row a way, a column a batch size, never an
+empty cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdash.history.rows import MAX_SAMPLES, Row
+from perfdash.history.summing import nothing_captured
+from perfdash.records import Status
+from perfdash.report.markdown import code, table
+from perfdash.report.ways import (
+    Group,
+    Way,
+    baseline_of,
+    distance_of,
+    has_numbers,
+    number,
+    quality_of,
+    real,
+    speed_of,
+    status_of,
+)
+
+ABSENT, UNMEASURED = "-", "not measured"
+_ENOUGH = {90: 20, 99: 100}  # samples, from which a percentile is told
+_SHORT_MS = 1.0  # below it a sample is of several calls (worker.latency)
+# What a number is of that is not plainly right: the sign behind it, and its meaning.
+_MARKS = {
+    "✗": "the outputs are wrong (`fail_accuracy`)",
+    "≠": "eager differs from itself, so the outputs were not judged (`eager_two_runs_differ`)",
+    "?": "the outputs were not checked (`pass_due_to_skip`)",
+    "∅": "nothing was captured: what ran is eager",
+}
+
+Cell = Callable[[Row], str | None]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """title: Markdown; cell: of a result that has numbers, None where it lacks this one."""
+
+    title: str
+    cell: Cell
+    note: str = ""
+
+
+def tables(group: Group, ways: Sequence[Way]) -> tuple[list[str], list[str]]:
+    """The tables of a group as Markdown, and the titles of those of which nothing was measured."""
+    slots = group.slots()
+    mine = [way for way in ways if any(way == one for one, _ in slots)]
+    head = ["", *(f"batch size {size}" for size in group.sizes)]
+    found, missing = [], []
+    for metric in _metrics(group):
+        if not any(has_numbers(row) and metric.cell(row) for row in group.rows):
+            missing.append(metric.title)
+            continue
+        rows = [
+            [code(way.label), *(_cell(slots.get((way, size)), metric) for size in group.sizes)]
+            for way in mine
+        ]
+        note = f" {metric.note}" if metric.note else ""
+        found.append(f"**{metric.title}**{note}\n\n{table(head, rows, 'l' + 'r' * len(group.sizes))}")
+    return found, missing
+
+
+def mark(row: Row) -> str:
+    """The sign behind the numbers of a result that is no plain pass."""
+    if row.status == Status.PASS:
+        return "∅" if nothing_captured(row) else ""
+    signs = {
+        Status.FAIL_ACCURACY: "✗", Status.EAGER_TWO_RUNS_DIFFER: "≠", Status.PASS_DUE_TO_SKIP: "?"
+    }  # fmt: skip
+    return next((sign for status, sign in signs.items() if row.status == status), "")
+
+
+def legend(rows: Sequence[Row], absent: bool) -> list[str]:
+    """What the signs mean that stand in the tables."""
+    used = {mark(row) for row in rows if has_numbers(row)}
+    lines = [f"`{ABSENT}` no such case in this run"] if absent else []
+    return [*lines, *(f"{sign} {meaning}" for sign, meaning in _MARKS.items() if sign in used)]
+
+
+def _cell(row: Row | None, metric: Metric) -> str:
+    if row is None:
+        return ABSENT
+    if not has_numbers(row):
+        return code(status_of(row), 40)
+    text = metric.cell(row)
+    if text is None:
+        return UNMEASURED if row.status == Status.PASS else code(status_of(row), 40)
+    return f"{text} {mark(row)}".strip()
+
+
+def _metrics(group: Group) -> list[Metric]:
+    eager = code(group.baseline.label)
+    names = {str(name) for row in group.rows if (name := quality_of(row).get("metric"))} - {"f1"}
+    score = "F1" if not names else "Score" if len(names) > 1 else code(names.pop())
+    odd = [row for row in group.rows if has_numbers(row) and baseline_of(row) != group.baseline]
+    apart = "; " + _odd_baselines(odd) if odd else ""
+    return [
+        Metric("Latency [ms/batch]", _latency, "median, ± 95 % interval"),
+        Metric("Throughput [samples/s]", _throughput, "batch size over median latency, ± 95 % interval"),
+        Metric("p50 / p90 / p99 latency [ms/batch]", _percentiles, _of_samples(group.rows)),
+        Metric(
+            f"Improvement over {eager} [%]",
+            _improvement,
+            "eager latency over latency, less 1, in pairs in the same process, with its 95 % interval"
+            + apart,
+        ),
+        Metric("Compilation latency [s]", _seconds, "conversion and first call, less a steady call"),
+        Metric("Peak memory [MB]", _memory, "of weights, inputs and what running takes; in parentheses the "
+               "weights of the model as it was loaded"),
+        Metric(score, _score("value", "eager_value"), f"in parentheses the difference to {eager}"),
+        Metric("Top-1", _score("top1", "eager_top1"), f"in parentheses the difference to {eager}"),
+        Metric("Distance to eager [relative RMSE]", _distance, "RMS of the difference of the outputs over "
+               f"the RMS of those of {eager}" + apart),
+    ]  # fmt: skip
+
+
+def _odd_baselines(rows: Sequence[Row]) -> str:
+    ways = dict.fromkeys((Way.of(row.case).label, baseline_of(row).label) for row in rows)
+    return ", ".join(f"{code(way)} is compared with {code(eager)}" for way, eager in ways)
+
+
+def digits(value: float) -> str:
+    """Four digits that count, as a plain number."""
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+
+
+def _spread(row: Row) -> str:
+    """Half the interval of the latency, in per cent; the longer half where it is lopsided."""
+    middle, low, high = (number(row, f"backend_ms{end}") for end in ("", "_low", "_high"))
+    if middle is None or low is None or high is None:
+        return "± ?"
+    return f"± {100 * max(high - middle, middle - low, 0.0) / middle:.1f} %"
+
+
+def _latency(row: Row) -> str | None:
+    middle = number(row, "backend_ms")
+    return f"{digits(middle)} {_spread(row)}" if middle else None
+
+
+def _throughput(row: Row) -> str | None:
+    middle = number(row, "backend_ms")
+    if not middle or row.case.batch_size < 1:
+        return None
+    return f"{digits(row.case.batch_size * 1e3 / middle)} {_spread(row)}"
+
+
+def _samples(row: Row) -> list[float]:
+    return [value for value in row.samples.get("backend_ms", ()) if 0 < value < math.inf]
+
+
+def _percentiles(row: Row) -> str | None:
+    samples = _samples(row)
+    if not samples:
+        return None
+    parts = [digits(float(np.percentile(samples, 50)))]
+    for percent, enough in _ENOUGH.items():
+        if len(samples) < enough:
+            parts.append(f"max {digits(max(samples))}")  # all that so few samples tell of the tail
+            break
+        parts.append(digits(float(np.percentile(samples, percent))))
+    return f"{' / '.join(parts)} (of {len(samples)})"
+
+
+def _of_samples(rows: Sequence[Row]) -> str:
+    text = (
+        f"of the samples kept (at most {MAX_SAMPLES} a case, evenly over its time; their number in "
+        f"parentheses): p90 from {_ENOUGH[90]} and p99 from {_ENOUGH[99]} samples on, the longest instead "
+        "where there are fewer"
+    )
+    if any(_samples(row) and (number(row, "backend_ms") or _SHORT_MS) < _SHORT_MS for row in rows):
+        text += (
+            f". Calls shorter than {_SHORT_MS:g} ms are timed several at once: a sample is their mean, and "
+            "their tail is longer than shown"
+        )
+    return text
+
+
+def _improvement(row: Row) -> str | None:
+    speed = speed_of(row)
+    if speed is None:
+        return None
+    value = f"{_percent(speed.value)} %"
+    if speed.low is None or speed.high is None:
+        return f"{value} (interval not known)"
+    reach = f"{_percent(speed.low)} to {_percent(speed.high)}"
+    if speed.one_process:
+        return f"{value} ({reach}; one process)"
+    verdict = code(row.verdict, 40) if row.verdict and row.status == Status.PASS else ""
+    return f"{value} ({reach}) {verdict}".strip()
+
+
+def _percent(speedup: float) -> str:
+    text = f"{100 * (speedup - 1):+,.1f}"
+    return "0.0" if text in ("-0.0", "+0.0") else text
+
+
+def _seconds(row: Row) -> str | None:
+    value = real(row.values.get("compilation_s"))
+    return None if value is None else f"{value:.2f}"
+
+
+def _memory(row: Row) -> str | None:
+    peak, weights = number(row, "backend_peak_bytes"), number(row, "weights_bytes")
+    if peak is None:
+        return None
+    return f"{digits(peak / 1e6)} ({digits(weights / 1e6) if weights else 'not known'})"
+
+
+def _score(name: str, eager_name: str) -> Cell:
+    def cell(row: Row) -> str | None:
+        quality = quality_of(row)
+        value, eager = real(quality.get(name)), real(quality.get(eager_name))
+        if value is None:
+            return None
+        return f"{value:.4f}" + ("" if eager is None else f" ({value - eager:+.4f})")
+
+    return cell
+
+
+def _distance(row: Row) -> str | None:
+    found = distance_of(row)
+    return None if found is None else f"{found:.2g}"

@@ -1,0 +1,235 @@
+"""Every way to run a model side by side: latency and throughput by batch size, a picture a model."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator
+
+from perfdash.history.rows import Row
+from perfdash.report.plots.drawing import (
+    BLACK,
+    COLOURS,
+    GREY,
+    MARKERS,
+    Picture,
+    file_word,
+    heading,
+    log_scale,
+    number,
+    shown,
+)
+from perfdash.report.plots.grouping import passed, value, why_not
+from perfdash.report.ways import Group, Way, groups, ordered
+
+_WIDTH = 10.0  # inches: names stand beside the marks
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
+_SPREAD = 0.62  # of the room of a batch size, over which its marks lie side by side
+_LINE = 0.055  # of the height of the axes: a name
+_CAPTION = 150  # characters a line
+_NARROWEST = 2.5  # the highest tick of the axis over the lowest, at least
+_TOLD = 14  # reasons in the caption
+
+
+@dataclass(frozen=True)
+class _Style:
+    colour: str
+    marker: str
+    dashes: object
+    hollow: bool
+
+
+@dataclass(frozen=True)
+class _Point:
+    place: float
+    middle: float
+    low: float | None
+    high: float | None
+
+
+def latency_comparison(rows: Iterable[Row]) -> Iterator[Picture]:
+    """A picture of milliseconds a batch for each model that was measured in several ways."""
+    return _pictures(rows, throughput=False)
+
+
+def throughput_comparison(rows: Iterable[Row]) -> Iterator[Picture]:
+    """The same of samples a second."""
+    return _pictures(rows, throughput=True)
+
+
+def _pictures(rows: Iterable[Row], *, throughput: bool) -> Iterator[Picture]:
+    every = [row for row in rows if row.case.batch_size > 0]  # other tools write 0 for a model that failed
+    word, what = ("throughput", "Throughput") if throughput else ("latency", "Latency")
+    styles = _styles(ordered(every))
+    for group in groups(every):
+        ways = [way for way in styles if any(Way.of(row.case) == way for row in group.rows)]
+        if not _worth(group):
+            continue
+        title = f"{what} of each way to run {shown(group.model)}: {_setting(group)}"
+        figure = _figure(group, ways, styles, throughput, title)
+        yield Picture(f"{word}_comparison_{_word(group)}", title, figure)
+
+
+def _worth(group: Group) -> bool:
+    """Whether ways were compared: two back ends or more, or eager in several dtypes, that have numbers."""
+    ways = {Way.of(row.case) for row in group.rows if _measured(row)}
+    backends = {way.backend for way in ways}
+    return len(backends) > 1 or (backends == {"eager"} and len(ways) > 1)
+
+
+def _measured(row: Row) -> bool:
+    return passed(row) and value(row, "backend_ms") is not None
+
+
+def _setting(group: Group) -> str:
+    threads = "1 thread" if group.threads == 1 else f"{group.threads} threads"
+    words = [shown(group.suite), shown(group.device), threads, shown(group.scenario)]
+    return ", ".join([*words, *(["dynamic shapes"] if group.dynamic else [])])
+
+
+def _word(group: Group) -> str:
+    words = [group.model, group.suite, group.device, f"t{group.threads}", group.scenario]
+    return "_".join(map(file_word, [*words, *(["dynamic"] if group.dynamic else [])]))
+
+
+def _styles(ways: Sequence[Way]) -> dict[Way, _Style]:
+    """Told apart by colour and marker, beyond these by dashes and hollow marks; the first is black."""
+    styles = {}
+    for place, way in enumerate(ways):
+        if place == 0:
+            styles[way] = _Style(BLACK, "o", "-", hollow=False)
+            continue
+        turn, index = divmod(place - 1, len(COLOURS))
+        styles[way] = _Style(
+            COLOURS[index],
+            MARKERS[(index + turn + 1) % len(MARKERS)],
+            _DASHES[turn % len(_DASHES)],
+            turn % 2 == 1,
+        )
+    return styles
+
+
+def _figure(
+    group: Group, ways: Sequence[Way], styles: dict[Way, _Style], throughput: bool, title: str
+) -> Figure:
+    caption = _caption(group, ways)
+    names = sum(any(_measured(row) for row in group.rows if Way.of(row.case) == way) for way in ways)
+    height = max(4.2, 0.24 * names + 1.2) + 0.14 * len(caption)
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    axis = figure.add_subplot()
+    sizes = group.sizes
+    room = _SPREAD / max(1, len(ways) - 1)
+    lines: dict[Way, list[_Point]] = {}
+    for index, way in enumerate(ways):
+        shift = (index - (len(ways) - 1) / 2) * room
+        points = [
+            _point(row, sizes.index(row.case.batch_size) + shift, throughput)
+            for row in sorted(group.rows, key=lambda row: row.case.batch_size)
+            if Way.of(row.case) == way and _measured(row)
+        ]
+        if points:
+            lines[way] = points
+            _draw(axis, points, styles[way])
+    heights = [
+        end
+        for points in lines.values()
+        for point in points
+        for end in (point.middle, point.low, point.high)
+        if end
+    ]
+    least, most = min(heights), max(heights)
+    # Ticks need some room: ways that are nearly alike look so.
+    margin = max(1.1, (most / least) ** 0.05, (_NARROWEST / (most / least)) ** 0.5)
+    log_scale(axis, "y", least / margin, most * margin)
+    axis.set_ylabel(
+        "samples a second (more is better)" if throughput else "milliseconds a batch (less is better)"
+    )
+    axis.set_xlim(-0.5, len(sizes) - 0.5)
+    axis.xaxis.set_major_locator(FixedLocator(range(len(sizes))))
+    axis.xaxis.set_major_formatter(FixedFormatter([f"batch size {number(size)}" for size in sizes]))
+    axis.grid(visible=False, axis="x")
+    axis.tick_params(axis="x", length=0)
+    for place in range(0, len(sizes), 2):
+        axis.axvspan(place - 0.5, place + 0.5, color="#F6F6F6", zorder=0)
+    _label(axis, lines, styles)
+    if caption:
+        axis.set_xlabel("\n".join(caption), fontsize=6.5, loc="left", color=GREY)
+    heading(figure, title, ["logarithmic; upright bars: 95 % intervals, where they are longer than the mark"])
+    return figure
+
+
+def _point(row: Row, place: float, throughput: bool) -> _Point:
+    middle = value(row, "backend_ms") or 0.0
+    low, high = value(row, "backend_ms_low"), value(row, "backend_ms_high")
+    if not throughput:
+        return _Point(place, middle, low, high)
+    scale = row.case.batch_size * 1e3
+    return _Point(place, scale / middle, high and scale / high, low and scale / low)
+
+
+def _draw(axis: Axes, points: Sequence[_Point], style: _Style) -> None:
+    axis.plot(
+        [point.place for point in points], [point.middle for point in points], color=style.colour,
+        linestyle=style.dashes, linewidth=0.7, alpha=0.55, zorder=2,
+    )  # fmt: skip
+    for point in points:
+        if point.low and point.high:
+            axis.plot([point.place] * 2, [point.low, point.high], color=style.colour, linewidth=1.6, zorder=3)
+        axis.plot(
+            [point.place], [point.middle], style.marker, color=style.colour, markersize=5, zorder=4,
+            markerfacecolor="white" if style.hollow else style.colour,
+        )  # fmt: skip
+
+
+def _label(axis: Axes, lines: dict[Way, list[_Point]], styles: dict[Way, _Style]) -> None:
+    """The name of each way beside its last mark, moved apart where they would lie on each other."""
+    to_axes = (axis.transScale + axis.transLimits).transform
+    ends = [(way, *to_axes((points[-1].place, points[-1].middle)).tolist()) for way, points in lines.items()]
+    ends.sort(key=lambda end: end[2])
+    for (way, x, y), at in zip(ends, _apart([end[2] for end in ends]), strict=True):
+        style = styles[way]
+        axis.plot(
+            [x, 1.005, 1.03], [y, y, at], ":", color=GREY, linewidth=0.6, alpha=0.8,
+            transform=axis.transAxes, clip_on=False, zorder=1,
+        )  # fmt: skip
+        axis.plot(
+            [1.042], [at], style.marker, color=style.colour, markersize=5, transform=axis.transAxes,
+            clip_on=False, markerfacecolor="white" if style.hollow else style.colour,
+        )  # fmt: skip
+        axis.text(1.06, at, shown(way.label), transform=axis.transAxes, va="center", fontsize=7.5)
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Rising heights (0 to 1) moved until no name lies on the next, as little as that takes."""
+    step = min(_LINE, 1.0 / max(1, len(heights)))
+    found = list(heights)
+    for _ in range(300):
+        for place in range(1, len(found)):
+            short = step - (found[place] - found[place - 1])
+            if short > 1e-6:
+                found[place - 1] -= short / 2
+                found[place] += short / 2
+        # None leaves the axes: those below (above) it make room in turn.
+        found = [min(max(at, step * n), 1 - step * (len(found) - 1 - n)) for n, at in enumerate(found)]
+    return found
+
+
+def _caption(group: Group, ways: Sequence[Way]) -> list[str]:
+    """Who has no mark, and why; alike ways and batch sizes together."""
+    alike: dict[tuple[Way, str], list[int]] = {}
+    for way in ways:
+        for row in sorted(group.rows, key=lambda row: row.case.batch_size):
+            if Way.of(row.case) == way and not _measured(row):
+                alike.setdefault((way, why_not(row, "backend_ms")), []).append(row.case.batch_size)
+    told = [
+        f"{shown(way.label)} at batch size {', '.join(map(str, sizes))}: {why}"
+        for (way, why), sizes in alike.items()
+    ]
+    if not told:
+        return []
+    rest = [f"and {len(told) - _TOLD} more"] if len(told) > _TOLD else []
+    return textwrap.wrap("Not drawn: " + "; ".join([*told[:_TOLD], *rest]), _CAPTION)

@@ -1,0 +1,52 @@
+"""Inductor with the weights frozen into the compiled code as constants: folded, packed, fused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Optional
+
+from perfdash.records import Job
+from perfdash.worker.backends import inductor
+
+
+def prepare(module: Any, inputs: Any, job: Job) -> Any:
+    """inductor.prepare with freezing on."""
+    before = len(_generated())
+    model = inductor.prepare(module, inputs, _freezing(job))
+    # The compiled module passes attributes on to the module inside, which must stay as it is.
+    object.__setattr__(model, "generated_before", before)
+    return model
+
+
+def complaints(job: Job) -> list[str]:
+    """What of the job's options this torch does not know, each as a message for the user."""
+    return inductor.complaints(_freezing(job))
+
+
+def vector_isa(job: Job, find_out: bool) -> Optional[str]:
+    """The vector instructions that inductor compiles for (inductor.vector_isa)."""
+    return inductor.vector_isa(_freezing(job), find_out)
+
+
+def held_tensors(model: Any) -> list[Any]:
+    """The constants of the code generated since `prepare`: none before the first call.
+
+    A packed weight stands beside the plain one where the kernel is given both (MKL's products).
+    """
+    import torch
+
+    modules = _generated()[model.generated_before :]
+    return [value for module in modules for value in vars(module).values() if isinstance(value, torch.Tensor)]
+
+
+def _generated() -> list[Any]:
+    """The Python modules that inductor has generated and loaded in this process, in order."""
+    from torch._inductor.codecache import PyCodeCache
+
+    if hasattr(PyCodeCache, "modules"):
+        return list(PyCodeCache.modules)
+    return list(PyCodeCache.cache.values())  # until torch 2.5
+
+
+def _freezing(job: Job) -> Job:
+    return replace(job, inductor_config={**job.inductor_config, "freezing": True})

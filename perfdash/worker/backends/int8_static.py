@@ -1,0 +1,92 @@
+"""Static INT8 on the CPU: torchao's PT2E with the x86 quantiser, calibrated, compiled by inductor."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Optional, Sequence
+
+from perfdash.records import Job, Status
+from perfdash.worker.backends import inductor_freezing
+
+PACKAGES = ("torchao",)
+EXTRA = "torchao"
+DTYPES = ("float32",)
+DEVICES = ("cpu",)
+LOSSY = True
+
+
+def prepare(module: Any, inputs: Any, job: Job) -> Any:
+    """The quantised program, compiled with freezing, which packs the int8 weights.
+
+    Raises RuntimeError where torch.export cannot capture the model, Unmeasurable where the quantiser
+    finds nothing in it.
+    """
+    from perfdash.worker.calibration import calibration_batches
+    from perfdash.worker.exporting import export
+    from perfdash.worker.failures import Unmeasurable
+    from perfdash.worker.flat import Converted, Flat, Structure, shapes_of
+
+    structure = Structure(module, inputs)
+    tensors = structure.flatten(inputs)
+    exported = export(Flat(module, structure).eval(), tensors, job.case.batch_size)
+    batches, remark = calibration_batches(inputs, job)
+    quantized = _quantize(exported.program, [structure.flatten(batch) for batch in batches])
+    layers, of = _quantized_layers(quantized)
+    if not layers:
+        raise Unmeasurable(
+            Status.SKIPPED, "no convolution or linear layer in it that the x86 quantiser takes"
+        )
+    remarks = [remark, f"{layers} of {of} convolution and linear layers are int8"]
+    shapes = None
+    if exported.why_static:
+        remarks.append(f"exported for batch size {job.case.batch_size} only: {exported.why_static}")
+        shapes = shapes_of(tensors)
+    return Converted(structure, inductor_freezing.prepare(quantized, tensors, job), remarks, shapes)
+
+
+def complaints(job: Job) -> list[str]:
+    """What of the job's options this torch does not know, each as a message for the user."""
+    return inductor_freezing.complaints(job)
+
+
+def vector_isa(job: Job, find_out: bool) -> Optional[str]:
+    """The vector instructions that inductor compiles for (inductor.vector_isa)."""
+    return inductor_freezing.vector_isa(job, find_out)
+
+
+def held_tensors(model: Any) -> list[Any]:
+    """The constants of the compiled code: packed int8 weights, scales, and what stayed float32."""
+    return inductor_freezing.held_tensors(model.run)
+
+
+def notes(model: Any) -> list[str]:
+    """What it was calibrated on, and how much of the model is quantised."""
+    return list(model.notes)
+
+
+def _quantize(program: Any, batches: Sequence[Any]) -> Any:
+    import torch
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+    with torch.no_grad(), warnings.catch_warnings():
+        # torchao copies tensors in ways that torch warns of.
+        warnings.filterwarnings("ignore", message="To copy construct from a tensor", category=UserWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        observed = prepare_pt2e(program.module(), quantizer)
+        for tensors in batches:
+            observed(*tensors)
+        return convert_pt2e(observed)
+
+
+def _quantized_layers(graph_module: Any) -> tuple[int, int]:
+    """How many convolutions and linear layers take quantised weights and inputs; of how many."""
+    found = [
+        all("dequantize" in str(getattr(source, "target", "")) for source in node.args[:2])
+        for node in graph_module.graph.nodes
+        if str(node.target).startswith(("aten.conv", "aten.linear"))
+    ]
+    return sum(found), len(found)

@@ -1,0 +1,109 @@
+"""What is asked of the outputs of both sides: are they right, and how good are they on labelled data."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, Callable
+
+import torch
+
+from perfdash.records import Job, Status
+from perfdash.worker import accuracy, failures, nest, quality, registry
+from perfdash.worker.device import Cpu, Cuda
+from perfdash.worker.sides import Side
+
+
+@dataclass
+class Compared:
+    """Both sides, ready to run. `model` is what the back end made; `seed` sets all that is random."""
+
+    job: Job
+    scenario: Any
+    backend: Any
+    device: Cpu | Cuda
+    baseline: Side
+    own: Side
+    model: Any
+    eager_step: Callable[[], Any]
+    backend_step: Callable[[], Any]
+    seed: Callable[[], None]
+
+
+def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]:
+    """The event `accuracy`. `eager_differs`: how two eager runs differ, None where they do not."""
+    job, seed = compared.job, compared.seed
+    if not job.check_accuracy:
+        return {"status": "skipped", "detail": "the suite skips the check for this model"}
+    if eager_differs:
+        return {"status": "eager_two_runs_differ", "detail": eager_differs}
+    seed()
+    state = compared.device.random_state()
+    eager = nest.detach(compared.eager_step())
+    is_random = not torch.equal(compared.device.random_state(), state)
+    seed()
+    other = nest.detach(compared.backend_step())
+    distance = accuracy.distance(eager, other)
+    if job.distance_bound is not None:
+        return {**accuracy.within(eager, other, job.distance_bound), "distance": distance}
+    judge, why_none = _judge(compared)
+    compare = functools.partial(
+        accuracy.compare, tolerance=job.tolerance, factor=job.factor, cosine=job.cosine
+    )
+    verdict = compare(eager, other, judge)
+    if verdict["status"] == "fail" and is_random and hasattr(compared.backend, "prepare_repeatable"):
+        own = compared.own
+        model = compared.backend.prepare_repeatable(own.module, own.inputs, job)
+        step = compared.scenario.make_step(model, own.inputs, job)
+        seed()
+        again = nest.detach(step())
+        verdict, distance = compare(eager, again, judge), accuracy.distance(eager, again)
+        verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
+    if why_none:
+        verdict["detail"] += f"; no float64 judge: {why_none}"
+    return {**verdict, "distance": distance}
+
+
+def _judge(compared: Compared) -> tuple[Any, str]:
+    """The outputs of a float64 copy of the model, or None and why there is none."""
+    baseline = compared.baseline
+    try:
+        module = copy.deepcopy(baseline.module)
+        nest.cast_module(module, nest.double)
+        exact = replace(compared.job, case=replace(compared.job.case, dtype="float64", amp_dtype=None))
+        compared.seed()
+        step = compared.scenario.make_step(module, nest.to_float64(baseline.inputs), exact)
+        return nest.detach(step()), ""
+    except Exception as error:
+        return None, f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def quality_of(compared: Compared) -> dict[str, Any]:
+    """The event `quality`: how often each side is right on labelled data; or why that cannot be told."""
+
+    def caller(side: Side, model: Any) -> Callable[[Any], Any]:
+        expected = nest.structure(side.inputs)
+
+        def call(inputs: Any) -> Any:
+            prepared = side.prepared(inputs)
+            # Else it would be compiled anew, and another artefact be scored than the one that is timed.
+            if nest.structure(prepared) != expected:
+                raise ValueError(f"the data give {nest.structure(prepared)}, the model takes {expected}")
+            return compared.scenario.make_step(model, prepared, side.job)()
+
+        return call
+
+    try:
+        data = registry.find("datasets", compared.job.data or "").open_data(compared.job)
+        return quality.score(
+            caller(compared.baseline, compared.baseline.module),
+            caller(compared.own, compared.model),
+            data,
+            compared.job.case.batch_size,
+        )
+    # What is wrong with the data or does not fit the model: the rest of the case is measured all the same.
+    except (ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        if failures.classify("quality", error) in (Status.OOM, Status.INFRA_ERROR):
+            raise
+        return {"reason": f"{type(error).__name__}: {str(error)[:500]}"}

@@ -1,0 +1,94 @@
+"""The handwritten digits that scikit-learn carries: 1,797 images of 8 x 8, ten classes, no download.
+
+They are read from the package's data file, so that nothing of scikit-learn is imported. One image in
+five of each class is for tests, drawn once by a fixed seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+from pathlib import Path
+from typing import Iterator
+
+import torch
+from torch import Tensor
+
+from perfdash.records import Job
+from perfdash.worker.quality import Labelled
+
+CLASSES = 10
+SIDE = 8
+_WHITE = 16  # the pixels are counts from 0 to 16
+_SPLIT_SEED = 20240607
+_TEST_SHARE = 0.2
+
+
+def open_data(job: Job) -> Labelled:
+    """The test part: images (n, 1, 8, 8), float32 from 0 to 1."""
+    images, labels = testing()
+
+    def batches(batch_size: int) -> Iterator[tuple[tuple[Tensor], Tensor]]:
+        for start in range(0, len(labels), batch_size):
+            part = slice(start, start + batch_size)
+            yield (images[part],), labels[part]
+
+    return Labelled(len(labels), CLASSES, batches)
+
+
+def calibration(job: Job, batches: int) -> Iterator[tuple[Tensor]]:
+    """Training images for static quantisation: `batches` times (batch_size, 1, 8, 8)."""
+    images, _ = training()
+    for number in range(batches):
+        yield (_taken(images, number * job.case.batch_size, job.case.batch_size),)
+
+
+def sample(batch_size: int) -> Tensor:
+    """The first test images (batch_size, 1, 8, 8), repeated where there are not as many."""
+    return _taken(testing()[0], 0, batch_size)
+
+
+def training() -> tuple[Tensor, Tensor]:
+    """Images (n, 1, 8, 8), float32 from 0 to 1, and labels (n,) of the training part."""
+    images, labels, is_test = _read()
+    return images[~is_test], labels[~is_test]
+
+
+def testing() -> tuple[Tensor, Tensor]:
+    """Images (n, 1, 8, 8), float32 from 0 to 1, and labels (n,) of the test part."""
+    images, labels, is_test = _read()
+    return images[is_test], labels[is_test]
+
+
+def _taken(images: Tensor, start: int, count: int) -> Tensor:
+    return images[(torch.arange(count) + start) % len(images)]
+
+
+def _read() -> tuple[Tensor, Tensor, Tensor]:
+    """All images and labels, and which of them are for tests."""
+    with gzip.open(_file(), "rt", newline="") as lines:
+        rows = [[int(float(value)) for value in row] for row in csv.reader(lines)]
+    table = torch.tensor(rows)
+    images = table[:, :-1].float().div(_WHITE).reshape(-1, 1, SIDE, SIDE)
+    labels = table[:, -1].clone()
+    generator = torch.Generator().manual_seed(_SPLIT_SEED)
+    is_test = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(CLASSES):
+        of_class = (labels == label).nonzero().flatten()
+        order = torch.randperm(len(of_class), generator=generator)
+        is_test[of_class[order[: round(_TEST_SHARE * len(of_class))]]] = True
+    return images, labels, is_test
+
+
+def _file() -> Path:
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError(
+            "the handwritten digits are in scikit-learn, which is not installed: "
+            "pip install 'perfdash[techniques]', or scikit-learn alone"
+        )
+    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise ImportError(f"this scikit-learn has no handwritten digits: {path} is missing; reinstall it")
+    return path

@@ -1,0 +1,137 @@
+"""A module seen as a function from a row of tensors to a row of tensors.
+
+That is what tracers and exporters take. What the module takes and returns (dictionaries,
+ModelOutput, None and plain values among the tensors) is taken apart and put together again here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+import torch.utils._pytree as pytree
+
+Tensors = tuple[torch.Tensor, ...]
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+class Structure:
+    """What surrounds the tensors of a module's inputs (a tuple, or a dict of keywords) and output.
+
+    The module is called once to learn it, without gradients. Raises TypeError where the inputs hold
+    something other than tensors, or the output an object that torch's pytree cannot take apart.
+    """
+
+    def __init__(self, module: torch.nn.Module, inputs: Any) -> None:
+        self.names = list(inputs) if isinstance(inputs, dict) else None
+        leaves, self._in_spec = pytree.tree_flatten(self._ordered(inputs))
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                raise TypeError(f"an input is a {type(leaf).__name__}: only tensors can be converted")
+        with torch.no_grad():
+            found, self._out_spec = pytree.tree_flatten(self.call(module, leaves))
+        for leaf in found:
+            if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
+                raise TypeError(
+                    f"the output holds a {type(leaf).__name__}, which is not made of tensors only"
+                )
+        self.places = [place for place, leaf in enumerate(found) if isinstance(leaf, torch.Tensor)]
+        self._plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
+        self.outputs = [(tuple(found[place].shape), found[place].dtype) for place in self.places]
+
+    def flatten(self, inputs: Any) -> Tensors:
+        """The tensors of inputs that are built like those of the example. Raises TypeError otherwise."""
+        leaves, spec = pytree.tree_flatten(self._ordered(inputs))
+        if spec != self._in_spec:
+            raise TypeError("called with other arguments than it was converted with")
+        return tuple(leaves)
+
+    def call(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
+        """The module's own output for the row of its input tensors."""
+        values = pytree.tree_unflatten(list(tensors), self._in_spec)
+        return module(*values) if self.names is None else module(**dict(zip(self.names, values)))
+
+    def rebuild(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The module's output from the row of its tensors; other leaves as they were in the example."""
+        leaves = list(self._plain)
+        for place, tensor in zip(self.places, tensors):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self._out_spec)
+
+    def _ordered(self, inputs: Any) -> tuple[Any, ...]:
+        if self.names is None:
+            return tuple(inputs)
+        if set(inputs) != set(self.names):
+            raise TypeError(f"called with {sorted(inputs)}, but converted with {sorted(self.names)}")
+        return tuple(inputs[name] for name in self.names)
+
+
+class Flat(torch.nn.Module):
+    """`module` as forward(*tensors) -> tuple of tensors; it shares the module's parameters."""
+
+    def __init__(self, module: torch.nn.Module, structure: Structure) -> None:
+        super().__init__()
+        self.module = module
+        self.structure = structure
+        self.training = module.training
+
+    def forward(self, *tensors: torch.Tensor) -> Tensors:
+        leaves = pytree.tree_leaves(self.structure.call(self.module, tensors))
+        return tuple(leaves[place] for place in self.structure.places)
+
+
+class Converted:
+    """Called like the module; `run` takes the row of input tensors and gives that of the outputs.
+
+    It keeps nothing of the module itself: only `run` knows weights. Where the `shapes` of the inputs are
+    given, it takes no others, and a call raises ValueError.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        run: Callable[..., Sequence[torch.Tensor]],
+        notes: Sequence[str] = (),
+        shapes: Optional[list[tuple[int, ...]]] = None,
+    ) -> None:
+        self.structure = structure
+        self.run = run
+        self.notes = list(notes)
+        self.shapes = shapes
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        inputs = arguments if self.structure.names is None else keywords
+        tensors = self.structure.flatten(inputs)
+        if self.shapes is not None and shapes_of(tensors) != self.shapes:
+            raise ValueError(f"called with shapes {shapes_of(tensors)}, but converted for {self.shapes} only")
+        return self.structure.rebuild(self.run(*tensors))
+
+
+def shapes_of(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Of each tensor the shape, as a tuple of int."""
+    return [tuple(tensor.shape) for tensor in tensors]
+
+
+def is_batched(tensors: Sequence[torch.Tensor], batch: int) -> list[bool]:
+    """For each tensor, whether its first dimension has the size of the batch."""
+    return [tensor.dim() > 0 and tensor.shape[0] == batch for tensor in tensors]
+
+
+def with_batch(tensors: Sequence[torch.Tensor], batch: int, wanted: int) -> Tensors:
+    """The same tensors with a batch of `wanted` samples instead of `batch`: cut, or begun again."""
+    rows = torch.arange(wanted) % batch
+    return tuple(
+        tensor[rows.to(tensor.device)] if batched else tensor
+        for tensor, batched in zip(tensors, is_batched(tensors, batch))
+    )
+
+
+def root_cause(error: BaseException) -> str:
+    """Type and first lines of the exception at the bottom of the chain: exporters wrap it in advice."""
+    seen: list[BaseException] = []
+    link: Optional[BaseException] = error
+    while link is not None and link not in seen:
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    lines = [line.strip() for line in str(seen[-1]).splitlines() if line.strip()]
+    return f"{type(seen[-1]).__name__}: {' '.join(lines[:2])[:300]}"

@@ -1,0 +1,35 @@
+"""A fully connected network for the handwritten digits, trained (perfdash.worker.trained)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from perfdash.worker.datasets import digits
+from perfdash.worker.trained import trained
+
+_HIDDEN = 1024
+
+
+class FCN(nn.Module):
+    """(n, 1, 8, 8) -> (n, 10): two hidden layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(digits.SIDE**2, _HIDDEN),
+            nn.ReLU(),
+            nn.Linear(_HIDDEN, _HIDDEN),
+            nn.ReLU(),
+            nn.Linear(_HIDDEN, digits.CLASSES),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images)
+
+
+def build(batch_size: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """Test images (batch_size, 1, 8, 8), repeated beyond 359."""
+    images = digits.sample(batch_size)  # first: without scikit-learn it says what is missing
+    return trained(FCN), (images,)

@@ -1,0 +1,31 @@
+"""A recurrent network that reads the handwritten digits row by row, trained (perfdash.worker.trained)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from perfdash.worker.datasets import digits
+from perfdash.worker.trained import trained
+
+_HIDDEN = 256
+_LAYERS = 2
+
+
+class LSTM(nn.Module):
+    """(n, 1, 8, 8) -> (n, 10): the state after the last of eight rows of eight pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.LSTM(digits.SIDE, _HIDDEN, _LAYERS, batch_first=True)
+        self.head = nn.Linear(_HIDDEN, digits.CLASSES)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        states, _ = self.rows(images.flatten(1, 2))
+        return self.head(states[:, -1])
+
+
+def build(batch_size: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """Test images (batch_size, 1, 8, 8), repeated beyond 359."""
+    images = digits.sample(batch_size)  # first: without scikit-learn it says what is missing
+    return trained(LSTM), (images,)

@@ -1,0 +1,122 @@
+"""The case's model as an ONNX file in its scratch folder: made once, read by every process of the case."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from dataclasses import asdict, dataclass, field
+from typing import Any, Optional
+
+import torch
+
+from perfdash.records import Job
+from perfdash.worker.exporting import export, export_static
+from perfdash.worker.flat import Flat, Tensors, is_batched, root_cause, with_batch
+
+# Relative rmse to eager beyond which a file is wrong at another batch size, not merely rounded.
+_WRONG = {torch.float16: 0.05}
+_WRONG_ELSE = 0.01
+
+
+@dataclass
+class OnnxModel:
+    """path of the file; inputs and outputs are called input_0, ... and output_0, ..."""
+
+    path: str
+    dynamic: bool
+    notes: list[str] = field(default_factory=list)
+
+
+def onnx_model(flat: Flat, tensors: Tensors, job: Job) -> OnnxModel:
+    """The file, exported unless the case has it already; its batch dynamic where that works.
+
+    A dynamic batch is tried at another size and compared with eager; failing that the file holds for
+    the case's batch only, and a note says why. Weights lie beside it, so that it may exceed 2 GB.
+    Raises RuntimeError with the cause.
+    """
+    folder = os.path.join(job.scratch, "onnx")
+    done = os.path.join(folder, "done.json")  # written last: a file without it is half a file
+    if os.path.exists(done):
+        with open(done) as file:
+            return OnnxModel(**json.load(file))
+    os.makedirs(folder, exist_ok=True)
+    model = OnnxModel(os.path.join(folder, "model.onnx"), dynamic=True)
+    batch = job.case.batch_size
+    exported = export(flat, tensors, batch)
+    why = exported.why_static
+    if why is None:
+        try:
+            _write(exported.program, model.path, len(tensors), flat)
+            why = _differs(flat, tensors, batch, model.path)
+        except Exception as error:  # the exporter and onnxruntime raise what they like: static may do
+            why = root_cause(error)
+        if why is not None:
+            exported = export_static(flat, tensors, why)
+    if why is not None:
+        model.dynamic = False
+        model.notes.append(f"exported for batch size {batch} only: {why}")
+        try:
+            _write(exported.program, model.path, len(tensors), flat)
+        except Exception as error:  # as above
+            raise RuntimeError(f"torch.onnx.export cannot convert this model: {root_cause(error)}") from error
+    with open(done, "w") as file:
+        json.dump(asdict(model), file)
+    return model
+
+
+def _write(program: Any, path: str, inputs: int, flat: Flat) -> None:
+    # The exporter and its optimiser log every graph rewrite and warn of torch's own code.
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        made = torch.onnx.export(
+            program,
+            input_names=[f"input_{index}" for index in range(inputs)],
+            output_names=[f"output_{index}" for index in range(len(flat.structure.places))],
+            dynamo=True,
+            verbose=False,  # else it prints its progress to stdout
+        )
+        if made is None:
+            raise RuntimeError("torch.onnx.export gave no program")
+        made.save(path, external_data=True)
+
+
+def _differs(flat: Flat, tensors: Tensors, batch: int, path: str) -> Optional[str]:
+    """How the file's outputs differ from eager's at a batch of another size; None where they do not."""
+    import onnxruntime
+
+    other = 3 if batch == 2 else 2
+    changed = with_batch(tensors, batch, other)
+    if not any(is_batched(tensors, batch)):
+        return None
+    with torch.no_grad():
+        expected = flat(*changed)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    found = session.run(None, feed(session, changed))
+    for index, (wanted, array) in enumerate(zip(expected, found)):
+        got = torch.as_tensor(array)
+        if got.shape != wanted.shape:
+            return f"at batch size {other} output {index} is {list(got.shape)}, not {list(wanted.shape)}"
+        exact = wanted.cpu().double()
+        rmse = float((got.double() - exact).pow(2).mean().sqrt())
+        if rmse > _WRONG.get(wanted.dtype, _WRONG_ELSE) * float(exact.pow(2).mean().sqrt()):
+            return f"at batch size {other} output {index} is off by {rmse:.3g}"
+    return None
+
+
+def feed(session: Any, tensors: Tensors) -> dict[str, Any]:
+    """Arrays by name for the inputs that the file has kept, sharing the tensors' memory on the CPU."""
+    names = [item.name for item in session.get_inputs()]
+    return {name: tensors[place(name)].detach().cpu().numpy() for name in names}
+
+
+def place(name: str) -> int:
+    """Which of the input tensors the file's input of this name is."""
+    return int(name.rsplit("_", 1)[1])

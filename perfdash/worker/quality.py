@@ -1,0 +1,175 @@
+"""How good are the answers on labelled data: macro F1 and top-1 of eager and of the back end.
+
+Pure scoring: it calls what it is given, batch by batch, and knows no model and no file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+from torch import Tensor
+
+from perfdash.worker import nest
+
+# No class: the logits of the sample hold NaN.
+NO_CLASS = -1
+
+
+@dataclass
+class Labelled:
+    """A labelled data set. `batches(size)` yields (inputs, labels) on the CPU, the last may be shorter.
+
+    inputs: a tuple or dict of tensors as the model takes them, the batch in dimension 0; labels: (n,)
+    integers from 0. notes may grow while it is read.
+    """
+
+    samples: int
+    classes: Optional[int]
+    batches: Callable[[int], Iterator[tuple[Any, Tensor]]]
+    notes: list[str] = field(default_factory=list)
+
+
+def score(
+    eager: Callable[[Any], Any],
+    backend: Callable[[Any], Any],
+    data: Labelled,
+    batch_size: int,
+) -> dict[str, Any]:
+    """`Result.quality` of the two callables over all the data; they take inputs as data.batches gives them.
+
+    Both are only ever called with whole batches: a partial one is filled up with its own first rows,
+    so that nothing is compiled anew for its shape, and only its true rows count. Raises ValueError for
+    outputs that are no logits and labels that no logit stands for.
+    """
+    labels: list[Tensor] = []
+    predictions: dict[str, list[Tensor]] = {"eager": [], "back end": []}
+    classes = 0
+    with torch.no_grad():
+        for inputs, batch_labels in data.batches(batch_size):
+            rows = len(batch_labels)
+            whole = filled_up(inputs, rows, batch_size)
+            for name, model in (("eager", eager), ("back end", backend)):
+                # A copy each: a model may change its inputs.
+                found = logits(model(nest.detach(whole)))
+                classes = classes or found.shape[1]
+                if tuple(found.shape) != (batch_size, classes):
+                    raise ValueError(
+                        f"the logits of the {name} have shape {tuple(found.shape)}, "
+                        f"not ({batch_size}, {classes})"
+                    )
+                _check_labels(batch_labels, classes)
+                predictions[name].append(predicted(found[:rows]))
+            labels.append(batch_labels)
+    if not labels:
+        raise ValueError("there are no samples in the data")
+    return _summary(
+        torch.cat(labels),
+        torch.cat(predictions["eager"]),
+        torch.cat(predictions["back end"]),
+        classes,
+        data,
+    )
+
+
+def logits(outputs: Any) -> Tensor:
+    """The logits (batch, classes) among a model's outputs: a tensor, the field `logits` of a dict or
+    object, or of a tuple the first floating tensor with two dimensions. Raises ValueError if none.
+    """
+    found = outputs
+    if isinstance(outputs, dict) and "logits" in outputs:
+        found = outputs["logits"]
+    elif isinstance(getattr(outputs, "logits", None), Tensor):
+        found = outputs.logits
+    elif isinstance(outputs, (tuple, list)):
+        found = next((each for each in outputs if _are_logits(each)), outputs)
+    if not _are_logits(found):
+        raise ValueError(
+            "quality needs logits (batch, classes), floating: a tensor, the field `logits`, or one of a "
+            f"tuple; the model returns {_described(found)}"
+        )
+    return found
+
+
+def predicted(values: Tensor) -> Tensor:
+    """(n,) classes with the largest of (n, classes) logits, NO_CLASS where a logit is NaN; on the CPU."""
+    values = values.detach().to("cpu", torch.float64)
+    return values.argmax(1).masked_fill(values.isnan().any(1), NO_CLASS)
+
+
+def filled_up(inputs: Any, rows: int, batch_size: int) -> Any:
+    """The inputs with `rows` rows made `batch_size` long by repeating them from the first on."""
+    if rows == batch_size:
+        return inputs
+    index = torch.arange(batch_size) % rows
+    return nest.map_tensors(inputs, lambda tensor: tensor[index] if tensor.dim() else tensor)
+
+
+def macro_f1(labels: Tensor, predictions: Tensor, classes: int) -> float:
+    """The mean over classes of F1 = 2 TP / (2 TP + FP + FN), from (n,) labels and predictions.
+
+    Counted are the classes that appear in either, as scikit-learn's f1_score(average="macro") has it;
+    NO_CLASS is none. It is the "averaged F1" of Opitz and Burst, Macro F1 and Macro F1,
+    arXiv:1911.03347.
+    """
+    # The diagonal and the margins of the confusion matrix: the whole would be classes x classes.
+    right = torch.bincount(labels[labels == predictions], minlength=classes).double()
+    actual = torch.bincount(labels, minlength=classes).double()
+    claimed = torch.bincount(predictions[predictions != NO_CLASS], minlength=classes).double()
+    either = actual + claimed  # 2 TP + FP + FN
+    present = either > 0
+    return float((2 * right[present] / either[present]).mean())
+
+
+def top1(labels: Tensor, predictions: Tensor) -> float:
+    """The share of (n,) predictions that are the label."""
+    return float((labels == predictions).double().mean())
+
+
+def _summary(labels: Tensor, eager: Tensor, backend: Tensor, classes: int, data: Labelled) -> dict[str, Any]:
+    notes = list(data.notes)
+    if data.classes is not None and data.classes != classes:
+        notes.append(
+            f"the data have {data.classes} classes, the model {classes}: the labels are taken as the first "
+            f"{data.classes} of the model's classes"
+        )
+    for name, predictions in (("eager", eager), ("the back end", backend)):
+        count = int((predictions == NO_CLASS).sum())
+        if count:
+            notes.append(f"{name} gives NaN for {count} of {len(labels)} samples; they count as wrong")
+    return {
+        "metric": "f1",
+        "value": macro_f1(labels, backend, classes),
+        "eager_value": macro_f1(labels, eager, classes),
+        "samples": len(labels),
+        "top1": top1(labels, backend),
+        "eager_top1": top1(labels, eager),
+        "agreement": float((eager == backend).double().mean()),
+        "classes": classes,
+        "notes": notes,
+    }
+
+
+def _check_labels(labels: Tensor, classes: int) -> None:
+    outside = labels[(labels < 0) | (labels >= classes)]
+    if len(outside):
+        raise ValueError(
+            f"label {int(outside[0])} is none of the model's {classes} classes (0 to {classes - 1}); so it "
+            f"is for {len(outside)} of {len(labels)} samples of a batch: take a model with as many classes "
+            "as the data, or mend the labels"
+        )
+
+
+def _are_logits(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point() and value.shape[1] > 0
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {str(value.dtype).replace('torch.', '')}"
+    if isinstance(value, dict):
+        return f"a {type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {', '.join(map(_described, value)) or 'nothing'}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,77 @@
+"""A side of the comparison: the model in one dtype, its inputs, and the step that is measured.
+
+Both sides are the same model. Where the back end's dtype is the baseline's they share it, and the
+back end is the only difference; else each has its own copy.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any, Callable
+
+import torch
+
+from perfdash.records import Job
+from perfdash.worker import memory, nest
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Side:
+    """`job` is the order with the dtype of this side; inputs are a tuple or a dict."""
+
+    job: Job
+    module: Any
+    inputs: Any
+    pristine: Any  # the inputs as they were at the start: a model may change them
+
+    def held(self) -> dict[int, int]:
+        """Bytes of parameters, buffers and inputs by storage (memory.storage_bytes)."""
+        return memory.storage_bytes([*memory.weights(self.module), *nest.tensors_in(self.inputs)])
+
+    def restore(self) -> None:
+        """The inputs as they were at the start."""
+        for tensor, pristine in zip(nest.tensors_in(self.inputs), nest.tensors_in(self.pristine)):
+            tensor.copy_(pristine)
+
+    def prepared(self, inputs: Any) -> Any:
+        """Other inputs as this side takes them: on its device, in its dtype."""
+        devices = [tensor.device for tensor in nest.tensors_in(self.inputs)]
+        change = _cast(self.job.case.dtype)
+        return nest.map_tensors(inputs, lambda tensor: change(tensor.to(devices[0] if devices else "cpu")))
+
+
+def baseline_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
+    """What is compared with: in the baseline's dtype where the suite names one, else in the case's."""
+    dtype = job.baseline_dtype or job.case.dtype
+    return _side(module, inputs, _in_dtype(job, dtype), where)
+
+
+def backend_side(baseline: Side, job: Job) -> Side:
+    """What the back end is given: the baseline's own model, or a copy in the case's dtype."""
+    if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(baseline.job.case.dtype, torch.float32):
+        return Side(job, baseline.module, baseline.inputs, baseline.pristine)
+    where = next((tensor.device for tensor in nest.tensors_in(baseline.inputs)), torch.device("cpu"))
+    return _side(copy.deepcopy(baseline.module), nest.detach(baseline.pristine), job, where)
+
+
+def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
+    change = _cast(job.case.dtype)
+    nest.cast_module(module, change)
+    module = module.to(where)
+    inputs = nest.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
+    return Side(job, module, inputs, nest.detach(inputs))
+
+
+def _cast(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Floating tensors to the dtype; autocast (amp) leaves the model as it was loaded."""
+    dtype = _DTYPES.get(name)
+    return lambda tensor: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+
+
+def _in_dtype(job: Job, dtype: str) -> Job:
+    if dtype == job.case.dtype:
+        return job
+    return replace(job, case=replace(job.case, dtype=dtype, amp_dtype=None))

@@ -1,0 +1,106 @@
+"""The small models of the digits, trained here: once, in seconds, seeded, and kept in a cache folder.
+
+The folder is $PERFDASH_CACHE, else $XDG_CACHE_HOME/perfdash, else ~/.cache/perfdash. A file there is
+named by a digest of all that its weights come from, so it is never out of date; without a folder to
+write to, a model is trained each time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor, nn
+
+from perfdash.worker.child import in_child
+from perfdash.worker.datasets import digits
+
+_SEED = 1337
+_EPOCHS = 15
+_BATCH = 64
+_RATE = 5e-3
+_DECAY = 1e-4
+
+
+def trained(architecture: Callable[[], nn.Module]) -> nn.Module:
+    """The module, (n, 1, 8, 8) -> (n, 10), in eval mode with weights trained on the training digits.
+
+    Training happens in a forked child, so that neither its memory nor its random numbers are the case's.
+    Raises ChildFailed, without scikit-learn for one, and ChildDied.
+    """
+    file = _cache() / f"{architecture.__name__.lower()}-{_digest(architecture)}.pt"
+    module = architecture()
+    if not _is_loaded(module, file):
+        content = base64.b64decode(in_child("load", lambda: _train(architecture))["weights"])
+        module.load_state_dict(_weights(content))
+        _keep(content, file)
+    return module.eval()
+
+
+def _is_loaded(module: nn.Module, file: Path) -> bool:
+    try:
+        module.load_state_dict(_weights(file.read_bytes()))
+    except Exception:  # no file, or one that is broken in whatever way: it is made anew
+        return False
+    return True
+
+
+def _train(architecture: Callable[[], nn.Module]) -> dict[str, Any]:
+    """AdamW under a one-cycle schedule; one thread, which settles the order of every sum."""
+    torch.set_num_threads(1)
+    torch.manual_seed(_SEED)
+    module = architecture().train()
+    images, labels = digits.training()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=_RATE, weight_decay=_DECAY)
+    # The last images of each order are left out: a batch of a few would upset batch normalisation.
+    steps = len(labels) // _BATCH
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=_EPOCHS * steps)
+    with torch.enable_grad():
+        for _ in range(_EPOCHS):
+            for batch in torch.randperm(len(labels))[: steps * _BATCH].split(_BATCH):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(module(images[batch]), labels[batch]).backward()
+                optimizer.step()
+                schedule.step()
+    content = io.BytesIO()
+    torch.save(module.state_dict(), content)
+    return {"weights": base64.b64encode(content.getvalue()).decode()}
+
+
+def _weights(content: bytes) -> dict[str, Tensor]:
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def _keep(content: bytes, file: Path) -> None:
+    """Writes the file whole or not at all: another process may read or write it at the same time."""
+    part: Optional[str] = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=".part-")
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+        os.replace(part, file)
+    except OSError:  # read-only or full: not kept
+        if part:
+            Path(part).unlink(missing_ok=True)
+
+
+def _digest(architecture: Callable[[], nn.Module]) -> str:
+    """Of the sources of the architecture, the training and the data, and the version of torch."""
+    whole = hashlib.sha256(torch.__version__.encode())
+    for source in (inspect.getsourcefile(architecture), __file__, digits.__file__):
+        whole.update(Path(str(source)).read_bytes())
+    return whole.hexdigest()[:16]
+
+
+def _cache() -> Path:
+    own = os.environ.get("PERFDASH_CACHE")
+    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfdash"
+    return base / "trained"

@@ -1,0 +1,150 @@
+"""The models of the digits: trained once, well enough, and without a trace in the process."""
+
+import importlib
+import os
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from perfdash.worker import quality, trained
+from perfdash.worker.datasets import digits
+
+NAMES = ("fcn", "cnn", "lstm")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """A cache of this file's own, empty at first."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("PERFDASH_CACHE")
+    os.environ["PERFDASH_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["PERFDASH_CACHE"]
+    else:
+        os.environ["PERFDASH_CACHE"] = before
+
+
+def build(name, batch_size=4):
+    return importlib.import_module(f"perfdash.worker.models.digits_{name}").build(batch_size)
+
+
+class Tiny(nn.Module):
+    """Trained in a fraction of a second."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_f1_is_high_and_the_cache_serves_the_second(name, cache):
+    state = torch.get_rng_state()
+    module, (images,) = build(name)
+    torch.set_rng_state(state)
+    start = time.perf_counter()
+    again, _ = build(name)
+    assert time.perf_counter() - start < 1
+    for one, two in zip(module.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert images.shape == (4, 1, 8, 8)
+    assert not module.training
+
+    def run(inputs):
+        return module(*inputs)
+
+    found = quality.score(run, run, digits.open_data(None), 64)
+    assert found["value"] >= 0.97
+    assert found["samples"] == 359
+
+
+def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
+    monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
+    torch.manual_seed(5)
+    first = trained.trained(Tiny).state_dict()
+    after = torch.rand(1)
+    (file,) = (tmp_path / "trained").iterdir()
+    assert file.name.startswith("tiny-")
+    torch.manual_seed(5)
+    cached = trained.trained(Tiny).state_dict()
+    assert torch.equal(torch.rand(1), after)  # trained or read, what is drawn next is the same
+    file.unlink()
+    torch.manual_seed(6)
+    anew = trained.trained(Tiny).state_dict()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, cached[name])
+        assert torch.equal(tensor, anew[name])
+        assert tensor.grad is None
+
+
+@pytest.mark.parametrize("content", [b"", b"broken", None])
+def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
+    monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
+    trained.trained(Tiny)
+    (file,) = (tmp_path / "trained").iterdir()
+    good = file.read_bytes()
+    if content is None:  # whole, but of another model
+        torch.save(nn.Linear(1, 1).state_dict(), file)
+    else:
+        file.write_bytes(content)
+    trained.trained(Tiny)
+    assert file.read_bytes() == good
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path / "file"))
+    assert trained.trained(Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_digest_follows_torch_and_the_sources(monkeypatch):
+    before = trained._digest(Tiny)
+    assert trained._digest(Tiny) == before
+    monkeypatch.setattr(torch, "__version__", "0.0")
+    assert trained._digest(Tiny) != before
+
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("PERFDASH_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert trained._cache() == tmp_path / "perfdash" / "trained"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert trained._cache() == tmp_path / "home" / ".cache" / "perfdash" / "trained"
+
+
+def test_many_writers_leave_one_whole_file(tmp_path):
+    file, content = tmp_path / "a" / "w.pt", os.urandom(1 << 20)
+    writers = [threading.Thread(target=trained._keep, args=(content, file)) for _ in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert file.read_bytes() == content
+    assert len(list(file.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("fcn", 1_126_410), ("cnn", 94_186), ("lstm", 801_290)])
+def test_architectures(name, parameters):
+    module = getattr(importlib.import_module(f"perfdash.worker.models.digits_{name}"), name.upper())().eval()
+    assert sum(each.numel() for each in module.parameters()) == parameters
+    images = digits.sample(3)
+    with torch.no_grad():
+        whole = module(images)
+        assert whole.shape == (3, 10)
+        torch.testing.assert_close(module(images[1:2]), whole[1:2], rtol=1e-4, atol=1e-5)
+        assert module.bfloat16()(images.bfloat16()).dtype == torch.bfloat16
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's own about its LSTM's list of weights
+        exported = torch.export.export(module.float(), (images,))
+    torch.testing.assert_close(exported.module()(images), module(images))
