@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from perfdash import judging
 from perfdash.errors import UsageError
+from perfdash.judging import Setting
 from perfdash.records import Case, Job, Sampling
 from perfdash.suites import BatchSize, Model, Skip, Suite, near
 from perfdash.worker import registry
@@ -185,39 +187,40 @@ def _plan(
         dynamic=selection.dynamic,
         amp_dtype=_amp_dtype(selection) if dtype == "amp" else None,
     )
-    skips: tuple[Skip, ...] = suite.setting(model, "skip", ())
+    setting: Setting = functools.partial(suite.setting, model, scenario=selection.scenario)
+    skips: tuple[Skip, ...] = setting("skip", ())
     reasons = [s.reason for s in skips if selection.device in s.devices and dtype in s.dtypes]
     module = registry.backend(backend)
     reasons += _not_taken(case, module)
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
     target = _target(suite, model)
-    data, data_path = judging.labelled_data(suite, model, target, selection.data)
-    memory_gb = selection.memory_limit_gb or suite.setting(model, "memory_limit_gb")
-    output_mb = selection.output_limit_mb or suite.setting(model, "output_limit_mb", 64.0)
+    data, data_path = judging.labelled_data(setting, suite.loader_of(model), target, selection.data)
+    memory_gb = selection.memory_limit_gb or setting("memory_limit_gb")
+    output_mb = selection.output_limit_mb or setting("output_limit_mb", 64.0)
     return Planned(
         case=case,
         loader=suite.loader_of(model),
         target=target,
-        config=_config(suite, model, selection),
-        inputs=suite.setting(model, "inputs", {}),
-        tolerance=judging.tolerance(suite, model, case, selection.freezing),
-        factor=judging.factor(suite, model, dtype),
-        cosine=suite.setting(model, "cosine", False),
-        check_accuracy=suite.setting(model, "check_accuracy", True),
-        env={**suite.setting(model, "env", {}), **dict(selection.env)},
-        timeout_s=selection.timeout_s or suite.setting(model, "timeout_s", 3600.0),
+        config=_config(setting("config", {}), suite, model, selection),
+        inputs=setting("inputs", {}),
+        tolerance=judging.tolerance(setting, case, selection.freezing),
+        factor=judging.factor(setting, dtype),
+        cosine=setting("cosine", False),
+        check_accuracy=setting("check_accuracy", True),
+        env={**setting("env", {}), **dict(selection.env)},
+        timeout_s=selection.timeout_s or setting("timeout_s", 3600.0),
         memory_limit_bytes=int(memory_gb * 2**30) if memory_gb else None,
         skip_reason="; ".join(reasons) or None,
         phase_timeouts={
             **PHASE_TIMEOUTS,
-            **suite.setting(model, "phase_timeout_s", {}),
+            **setting("phase_timeout_s", {}),
             **dict(selection.phase_timeouts),
         },
         output_limit_bytes=int(output_mb * 2**20),
-        cost_s=suite.setting(model, "cost_s"),
+        cost_s=setting("cost_s"),
         parameters=model.parameters,
         baseline_dtype=baseline,
-        distance_bound=judging.distance_bound(suite, model, dtype, baseline, getattr(module, "LOSSY", False)),
+        distance_bound=judging.distance_bound(setting, dtype, baseline, getattr(module, "LOSSY", False)),
         data=data,
         data_path=data_path,
         backend_file=backend if backend.endswith(".py") else None,
@@ -234,9 +237,8 @@ def _not_taken(case: Case, backend: Any) -> list[str]:
     return found
 
 
-def _config(suite: Suite, model: Model, selection: Selection) -> dict[str, Any]:
+def _config(config: dict[str, Any], suite: Suite, model: Model, selection: Selection) -> dict[str, Any]:
     """The configuration; torchbench's models are found in the user's checkout."""
-    config: dict[str, Any] = suite.setting(model, "config", {})
     if suite.loader_of(model) != "torchbench":
         return config
     if selection.checkout is None:
@@ -266,7 +268,7 @@ def _target(suite: Suite, model: Model) -> str:
 
 
 def _batch_size(suite: Suite, model: Model, selection: Selection) -> int:
-    sizes: BatchSize = suite.setting(model, "batch_size", BatchSize())
+    sizes: BatchSize = suite.setting(model, "batch_size", BatchSize(), scenario=selection.scenario)
     if selection.device == "cuda":
         return sizes.cuda
     return sizes.one_thread if selection.threads == 1 else sizes.cpu

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.records import Case
-from perfdash.suites import Model, PerDtype, Suite
+from perfdash.suites import PerDtype
+
+# A setting of the model in its scenario: setting(key, otherwise) (suites.Suite.setting).
+Setting = Callable[..., Any]
 
 # Rounding to fewer bits leaves both sides further from the judge, and less alike (dynamo's factors).
 _FACTOR: dict[str, float] = {"float32": 2.0, "bfloat16": 3.0, "float16": 3.0, "amp": 3.0}
@@ -17,32 +22,31 @@ _TEXT_HEAD = "ForSequenceClassification"
 _DISTANCE: dict[str, float] = {"bfloat16": 0.05, "amp": 0.05, "float16": 0.02, "int8": 0.2}
 
 
-def tolerance(suite: Suite, model: Model, case: Case, freezing: bool) -> float:
+def tolerance(setting: Setting, case: Case, freezing: bool) -> float:
     """Of an output that is to be eager's; freezing folds batch normalisation, and has one of its own."""
-    plain = _per_dtype(suite.setting(model, "tolerance", 1e-3), case.dtype, 1e-3)
-    frozen = suite.setting(model, "tolerance_freezing", plain)
+    plain = _per_dtype(setting("tolerance", 1e-3), case.dtype, 1e-3)
+    frozen = setting("tolerance_freezing", plain)
     return float(frozen if freezing or case.backend == "inductor-freezing" else plain)
 
 
-def distance_bound(suite: Suite, model: Model, dtype: str, baseline: str | None, lossy: bool) -> float | None:
+def distance_bound(setting: Setting, dtype: str, baseline: str | None, lossy: bool) -> float | None:
     """Set where outputs are meant to differ from eager's: other bits than the baseline's, or integers."""
     if not lossy and baseline is None:
         return None
     kind = "int8" if lossy else dtype
-    own: dict[str, float] = suite.setting(model, "distance", {})
+    own: dict[str, float] = setting("distance", {})
     return own.get(kind, _DISTANCE[kind])
 
 
 def labelled_data(
-    suite: Suite, model: Model, target: str, given: str | None
+    setting: Setting, loader: str, target: str, given: str | None
 ) -> tuple[str | None, str | None]:
     """The kind of labelled data that the model is scored on, and where it lies if it is the user's."""
-    kind: str | None = suite.setting(model, "data")
+    kind: str | None = setting("data")
     if kind == "digits":
         return kind, None
     if given is None:
         return None, None
-    loader = suite.loader_of(model)
     if kind is None and loader in ("timm", "torchvision"):
         kind = "images"
     elif kind is None and loader == "transformers" and target.endswith(_TEXT_HEAD):
@@ -64,6 +68,6 @@ def _per_dtype(value: PerDtype, dtype: str, otherwise: float) -> float:
     return value
 
 
-def factor(suite: Suite, model: Model, dtype: str) -> float:
+def factor(setting: Setting, dtype: str) -> float:
     """How many times eager's own error the compiled one may be."""
-    return _per_dtype(suite.setting(model, "factor", _FACTOR), dtype, _FACTOR[dtype])
+    return _per_dtype(setting("factor", _FACTOR), dtype, _FACTOR[dtype])

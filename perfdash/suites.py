@@ -50,8 +50,8 @@ class Way(_Strict):
     devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]
 
 
-class Settings(_Strict):
-    """What `[defaults]` and each `[[models]]` may set; None leaves it to the level above."""
+class Common(_Strict):
+    """What may be set in every scenario; None leaves it to the level above."""
 
     batch_size: BatchSize | None = None
     tolerance: PerDtype | None = None
@@ -82,6 +82,21 @@ class Settings(_Strict):
         if isinstance(value, int) and not isinstance(value, bool):
             return {"one_thread": value, "cpu": value, "cuda": value}
         return value
+
+
+class Training(Common):
+    """What is set otherwise for training. `loss` makes one number of what the model returns: its own, the
+    cross entropy with labels drawn at random, the sum of all outputs, or the mean of their squares.
+    """
+
+    loss: Literal["model", "cross_entropy", "sum", "mean_square"] | None = None
+    optimizer: Literal["sgd", "adam", "none"] | None = None
+
+
+class Settings(Common):
+    """What `[defaults]` and each `[[models]]` may set."""
+
+    training: Training | None = None
 
 
 class Model(Settings):
@@ -125,11 +140,18 @@ class Suite(_Strict):
         """The name of the loader that the model comes by."""
         return registry.canonical(model.loader or self.loader)
 
-    def setting(self, model: Model, key: str, otherwise: Any = None) -> Any:
-        """A setting of a model: its own, else the suite's default, else `otherwise`."""
-        for level in (model, self.defaults):
-            if getattr(level, key) is not None:
-                return getattr(level, key)
+    def setting(self, model: Model, key: str, otherwise: Any = None, scenario: str = "inference") -> Any:
+        """A setting of a model: its own, else the suite's default, else `otherwise`.
+
+        For training what is set for training comes before both.
+        """
+        levels: list[Common | None] = [model, self.defaults]
+        if scenario == "training":
+            levels = [model.training, self.defaults.training, *levels]
+        for level in levels:
+            found = getattr(level, key, None)
+            if found is not None:
+                return found
         return otherwise
 
 
@@ -211,8 +233,8 @@ def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
         where = f" (model {named!r})" if named else f" (model number {first['loc'][1] + 1})"
     hint = ""
     if first["type"] == "extra_forbidden":
-        allowed = [*Suite.model_fields, *Model.model_fields, *BatchSize.model_fields, *Skip.model_fields,
-                   *Way.model_fields]  # fmt: skip
+        tables = (Suite, Model, Training, BatchSize, Skip, Way)
+        allowed = [name for table in tables for name in table.model_fields]
         hint = near(str(first["loc"][-1]), allowed)
         return f"suite file {path}: unknown key '{key}'{where}{hint}"
     more = f" ({len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""

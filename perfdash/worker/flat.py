@@ -133,5 +133,6 @@ def root_cause(error: BaseException) -> str:
     while link is not None and link not in seen:
         seen.append(link)
         link = link.__cause__ or link.__context__
-    lines = [line.strip() for line in str(seen[-1]).splitlines() if line.strip()]
+    text = str(seen[-1]).replace('For more information, run with TORCH_LOGS="+dynamic".', "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(seen[-1]).__name__}: {' '.join(lines[:2])[:300]}"

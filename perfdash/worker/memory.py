@@ -15,7 +15,7 @@ from typing import Any, Callable, ContextManager, Iterable, Optional
 
 import torch
 
-from perfdash.worker import linux
+from perfdash.worker import linux, nest
 from perfdash.worker.device import Cuda
 
 
@@ -41,11 +41,15 @@ def weights(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _packed(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Copies of the weights and biases of torch.ao's quantised layers: what is packed has no tensor."""
+    """Copies of the weights and biases of torch.ao's quantised layers: what is packed has no tensor.
+
+    A linear layer asks a layer inside it, which is the one that counts.
+    """
     found: list[torch.Tensor] = []
     for layer in module.modules():
-        if hasattr(layer, "_weight_bias"):
-            found += [tensor for tensor in layer._weight_bias() if tensor is not None]
+        inside = [inner for inner in layer.modules() if inner is not layer]
+        if hasattr(layer, "_weight_bias") and not any(hasattr(inner, "_weight_bias") for inner in inside):
+            found += nest.tensors_in(layer._weight_bias())
     return found
 
 

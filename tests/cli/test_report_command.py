@@ -36,6 +36,7 @@ def test_every_format(command, farmed):
     assert (len(lines), lines[0]["status"]) == (24, "pass")
     quiet = ET.fromstring(command("report", "--format", "junit").out.encode())
     assert [suite.get("failures") for suite in quiet] == ["0"]
+    assert command("report", "--format", "grid").out.startswith("# Ways to run each model")
     plots = command("report", "--format", "plot-csv", "--to", "plots")
     assert plots.code == 0, plots.err
     assert sorted(path.name for path in (farmed / "plots").iterdir()) == sorted(

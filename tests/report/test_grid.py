@@ -160,6 +160,7 @@ def test_odd_nights():
     text = grid(night([failed("m", "inductor", "float32", 1, "crash", "")]))
     assert "nothing within the bound was measured at batch size 1" in text
     assert "no reason is known" in text
+    assert "| `inductor float32` | `crash (RuntimeError)` |" in text
 
 
 def test_names_and_errors_stay_text():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from perfdash.worker.accuracy import compare, two_runs_differ
+from perfdash.worker.accuracy import compare, distance, two_runs_differ, within
 
 
 def judge_case(error, scale=1.0, tolerance=1e-3):
@@ -98,3 +98,34 @@ def test_rounding_of_bfloat16_is_no_difference():
     x = torch.randn(100).bfloat16()
     assert two_runs_differ(x, (x.float() * 1.004).bfloat16()) is None
     assert two_runs_differ(x, x * 1.2) is not None
+
+
+def test_the_distance_is_that_of_the_worst_leaf():
+    x = torch.tensor([3.0, 4.0])
+    found = distance({"a": x, "b": x, "n": 1}, {"a": x * 1.1, "b": x * 1.01, "n": 2})
+    assert found["relative_rmse"] == pytest.approx(0.1, rel=1e-5)
+    assert found["cosine"] == pytest.approx(1.0)
+    turned = distance(x, torch.tensor([4.0, -3.0]))
+    assert turned["cosine"] == pytest.approx(0.0, abs=1e-7)
+    assert turned["relative_rmse"] == pytest.approx(2**0.5)
+
+
+def test_the_distance_to_what_is_not_finite_or_not_alike():
+    nan = float("nan")
+    x = torch.tensor([1.0, nan])
+    assert distance(x, x) == {"relative_rmse": 0.0, "cosine": 1.0}, "what eager has not finite does not count"
+    assert distance(x.nan_to_num(), x) == {"relative_rmse": None, "cosine": None}
+    assert distance(x, torch.ones(3)) is None
+    assert distance((x,), {"a": x}) is None
+    assert distance(torch.zeros(2), torch.zeros(2)) == {"relative_rmse": 0.0, "cosine": 1.0}
+    assert distance(torch.zeros(2), torch.ones(2))["relative_rmse"] == 1.0
+    assert distance(torch.ones(2), torch.ones(2, dtype=torch.bfloat16))["relative_rmse"] == 0.0
+
+
+def test_within_a_bound():
+    x = torch.ones(10)
+    assert within(x, x * 1.05, 0.06)["status"] == "pass"
+    beyond = within(x, x * 1.05, 0.04)
+    assert (beyond["status"], beyond["metric"], beyond["tolerance"]) == ("fail", "relative_rmse", 0.04)
+    assert within(x, torch.full((10,), float("nan")), 0.1)["status"] == "fail"
+    assert within(x, torch.ones(9), 0.1)["metric"] == "structure"

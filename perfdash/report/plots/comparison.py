@@ -172,10 +172,11 @@ def _point(row: Row, place: float, throughput: bool) -> _Point:
 
 
 def _draw(axis: Axes, points: Sequence[_Point], style: _Style) -> None:
-    axis.plot(
-        [point.place for point in points], [point.middle for point in points], color=style.colour,
-        linestyle=style.dashes, linewidth=0.7, alpha=0.55, zorder=2,
-    )  # fmt: skip
+    if len(points) > 1:
+        axis.plot(
+            [point.place for point in points], [point.middle for point in points], color=style.colour,
+            linestyle=style.dashes, linewidth=0.7, alpha=0.55, zorder=2,
+        )  # fmt: skip
     for point in points:
         if point.low and point.high:
             axis.plot([point.place] * 2, [point.low, point.high], color=style.colour, linewidth=1.6, zorder=3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from array import array
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -31,12 +33,37 @@ def vector_isa(job: Job, find_out: bool) -> Optional[str]:
 def held_tensors(model: Any) -> list[Any]:
     """The constants of the code generated since `prepare`: none before the first call.
 
-    A packed weight stands beside the plain one where the kernel is given both (MKL's products).
+    A packed weight stands beside the plain one where the kernel is given both (MKL's products). It
+    comes as a tensor of bytes of the size that it really uses: MKL asks for megabytes for any weight.
     """
     import torch
 
     modules = _generated()[model.generated_before :]
-    return [value for module in modules for value in vars(module).values() if isinstance(value, torch.Tensor)]
+    found = [
+        value for module in modules for value in vars(module).values() if isinstance(value, torch.Tensor)
+    ]
+    return [_stand_in(tensor) if tensor.is_mkldnn else tensor for tensor in found]
+
+
+def _stand_in(packed: Any) -> Any:
+    import torch
+
+    size = packed.numel() * packed.element_size()
+    try:
+        size = min(size, _resident_bytes(int(torch.ops.mkldnn.data_ptr(packed)), size))
+    except (AttributeError, RuntimeError, OSError):  # another torch, another system: as it was asked for
+        pass
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def _resident_bytes(address: int, size: int) -> int:
+    """Bytes in memory of the whole pages from `address` on, by the kernel's page map."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    first, last = address // page, (address + size - 1) // page
+    with open("/proc/self/pagemap", "rb") as pages:
+        pages.seek(8 * first)
+        entries = array("Q", pages.read(8 * (last - first + 1)))
+    return page * sum(entry >> 63 for entry in entries)
 
 
 def _generated() -> list[Any]:

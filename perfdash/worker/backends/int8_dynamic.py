@@ -16,6 +16,7 @@ from perfdash.records import Job, Status
 DTYPES = ("float32",)
 DEVICES = ("cpu",)
 LOSSY = True
+CAPTURES = False
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
@@ -43,8 +44,8 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     whole = sum(parameter.numel() for parameter in module.parameters())
     return _Quantized(
         quantized,
-        f"{len(chosen)} Linear, LSTM and GRU layers quantised, with {sum(inside.values()) / whole:.0%} of the "
-        "parameters",
+        f"{len(chosen)} Linear, LSTM and GRU layers quantised, with {sum(inside.values()) / whole:.0%} of "
+        "the parameters",
     )
 
 
@@ -59,12 +60,14 @@ class _Quantized:
 
 def held_tensors(model: Any) -> list[Any]:
     """Parameters and buffers that stayed, and copies of the packed weights: packed ones are no tensors."""
+    from torch.ao.nn.quantized.modules.linear import LinearPackedParams
+
     found = [*model.module.parameters(), *model.module.buffers()]
     with _quiet():
         for layer in model.module.modules():
             if hasattr(layer, "_all_weight_values"):  # LSTM, GRU
                 found += _unpacked([packed.param.__getstate__() for packed in layer._all_weight_values])
-            elif hasattr(layer, "_weight_bias"):
+            elif isinstance(layer, LinearPackedParams):  # inside every quantised Linear
                 found += _unpacked(layer._weight_bias())
     return found
 

@@ -21,6 +21,9 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     Raises RuntimeError where torch.export cannot capture the model, Unmeasurable where the quantiser
     finds nothing in it.
     """
+    import torch
+    import torch._dynamo.config
+
     from perfdash.worker.calibration import calibration_batches
     from perfdash.worker.exporting import export
     from perfdash.worker.failures import Unmeasurable
@@ -28,7 +31,8 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
     structure = Structure(module, inputs)
     tensors = structure.flatten(inputs)
-    exported = export(Flat(module, structure).eval(), tensors, job.case.batch_size)
+    # Without the layers that strict capture records, the quantiser cannot find its patterns in a ResNet.
+    exported = export(Flat(module, structure).eval(), tensors, job.case.batch_size, strict=True)
     batches, remark = calibration_batches(inputs, job)
     quantized = _quantize(exported.program, [structure.flatten(batch) for batch in batches])
     layers, of = _quantized_layers(quantized)
@@ -41,6 +45,9 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     if exported.why_static:
         remarks.append(f"exported for batch size {job.case.batch_size} only: {exported.why_static}")
         shapes = shapes_of(tensors)
+    # For a second batch size inductor would compile with a symbol for it, and fail at int8 convolutions:
+    # it takes their channels-last output for a contiguous one. So each size is compiled on its own.
+    torch._dynamo.config.automatic_dynamic_shapes = False
     return Converted(structure, inductor_freezing.prepare(quantized, tensors, job), remarks, shapes)
 
 

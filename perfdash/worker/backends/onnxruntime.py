@@ -12,6 +12,7 @@ DEVICES = ("cpu", "cuda")
 # No bfloat16: numpy, through which onnxruntime takes and gives its tensors, has none, and its CPU
 # provider has kernels for a few operators only. complaints() has more about float16.
 DTYPES = ("float32", "float16")
+CAPTURES = False
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
@@ -77,7 +78,9 @@ class Session:
             )
         self._session = onnxruntime.InferenceSession(path, _options(job), providers=list(providers))
         if self._session.get_providers()[0] != first:
-            raise Unmeasurable(Status.FAIL_TO_RUN, f"{first} is there but did not start; the log has its words")
+            raise Unmeasurable(
+                Status.FAIL_TO_RUN, f"{first} is there but did not start; the log has its words"
+            )
         self._shapes = list(shapes)
         self._outputs = list(outputs)
         self._on_gpu = job.case.device == "cuda"

@@ -14,6 +14,7 @@ EXTRA = onnxruntime.EXTRA
 DEVICES = ("cpu",)
 DTYPES = ("float32",)
 LOSSY = True
+CAPTURES = False
 reopen = onnxruntime.reopen
 notes = onnxruntime.notes
 

@@ -12,6 +12,7 @@ PACKAGES = onnxruntime.PACKAGES
 EXTRA = onnxruntime.EXTRA
 DEVICES = ("cuda",)
 DTYPES = onnxruntime.DTYPES
+CAPTURES = False
 notes = onnxruntime.notes
 
 

@@ -13,6 +13,7 @@ PACKAGES = ("openvino",)
 EXTRA = "openvino"
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu",)
+CAPTURES = False
 
 # openvino sends usage figures over the network, at its import too, through this package; without it,
 # it has a stub. Here, because the worker imports PACKAGES before it calls prepare.

@@ -1,0 +1,146 @@
+"""What to ship: fastest within the bound, what cannot be told apart, and when to stay with eager."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdash.report.recommend import QUALITY_DROP, recommend
+from perfdash.report.ways import Way, groups
+from tests.report.grids import failed, measured
+
+EAGER = measured()
+
+
+def way(backend, dtype="float32"):
+    return Way(backend, dtype)
+
+
+def of(*rows):
+    (group,) = groups([EAGER, *rows])
+    return recommend(group)
+
+
+def only(*rows):
+    (choice,) = of(*rows).choices
+    return choice
+
+
+def test_the_fastest_within_the_bound():
+    choice = only(
+        measured(backend="inductor", speedup=1.5),
+        measured(backend="onnxruntime", speedup=2.0),
+        measured(backend="int8-static", speedup=3.0, status="fail_accuracy"),
+        failed("resnet18", "openvino", "float32", 1, "oom", "too large"),
+    )
+    assert choice.fastest.way == way("onnxruntime")
+    assert choice.as_fast == ()
+    assert [(each.way, why) for each, why in choice.left_out] == [(way("int8-static"), "fail_accuracy")]
+
+
+def test_intervals_that_overlap_cannot_be_told_apart():
+    choice = only(
+        measured(backend="a", speedup=2.0), measured(backend="b", speedup=1.95),
+        measured(backend="c", speedup=1.5),
+    )  # fmt: skip
+    assert choice.fastest.way == way("a")
+    assert [each.way for each in choice.as_fast] == [way("b")]
+
+
+@pytest.mark.parametrize(
+    ("drop", "kept"), [(QUALITY_DROP, True), (QUALITY_DROP + 0.001, False), (-0.1, True)]
+)
+def test_the_score_may_fall_by_so_much(drop, kept):
+    choice = only(measured(backend="int8-static", speedup=2.0, f1=0.9723 - drop))
+    assert (choice.fastest is not None) == kept
+    if not kept:
+        assert choice.left_out[0][1] == "F1 is 0.0110 below eager's"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "reach", "beats"),
+    [(0.9, 0.02, False), (1.0, 0.001, False), (1.01, 0.005, False), (1.05, 0.1, False), (1.05, 0.01, True)],
+)
+def test_nothing_but_what_is_surely_faster_beats_eager(speedup, reach, beats):
+    found = of(measured(backend="inductor", speedup=speedup, reach=reach))
+    assert set(found.ship) == ({way("inductor")} if beats else {None})
+    if not beats:
+        assert found.choices[0].next_best.way == way("inductor")
+
+
+def test_one_process_is_known_as_such():
+    choice = only(measured(backend="inductor", speedup=1.5, basis="within"))
+    assert choice.fastest.speed.one_process
+    assert choice.fastest.speed.low < 1.5 < choice.fastest.speed.high
+
+
+def test_without_an_interval_nothing_is_faster():
+    row = measured(backend="inductor", speedup=1.5)
+    ends = ("speedup_low", "speedup_high", "backend_ms_low")
+    row = replace(row, values={name: value for name, value in row.values.items() if name not in ends})
+    assert only(row).fastest is None
+
+
+def test_what_is_not_checked_or_not_compiled_or_measured_against_another_is_left_out():
+    nothing = measured(backend="inductor", speedup=1.5)
+    choice = only(
+        replace(nothing, values=nothing.values | {"graphs": 0}),
+        measured(backend="torchscript", speedup=2.0, status="pass_due_to_skip"),
+        measured(backend="onnxruntime", dtype="bfloat16", speedup=3.0, baseline=None),
+    )
+    assert choice.fastest is None
+    assert {each.way.backend: why for each, why in choice.left_out} == {
+        "inductor": "nothing was captured: it is eager",
+        "torchscript": "its outputs were not checked",
+        "onnxruntime": "it was compared with eager bfloat16",
+    }
+
+
+def test_one_way_serves_as_many_batch_sizes_as_it_can():
+    rows = [measured(size=size) for size in (2, 4, 8)]
+    rows += [measured(backend="a", size=size, speedup=2.0) for size in (1, 2)]
+    rows += [measured(backend="b", size=size, speedup=1.97) for size in (1, 2, 4)]
+    found = of(*rows)
+    assert found.ship == {way("b"): (1, 2, 4), None: (8,)}
+    assert [choice.fastest and choice.fastest.way.backend for choice in found.choices] == [
+        "a",
+        "a",
+        "b",
+        None,
+    ]
+    assert found.candidate(way("b"), 1).speed.value == 1.97
+
+
+def test_the_smallest_memory_and_what_is_as_small():
+    choice = only(
+        measured(backend="a", peak=3e7), measured(backend="b", peak=3.05e7), measured(backend="c", peak=4e7),
+        measured(backend="wrong", peak=1e7, status="fail_accuracy"),
+    )  # fmt: skip
+    assert [each.way.backend for each in choice.smallest] == ["a", "b"]
+    assert choice.eager_peak_bytes == 5e7
+
+
+def test_nothing_measured_is_nothing_to_ship():
+    (group,) = groups([failed("m", "inductor", "float32", 1, "crash", "")])
+    found = recommend(group)
+    assert found.ship == {}
+    assert not found.choices[0].measured
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([1, 2, 4]), st.floats(0.2, 5),
+                          st.floats(0.001, 0.5)), max_size=12))  # fmt: skip
+def test_each_batch_size_is_served_once_by_what_cannot_be_told_from_the_fastest(given_):
+    rows = {(name, size): measured(backend=name, size=size, speedup=speedup, reach=reach)
+            for name, size, speedup, reach in given_}  # fmt: skip
+    found = of(*rows.values())
+    assert sorted(size for sizes in found.ship.values() for size in sizes) == sorted(
+        choice.batch_size for choice in found.choices
+    )
+    for shipped, sizes in found.ship.items():
+        for choice in found.choices:
+            if choice.batch_size in sizes:
+                alike = {each.way for each in (choice.fastest, *choice.as_fast) if each}
+                assert shipped in alike if shipped else choice.fastest is None

@@ -1,0 +1,30 @@
+"""What a module holds, counted from its tensors."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from perfdash.worker import memory
+
+
+def held(module):
+    return sum(memory.storage_bytes(memory.weights(module)).values())
+
+
+def test_tied_weights_count_once():
+    one = torch.nn.Linear(256, 256, bias=False)
+    other = torch.nn.Linear(256, 256, bias=False)
+    other.weight = one.weight
+    assert held(torch.nn.Sequential(one, other)) == 256 * 256 * 4
+
+
+def test_a_quantised_layer_counts_once():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.ao.quantization.quantize_dynamic(
+            torch.nn.Sequential(torch.nn.Linear(1024, 1024)), {torch.nn.Linear}
+        )
+        assert held(module) == pytest.approx((1 << 20) + 4096, rel=0.01)
