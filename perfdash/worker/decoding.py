@@ -1,0 +1,135 @@
+"""Greedy decoding of a fixed number of tokens by a decoder of the transformers package.
+
+Prefill and every decode step are marked apart. No tokeniser, no sampling, no end token: each call
+does the same work. Which model it is, and how it was compiled, is the caller's.
+
+Needs transformers 4.56 or later (the caches' constructors). GPT-2, GPTBigCode and BLOOM compile with
+fullgraph, in the first call and never again: two graphs with a static cache (prefill, steps), three with
+a dynamic one (prefill, the first step, then steps of any length). mark_dynamic does not save the third:
+inductor leaves the cache of prefill in another layout than that of the steps, which is a guard too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple, Optional, Protocol
+
+import torch
+from torch import Tensor
+
+CACHES = ("dynamic", "static")
+
+
+class Clock(Protocol):
+    """Takes a time or records an event at each mark; what the marks become is the caller's."""
+
+    def mark(self) -> Any: ...
+
+
+class Decoded(NamedTuple):
+    """tokens: (batch, new_tokens) int64; logits: (batch, new_tokens, vocabulary) where they were kept."""
+
+    tokens: Tensor
+    logits: Optional[Tensor]
+
+
+class Decoder:
+    """Greedy decoding of `new_tokens` tokens after the prompts in `inputs`.
+
+    model: what is called, maybe compiled; module: the plain module behind it; inputs: `input_ids`
+    (batch, prompt) alone, so prompts are of one length; cache: "dynamic" grows by a copy at every step,
+    "static" holds prompt + new_tokens positions from the start.
+
+    Raises ValueError for a model that keeps no cache, for prompt + new_tokens beyond the model's
+    positions, and for inputs that are not prompts of one length.
+    """
+
+    def __init__(
+        self, model: Any, module: Any, inputs: dict[str, Tensor], new_tokens: int, cache: str = "dynamic"
+    ) -> None:
+        if cache not in CACHES:
+            raise ValueError(f"there is no cache '{cache}'; there are: {', '.join(CACHES)}")
+        if set(inputs) != {"input_ids"} or inputs["input_ids"].ndim != 2:
+            raise ValueError("decoding takes input_ids of shape (batch, prompt) and nothing else")
+        check(module, inputs["input_ids"].shape[1], new_tokens)
+        self._model = model
+        self._config = module.config
+        self._prompt = inputs["input_ids"]
+        self._new_tokens = new_tokens
+        self._static = cache == "static"
+        self._keywords: dict[str, Any] = {"use_cache": True}
+        if keeps_last_logits(module):
+            self._keywords["logits_to_keep"] = 1
+
+    @torch.no_grad()
+    def __call__(
+        self, clock: Optional[Clock] = None, keep_logits: bool = False, forced: Optional[Tensor] = None
+    ) -> Decoded:
+        """Prefill, then new_tokens - 1 steps.
+
+        The clock is marked before prefill, after it and after every step: new_tokens + 1 times. The cache
+        is made anew inside the call, after the first mark: so does the `generate` that the reference
+        times, no call can see the keys of another, and two sides in one process do not hold two caches.
+
+        keep_logits: keep those that each token was chosen by; off when timing. forced: go on with these
+        tokens (batch, new_tokens) instead of the chosen ones, so that two ways can be compared after they
+        have chosen differently once.
+        """
+        if clock:
+            clock.mark()
+        cache = self._make_cache()
+        logits = self._forward(self._prompt, cache)
+        if not cache.layers or cache.layers[0].keys is None:
+            raise ValueError(f"{self._config.model_type}: the model was given a cache and left it empty")
+        tokens = [logits.argmax(-1, keepdim=True)]
+        kept = [logits] if keep_logits else []
+        del logits  # else a step would hold those of the one before
+        if clock:
+            clock.mark()
+        for index in range(self._new_tokens - 1):
+            last = tokens[-1] if forced is None else forced[:, index : index + 1]
+            logits = self._forward(last, cache)
+            tokens.append(logits.argmax(-1, keepdim=True))
+            if keep_logits:
+                kept.append(logits)
+            del logits
+            if clock:
+                clock.mark()
+        return Decoded(torch.cat(tokens, dim=1), torch.stack(kept, dim=1) if keep_logits else None)
+
+    def _forward(self, tokens: Tensor, cache: Any) -> Tensor:
+        """Logits of the last position (batch, vocabulary); the cache has taken the tokens in."""
+        return self._model(input_ids=tokens, past_key_values=cache, **self._keywords).logits[:, -1]
+
+    def _make_cache(self) -> Any:
+        import transformers
+
+        if self._static:
+            positions = self._prompt.shape[1] + self._new_tokens
+            return transformers.StaticCache(config=self._config, max_cache_len=positions)
+        return transformers.DynamicCache(config=self._config)
+
+
+def check(module: Any, prompt: int, new_tokens: int) -> None:
+    """Raises ValueError where this module cannot decode so many tokens after so long a prompt.
+
+    A module on the meta device will do. A model without a table of positions (BLOOM) has no limit.
+    """
+    name = type(module).__name__
+    taken = inspect.signature(module.forward).parameters
+    config = module.config
+    if "past_key_values" not in taken or not module.can_generate() or config.is_encoder_decoder:
+        raise ValueError(f"{name} has no cache of keys and values to decode with")
+    if prompt < 1 or new_tokens < 1:
+        raise ValueError(f"a prompt of {prompt} and {new_tokens} new tokens: both must be at least 1")
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and prompt + new_tokens > positions:
+        raise ValueError(
+            f"a prompt of {prompt} and {new_tokens} new tokens are {prompt + new_tokens}; "
+            f"{name} has {positions} positions"
+        )
+
+
+def keeps_last_logits(module: Any) -> bool:
+    """Whether it can compute the logits of the last position alone, which prefill needs no others of."""
+    return "logits_to_keep" in inspect.signature(module.forward).parameters

@@ -1,0 +1,244 @@
+import functools
+
+import pytest
+import torch
+
+from perfdash.worker.decoders import cache_bytes, estimate, to_int8, weight_bytes, with_linear_layers
+from perfdash.worker.decoding import CACHES, Decoder, check
+
+transformers = pytest.importorskip("transformers")
+
+BATCH, PROMPT, NEW, VOCABULARY = 3, 7, 6, 101
+NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SHAPE = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size": VOCABULARY}
+
+
+@functools.cache
+def model(name, dtype=torch.float32):
+    # Weights ten times the usual size, so that the chosen tokens are far apart and differ from step to step.
+    torch.manual_seed(0)
+    transformers.logging.set_verbosity_error()
+    wide = {**SHAPE, **NO_TOKENS, "initializer_range": 0.2}
+    if name == "gpt2":
+        made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**wide))
+    elif name == "multi_query":
+        config = transformers.GPTBigCodeConfig(**wide, multi_query=True)
+        made = transformers.GPTBigCodeForCausalLM(config)
+    else:
+        wide["hidden_size"] = wide.pop("n_embd")
+        del wide["n_positions"]
+        made = transformers.BloomForCausalLM(transformers.BloomConfig(**wide))
+    return made.eval().to(dtype)
+
+
+def prompts(length=PROMPT):
+    return {
+        "input_ids": torch.randint(VOCABULARY, (BATCH, length), generator=torch.Generator().manual_seed(1))
+    }
+
+
+MODELS = pytest.mark.parametrize("name", ["gpt2", "multi_query", "bloom"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+BOTH = pytest.mark.parametrize("cache", CACHES)
+
+
+@MODELS
+@DTYPES
+@BOTH
+def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache):
+    module = model(name, dtype)
+    decode = Decoder(module, module, prompts(), NEW, cache)
+    tokens = decode().tokens
+    # generate with a static cache compiles on GPUs only, and takes its dynamic one by default.
+    kind = "static" if cache == "static" else None
+    expected = module.generate(
+        **prompts(),
+        attention_mask=torch.ones(BATCH, PROMPT, dtype=torch.int64),
+        max_new_tokens=NEW,
+        do_sample=False,
+        cache_implementation=kind,
+    )[:, PROMPT:]
+    assert (tokens.shape, tokens.dtype) == ((BATCH, NEW), torch.int64)
+    assert len(tokens.unique()) > NEW // 2
+    assert torch.equal(tokens, expected)
+    assert torch.equal(decode().tokens, tokens)
+    other = Decoder(module, module, {"input_ids": prompts()["input_ids"] * 0 + 5}, NEW, cache)
+    other()
+    assert torch.equal(decode().tokens, tokens)
+
+
+@MODELS
+@DTYPES
+@BOTH
+def test_logits_are_those_of_a_forward_pass_over_all_tokens(name, dtype, cache):
+    module = model(name, dtype)
+    decode = Decoder(module, module, prompts(), NEW, cache)
+    tokens, logits = decode(keep_logits=True)
+    with torch.no_grad():
+        whole = torch.cat([prompts()["input_ids"], tokens], dim=1)
+        expected = module(input_ids=whole, use_cache=False).logits[:, PROMPT - 1 : -1]
+    assert logits.shape == (BATCH, NEW, VOCABULARY)
+    assert error(logits, expected) < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert decode().logits is None
+
+
+def test_forced_tokens_are_gone_on_with_instead_of_the_chosen_ones():
+    module = model("gpt2")
+    forced = torch.randint(VOCABULARY, (BATCH, NEW), generator=torch.Generator().manual_seed(2))
+    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=True, forced=forced)
+    with torch.no_grad():
+        whole = torch.cat([prompts()["input_ids"], forced], dim=1)
+        expected = module(input_ids=whole, use_cache=False).logits[:, PROMPT - 1 : -1]
+    assert error(logits, expected) < 1e-5
+    assert torch.equal(tokens, expected.argmax(-1))
+
+
+class Calls:
+    """A model that notes, with the marks of a clock that it is too, how long each input was."""
+
+    def __init__(self, module):
+        self.module, self.seen = module, []
+
+    def __call__(self, input_ids, **keywords):
+        self.seen.append(input_ids.shape[1])
+        return self.module(input_ids=input_ids, **keywords)
+
+    def mark(self):
+        self.seen.append("mark")
+
+
+@BOTH
+def test_prefill_and_each_step_lie_between_marks(cache):
+    module = model("gpt2")
+    calls = Calls(module)
+    Decoder(calls, module, prompts(), 3, cache)(calls)
+    assert calls.seen == ["mark", PROMPT, "mark", 1, "mark", 1, "mark"]
+    calls.seen.clear()
+    assert Decoder(calls, module, prompts(), 1, cache)(calls).tokens.shape == (BATCH, 1)
+    assert calls.seen == ["mark", PROMPT, "mark"]
+
+
+@MODELS
+@pytest.mark.parametrize(("cache", "graphs"), [("static", 2), ("dynamic", 3)])
+def test_compiles_whole_and_in_the_first_call_only(name, cache, graphs):
+    made = []
+
+    def count(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    module = model(name)
+    compiled = torch.compile(module, backend=count, fullgraph=True)
+    decode = Decoder(compiled, module, prompts(), NEW, cache)
+    plain = Decoder(module, module, prompts(), NEW, cache)().tokens
+    for _ in range(3):
+        assert torch.equal(decode().tokens, plain)
+        assert len(made) == graphs
+    torch._dynamo.reset()
+
+
+def test_the_last_position_and_not_one_more():
+    module = model("gpt2")
+    check(module, 20, 12)
+    with pytest.raises(ValueError, match=r"prompt of 20 and 13 new tokens are 33; GPT2LMHeadModel has 32"):
+        Decoder(module, module, prompts(20), 13)
+    check(model("bloom"), 20, 10_000)
+
+
+def test_models_without_a_cache_are_refused():
+    settings = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": VOCABULARY}
+    config = transformers.BertConfig(**settings, intermediate_size=64)
+    masked = transformers.BertForMaskedLM(config).eval()
+    with pytest.raises(ValueError, match="BertForMaskedLM has no cache"):
+        Decoder(masked, masked, prompts(), NEW)
+    # It takes a cache, and ignores it unless it is configured as a decoder.
+    encoder = transformers.BertLMHeadModel(config).eval()
+    for cache in CACHES:
+        with pytest.raises(ValueError, match="left it empty"):
+            Decoder(encoder, encoder, prompts(), NEW, cache)()
+
+
+def test_inputs_that_are_no_prompts_are_refused():
+    module = model("gpt2")
+    with pytest.raises(ValueError, match="input_ids of shape"):
+        Decoder(module, module, {**prompts(), "labels": prompts()["input_ids"]}, NEW)
+    with pytest.raises(ValueError, match="no cache 'paged'"):
+        Decoder(module, module, prompts(), NEW, "paged")
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        Decoder(module, module, prompts(), 0)
+
+
+@MODELS
+def test_linear_layers_say_what_conv1d_layers_said(name):
+    torch.manual_seed(0)
+    module = model(name)
+    before = [parameter.clone() for parameter in module.parameters()]
+    changed = with_linear_layers(type(module)(module.config).eval())
+    source = type(module)(module.config).eval()
+    source.load_state_dict(module.state_dict())
+    changed = with_linear_layers(source)
+    assert not [layer for layer in changed.modules() if type(layer).__name__ == "Conv1D"]
+    with torch.no_grad():
+        assert error(changed(**prompts()).logits, module(**prompts()).logits) < 1e-6
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+
+
+@MODELS
+@DTYPES
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
+    pytest.importorskip("torchao")
+    module = model(name, dtype)
+    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=True)
+    small, note = to_int8(module, dynamic)
+    near = Decoder(small, small, prompts(), NEW)(keep_logits=True, forced=tokens).logits
+    assert 0 < error(near, logits) < 0.1
+    assert torch.equal(Decoder(module, module, prompts(), NEW)(keep_logits=True).logits, logits)
+    assert "in 8 linear layers, with 9" in note
+    assert note.startswith("int8 weights and activations" if dynamic else "int8 weights in")
+    assert weight_bytes(small, dtype) < 0.6 * weight_bytes(module, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"), [("gpt2", 4), ("multi_query", 1), ("bloom", 4)], ids=["gpt2", "multi_query", "bloom"]
+)
+def test_the_cache_is_as_large_as_said(name, heads):
+    module = model(name)
+    # 2 (keys and values) x 2 layers x 3 prompts x heads x 13 positions x 16 values x 4 bytes
+    assert cache_bytes(module.config, 3, 13, torch.float32) == 2 * 2 * 3 * heads * 13 * 16 * 4
+    made = transformers.StaticCache(config=module.config, max_cache_len=13)
+    with torch.no_grad():
+        module(**prompts(), past_key_values=made, use_cache=True)
+    kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in made.layers)
+    assert kept == cache_bytes(module.config, 3, 13, torch.float32)
+
+
+def test_estimate_by_hand():
+    module = model("gpt2")
+    # GPT-2: embeddings of 101 tokens and 32 positions, two blocks of 12 h^2 + 13 h, the last norm of 2 h.
+    weights = 4 * (101 * 64 + 32 * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64)
+    assert weight_bytes(module, torch.float32) == weights
+    # Prefill: keys and values of 20 positions; four tensors of 4 h in GELU beside two of h.
+    prefill = 2 * 2 * 3 * 20 * 64 * 4 + 3 * 20 * (4 * 256 + 2 * 64) * 4
+    assert estimate(module, 3, 20, 2, torch.float32) == weights + prefill
+    # Last step of many: keys and values of 32 positions; the activations of one token.
+    step = 2 * 2 * 3 * 32 * 64 * 4 + 3 * (4 * 256 + 2 * 64) * 4
+    assert estimate(module, 3, 1, 31, torch.float32) == weights + step
+
+
+def test_estimate_of_the_reference_size_needs_no_memory():
+    shape = {"hidden_size": 2048, "n_head": 16, "n_layer": 24, "vocab_size": 50_258}
+    with torch.device("meta"):
+        module = transformers.BloomForCausalLM(transformers.BloomConfig(**shape))
+    assert weight_bytes(module, torch.bfloat16) == 2 * 1_311_535_104
+    one = estimate(module, 1, 8, 100, torch.bfloat16)
+    assert 2.6e9 < one < 2.7e9
+    # Keys and values of a bfloat16 token: 196,608 bytes.
+    assert estimate(module, 1920, 8, 100, torch.bfloat16) - one > 1919 * 108 * 196_608
+
+
+def error(actual, expected):
+    """Relative root mean square of the difference."""
+    actual, expected = actual.double(), expected.double()
+    return ((actual - expected).square().mean() / expected.square().mean()).sqrt().item()
