@@ -54,6 +54,8 @@ class Planned:
     data: str | None = None
     data_path: str | None = None
     backend_file: str | None = None
+    loss: str | None = None
+    optimizer: str = "sgd"
 
     @property
     def needs_cpp(self) -> bool:
@@ -82,6 +84,8 @@ class Planned:
             data=self.data,
             data_path=self.data_path,
             backend_file=self.backend_file,
+            loss=self.loss,
+            optimizer=self.optimizer,
             scratch=scratch,
             sampling=sampling,
             **options,
@@ -120,6 +124,7 @@ class Selection:
     freezing: bool = False
     checkout: str | None = None  # of torchbench, for models that come by its loader
     data: str | None = None  # labelled data of the user's: an image folder, or a CSV of texts
+    optimizer: str | None = None
 
 
 def select(suites: Sequence[Suite], selection: Selection) -> list[Planned]:
@@ -224,14 +229,16 @@ def _plan(
         data=data,
         data_path=data_path,
         backend_file=backend if backend.endswith(".py") else None,
+        loss=setting("loss"),
+        optimizer=selection.optimizer or setting("optimizer", "sgd"),
     )
 
 
 def _not_taken(case: Case, backend: Any) -> list[str]:
     """Why the back end is not for the case's device or dtype."""
     found = []
-    for what, value in (("devices", case.device), ("dtypes", case.dtype)):
-        taken = getattr(backend, what.upper(), None)
+    for what, value in (("devices", case.device), ("dtypes", case.dtype), ("scenarios", case.scenario)):
+        taken = getattr(backend, what.upper(), ("inference",) if what == "scenarios" else None)
         if taken is not None and value not in taken:
             found.append(f"back end {case.backend} is for {what} {', '.join(taken)}, not for {value}")
     return found

@@ -111,6 +111,8 @@ class Job:
     # intent, outputs are judged by their distance to eager's, which may be so large.
     baseline_dtype: Optional[str] = None
     distance_bound: Optional[float] = None
+    loss: Optional[str] = None  # of a training step (worker/losses)
+    optimizer: str = "sgd"  # sgd | adam | none
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own
     seed: int = 1337
@@ -189,6 +191,9 @@ class Result:
     eager_ms: Optional[Measurement] = None
     backend_ms: Optional[Measurement] = None
     speedup: Optional[Speedup] = None
+    # Milliseconds of the parts of a step, by side and part: {"eager": {"forward": {median, ci_low, ci_high,
+    # mean, stdev, n}, ...}, "backend": ...}.
+    parts_ms: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     compilation_s: Optional[float] = None
     compilation_cpu_s: Optional[float] = None
     first_call_s: Optional[float] = None

@@ -56,6 +56,7 @@ class RunSettings(BaseModel):
     dynamic: bool = False
     weights: str = "random"  # random | pretrained | the path of a file
     data: Path | None = None
+    optimizer: Literal["sgd", "adam", "none"] | None = None
     timeout: float | None = Field(default=None, gt=0)
     phase_timeout: dict[Phase, PositiveFloat] = {}
     memory_limit: float | None = Field(default=None, gt=0)

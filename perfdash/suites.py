@@ -86,10 +86,10 @@ class Common(_Strict):
 
 class Training(Common):
     """What is set otherwise for training. `loss` makes one number of what the model returns: its own, the
-    cross entropy with labels drawn at random, the sum of all outputs, or the mean of their squares.
+    cross entropy with labels drawn at random, the mean of the outputs, or that of their squares.
     """
 
-    loss: Literal["model", "cross_entropy", "sum", "mean_square"] | None = None
+    loss: Literal["model", "cross_entropy", "mean", "mean_square"] | None = None
     optimizer: Literal["sgd", "adam", "none"] | None = None
 
 

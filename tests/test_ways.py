@@ -26,7 +26,7 @@ devices = ["cuda"]
 [defaults]
 distance = { bfloat16 = 0.5 }
 batch_size = 8
-training = { batch_size = 2, tolerance = 0.1, loss = "sum" }
+training = { batch_size = 2, tolerance = 0.1, loss = "mean" }
 [[models]]
 name = "a"
 [[models]]

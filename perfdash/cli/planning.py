@@ -60,6 +60,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
         output_limit_mb=settings.output_limit,
         freezing=bool(settings.inductor_config.get("freezing")),
         checkout=str(find_checkout(path)) if needs_checkout(suites) else None,
+        optimizer=settings.optimizer,
         data=str(settings.data.expanduser().absolute()) if settings.data else None,
     )
     planned = select(suites, selection)

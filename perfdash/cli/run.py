@@ -36,7 +36,7 @@ def run(
             help="How models are run (docs/techniques.md).  [default: inductor, or the suite's ways]"
         ),
     ] = None,
-    scenario: Annotated[str | None, typer.Option(help="inference.  [default: inference]")] = None,
+    scenario: Annotated[str | None, typer.Option(help="inference or training.  [default: inference]")] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch and OpenMP, each on a core of its own.  [default: 1]")
     ] = None,
@@ -76,6 +76,10 @@ def run(
     weights: Annotated[
         str | None,
         typer.Option(help="random, pretrained (from the hub), or a file of them.  [default: random]"),
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="Of a training step: sgd, adam, none.  [default: the suite's, or sgd]"),
     ] = None,
     data: Annotated[
         Path | None,

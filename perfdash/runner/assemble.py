@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -142,10 +142,28 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
             f"only {min(clean_fractions):.0%} of the pairs had the core for themselves: all pairs are used"
         )
         _cross_check(result, events, summary)
+    result.parts_ms = _parts(events, clean_fractions)
     set_interval(result, summary, Spread())
     lost = sum(not outcome.find("done") for outcome in outcomes)
     if lost:
         result.notes.append(f"{lost} of {len(outcomes)} processes failed")
+
+
+def _parts(events: Sequence[dict[str, Any]], clean_fractions: Sequence[float]) -> dict[str, Any]:
+    """Each part of a step by side, over the same samples as the whole; none where a step has no parts."""
+    names = events[0].get("parts") or ()
+    found: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
+    for side in found:
+        for place, name in enumerate(names):
+            processes = []
+            for event, fraction in zip(events, clean_fractions, strict=True):
+                keep = np.array(event["clean"] if fraction >= 0.5 else [True] * len(event["clean"]))
+                column = np.array([row[place] for row in event[f"{side}_parts_ns"]], dtype=float)
+                processes.append(column[keep] / 1e6)
+            measured = asdict(_measurement(processes))
+            del measured["samples"]
+            found[side][name] = measured
+    return found
 
 
 def _pairs(event: dict[str, Any], clock: str, clean_only: bool) -> Pairs:

@@ -41,24 +41,36 @@ def two_runs_differ(first: Any, second: Any) -> Optional[str]:
 
 
 def compare(
-    eager: Any, compiled: Any, judge: Any, *, tolerance: float, factor: float, cosine: bool = False
+    eager: Any,
+    compiled: Any,
+    judge: Any,
+    *,
+    tolerance: float,
+    factor: float,
+    cosine: bool = False,
+    of_group: float = 0.0,
 ) -> dict[str, Any]:
     """The verdict on compiled outputs: {status: pass | fail, metric, value, tolerance, detail}.
 
     Per leaf: allclose to eager; else rmse(judge, compiled) <= factor * rmse(judge, eager) +
     tolerance / 10; without a judge (None), or with `cosine`, cosine similarity >= 0.99. NaN equals
     NaN where both have it. The leaf furthest beyond, or nearest to, its bound is the one reported.
+
+    `of_group`: a leaf counts as at least this share of the size of its group (all that is under one key
+    of the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
     """
     if structure(eager) != structure(compiled):
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
     judged = dict(leaves(judge)) if judge is not None else {}
+    sizes = _group_sizes(eager) if of_group else {}
     worst, worst_ratio = _verdict(True, "equality", None, None, "the model returns nothing"), -1.0
     for (path, one), (_, other) in zip(leaves(eager), leaves(compiled)):
         if isinstance(one, torch.Tensor):
             reference = judged.get(path)
             if reference is not None and reference.shape != one.shape:
                 reference = None
-            verdict, ratio = _compare_leaf(path, one, other, reference, tolerance, factor, cosine)
+            floor = of_group * sizes.get(_group(path), 0.0)
+            verdict, ratio = _compare_leaf(path, one, other, reference, tolerance, factor, cosine, floor)
         else:
             equal = _same_value(one, other)
             verdict = _verdict(equal, "equality", None, None, f"{path}: {one!r} became {other!r}")
@@ -123,6 +135,7 @@ def _compare_leaf(
     tolerance: float,
     factor: float,
     cosine: bool,
+    floor: float = 0.0,
 ) -> tuple[dict[str, Any], float]:
     """The verdict on one tensor, and value / bound (over 1: wrong)."""
     if not (eager.is_floating_point() or eager.is_complex() or eager.is_quantized):
@@ -144,7 +157,7 @@ def _compare_leaf(
     one, other = one[finite], other[finite]
     if one.numel() == 0:
         return _verdict(True, "allclose", 0.0, tolerance, f"{path}: nothing finite to compare{note}"), 0.0
-    scale = min(1.0, _rms(one))
+    scale = min(1.0, max(floor, _rms(one)))
     if cosine:
         return _cosine(path, one, other, note)
     if bool(((one - other).abs() <= tolerance * scale + tolerance * one.abs()).all()):
@@ -164,6 +177,25 @@ def _compare_leaf(
     )
     verdict = _verdict(value <= bound, "rmse_to_float64", value, bound, detail)
     return verdict, value / bound if bound else math.inf
+
+
+def _group(path: str) -> str:
+    """The path of what is under one key of the outermost container: `out['gradients']`."""
+    return path.partition("]")[0]
+
+
+def _group_sizes(outputs: Any) -> dict[str, float]:
+    """The RMS of all floating elements of each group, finite ones."""
+    squares: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for path, leaf in leaves(outputs):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
+            values = _plain(leaf)
+            values = values[values.isfinite()]
+            name = _group(path)
+            squares[name] = squares.get(name, 0.0) + float(values.square().sum())
+            counts[name] = counts.get(name, 0) + values.numel()
+    return {name: math.sqrt(total / max(1, counts[name])) for name, total in squares.items()}
 
 
 def _same_value(one: Any, two: Any) -> bool:

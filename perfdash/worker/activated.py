@@ -29,7 +29,7 @@ class _SavingSwish(torch.autograd.Function):
         return x * torch.sigmoid(x)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         gate = torch.sigmoid(x)
@@ -77,12 +77,12 @@ class InPlaceNorm(nn.BatchNorm2d):
     """Batch norm and leaky ReLU that keep their output alone (Rota Bulo, Porzi and Kontschieder 2018,
     "In-place activated BatchNorm for memory-optimized training of DNNs", arXiv:1712.02616).
 
-    (batch, channels, h, w), and perhaps a shortcut of that shape, which is added before the activation
-    -> the same shape, written over the input where that is allowed: the input
-    must be a tensor that nobody else needs, such as a convolution's output (autograd refuses the
-    backward pass where somebody kept it). A leaf that requires a gradient, a view, and an input of
-    another dtype than the statistics (autocast) are left alone; their memory is free once the caller
-    drops it. The activation is leaky_relu or none, for it has to be invertible.
+    (batch, channels, h, w), and perhaps a shortcut of that shape, which is added before the activation ->
+    the same shape, written over the input where that is allowed: the input must be a tensor that nobody
+    else needs, such as a convolution's output (autograd refuses the backward pass where somebody kept it).
+    A leaf that requires a gradient, a view, and an input of another dtype than the statistics (autocast)
+    are left alone; their memory is free once the caller drops it. The activation is leaky_relu or none,
+    for it has to be invertible.
 
     The same numbers, states and parameters as NormActivation, with two needs of its own. The weight is
     divided by, so a magnitude below eps counts as eps, keeping its sign (the paper takes |weight| + eps,
@@ -114,7 +114,7 @@ class InPlaceNorm(nn.BatchNorm2d):
         return _in_place_norm(x, shortcut, self)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _in_place_norm(x: Tensor, shortcut: Optional[Tensor], norm: InPlaceNorm) -> Tensor:
     return _InPlaceNormFunction.apply(
         x,
@@ -167,7 +167,7 @@ class _InPlaceNormFunction(torch.autograd.Function):
         return x
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Optional[Tensor], ...]:
         out, shortcut, weight, bias, scale = ctx.saved_tensors
         if ctx.slope != 1.0:
@@ -231,15 +231,16 @@ class Chain(nn.Sequential):
             # Computed again from an input that has been written over, gradients would be wrong.
             raise ValueError("checkpoint takes norm = plain: an in-place norm would overwrite what is kept")
         starts = {"post": nn.Conv2d, "pre": nn.BatchNorm2d}.get(cut or "")
-        self.segments: list[list[nn.Module]] = [[]]
-        for layer in layers:
-            if starts and isinstance(layer, starts) and self.segments[-1]:
-                self.segments.append([])
-            self.segments[-1].append(layer)
+        # Places, not layers: a layer that somebody replaces later is then the one that runs.
+        self.starts = [0] + [
+            i for i, layer in enumerate(layers) if i and starts and isinstance(layer, starts)
+        ]
         self.cut = cut
 
     def forward(self, x: Tensor) -> Tensor:
-        for segment in self.segments:
+        layers = list(self)
+        for start, end in zip(self.starts, [*self.starts[1:], len(layers)]):
+            segment = layers[start:end]
             if self.cut and self.training and torch.is_grad_enabled():
                 x = checkpoint(_in_order, segment, x, use_reentrant=False)
             else:

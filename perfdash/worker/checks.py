@@ -40,24 +40,28 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
         return {"status": "eager_two_runs_differ", "detail": eager_differs}
     seed()
     state = compared.device.random_state()
-    eager = nest.detach(compared.eager_step())
+    eager = observed(compared.eager_step)
     is_random = not torch.equal(compared.device.random_state(), state)
     seed()
-    other = nest.detach(compared.backend_step())
+    other = observed(compared.backend_step)
     distance = accuracy.distance(eager, other)
     if job.distance_bound is not None:
         return {**accuracy.within(eager, other, job.distance_bound), "distance": distance}
     judge, why_none = _judge(compared)
     compare = functools.partial(
-        accuracy.compare, tolerance=job.tolerance, factor=job.factor, cosine=job.cosine
+        accuracy.compare,
+        tolerance=job.tolerance,
+        factor=job.factor,
+        cosine=job.cosine,
+        of_group=getattr(compared.scenario, "OF_GROUP", 0.0),
     )
     verdict = compare(eager, other, judge)
     if verdict["status"] == "fail" and is_random and hasattr(compared.backend, "prepare_repeatable"):
         own = compared.own
         model = compared.backend.prepare_repeatable(own.module, own.inputs, job)
-        step = compared.scenario.make_step(model, own.inputs, job)
+        step = compared.scenario.make_step(model, own, compared.device)
         seed()
-        again = nest.detach(step())
+        again = observed(step)
         verdict, distance = compare(eager, again, judge), accuracy.distance(eager, again)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
     if why_none:
@@ -65,16 +69,23 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     return {**verdict, "distance": distance}
 
 
+def observed(step: Callable[[], Any]) -> Any:
+    """Copies of all that a step is judged by: its outputs, or what it says of itself."""
+    return nest.detach(getattr(step, "observe", step)())
+
+
 def _judge(compared: Compared) -> tuple[Any, str]:
     """The outputs of a float64 copy of the model, or None and why there is none."""
     baseline = compared.baseline
     try:
+        compared.seed()  # the parameters, where steps change them
         module = copy.deepcopy(baseline.module)
         nest.cast_module(module, nest.double)
         exact = replace(compared.job, case=replace(compared.job.case, dtype="float64", amp_dtype=None))
+        inputs = nest.to_float64(baseline.inputs)
         compared.seed()
-        step = compared.scenario.make_step(module, nest.to_float64(baseline.inputs), exact)
-        return nest.detach(step()), ""
+        side = Side(exact, module, inputs, inputs)
+        return observed(compared.scenario.make_step(module, side, compared.device)), ""
     except Exception as error:
         return None, f"{type(error).__name__}: {str(error)[:200]}"
 
@@ -90,7 +101,7 @@ def quality_of(compared: Compared) -> dict[str, Any]:
             # Else it would be compiled anew, and another artefact be scored than the one that is timed.
             if nest.structure(prepared) != expected:
                 raise ValueError(f"the data give {nest.structure(prepared)}, the model takes {expected}")
-            return compared.scenario.make_step(model, prepared, side.job)()
+            return compared.scenario.make_step(model, side.with_inputs(prepared), compared.device)()
 
         return call
 

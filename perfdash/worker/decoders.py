@@ -23,15 +23,16 @@ _INNER_ONE_KERNEL = 2
 def estimate(module: Any, batch: int, prompt: int, new_tokens: int, dtype: torch.dtype) -> int:
     """Bytes that eager greedy decoding needs at least, at its peak.
 
-    Weights, keys and values of all positions, and the larger of what prefill and what the last step
-    need beside them. Meant for refusing what cannot fit, so it leaves out what is not certain: the
-    allocator's rounding, workspaces, masks, and the weights that int8 layers unpack. A compiled model
-    can need less beside weights and cache, because activations are fused.
+    Weights, keys and values of all positions (a dynamic cache's), and the larger of what prefill and what
+    the last step need beside them. Meant for refusing what cannot fit, so it leaves out what is not
+    certain: the allocator's rounding, workspaces, masks, and the weights that int8 layers unpack. A
+    compiled model can need less beside weights and cache, because activations are fused.
     """
-    cache = cache_bytes(module.config, batch, prompt + new_tokens, dtype)
+    positions = prompt + new_tokens - 1  # the last token is not fed back
+    cache = cache_bytes(module.config, batch, positions, dtype)
     before = cache_bytes(module.config, batch, prompt, dtype)
     prefill = before + _transient_bytes(module, batch, prompt, prompt, dtype)
-    last_step = cache + _transient_bytes(module, batch, 1, prompt + new_tokens, dtype)
+    last_step = cache + _transient_bytes(module, batch, 1, positions, dtype)
     return weight_bytes(module, dtype) + max(prefill, last_step)
 
 

@@ -5,8 +5,9 @@ does the same work. Which model it is, and how it was compiled, is the caller's.
 
 Needs transformers 4.56 or later (the caches' constructors). GPT-2, GPTBigCode and BLOOM compile with
 fullgraph, in the first call and never again: two graphs with a static cache (prefill, steps), three with
-a dynamic one (prefill, the first step, then steps of any length). mark_dynamic does not save the third:
-inductor leaves the cache of prefill in another layout than that of the steps, which is a guard too.
+a dynamic one (prefill, the first step, then steps of any length). mark_dynamic would save the third for
+multi-query attention only: with more heads, inductor leaves the cache of prefill in another layout than
+that of the steps, which the compiler guards on too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ class Decoder:
         if keeps_last_logits(module):
             self._keywords["logits_to_keep"] = 1
 
-    @torch.no_grad()
     def __call__(
         self, clock: Optional[Clock] = None, keep_logits: bool = False, forced: Optional[Tensor] = None
     ) -> Decoded:
@@ -75,6 +75,10 @@ class Decoder:
         tokens (batch, new_tokens) instead of the chosen ones, so that two ways can be compared after they
         have chosen differently once.
         """
+        with torch.no_grad():
+            return self._decode(clock, keep_logits, forced)
+
+    def _decode(self, clock: Optional[Clock], keep_logits: bool, forced: Optional[Tensor]) -> Decoded:
         if clock:
             clock.mark()
         cache = self._make_cache()
@@ -120,6 +124,8 @@ def check(module: Any, prompt: int, new_tokens: int) -> None:
     config = module.config
     if "past_key_values" not in taken or not module.can_generate() or config.is_encoder_decoder:
         raise ValueError(f"{name} has no cache of keys and values to decode with")
+    if _is_encoder(config):
+        raise ValueError(f"{name} is configured as an encoder, which no cache is right for: set is_decoder")
     if prompt < 1 or new_tokens < 1:
         raise ValueError(f"a prompt of {prompt} and {new_tokens} new tokens: both must be at least 1")
     positions = getattr(config, "max_position_embeddings", None)
@@ -133,3 +139,11 @@ def check(module: Any, prompt: int, new_tokens: int) -> None:
 def keeps_last_logits(module: Any) -> bool:
     """Whether it can compute the logits of the last position alone, which prefill needs no others of."""
     return "logits_to_keep" in inspect.signature(module.forward).parameters
+
+
+def _is_encoder(config: Any) -> bool:
+    """Whether is_decoder says so. transformers 4 kept it, false, in every configuration: it says nothing."""
+    import transformers
+
+    silent = hasattr(transformers.PretrainedConfig(), "is_decoder")
+    return not silent and not getattr(config, "is_decoder", True)

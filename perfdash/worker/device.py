@@ -41,6 +41,14 @@ class Cpu:
     def synchronize(self) -> None:
         """Nothing to wait for: a call returns when it is done."""
 
+    def mark(self) -> Any:
+        """A point in time within a step, for `between`."""
+        return time.perf_counter_ns()
+
+    def between(self, start: Any, end: Any) -> float:
+        """Nanoseconds from one mark to another."""
+        return float(end - start)
+
     def random_state(self) -> torch.Tensor:
         """The state of the generator that models draw from."""
         return torch.get_rng_state()
@@ -80,6 +88,16 @@ class Cuda:
     def synchronize(self) -> None:
         """Waits for all kernels launched so far."""
         torch.cuda.synchronize()
+
+    def mark(self) -> Any:
+        """A point in the GPU's own order of work, for `between`."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Nanoseconds from one mark to another, both of them past (synchronize)."""
+        return float(start.elapsed_time(end) * 1e6)
 
     def random_state(self) -> torch.Tensor:
         """The state of the GPU's generator."""

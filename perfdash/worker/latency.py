@@ -82,6 +82,7 @@ def sample_pairs(
         for call in (eager, backend)
     ]
     calls = (eager, backend)
+    parts: list[list[list[float]]] = [[], []]  # by side and pair: nanoseconds a call, as `parts` names them
     samples: tuple[list[Sample], list[Sample]] = ([], [])
     ratios: list[float] = []
     stopped = "pairs"
@@ -94,7 +95,12 @@ def sample_pairs(
         for pair in range(sampling.max_pairs):
             first = order.randrange(2)
             for side in (first, 1 - first):
+                marks = getattr(calls[side], "marks", None)
+                if marks:
+                    marks.clear()
                 samples[side].append(device.time(calls[side], repeats[side]))
+                if marks:
+                    parts[side].append(mean_parts(marks, device))
             one, other = samples[0][-1], samples[1][-1]
             if is_clean(one) and is_clean(other):
                 ratios.append(math.log(one.wall_ns / repeats[0]) - math.log(other.wall_ns / repeats[1]))
@@ -133,7 +139,16 @@ def sample_pairs(
             else None
         ),
         "l2_flush": device.l2_flush,
+        "parts": list(getattr(eager, "parts", ())),
+        "eager_parts_ns": parts[0],
+        "backend_parts_ns": parts[1],
     }
+
+
+def mean_parts(marks: list[list[Any]], device: Cpu | Cuda) -> list[float]:
+    """Nanoseconds of each part, averaged over the calls of a sample; a row of marks a call."""
+    rows = [[device.between(one, two) for one, two in zip(row, row[1:])] for row in marks]
+    return [sum(column) / len(column) for column in zip(*rows)]
 
 
 def _per_call(nanoseconds: Optional[float], repeats: int) -> Optional[float]:

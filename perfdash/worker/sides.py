@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -25,16 +25,37 @@ class Side:
     job: Job
     module: Any
     inputs: Any
-    pristine: Any  # the inputs as they were at the start: a model may change them
+    pristine: Any  # the inputs as they were at the start, on the host: a model may change them
+    # Parameters and buffers as they were, where steps change them; on the host as well.
+    state: Optional[list[torch.Tensor]] = None
 
     def held(self) -> dict[int, int]:
         """Bytes of parameters, buffers and inputs by storage (memory.storage_bytes)."""
         return memory.storage_bytes([*memory.weights(self.module), *nest.tensors_in(self.inputs)])
 
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The inputs as positional arguments and keywords."""
+        return ((), self.inputs) if isinstance(self.inputs, dict) else (tuple(self.inputs), {})
+
+    def keep_state(self) -> None:
+        """From now on `restore` sets parameters and buffers back to what they are now."""
+        self.state = [tensor.detach().to("cpu", copy=True) for tensor in self._state()]
+
     def restore(self) -> None:
-        """The inputs as they were at the start."""
-        for tensor, pristine in zip(nest.tensors_in(self.inputs), nest.tensors_in(self.pristine)):
-            tensor.copy_(pristine)
+        """The inputs, and what was kept of the module, as they were at the start."""
+        with torch.no_grad():
+            for tensor, pristine in zip(nest.tensors_in(self.inputs), nest.tensors_in(self.pristine)):
+                tensor.copy_(pristine)
+            if self.state is not None:
+                for tensor, pristine in zip(self._state(), self.state):
+                    tensor.copy_(pristine)
+
+    def with_inputs(self, inputs: Any) -> Side:
+        """The same side over other inputs."""
+        return replace(self, inputs=inputs, pristine=inputs)
+
+    def _state(self) -> list[torch.Tensor]:
+        return [*self.module.parameters(), *self.module.buffers()]
 
     def prepared(self, inputs: Any) -> Any:
         """Other inputs as this side takes them: on its device, in its dtype."""
@@ -52,9 +73,12 @@ def baseline_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Si
 def backend_side(baseline: Side, job: Job) -> Side:
     """What the back end is given: the baseline's own model, or a copy in the case's dtype."""
     if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(baseline.job.case.dtype, torch.float32):
-        return Side(job, baseline.module, baseline.inputs, baseline.pristine)
+        return replace(baseline, job=job)
     where = next((tensor.device for tensor in nest.tensors_in(baseline.inputs)), torch.device("cpu"))
-    return _side(copy.deepcopy(baseline.module), nest.detach(baseline.pristine), job, where)
+    own = _side(copy.deepcopy(baseline.module), nest.detach(baseline.pristine), job, where)
+    if baseline.state is not None:
+        own.keep_state()
+    return own
 
 
 def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
@@ -62,7 +86,8 @@ def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
     nest.cast_module(module, change)
     module = module.to(where)
     inputs = nest.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
-    return Side(job, module, inputs, nest.detach(inputs))
+    pristine = nest.map_tensors(inputs, lambda tensor: tensor.detach().to("cpu", copy=True))
+    return Side(job, module, inputs, pristine)
 
 
 def _cast(name: str) -> Callable[[torch.Tensor], torch.Tensor]:

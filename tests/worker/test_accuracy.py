@@ -129,3 +129,20 @@ def test_within_a_bound():
     assert (beyond["status"], beyond["metric"], beyond["tolerance"]) == ("fail", "relative_rmse", 0.04)
     assert within(x, torch.full((10,), float("nan")), 0.1)["status"] == "fail"
     assert within(x, torch.ones(9), 0.1)["metric"] == "structure"
+
+
+def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
+    torch.manual_seed(0)
+    noise = 1e-8 * torch.randn(100)
+    eager = {"gradients": {"a": torch.randn(1000), "bias": noise}, "loss": torch.tensor(1.0)}
+    compiled = {**eager, "gradients": {**eager["gradients"], "bias": -noise}}
+    assert compare(eager, compiled, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert compare(eager, compiled, None, tolerance=1e-3, factor=2, of_group=0.01)["status"] == "pass"
+    # A small gradient that is wrong by a tenth is found all the same.
+    eager["gradients"]["bias"] = 1e-2 * torch.randn(100)
+    compiled["gradients"]["bias"] = eager["gradients"]["bias"] * 1.1
+    judge = {key: value.double() if key == "loss" else {k: v.double() for k, v in value.items()}
+             for key, value in eager.items()}  # fmt: skip
+    found = compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
+    assert found["status"] == "fail"
+    assert "bias" in found["detail"]

@@ -5,7 +5,8 @@ what it returns; the module itself stays as it is, for it is the other side. Wha
 first call has returned counts as compilation. Further, where there is need:
 
 - PACKAGES, EXTRA: what it imports beside torch, and perfdash's extra that brings it;
-- DTYPES, DEVICES: those it takes, where that is not all;
+- DTYPES, DEVICES: those it takes, where that is not all; SCENARIOS: what it can be used for, inference
+  unless it says otherwise;
 - LOSSY = True: another result is wanted (integers), which is judged by its distance to eager's;
 - CAPTURES = False: it does not go through dynamo, so that graphs and breaks say nothing;
 - complaints(job): what of the job's options this torch does not do;

@@ -6,6 +6,8 @@ from typing import Any
 
 from perfdash.records import Job
 
+SCENARIOS = ("inference", "training", "generation")
+
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """The module itself."""

@@ -6,6 +6,8 @@ from typing import Any, Optional
 
 from perfdash.records import Job
 
+SCENARIOS = ("inference", "training", "generation")
+
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """torch.compile(module) with the job's mode, dynamic shapes and inductor configuration."""

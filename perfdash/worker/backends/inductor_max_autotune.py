@@ -12,6 +12,7 @@ from typing import Any, Optional
 from perfdash.records import Job
 from perfdash.worker.backends import inductor
 
+SCENARIOS = inductor.SCENARIOS
 _MODE = "max-autotune"
 
 

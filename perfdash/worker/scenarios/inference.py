@@ -6,6 +6,7 @@ import contextlib
 from typing import Any, Callable, Iterator
 
 from perfdash.records import Job
+from perfdash.worker.sides import Side
 
 
 def set_mode(module: Any) -> None:
@@ -13,22 +14,23 @@ def set_mode(module: Any) -> None:
     module.eval()
 
 
-def make_step(model: Any, inputs: Any, job: Job) -> Callable[[], Any]:
+def make_step(model: Any, side: Side, device: Any) -> Callable[[], Any]:
     """A forward pass over the inputs, positional or by keyword.
 
     Autocast is entered at every call: within one long context torch would keep the cast weights, and
     eager would never cast them again.
     """
-    arguments, keywords = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-    if job.case.dtype != "amp":
+    arguments, keywords = side.arguments()
+    case = side.job.case
+    if case.dtype != "amp":
         return lambda: model(*arguments, **keywords)
 
     import torch
 
-    dtype = getattr(torch, job.case.amp_dtype or "bfloat16")
+    dtype = getattr(torch, case.amp_dtype or "bfloat16")
 
     def step() -> Any:
-        with torch.autocast(job.case.device, dtype=dtype):
+        with torch.autocast(case.device, dtype=dtype):
             return model(*arguments, **keywords)
 
     return step

@@ -1,0 +1,124 @@
+"""A training step: forward with the loss, backward, the optimiser's step; each timed apart."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator
+
+import torch
+
+from perfdash.records import Job, Status
+from perfdash.worker import losses
+from perfdash.worker.failures import Unmeasurable
+from perfdash.worker.sides import Side
+
+CHANGES_MODULE = True
+# Some gradients are zero but for rounding (of a bias that batch normalisation takes out again), as are some
+# running means: they are judged as parts of all gradients, of all buffers.
+OF_GROUP = 0.01
+
+# Small, and without momentum for sgd: the same batch comes hundreds of times, and what is timed must not
+# end in infinities.
+_LEARNING_RATE = 1e-4
+
+
+def set_mode(module: Any) -> None:
+    """Training mode: dropout, batch normalisation by its batch."""
+    module.train()
+
+
+def make_step(model: Any, side: Side, device: Any) -> TrainingStep:
+    """The step of `model`, whose parameters are those of the side's module."""
+    return TrainingStep(model, side, device)
+
+
+@contextlib.contextmanager
+def context(job: Job) -> Iterator[None]:
+    """With gradients."""
+    with torch.enable_grad():
+        yield
+
+
+class TrainingStep:
+    """Called, it does the step and returns the loss. Gradients are dropped at its end: they are part of
+    what a step needs, and not of what is held between steps.
+    """
+
+    parts = ("forward", "backward", "optimizer")
+
+    def __init__(self, model: Any, side: Side, device: Any) -> None:
+        self._model, self._side, self._device = model, side, device
+        case = side.job.case
+        self._parameters = {
+            name: tensor for name, tensor in side.module.named_parameters() if tensor.requires_grad
+        }
+        if not self._parameters:
+            raise Unmeasurable(Status.SKIPPED, "the model has no parameter that takes a gradient")
+        self._loss = losses.make(side.job)
+        self._optimizer = _optimizer(side.job.optimizer, list(self._parameters.values()))
+        self._autocast = getattr(torch, case.amp_dtype or "bfloat16") if case.dtype == "amp" else None
+        self.marks: list[list[Any]] = []
+
+    def __call__(self) -> Any:
+        """The step; the loss, detached."""
+        loss = self._until_stepped()
+        self._drop_gradients()
+        return loss
+
+    def observe(self) -> dict[str, Any]:
+        """A step from a new optimiser: the loss, the gradients, and the parameters and buffers after it."""
+        self.release()
+        loss = self._until_stepped()
+        self.marks.clear()
+        seen = {
+            "loss": loss,
+            "gradients": {name: tensor.grad for name, tensor in self._parameters.items()},
+            "parameters": dict(self._parameters),
+            "buffers": dict(self._side.module.named_buffers()),
+        }
+        seen = _copied(seen)
+        self._drop_gradients()
+        return seen
+
+    def release(self) -> None:
+        """Lets go of the optimiser's state."""
+        self._optimizer = _optimizer(self._side.job.optimizer, list(self._parameters.values()))
+
+    def _until_stepped(self) -> Any:
+        mark = self._device.mark
+        arguments, keywords = self._side.arguments()
+        marks = [mark()]
+        with self._casting():
+            loss = self._loss(self._model(*arguments, **keywords))
+        marks.append(mark())
+        loss.backward()
+        marks.append(mark())
+        if self._optimizer is not None:
+            self._optimizer.step()
+        marks.append(mark())
+        self.marks.append(marks)
+        return loss.detach()
+
+    def _drop_gradients(self) -> None:
+        for tensor in self._parameters.values():
+            tensor.grad = None
+
+    def _casting(self) -> Any:
+        """Autocast for the forward pass and the loss, as torch advises: backward follows by itself."""
+        if self._autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._side.job.case.device, dtype=self._autocast)
+
+
+def _optimizer(name: str, parameters: list[Any]) -> Any:
+    if name == "none":
+        return None
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+    return kinds[name](parameters, lr=_LEARNING_RATE, foreach=True)
+
+
+def _copied(value: Any) -> Any:
+    """Copies of the tensors of a dict of dicts: a later step changes them."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value if value is None else value.detach().clone()

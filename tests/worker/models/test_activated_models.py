@@ -1,0 +1,156 @@
+"""Networks of norms and activations: parameters, one step, and what a step keeps in memory."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from perfdash.worker import activated
+from perfdash.worker.models import activated_efficientnet, activated_resnet, activated_vgg
+
+SE = {"groups": 32, "width": 4, "se": True}
+PARAMETERS = [
+    (activated_resnet.build, {"depth": 34}, 21_797_672),
+    (activated_resnet.build, {}, 25_557_032),
+    (activated_resnet.build, SE, 27_559_896),
+    (activated_vgg.build, {}, 138_361_768),
+    (activated_efficientnet.build, {"variant": "b0"}, 5_288_548),
+    (activated_efficientnet.build, {"variant": "b1"}, 7_794_184),
+    (activated_efficientnet.build, {"variant": "b2"}, 9_109_994),
+    (activated_efficientnet.build, {"variant": "b3"}, 12_233_232),
+]
+SMALL = [
+    *((activated_vgg.build, {"norm": norm}) for norm in ("plain", "in_place")),
+    *((activated_vgg.build, {"checkpoint": cut, "activation": "relu"}) for cut in ("post", "pre")),
+    *((activated_resnet.build, {"norm": norm}) for norm in ("plain", "in_place", "in_place_sum")),
+    *((activated_resnet.build, {"norm": norm, **SE}) for norm in ("plain", "in_place")),
+    *((activated_resnet.build, {"depth": 34, "activation": name}) for name in ("mish", "mish_naive", "relu")),
+    (activated_resnet.build, {"checkpoint": "post"}),
+    (activated_resnet.build, {"checkpoint": "pre"}),
+    *((activated_efficientnet.build, {"activation": name}) for name in ("swish", "swish_saving", "relu")),
+]
+
+
+def label(value):
+    return value.__module__.rpartition(".")[2] if callable(value) else str(value)
+
+
+def step(build, batch_size=4, dtype=torch.float32, seed=0, **settings):
+    """The loss and the gradients of one step by name, in float64."""
+    torch.manual_seed(seed)
+    module, (images,) = build(batch_size, size=64, classes=10, **settings)
+    assert module.training
+    loss = F.cross_entropy(module.to(dtype)(images.to(dtype)), torch.arange(batch_size))
+    loss.backward()
+    return loss.item(), {name: value.grad.double() for name, value in module.named_parameters()}
+
+
+def kept_bytes(build, batch_size=2, size=64, **settings):
+    """What autograd keeps of one forward pass: storages, each once, without parameters and buffers."""
+    torch.manual_seed(0)
+    module, (images,) = build(batch_size, size=size, **settings)
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage  # holds it, lest its address be used again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = module(images).square().mean()
+    total = sum(storage.nbytes() for storage in kept.values())
+    assert loss.isfinite()
+    return total
+
+
+@pytest.mark.parametrize(("build", "settings", "parameters"), PARAMETERS, ids=label)
+def test_the_published_number_of_parameters(build, settings, parameters):
+    with torch.device("meta"):
+        module, _ = build(1, **settings)
+    assert sum(parameter.numel() for parameter in module.parameters()) == parameters
+
+
+@pytest.mark.parametrize(("build", "settings"), SMALL, ids=label)
+def test_a_step_has_a_finite_loss_and_gradients_everywhere(build, settings):
+    loss, grads = step(build, **settings)
+    assert 0 < loss < 20
+    for name, grad in grads.items():
+        assert grad.isfinite().all(), name
+        assert grad.abs().max() > 0, name
+
+
+def distances(grads, judge):
+    return sorted(((grads[name] - judge[name]).norm() / judge[name].norm()).item() for name in judge)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "norm", "settings"),
+    [
+        (activated_resnet.build, "in_place", {}),
+        (activated_resnet.build, "in_place_sum", {}),
+        (activated_resnet.build, "in_place", SE),
+        (activated_vgg.build, "in_place", {}),
+    ],
+    ids=label,
+)
+def test_gradients_of_a_whole_step_are_unchanged(build, norm, settings):
+    """In float64 to rounding. In float32 as close to float64 as plain is: what the sign of a small value
+    decides in a leaky ReLU moves the gradients of either by per cents, so the worst of two seeds counts."""
+    plain, in_place = [], []
+    for seed in range(2):
+        _, judge = step(build, 8, torch.float64, seed, **settings)
+        _, exact = step(build, 8, torch.float64, seed, norm=norm, **settings)
+        assert distances(exact, judge)[-1] < 1e-9
+        plain.append(distances(step(build, 8, seed=seed, **settings)[1], judge)[-1])
+        in_place.append(distances(step(build, 8, seed=seed, norm=norm, **settings)[1], judge)[-1])
+    assert max(in_place) < 2 * max(plain)
+    assert max(in_place) < 0.1
+
+
+def test_both_norms_have_the_same_state():
+    modules = [activated_resnet.build(1, norm=norm)[0] for norm in ("plain", "in_place", "in_place_sum")]
+    plain, *others = ({name: value.shape for name, value in m.state_dict().items()} for m in modules)
+    assert all(other == plain for other in others)
+
+
+@pytest.mark.parametrize(
+    ("build", "settings", "low", "high"),
+    [
+        # Plain overwrites in leaky_relu too, so that an activation counts twice: conv output, result.
+        (activated_resnet.build, {"norm": "in_place"}, 0.18, 0.20),
+        (activated_resnet.build, {"norm": "in_place_sum"}, 0.42, 0.46),
+        (activated_resnet.build, {"norm": "in_place", **SE}, 0.36, 0.39),
+        (activated_vgg.build, {"norm": "in_place"}, 0.40, 0.44),
+        (activated_vgg.build, {"checkpoint": "post"}, 0.68, 0.73),
+        (activated_vgg.build, {"checkpoint": "pre"}, 0.54, 0.59),
+    ],
+    ids=label,
+)
+def test_the_share_of_activation_memory_that_is_saved(build, settings, low, high):
+    plain = {name: value for name, value in settings.items() if name not in ("norm", "checkpoint")}
+    assert low < 1 - kept_bytes(build, **settings) / kept_bytes(build, **plain) < high
+
+
+def test_in_place_saves_more_than_a_fifth_against_torch_modules_as_they_come(monkeypatch):
+    """nn.LeakyReLU() by default does not overwrite its input, which is then kept as well."""
+    in_place = kept_bytes(activated_resnet.build, norm="in_place")
+    monkeypatch.setitem(activated.ACTIVATIONS, "leaky_relu", lambda x: F.leaky_relu(x, activated.SLOPE))
+    assert 0.40 < 1 - in_place / kept_bytes(activated_resnet.build) < 0.46
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: activated_resnet.build(1, depth=18), "depth 18 is unknown; known are 34 and 50"),
+        (lambda: activated_resnet.build(1, norm="in_place_sum", **SE), "does not go with se"),
+        (lambda: activated_resnet.build(1, norm="in_place", checkpoint="post"), "norm = plain"),
+        (lambda: activated_vgg.build(1, norm="batch"), "norm 'batch' is unknown"),
+        (lambda: activated_efficientnet.build(1, variant="b9"), "variant 'b9' is unknown"),
+        (lambda: activated_efficientnet.build(1, activation="gelu"), "activation 'gelu' is unknown"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,84 @@
+"""A training step against what torch does by hand, and what its loss is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from perfdash.records import Case, Job
+from perfdash.worker import losses, sides
+from perfdash.worker.device import Cpu
+from perfdash.worker.failures import Unmeasurable
+from perfdash.worker.scenarios import training
+
+
+def job(**settings):
+    return Job(Case("s", "m", scenario="training"), "python", "", "", **settings)
+
+
+def made(module, inputs, **settings):
+    side = sides.baseline_side(module, inputs, job(**settings), torch.device("cpu"))
+    side.keep_state()
+    return training.make_step(module, side, Cpu(1)), side
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "none"])
+def test_it_is_forward_backward_and_the_step(optimizer):
+    torch.manual_seed(0)
+    module, inputs = torch.nn.Linear(3, 2), (torch.randn(5, 3),)
+    by_hand = torch.nn.Linear(3, 2)
+    by_hand.load_state_dict(module.state_dict())
+    loss = by_hand(*inputs).square().mean()
+    loss.backward()
+    if optimizer != "none":
+        kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
+        kind(by_hand.parameters(), lr=1e-4).step()
+    step, _ = made(module, inputs, optimizer=optimizer)
+    seen = step.observe()
+    torch.testing.assert_close(seen["loss"], loss.detach())
+    torch.testing.assert_close(seen["gradients"]["weight"], by_hand.weight.grad)
+    torch.testing.assert_close(seen["parameters"]["weight"], by_hand.weight.detach())
+    assert all(tensor.grad is None for tensor in module.parameters())
+    assert not step.marks
+
+
+def test_steps_go_on_and_restore_goes_back():
+    module, inputs = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)), (torch.randn(5, 3),)
+    step, side = made(module, inputs)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    step(), step()
+    assert not torch.equal(module.state_dict()["0.weight"], before["0.weight"])
+    assert module.state_dict()["1.num_batches_tracked"] == 2
+    assert [len(row) for row in step.marks] == [4, 4]
+    side.restore()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_nothing_to_train():
+    with pytest.raises(Unmeasurable, match="no parameter"):
+        made(torch.nn.ReLU(), (torch.randn(2),))
+
+
+@dataclass
+class Output:
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+
+def test_losses():
+    scores = torch.tensor([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0]], requires_grad=True)
+    own = scores.sum()
+    assert losses.make(job())(Output(own, scores)) == own
+    assert losses.make(job(loss="model"))((own, scores)) == own
+    assert losses.make(job())(scores).item() == pytest.approx((1 + 4 + 9 + 12) / 6)
+    assert losses.make(job(loss="mean"))((scores, 2 * scores)).item() == pytest.approx((2 + 4) / 2)
+    entropy = losses.make(job(loss="cross_entropy"))
+    assert entropy(scores) == entropy(scores) > 0
+    with pytest.raises(Unmeasurable, match="returns no loss"):
+        losses.make(job(loss="model"))(scores)
+    with pytest.raises(Unmeasurable, match="no floating output"):
+        losses.make(job(loss="mean"))(scores.argmax(-1))
+    with pytest.raises(Unmeasurable, match="cross entropy needs"):
+        losses.make(job(loss="cross_entropy"))(scores[0])
