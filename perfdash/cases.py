@@ -56,6 +56,7 @@ class Planned:
     backend_file: str | None = None
     loss: str | None = None
     optimizer: str = "sgd"
+    variant: dict[str, Any] = field(default_factory=dict)
 
     @property
     def needs_cpp(self) -> bool:
@@ -86,6 +87,7 @@ class Planned:
             backend_file=self.backend_file,
             loss=self.loss,
             optimizer=self.optimizer,
+            variant=self.variant,
             scratch=scratch,
             sampling=sampling,
             **options,
@@ -113,7 +115,7 @@ class Selection:
     dtypes: tuple[str, ...] = ()  # with no back end either: the suite's ways
     amp_dtype: str | None = None
     threads: int = 1
-    scenario: str = "inference"
+    scenario: str | None = None  # the suite's
     backends: tuple[str, ...] = ()
     dynamic: bool = False
     env: tuple[tuple[str, str], ...] = ()
@@ -187,12 +189,12 @@ def _plan(
         dtype=dtype,
         batch_size=batch_size,
         threads=selection.threads,
-        scenario=selection.scenario,
+        scenario=selection.scenario or suite.scenario,
         backend=registry.backend_name(backend),
         dynamic=selection.dynamic,
         amp_dtype=_amp_dtype(selection) if dtype == "amp" else None,
     )
-    setting: Setting = functools.partial(suite.setting, model, scenario=selection.scenario)
+    setting: Setting = functools.partial(suite.setting, model, scenario=case.scenario)
     skips: tuple[Skip, ...] = setting("skip", ())
     reasons = [s.reason for s in skips if selection.device in s.devices and dtype in s.dtypes]
     module = registry.backend(backend)
@@ -231,6 +233,7 @@ def _plan(
         backend_file=backend if backend.endswith(".py") else None,
         loss=setting("loss"),
         optimizer=selection.optimizer or setting("optimizer", "sgd"),
+        variant=model.variant or {},
     )
 
 
@@ -275,7 +278,8 @@ def _target(suite: Suite, model: Model) -> str:
 
 
 def _batch_size(suite: Suite, model: Model, selection: Selection) -> int:
-    sizes: BatchSize = suite.setting(model, "batch_size", BatchSize(), scenario=selection.scenario)
+    scenario = selection.scenario or suite.scenario
+    sizes: BatchSize = suite.setting(model, "batch_size", BatchSize(), scenario=scenario)
     if selection.device == "cuda":
         return sizes.cuda
     return sizes.one_thread if selection.threads == 1 else sizes.cpu

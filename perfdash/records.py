@@ -113,6 +113,7 @@ class Job:
     distance_bound: Optional[float] = None
     loss: Optional[str] = None  # of a training step (worker/losses)
     optimizer: str = "sgd"  # sgd | adam | none
+    variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own
     seed: int = 1337

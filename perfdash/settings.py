@@ -40,7 +40,7 @@ class RunSettings(BaseModel):
     dtype: tuple[Dtype, ...] = ()  # with no back end either: the suite's ways; else float32
     amp_dtype: Literal["bfloat16", "float16"] | None = None
     backend: tuple[str, ...] = ()  # the same; else inductor
-    scenario: str = "inference"
+    scenario: str | None = None  # the suite's, or inference
     threads: int = Field(default=1, ge=1)
     cores: str | None = None
     quick: bool = False

@@ -108,6 +108,8 @@ class Model(Settings):
 
     name: str = Field(min_length=1)
     target: str | None = None
+    # What of its configuration is another one on the back end's side; `channels_last`: its memory format.
+    variant: dict[str, Any] | None = None
     loader: str | None = None  # instead of the suite's
     parameters: int | None = Field(default=None, gt=0)
     quick: bool = False
@@ -123,6 +125,7 @@ class Suite(_Strict):
     defaults: Settings = Settings()
     # What every way is compared with; without it, eager in the dtype of the case.
     baseline_dtype: Literal["float32"] | None = None
+    scenario: str = "inference"  # of its models, unless another one is asked for
     ways: tuple[Way, ...] = ()  # how its models are run where neither back end nor dtype is asked for
     models: tuple[Model, ...] = Field(min_length=1)
     path: Path
@@ -183,6 +186,11 @@ def load_suite(name_or_path: str) -> Suite:
         raise UsageError(_explain(path, data, error)) from error
     except TypeError as error:
         raise UsageError(f"suite file {path}: {error}") from error
+    if suite.scenario not in registry.names("scenarios"):
+        raise UsageError(
+            f"suite file {path}: key 'scenario': no scenario named {suite.scenario!r}; "
+            f"there are: {', '.join(registry.names('scenarios'))}"
+        )
     for way in suite.ways:
         if registry.canonical(way.backend) not in registry.names("backends"):
             raise UsageError(

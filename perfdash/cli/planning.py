@@ -31,7 +31,7 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
     from perfdash.suites import load_suite, own_models
     from perfdash.worker import registry
 
-    if registry.canonical(settings.scenario) not in registry.names("scenarios"):
+    if settings.scenario and registry.canonical(settings.scenario) not in registry.names("scenarios"):
         raise UsageError(
             f"--scenario {settings.scenario!r}: there are: {', '.join(registry.names('scenarios'))}"
         )

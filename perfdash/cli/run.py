@@ -36,7 +36,9 @@ def run(
             help="How models are run (docs/techniques.md).  [default: inductor, or the suite's ways]"
         ),
     ] = None,
-    scenario: Annotated[str | None, typer.Option(help="inference or training.  [default: inference]")] = None,
+    scenario: Annotated[
+        str | None, typer.Option(help="inference or training.  [default: the suite's, or inference]")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch and OpenMP, each on a core of its own.  [default: 1]")
     ] = None,

@@ -45,6 +45,7 @@ def _leaky_relu(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": lambda x: F.relu(x, inplace=True),
     "leaky_relu": _leaky_relu,
+    "leaky_relu_kept": lambda x: F.leaky_relu(x, SLOPE),  # as nn.LeakyReLU() is without inplace
     "mish": F.mish,
     "mish_naive": lambda x: x * torch.tanh(F.softplus(x)),
     "swish": F.silu,

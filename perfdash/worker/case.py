@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+from dataclasses import replace
 from typing import Any, Callable, Iterator, Optional
 
 import torch
@@ -199,7 +200,7 @@ class _Case:
 
     def compile(self) -> None:
         self.use_threads()
-        own = self.own = sides.backend_side(self.baseline, self.job)
+        own = self.own = self.variant() if self.job.variant else sides.backend_side(self.baseline, self.job)
         self.sides.append(own)
         probing.import_packages(self.job)
         gc.unfreeze()  # compiling collects garbage as it does in any other process
@@ -220,6 +221,15 @@ class _Case:
             capture["vector_isa"] = probing.vector_isa(self.job, find_out=False)
         notes = self.backend.notes(self.model) if hasattr(self.backend, "notes") else []
         self.emit("compiled", **figures, capture=capture, notes=notes)
+
+    def variant(self) -> sides.Side:
+        """The back end's side, where it is the model in another configuration."""
+        job = self.job
+        varied = {key: value for key, value in job.variant.items() if key != "channels_last"}
+        other = replace(job, config={**job.config, **varied})
+        module, _ = registry.find("loaders", job.loader).load(other)
+        self.scenario.set_mode(module)
+        return sides.variant_side(self.baseline, module, job, self.device.torch_device)
 
     def backend_memory(self) -> None:
         """What the back end holds is counted from tensors; where it has none, by opening it once more."""

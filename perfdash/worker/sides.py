@@ -81,6 +81,26 @@ def backend_side(baseline: Side, job: Job) -> Side:
     return own
 
 
+def variant_side(baseline: Side, module: Any, job: Job, where: torch.device) -> Side:
+    """The same weights and inputs in a model of another configuration (job.variant).
+
+    Raises RuntimeError where the weights do not fit it: then it is another model and no variant.
+    """
+    module.load_state_dict(baseline.module.state_dict())
+    own = _side(module, nest.detach(baseline.pristine), job, where)
+    if job.variant.get("channels_last"):
+        own.module.to(memory_format=torch.channels_last)
+        own.inputs = nest.map_tensors(own.inputs, _channels_last)
+    if baseline.state is not None:
+        own.keep_state()
+    return own
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """(batch, channels, h, w) with the channels beside each other in memory; others as they are."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
 def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
     change = _cast(job.case.dtype)
     nest.cast_module(module, change)
