@@ -57,6 +57,9 @@ class Planned:
     loss: str | None = None
     optimizer: str = "sgd"
     variant: dict[str, Any] = field(default_factory=dict)
+    new_tokens: int = 32
+    cache: str = "dynamic"
+    until_oom: bool = False
 
     @property
     def needs_cpp(self) -> bool:
@@ -88,6 +91,8 @@ class Planned:
             loss=self.loss,
             optimizer=self.optimizer,
             variant=self.variant,
+            new_tokens=self.new_tokens,
+            cache=self.cache,
             scratch=scratch,
             sampling=sampling,
             **options,
@@ -155,7 +160,7 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[Planned]:
         for model in suite.models
         if wanted(model)
         for backend, dtype in _ways(suite, selection)
-        for batch_size in (selection.batch_sizes or (_batch_size(suite, model, selection),))
+        for batch_size in selection.batch_sizes or _batch_sizes(suite, model, selection)
     ]
     if not planned:
         raise UsageError(f"--quick: {among} marks no model with quick = true")
@@ -234,6 +239,9 @@ def _plan(
         loss=setting("loss"),
         optimizer=selection.optimizer or setting("optimizer", "sgd"),
         variant=model.variant or {},
+        new_tokens=setting("new_tokens", 32),
+        cache=setting("cache", "dynamic"),
+        until_oom=setting("until_oom", False),
     )
 
 
@@ -275,6 +283,11 @@ def _target(suite: Suite, model: Model) -> str:
             f"and {path} is not a file"
         )
     return f"{path}:{function}"
+
+
+def _batch_sizes(suite: Suite, model: Model, selection: Selection) -> tuple[int, ...]:
+    several: tuple[int, ...] | None = suite.setting(model, "batch_sizes")
+    return several or (_batch_size(suite, model, selection),)
 
 
 def _batch_size(suite: Suite, model: Model, selection: Selection) -> int:

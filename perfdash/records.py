@@ -113,6 +113,8 @@ class Job:
     distance_bound: Optional[float] = None
     loss: Optional[str] = None  # of a training step (worker/losses)
     optimizer: str = "sgd"  # sgd | adam | none
+    new_tokens: int = 32  # of a generation
+    cache: str = "dynamic"  # of its keys and values: dynamic | static
     variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own

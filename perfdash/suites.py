@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from perfdash.bundled import bundled
 from perfdash.errors import UsageError
@@ -54,6 +62,12 @@ class Common(_Strict):
     """What may be set in every scenario; None leaves it to the level above."""
 
     batch_size: BatchSize | None = None
+    batch_sizes: tuple[PositiveInt, ...] | None = None  # instead: all of these
+    until_oom: bool | None = (
+        None  # of several batch sizes those after the first that is out of memory are not run
+    )
+    new_tokens: PositiveInt | None = None  # of a generation
+    cache: Literal["dynamic", "static"] | None = None  # of its keys and values
     tolerance: PerDtype | None = None
     tolerance_freezing: float | None = None  # instead of it, where inductor freezes the weights
     factor: PerDtype | None = None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfdash.cases import Planned
-from perfdash.records import Measurement, Result, Status
+from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.runner.endings import ending
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread, median_interval
@@ -64,6 +64,14 @@ def assemble(
 def skipped(planned: Planned, started: str) -> Result:
     """The record of a case that the suite says not to measure."""
     return Result(planned.case, started, 0.0, Status.SKIPPED, skip_reason=planned.skip_reason)
+
+
+def beyond_memory(planned: Planned, smaller: Result, started: str) -> Result:
+    """The record of a case that was not run, since a smaller batch of it was out of memory."""
+    found = Result(planned.case, started, 0.0, smaller.status, failed_phase="start")
+    message = f"not run: batch size {smaller.case.batch_size} was out of memory"
+    found.error = Failure("SmallerWasOutOfMemory", message)
+    return found
 
 
 def _fill_compilation(result: Result, main: Outcome) -> None:

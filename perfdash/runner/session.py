@@ -10,21 +10,22 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.cases import Planned
 from perfdash.errors import MachineError
-from perfdash.records import Case, Result, RunInfo, to_json
+from perfdash.records import Case, Result, RunInfo, Status, to_json
 from perfdash.runner import likeness, noise, null, planner, preflight
-from perfdash.runner.assemble import assemble, skipped
+from perfdash.runner.assemble import assemble, beyond_memory, skipped
 from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
 from perfdash.runner.executor import Executor
 from perfdash.runner.journal import Journal, now
 from perfdash.runner.orders import Answer, Order
 from perfdash.stats.settle import settle
 
+_OUT_OF_MEMORY = frozenset({Status.OOM, Status.EAGER_OOM})
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
 
 
@@ -148,7 +149,12 @@ class Session:
 
     def _choose_replicated(self) -> set[int]:
         """Indices of the cases that are sampled in several processes, from all over the run."""
-        real = [index for index, planned in enumerate(self.planned) if planned.skip_reason is None]
+        # They come first; of those that climb until memory ends it is the smallest that may.
+        real = [
+            index
+            for index, planned in enumerate(self.planned)
+            if planned.skip_reason is None and not self._climbs(planned)
+        ]
         again = {planned.case for planned in self.planned}
         kept = [result for result in self.results if result.case not in again]
         wanted, _ = noise.replication(self.info.cases)
@@ -201,11 +207,8 @@ class Session:
         for slot in range(self.executor.slots):
             if slot in self._busy:
                 continue
-            if self._queue:
-                index = self._queue.popleft()
-            elif self._again and self._again[0][0] <= time.monotonic():
-                _, index = self._again.popleft()
-            else:
+            index = self._next()
+            if index is None:
                 return
             planned = self.planned[index]
             log = self.journal.log_for(planned.case)
@@ -214,6 +217,37 @@ class Session:
             number = min(len(self._results) + len(self._busy), self.info.cases)
             self.watcher.case_started(number, self.info.cases, planned.case)
             self.executor.start(slot, Order(planned, self._processes(index)), log)
+
+    def _next(self) -> int | None:
+        """The next case to be measured; those that memory cannot hold are done with on the way."""
+        while self._queue:
+            index = self._queue.popleft()
+            smaller = self._out_of_memory_before(self.planned[index])
+            if smaller is None:
+                return index
+            self._record(index, beyond_memory(self.planned[index], smaller, now()))
+        if self._again and self._again[0][0] <= time.monotonic():
+            return self._again.popleft()[1]
+        return None
+
+    def _climbs(self, planned: Planned) -> bool:
+        """Whether smaller batches of it are to be run before."""
+        size = planned.case.batch_size
+        return planned.until_oom and any(
+            other.case.batch_size < size and replace(other.case, batch_size=size) == planned.case
+            for other in self.planned
+        )
+
+    def _out_of_memory_before(self, planned: Planned) -> Result | None:
+        """The same case with fewer samples a batch, where that one was out of memory already."""
+        if not planned.until_oom:
+            return None
+        for result in self._results.values():
+            case = result.case
+            like = replace(case, batch_size=planned.case.batch_size) == planned.case
+            if like and case.batch_size < planned.case.batch_size and result.status in _OUT_OF_MEMORY:
+                return result
+        return None
 
     # What becomes of an answer
 

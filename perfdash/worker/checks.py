@@ -43,7 +43,7 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     eager = observed(compared.eager_step)
     is_random = not torch.equal(compared.device.random_state(), state)
     seed()
-    other = observed(compared.backend_step)
+    other = observed(compared.backend_step, follows=compared.eager_step)
     distance = accuracy.distance(eager, other)
     if job.distance_bound is not None:
         return {**accuracy.within(eager, other, job.distance_bound), "distance": distance}
@@ -61,7 +61,7 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
         model = compared.backend.prepare_repeatable(own.module, own.inputs, job)
         step = compared.scenario.make_step(model, own, compared.device)
         seed()
-        again = observed(step)
+        again = observed(step, follows=compared.eager_step)
         verdict, distance = compare(eager, again, judge), accuracy.distance(eager, again)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
     if why_none:
@@ -69,8 +69,13 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     return {**verdict, "distance": distance}
 
 
-def observed(step: Callable[[], Any]) -> Any:
-    """Copies of all that a step is judged by: its outputs, or what it says of itself."""
+def observed(step: Any, follows: Any = None) -> Any:
+    """Copies of all that a step is judged by: its outputs, or what it says of itself.
+
+    `follows`: the step whose choices it is to make again, where it makes choices.
+    """
+    if follows is not None and hasattr(step, "follow"):
+        step.follow(follows)
     return nest.detach(getattr(step, "observe", step)())
 
 
@@ -85,7 +90,8 @@ def _judge(compared: Compared) -> tuple[Any, str]:
         inputs = nest.to_float64(baseline.inputs)
         compared.seed()
         side = Side(exact, module, inputs, inputs)
-        return observed(compared.scenario.make_step(module, side, compared.device)), ""
+        step = compared.scenario.make_step(module, side, compared.device)
+        return observed(step, follows=compared.eager_step), ""
     except Exception as error:
         return None, f"{type(error).__name__}: {str(error)[:200]}"
 

@@ -1,5 +1,7 @@
 """The loop of a run with workers that are played back: what it does when something is lost."""
 
+from dataclasses import replace
+
 import pytest
 from test_assemble import PLANNED, TIME, events
 
@@ -342,3 +344,30 @@ def test_bounds(ratios, fine):
 @pytest.mark.parametrize(("count", "first"), [(1, [0]), (3, [0, 1]), (10, [0, 5]), (65, [0, 16, 32, 48])])
 def test_replicated_cases_are_from_all_over(count, first):
     assert noise.spread_out(count, noise.replication(count)[0]) == first
+
+
+def sizes_of(*pairs, **change):
+    return [replace(case(model, **change), case=Case("s", model, batch_size=size)) for model, size in pairs]
+
+
+def test_larger_batches_are_not_run_after_one_that_was_out_of_memory(start):
+    oom = Outcome([{**FAILED, "status": "oom"}], status=0)
+    fine = Outcome(events(), status=0)
+    planned = sizes_of(("a", 1), ("a", 2), ("a", 4), ("a", 8), ("b", 8), until_oom=True)
+    executor = Played(script={"a": [fine, oom]})
+    session = start(planned, executor)
+    session.run()
+    orders = [order.planned.case for _, order in executor.orders]
+    assert [case.batch_size for case in orders if case.model == "a"] == [1, 2]
+    assert [case.batch_size for case in orders if case.model == "b"] == [8]
+    found = {(result.case.model, result.case.batch_size): result for result in session.results}
+    assert [str(found["a", size].status) for size in (1, 2, 4, 8)] == ["pass", "oom", "oom", "oom"]
+    assert found["a", 4].error.message == "not run: batch size 2 was out of memory"
+    assert len(read_results(session.journal.folder)) == 5, "each has its row"
+
+
+def test_elsewhere_they_are(start):
+    oom = Outcome([{**FAILED, "status": "oom"}], status=0)
+    executor = Played(script={"a": [oom]})
+    start(sizes_of(("a", 1), ("a", 2)), executor).run()
+    assert len(executor.orders) == 2

@@ -1,0 +1,92 @@
+"""Text generation: a prompt is read (prefill), then tokens are decoded greedily, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Optional
+
+import torch
+
+from perfdash.records import Job, Status
+from perfdash.worker import nest
+from perfdash.worker.decoding import Decoder
+from perfdash.worker.failures import Unmeasurable
+from perfdash.worker.sides import Side
+
+
+def set_mode(module: Any) -> None:
+    """Evaluation mode."""
+    module.eval()
+
+
+def make_step(model: Any, side: Side, device: Any) -> GenerationStep:
+    """One generation from the prompts of a side. Raises Unmeasurable for a model that cannot."""
+    return GenerationStep(model, side, device)
+
+
+@contextlib.contextmanager
+def context(job: Job) -> Iterator[None]:
+    """No gradients."""
+    with torch.no_grad():
+        yield
+
+
+class GenerationStep:
+    """Called, it reads the prompts and decodes; returns the new tokens (batch, new_tokens).
+
+    `prefill` ends with the first token, `decode` is all further ones.
+    """
+
+    parts = ("prefill", "decode")
+
+    def __init__(self, model: Any, side: Side, device: Any) -> None:
+        job = side.job
+        try:
+            self._decoder = Decoder(model, side.module, side.inputs, job.new_tokens, job.cache)
+        except ValueError as error:
+            raise Unmeasurable(Status.SKIPPED, str(error)) from error
+        self._autocast = getattr(torch, job.case.amp_dtype or "bfloat16") if job.case.dtype == "amp" else None
+        self._kind = job.case.device
+        self._clock = _Clock(device)
+        self._forced: Optional[torch.Tensor] = None
+        self.tokens: Optional[torch.Tensor] = None
+        self.marks: list[list[Any]] = []
+
+    def __call__(self) -> Any:
+        """The new tokens."""
+        with self._casting():
+            tokens = self._decoder(self._clock).tokens
+        taken = self._clock.take()
+        self.marks.append([taken[0], taken[1], taken[-1]])
+        return tokens
+
+    def observe(self) -> dict[str, Any]:
+        """The logits (batch, new_tokens, vocabulary) along the tokens of the step that it follows, else its
+        own: after one token that was chosen otherwise, by a hair, nothing else would be alike.
+        """
+        with self._casting():
+            decoded = self._decoder(keep_logits=True, forced=self._forced)
+        self.tokens = decoded.tokens if self._forced is None else self._forced
+        return {"logits": nest.detach(decoded.logits)}
+
+    def follow(self, other: GenerationStep) -> None:
+        """`observe` goes along the tokens that the other step has chosen."""
+        self._forced = other.tokens
+
+    def _casting(self) -> Any:
+        if self._autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._kind, dtype=self._autocast)
+
+
+class _Clock:
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        self._marks.append(self._device.mark())
+
+    def take(self) -> list[Any]:
+        marks, self._marks = self._marks, []
+        return marks

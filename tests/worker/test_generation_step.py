@@ -1,0 +1,78 @@
+"""A generation as a step that is timed and judged."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from perfdash.records import Case, Job
+from perfdash.worker import memory, sides
+from perfdash.worker.backends import int8_weights
+from perfdash.worker.device import Cpu
+from perfdash.worker.failures import Unmeasurable
+from perfdash.worker.scenarios import generation
+
+transformers = pytest.importorskip("transformers")
+
+
+def made(new_tokens=5, positions=32, **settings):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_embd=64, n_head=4, n_layer=2, n_positions=positions, vocab_size=101, initializer_range=0.2,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    module = transformers.GPT2LMHeadModel(config).eval()
+    inputs = {"input_ids": torch.randint(101, (3, 7))}
+    job = Job(Case("s", "m", scenario="generation"), "python", "", "", new_tokens=new_tokens, **settings)
+    return sides.baseline_side(module, inputs, job, torch.device("cpu"))
+
+
+def test_prefill_and_decode_are_timed_apart():
+    side = made()
+    step = generation.make_step(side.module, side, Cpu(1))
+    tokens = step()
+    assert tokens.shape == (3, 5)
+    assert torch.equal(step(), tokens)
+    assert [len(row) for row in step.marks] == [3, 3]
+    assert all(start < middle < end for start, middle, end in step.marks)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_another_model_is_judged_along_the_tokens_of_eager(cache):
+    side = made(cache=cache)
+    other = copy.deepcopy(side.module)
+    torch.nn.init.normal_(other.transformer.h[1].mlp.c_proj.weight, std=0.5)
+    eager = generation.make_step(side.module, side, Cpu(1))
+    own = generation.make_step(other, side, Cpu(1))
+    expected = eager.observe()["logits"]
+    alone = own.observe()["logits"]
+    own.follow(eager)
+    along = own.observe()["logits"]
+    assert expected.shape == along.shape == (3, 5, 101)
+    tokens = torch.cat([side.inputs["input_ids"], eager.tokens[:, :-1]], 1)
+    by_hand = other(input_ids=tokens).logits[:, -5:]
+    torch.testing.assert_close(along, by_hand, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(alone[:, -1], along[:, -1]), "alone it goes its own way"
+
+
+def test_more_tokens_than_positions():
+    side = made(new_tokens=30)
+    with pytest.raises(Unmeasurable, match="has 32 positions"):
+        generation.make_step(side.module, side, Cpu(1))
+
+
+def test_int8_weights_are_a_copy_a_quarter_of_the_size():
+    pytest.importorskip("torchao")
+    side = made()
+    before = copy.deepcopy(side.module.state_dict())
+    model = int8_weights.prepare(side.module, side.inputs, side.job)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in side.module.state_dict().items())
+    held = sum(memory.storage_bytes(int8_weights.held_tensors(model)).values())
+    whole = sum(memory.storage_bytes(memory.weights(side.module)).values())
+    inside = 2 * 12 * 64 * 64  # elements of the linear layers: 12 hidden^2 a layer
+    assert held == pytest.approx(whole - 3 * inside, rel=0.06)
+    assert "8 linear layers" in int8_weights.notes(model)[0]
+    step = generation.make_step(model, side, Cpu(1))
+    assert step().shape == (3, 5)
