@@ -93,6 +93,7 @@ class Planned:
             variant=self.variant,
             new_tokens=self.new_tokens,
             cache=self.cache,
+            until_oom=self.until_oom,
             scratch=scratch,
             sampling=sampling,
             **options,

@@ -129,6 +129,7 @@ class Job:
     timeout_s: float = 3600.0
     phase_timeouts: dict[str, float] = field(default_factory=dict)  # seconds, by phase
     backend_file: Optional[str] = None  # of a back end of the user's own
+    until_oom: bool = False  # eager may run out of memory, and the back end is measured without it
 
     @property
     def backend(self) -> str:

@@ -139,7 +139,7 @@ def test_a_skip_has_a_reason(name: str) -> None:
 @pytest.mark.parametrize("name", SUITES)
 def test_what_the_public_harness_trains_has_its_settings(suites: dict[str, Suite], name: str) -> None:
     suite = suites[name]
-    loss = {"torchbench": "sum", "huggingface": "model", "timm": "cross_entropy"}[name]
+    loss = {"torchbench": "mean", "huggingface": "model", "timm": "cross_entropy"}[name]
     assert set(TRAINED[name].split()) <= {model.name for model in suite.models}
     for model in suite.models:
         assert suite.setting(model, "loss", scenario="training") == loss

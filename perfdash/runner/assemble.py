@@ -125,7 +125,8 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
         _pairs(event, "ns", fraction >= 0.5) for event, fraction in zip(events, clean_fractions, strict=True)
     ]
     summary = summarize(processes)
-    result.eager_ms = _measurement([p.eager for p in processes])
+    alone = bool(events[0].get("alone"))
+    result.eager_ms = None if alone else _measurement([p.eager for p in processes])
     result.backend_ms = _measurement([p.backend for p in processes])
     first = events[0]
     result.conditions = {
@@ -151,6 +152,10 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
         )
         _cross_check(result, events, summary)
     result.parts_ms = _parts(events, clean_fractions)
+    if alone:  # there is no ratio
+        result.parts_ms.pop("eager", None)
+        del result.conditions["process_ratios"], result.conditions["within_variance"]
+        return
     set_interval(result, summary, Spread())
     lost = sum(not outcome.find("done") for outcome in outcomes)
     if lost:

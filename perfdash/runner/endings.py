@@ -38,6 +38,10 @@ def ending(outcome: Outcome) -> Ending:
             status = out_of_memory
         limit = memory_limit(outcome) if status in (Status.OOM, Status.EAGER_OOM) else None
         return status, failed["phase"], Failure(failed["type"], failed["message"], limit=limit)
+    lost = outcome.find("eager_lost")
+    if outcome.find("done") and lost:  # the back end was measured without it
+        failure = Failure(lost["type"], lost["message"], limit=memory_limit(outcome))
+        return Status(lost["status"]), lost["phase"], failure
     if outcome.find("done"):
         accuracy = outcome.find("accuracy") or {"status": "skipped"}
         return _ACCURACY_STATUS[accuracy["status"]], None, None

@@ -68,6 +68,7 @@ class _Case:
         self.emit = emit
         self.phase_name = "start"
         self.sides: list[sides.Side] = []
+        self.eager_lost = False
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
 
@@ -97,13 +98,13 @@ class _Case:
         with self.scenario.context(job):
             if job.role != "replica":
                 with self.phase("eager"):
-                    self.eager()
+                    self.eager_unless_too_large()
             with self.phase("compile"):
                 self.compile()
             if job.role != "replica":
                 with self.phase("accuracy"):
-                    self.emit("accuracy", **checks.accuracy_of(self.compared(), self.eager_differs))
-                if job.data:
+                    self.accuracy()
+                if job.data and not self.eager_lost:
                     with self.phase("quality"):
                         self.emit("quality", **checks.quality_of(self.compared()))
             if job.role != "untimed":
@@ -192,6 +193,23 @@ class _Case:
         facts = work() if self.device.kind == "cuda" else in_child("eager", work)
         self.eager_differs = facts.pop("differ")
         self.emit("eager", differ=self.eager_differs, memory=facts)
+
+    def eager_unless_too_large(self) -> None:
+        """Where batches grow until memory ends, the back end may still have room when eager has none."""
+        try:
+            self.eager()
+        except ChildFailed as error:
+            if not self.job.until_oom or error.failed["status"] != Status.EAGER_OOM.value:
+                raise
+            print(error.failed["traceback"], file=sys.stderr, flush=True)
+            self.eager_lost = True
+            self.emit("eager_lost", **error.failed)
+
+    def accuracy(self) -> None:
+        if self.eager_lost:
+            self.emit("accuracy", status="skipped", detail="eager ran out of memory: nothing to compare with")
+            return
+        self.emit("accuracy", **checks.accuracy_of(self.compared(), self.eager_differs))
 
     def side_memory(self, step: Callable[[], Any]) -> dict[str, Optional[int]]:
         if isinstance(self.device, device.Cuda):
@@ -291,13 +309,16 @@ class _Case:
             raise failures.Unmeasurable(Status.INFRA_ERROR, f"{allocator} is not loaded in this process")
         before = device.probe(self.device.kind)
         load = os.getloadavg()[0]
-        figures = latency.sample_pairs(
-            self.eager_step,
-            self.backend_step,
-            self.device,
-            self.job.sampling,
-            self.job.seed + self.job.process,
-        )
+        if self.eager_lost:
+            figures = latency.sample_alone(self.backend_step, self.device, self.job.sampling)
+        else:
+            figures = latency.sample_pairs(
+                self.eager_step,
+                self.backend_step,
+                self.device,
+                self.job.sampling,
+                self.job.seed + self.job.process,
+            )
         figures["probe_ms"] = [before, device.probe(self.device.kind)]
         figures["load"] = round(load, 2)
         figures["cores"] = sorted(os.sched_getaffinity(0))

@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class Decoded(NamedTuple):
-    """tokens: (batch, new_tokens) int64; logits: (batch, new_tokens, vocabulary) where they were kept."""
+    """tokens: (batch, new_tokens) int64; logits: (kept, new_tokens, vocabulary) where some were kept."""
 
     tokens: Tensor
     logits: Optional[Tensor]
@@ -63,7 +63,7 @@ class Decoder:
             self._keywords["logits_to_keep"] = 1
 
     def __call__(
-        self, clock: Optional[Clock] = None, keep_logits: bool = False, forced: Optional[Tensor] = None
+        self, clock: Optional[Clock] = None, keep_logits: int = 0, forced: Optional[Tensor] = None
     ) -> Decoded:
         """Prefill, then new_tokens - 1 steps.
 
@@ -71,14 +71,14 @@ class Decoder:
         is made anew inside the call, after the first mark: so does the `generate` that the reference
         times, no call can see the keys of another, and two sides in one process do not hold two caches.
 
-        keep_logits: keep those that each token was chosen by; off when timing. forced: go on with these
-        tokens (batch, new_tokens) instead of the chosen ones, so that two ways can be compared after they
-        have chosen differently once.
+        keep_logits: of so many prompts keep those that each token was chosen by; none when timing.
+        forced: go on with these tokens (batch, new_tokens) instead of the chosen ones, so that two ways
+        can be compared after they have chosen differently once.
         """
         with torch.no_grad():
             return self._decode(clock, keep_logits, forced)
 
-    def _decode(self, clock: Optional[Clock], keep_logits: bool, forced: Optional[Tensor]) -> Decoded:
+    def _decode(self, clock: Optional[Clock], keep_logits: int, forced: Optional[Tensor]) -> Decoded:
         if clock:
             clock.mark()
         cache = self._make_cache()
@@ -86,7 +86,7 @@ class Decoder:
         if not cache.layers or cache.layers[0].keys is None:
             raise ValueError(f"{self._config.model_type}: the model was given a cache and left it empty")
         tokens = [logits.argmax(-1, keepdim=True)]
-        kept = [logits] if keep_logits else []
+        kept = [logits[:keep_logits].clone()] if keep_logits else []
         del logits  # else a step would hold those of the one before
         if clock:
             clock.mark()
@@ -95,7 +95,7 @@ class Decoder:
             logits = self._forward(last, cache)
             tokens.append(logits.argmax(-1, keepdim=True))
             if keep_logits:
-                kept.append(logits)
+                kept.append(logits[:keep_logits].clone())
             del logits
             if clock:
                 clock.mark()

@@ -145,6 +145,12 @@ def sample_pairs(
     }
 
 
+def sample_alone(call: Callable[[], Any], device: Cpu | Cuda, sampling: Sampling) -> dict[str, Any]:
+    """What sample_pairs returns, of the back end alone: there is no eager to compare it with."""
+    figures = sample_pairs(call, call, device, sampling, seed=0)
+    return {**figures, "alone": True}
+
+
 def mean_parts(marks: list[list[Any]], device: Cpu | Cuda) -> list[float]:
     """Nanoseconds of each part, averaged over the calls of a sample; a row of marks a call."""
     rows = [[device.between(one, two) for one, two in zip(row, row[1:])] for row in marks]

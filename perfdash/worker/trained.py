@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.child import in_child
+from perfdash.worker.child import ChildFailed, in_child
 from perfdash.worker.datasets import digits
 
 _SEED = 1337
@@ -38,7 +38,7 @@ def trained(architecture: Callable[[], nn.Module]) -> nn.Module:
     file = _cache() / f"{architecture.__name__.lower()}-{_digest(architecture)}.pt"
     module = architecture()
     if not _is_loaded(module, file):
-        content = base64.b64decode(in_child("load", lambda: _train(architecture))["weights"])
+        content = base64.b64decode(_in_child_or_here(architecture)["weights"])
         module.load_state_dict(_weights(content))
         _keep(content, file)
     return module.eval()
@@ -50,6 +50,20 @@ def _is_loaded(module: nn.Module, file: Path) -> bool:
     except Exception:  # no file, or one that is broken in whatever way: it is made anew
         return False
     return True
+
+
+def _in_child_or_here(architecture: Callable[[], nn.Module]) -> dict[str, Any]:
+    """In a process that has trained before, autograd's threads cannot be forked; nor does a trace matter."""
+    try:
+        return in_child("load", lambda: _train(architecture))
+    except ChildFailed as error:
+        if "Autograd-and-Fork" not in str(error):
+            raise
+    state = torch.get_rng_state()
+    try:
+        return _train(architecture)
+    finally:
+        torch.set_rng_state(state)
 
 
 def _train(architecture: Callable[[], nn.Module]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache
 def test_logits_are_those_of_a_forward_pass_over_all_tokens(name, dtype, cache):
     module = model(name, dtype)
     decode = Decoder(module, module, prompts(), NEW, cache)
-    tokens, logits = decode(keep_logits=True)
+    tokens, logits = decode(keep_logits=BATCH)
     with torch.no_grad():
         whole = torch.cat([prompts()["input_ids"], tokens], dim=1)
         expected = module(input_ids=whole, use_cache=False).logits[:, PROMPT - 1 : -1]
@@ -85,7 +85,7 @@ def test_logits_are_those_of_a_forward_pass_over_all_tokens(name, dtype, cache):
 def test_forced_tokens_are_gone_on_with_instead_of_the_chosen_ones():
     module = model("gpt2")
     forced = torch.randint(VOCABULARY, (BATCH, NEW), generator=torch.Generator().manual_seed(2))
-    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=True, forced=forced)
+    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=BATCH, forced=forced)
     with torch.no_grad():
         whole = torch.cat([prompts()["input_ids"], forced], dim=1)
         expected = module(input_ids=whole, use_cache=False).logits[:, PROMPT - 1 : -1]
@@ -196,11 +196,11 @@ def test_linear_layers_say_what_conv1d_layers_said(name):
 def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
     pytest.importorskip("torchao")
     module = model(name, dtype)
-    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=True)
+    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=BATCH)
     small, note = to_int8(module, dynamic)
-    near = Decoder(small, small, prompts(), NEW)(keep_logits=True, forced=tokens).logits
+    near = Decoder(small, small, prompts(), NEW)(keep_logits=BATCH, forced=tokens).logits
     assert 0 < error(near, logits) < 0.1
-    assert torch.equal(Decoder(module, module, prompts(), NEW)(keep_logits=True).logits, logits)
+    assert torch.equal(Decoder(module, module, prompts(), NEW)(keep_logits=BATCH).logits, logits)
     assert "in 8 linear layers, with " in note
     assert note.startswith("int8 weights and activations" if dynamic else "int8 weights in")
     assert weight_bytes(small, dtype) < 0.6 * weight_bytes(module, dtype)

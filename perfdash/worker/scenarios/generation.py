@@ -13,6 +13,8 @@ from perfdash.worker.decoding import Decoder
 from perfdash.worker.failures import Unmeasurable
 from perfdash.worker.sides import Side
 
+_KEPT_LOGITS = 1 << 24
+
 
 def set_mode(module: Any) -> None:
     """Evaluation mode."""
@@ -48,6 +50,9 @@ class GenerationStep:
         self._autocast = getattr(torch, job.case.amp_dtype or "bfloat16") if job.case.dtype == "amp" else None
         self._kind = job.case.device
         self._clock = _Clock(device)
+        # With the logits of all prompts the check would need more memory than the model.
+        vocabulary = getattr(side.module.config, "vocab_size", 1)
+        self._rows = max(1, _KEPT_LOGITS // (job.new_tokens * vocabulary))
         self._forced: Optional[torch.Tensor] = None
         self.tokens: Optional[torch.Tensor] = None
         self.marks: list[list[Any]] = []
@@ -61,11 +66,12 @@ class GenerationStep:
         return tokens
 
     def observe(self) -> dict[str, Any]:
-        """The logits (batch, new_tokens, vocabulary) along the tokens of the step that it follows, else its
-        own: after one token that was chosen otherwise, by a hair, nothing else would be alike.
+        """The logits (prompts, new_tokens, vocabulary) of the first prompts, along the tokens of the step
+        that it follows, else its own: after one token that was chosen otherwise, by a hair, nothing else
+        would be alike.
         """
         with self._casting():
-            decoded = self._decoder(keep_logits=True, forced=self._forced)
+            decoded = self._decoder(keep_logits=self._rows, forced=self._forced)
         self.tokens = decoded.tokens if self._forced is None else self._forced
         return {"logits": nest.detach(decoded.logits)}
 
