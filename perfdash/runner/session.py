@@ -245,7 +245,9 @@ class Session:
         for result in self._results.values():
             case = result.case
             like = replace(case, batch_size=planned.case.batch_size) == planned.case
-            if like and case.batch_size < planned.case.batch_size and result.status in _OUT_OF_MEMORY:
+            smaller = like and case.batch_size < planned.case.batch_size
+            # Where only eager was, the back end was measured alone, and goes on.
+            if smaller and result.status in _OUT_OF_MEMORY and result.backend_ms is None:
                 return result
         return None
 

@@ -121,8 +121,9 @@ def check(module: Any, prompt: int, new_tokens: int) -> None:
     """
     name = type(module).__name__
     taken = inspect.signature(module.forward).parameters
-    config = module.config
-    if "past_key_values" not in taken or not module.can_generate() or config.is_encoder_decoder:
+    config = getattr(module, "config", None)
+    generates = "past_key_values" in taken and hasattr(module, "can_generate") and module.can_generate()
+    if config is None or not generates or config.is_encoder_decoder:
         raise ValueError(f"{name} has no cache of keys and values to decode with")
     if _is_encoder(config):
         raise ValueError(f"{name} is configured as an encoder, which no cache is right for: set is_decoder")

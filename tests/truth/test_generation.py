@@ -1,0 +1,55 @@
+"""Generations whose costs and memory are known, for real through the command."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdash.records import Status
+from tests.conftest import HERE, perfdash
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PREFILL_MS, STEP_MS, NEW_TOKENS = 10, 3, 9  # generation_models.py and generation.toml
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    suite = HERE / "truth" / "generation.toml"
+    ran = perfdash(
+        "run", "--suite", str(suite), "--backend", "aot_eager", "--processes", "1",
+        cwd=tmp_path_factory.mktemp("generation"),
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    return {(result.case.model, result.case.batch_size): result for result in ran.every}
+
+
+def test_prefill_and_decode_are_timed_apart(found):
+    result = found["waits", 2]
+    assert result.status is Status.PASS, result.accuracy
+    for side in ("eager", "backend"):
+        parts = result.parts_ms[side]
+        # A sleep is never shorter; how much longer is the machine's.
+        assert PREFILL_MS <= parts["prefill"]["median"] < PREFILL_MS * 1.6
+        decode = STEP_MS * (NEW_TOKENS - 1)
+        assert decode <= parts["decode"]["median"] < decode * 1.9
+
+
+def test_batches_grow_until_memory_ends(found):
+    sizes = {size: result for (model, size), result in found.items() if model == "grows"}
+    statuses = [str(sizes[size].status) for size in (1, 2, 16, 128, 256)]
+    assert statuses == ["pass", "pass", "eager_oom", "oom", "oom"]
+    assert sizes[1].speedup is not None
+    alone = sizes[16]
+    assert alone.eager_ms is None, "eager needs 4 GiB, and there are 3"
+    assert alone.speedup is None
+    assert alone.backend_ms is not None, "the compiled one needs an eighth"
+    assert set(alone.parts_ms) == {"backend"}
+    assert "eager ran out of memory" in alone.accuracy["detail"]
+    assert sizes[128].backend_ms is None
+    assert sizes[256].error.message == "not run: batch size 128 was out of memory"
+
+
+def test_what_cannot_generate_says_why(found):
+    assert found["no_cache", 1].status is Status.SKIPPED
+    assert found["too_long", 1].status is Status.SKIPPED
+    assert "has 64 positions" in found["too_long", 1].skip_reason
