@@ -236,6 +236,7 @@ def from_result(result: Result) -> Row:
         "skip_reason": result.skip_reason,
         "accuracy": result.accuracy,  # with the distance to eager, where it was taken
         "quality": result.quality,
+        "parts_ms": result.parts_ms,
         "break_reasons": result.capture.get("break_reasons"),
         "conditions": {
             name: value for name, value in result.conditions.items() if isinstance(value, int | float | str)

@@ -12,6 +12,7 @@ import numpy as np
 from perfdash.history.rows import MAX_SAMPLES, Row
 from perfdash.history.summing import nothing_captured
 from perfdash.records import Status
+from perfdash.report import grid_parts
 from perfdash.report.markdown import code, table
 from perfdash.report.ways import (
     Group,
@@ -35,6 +36,7 @@ _MARKS = {
     "≠": "eager differs from itself, so the outputs were not judged (`eager_two_runs_differ`)",
     "?": "the outputs were not checked (`pass_due_to_skip`)",
     "∅": "nothing was captured: what ran is eager",
+    "∄": "eager ran out of memory: measured without it, and the outputs were not checked (`eager_oom`)",
 }
 
 Cell = Callable[[Row], str | None]
@@ -74,7 +76,8 @@ def mark(row: Row) -> str:
     if row.status == Status.PASS:
         return "∅" if nothing_captured(row) else ""
     signs = {
-        Status.FAIL_ACCURACY: "✗", Status.EAGER_TWO_RUNS_DIFFER: "≠", Status.PASS_DUE_TO_SKIP: "?"
+        Status.FAIL_ACCURACY: "✗", Status.EAGER_TWO_RUNS_DIFFER: "≠", Status.PASS_DUE_TO_SKIP: "?",
+        Status.EAGER_OOM: "∄",
     }  # fmt: skip
     return next((sign for status, sign in signs.items() if row.status == status), "")
 
@@ -105,6 +108,7 @@ def _metrics(group: Group) -> list[Metric]:
     apart = "; " + _odd_baselines(odd) if odd else ""
     return [
         Metric("Latency [ms/batch]", _latency, "median, ± 95 % interval"),
+        *_of_parts(group),
         Metric("Throughput [samples/s]", _throughput, "batch size over median latency, ± 95 % interval"),
         Metric("p50 / p90 / p99 latency [ms/batch]", _percentiles, _of_samples(group.rows)),
         Metric(
@@ -121,6 +125,29 @@ def _metrics(group: Group) -> list[Metric]:
         Metric("Distance to eager [relative RMSE]", _distance, "RMS of the difference of the outputs over "
                f"the RMS of those of {eager}" + apart),
     ]  # fmt: skip
+
+
+def _of_parts(group: Group) -> list[Metric]:
+    """The parts of a step, and what a generation is measured by."""
+    note = "median, ± 95 % interval (mean+-standard deviation)"
+    found = [
+        Metric(f"{name.capitalize()} [ms]", grid_parts.time_of(name, digits), note)
+        for name in grid_parts.names(group.rows)
+    ]
+    if any(grid_parts.new_tokens(row) for row in group.rows):
+        found += [
+            Metric(
+                "Throughput [tokens/s | ms/token]",
+                grid_parts.tokens_per_second(digits),
+                "of the whole batch, prefill and decode",
+            ),
+            Metric(
+                "Time per output token [ms]",
+                grid_parts.per_output_token(digits),
+                "from one token of a prompt to its next",
+            ),
+        ]
+    return found
 
 
 def _odd_baselines(rows: Sequence[Row]) -> str:

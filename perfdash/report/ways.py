@@ -140,7 +140,8 @@ def number(row: Row, name: str) -> float | None:
 
 def has_numbers(row: Row) -> bool:
     """Whether its numbers are of a way that ran to its end, be its outputs wrong or unchecked."""
-    return row.status in _WITH_NUMBERS
+    # Where batches grow until memory ends, the back end is measured alone once eager has no room.
+    return row.status in _WITH_NUMBERS or (row.status == Status.EAGER_OOM and "backend_ms" in row.values)
 
 
 def is_sound(row: Row) -> bool:

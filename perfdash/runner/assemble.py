@@ -56,6 +56,9 @@ def assemble(
     if quality:
         result.quality = {key: value for key, value in quality.items() if key != "event"}
     _fill_latency(result, outcomes, allocator)
+    if result.conditions and planned.case.scenario == "generation":
+        result.conditions["new_tokens"] = planned.new_tokens
+        result.conditions["cache"] = planned.cache
     if result.conditions and planned.baseline_dtype:
         result.conditions["baseline_dtype"] = planned.baseline_dtype  # of the eager side
     return result
