@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -25,10 +25,10 @@ from perfdash.worker import (
     compilation,
     device,
     failures,
+    footprint,
     latency,
     linux,
     memory,
-    nest,
     probing,
     registry,
     sides,
@@ -113,7 +113,8 @@ class _Case:
             # Last: it changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
-                    self.backend_memory()
+                    figures = footprint.of_backend(self.compared(), self.constants_bytes, self.thread_context)
+                    self.emit("memory", **figures)
         self.emit("done")
 
     def begin(self) -> None:
@@ -188,7 +189,11 @@ class _Case:
             del first
             gc.collect()
             constants = memory.owned_since(live_before)
-            return {"differ": differ, "constants_bytes": constants, **self.side_memory(self.eager_step)}
+            return {
+                "differ": differ,
+                "constants_bytes": constants,
+                **footprint.of_step(self.eager_step, self.device, self.thread_context),
+            }
 
         facts = work() if self.device.kind == "cuda" else in_child("eager", work)
         self.eager_differs = facts.pop("differ")
@@ -198,23 +203,19 @@ class _Case:
         """Where batches grow until memory ends, the back end may still have room when eager has none."""
         try:
             self.eager()
-        except ChildFailed as error:
-            if not self.job.until_oom or error.failed["status"] != Status.EAGER_OOM.value:
+        except (ChildFailed, RuntimeError, MemoryError) as error:  # of a GPU it comes from no child
+            failed = error.failed if isinstance(error, ChildFailed) else failures.describe("eager", error)
+            if not self.job.until_oom or failed["status"] != Status.EAGER_OOM.value:
                 raise
-            print(error.failed["traceback"], file=sys.stderr, flush=True)
+            print(failed["traceback"], file=sys.stderr, flush=True)
             self.eager_lost = True
-            self.emit("eager_lost", **error.failed)
+            self.emit("eager_lost", **failed)
 
     def accuracy(self) -> None:
         if self.eager_lost:
             self.emit("accuracy", status="skipped", detail="eager ran out of memory: nothing to compare with")
             return
         self.emit("accuracy", **checks.accuracy_of(self.compared(), self.eager_differs))
-
-    def side_memory(self, step: Callable[[], Any]) -> dict[str, Optional[int]]:
-        if isinstance(self.device, device.Cuda):
-            return memory.cuda_peak(self.device, step)
-        return memory.transient_bytes(step, self.thread_context)
 
     def compile(self) -> None:
         self.use_threads()
@@ -248,42 +249,6 @@ class _Case:
         module, _ = registry.find("loaders", job.loader).load(other)
         self.scenario.set_mode(module)
         return sides.variant_side(self.baseline, module, job, self.device.torch_device)
-
-    def backend_memory(self) -> None:
-        """What the back end holds is counted from tensors; where it has none, by opening it once more."""
-        backend, own = self.backend, self.own
-        if hasattr(backend, "reopen") and self.device.kind == "cpu":
-
-            def again() -> Callable[[], Any]:
-                return self.make_step(own, backend.reopen(self.model))
-
-            inputs = sum(memory.storage_bytes(nest.tensors_in(own.inputs)).values())
-            grown, figures = memory.reopened_bytes(again, self.thread_context)
-            held, constants = inputs + grown, 0
-        else:
-            held, constants = sum(own.held().values()), self.constants_bytes
-            if hasattr(backend, "held_tensors"):
-                tensors = [*backend.held_tensors(self.model), *nest.tensors_in(own.inputs)]
-                held, constants = sum(memory.storage_bytes(tensors).values()), 0
-            self.make_room()
-            figures = self.side_memory(self.backend_step)
-        self.emit("memory", held_bytes=held, constants_bytes=constants, **figures)
-
-    def make_room(self) -> None:
-        """On a GPU the allocator's peak is of all that is there: what the back end does not need goes.
-
-        The last phase: eager is not called after it.
-        """
-        release = getattr(self.eager_step, "release", None)
-        if release:
-            release()
-        own = self.own
-        if self.device.kind == "cuda" and (
-            own.module is not self.baseline.module or hasattr(self.backend, "held_tensors")
-        ):
-            self.baseline.module.to("cpu")
-            gc.collect()
-            torch.cuda.empty_cache()
 
     def compared(self) -> checks.Compared:
         return checks.Compared(

@@ -1,0 +1,62 @@
+"""What a side needs of memory: held + transient on the CPU, the allocator's own peak on a GPU."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Callable, ContextManager, Optional
+
+import torch
+
+from perfdash.worker import memory, nest
+from perfdash.worker.checks import Compared
+from perfdash.worker.device import Cpu, Cuda
+
+Context = Callable[[], ContextManager[None]]
+
+
+def of_step(step: Callable[[], Any], device: Cpu | Cuda, context: Context) -> dict[str, Optional[int]]:
+    """What steady calls need beyond what is held (memory.transient_bytes), or on a GPU the whole peak."""
+    if isinstance(device, Cuda):
+        return memory.cuda_peak(device, step)
+    return memory.transient_bytes(step, context)
+
+
+def of_backend(compared: Compared, constants_bytes: int, context: Context) -> dict[str, Optional[int]]:
+    """The event `memory`: held_bytes, constants_bytes and what of_step tells.
+
+    What the back end holds is counted from tensors: those that it names, else the module's and what came
+    alive since (constants_bytes); where it holds none, by opening it once more. The last phase: eager is
+    not called after it.
+    """
+    backend, own = compared.backend, compared.own
+    inputs = list(nest.tensors_in(own.inputs))
+    if hasattr(backend, "reopen") and compared.device.kind == "cpu":
+
+        def again() -> Callable[[], Any]:
+            step: Callable[[], Any] = compared.scenario.make_step(
+                backend.reopen(compared.model), own, compared.device
+            )
+            return step
+
+        grown, figures = memory.reopened_bytes(again, context)
+        held = sum(memory.storage_bytes(inputs).values()) + grown
+        return {"held_bytes": held, "constants_bytes": 0, **figures}
+    held, constants = sum(own.held().values()), constants_bytes
+    if hasattr(backend, "held_tensors"):
+        tensors = [*backend.held_tensors(compared.model), *inputs]
+        held, constants = sum(memory.storage_bytes(tensors).values()), 0
+    _make_room(compared)
+    figures = of_step(compared.backend_step, compared.device, context)
+    return {"held_bytes": held, "constants_bytes": constants, **figures}
+
+
+def _make_room(compared: Compared) -> None:
+    """On a GPU the allocator's peak is of all that is there: what the back end does not need goes."""
+    release = getattr(compared.eager_step, "release", None)
+    if release:
+        release()
+    shares = compared.own.module is compared.baseline.module and not hasattr(compared.backend, "held_tensors")
+    if compared.device.kind == "cuda" and not shares:
+        compared.baseline.module.to("cpu")
+        gc.collect()
+        torch.cuda.empty_cache()
