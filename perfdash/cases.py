@@ -64,7 +64,11 @@ class Planned:
     @property
     def needs_cpp(self) -> bool:
         """Whether a C++ compiler makes the case's code."""
-        compiles = hasattr(registry.backend(self.backend_file or self.case.backend), "vector_isa")
+        try:
+            backend = registry.backend(self.backend_file or self.case.backend)
+        except LookupError:  # a file that is not here any more: the worker says so
+            return False
+        compiles = hasattr(backend, "vector_isa")
         return self.case.device == "cpu" and compiles and self.skip_reason is None
 
     def job(self, *, scratch: str, sampling: Sampling, **options: Any) -> Job:
@@ -161,7 +165,7 @@ def select(suites: Sequence[Suite], selection: Selection) -> list[Planned]:
         for model in suite.models
         if wanted(model)
         for backend, dtype in _ways(suite, selection)
-        for batch_size in selection.batch_sizes or _batch_sizes(suite, model, selection)
+        for batch_size in _batch_sizes(suite, model, selection)
     ]
     if not planned:
         raise UsageError(f"--quick: {among} marks no model with quick = true")
@@ -207,7 +211,9 @@ def _plan(
     reasons += _not_taken(case, module)
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
     target = _target(suite, model)
-    data, data_path = judging.labelled_data(setting, suite.loader_of(model), target, selection.data)
+    data, data_path = None, None
+    if case.scenario == "inference":
+        data, data_path = judging.labelled_data(setting, suite.loader_of(model), target, selection.data)
     memory_gb = selection.memory_limit_gb or setting("memory_limit_gb")
     output_mb = selection.output_limit_mb or setting("output_limit_mb", 64.0)
     return Planned(
@@ -287,8 +293,11 @@ def _target(suite: Suite, model: Model) -> str:
 
 
 def _batch_sizes(suite: Suite, model: Model, selection: Selection) -> tuple[int, ...]:
-    several: tuple[int, ...] | None = suite.setting(model, "batch_sizes")
-    return several or (_batch_size(suite, model, selection),)
+    scenario = selection.scenario or suite.scenario
+    several: tuple[int, ...] | None = suite.setting(model, "batch_sizes", scenario=scenario)
+    found = selection.batch_sizes or several or (_batch_size(suite, model, selection),)
+    climbs = suite.setting(model, "until_oom", scenario=scenario)
+    return tuple(sorted(found)) if climbs else found
 
 
 def _batch_size(suite: Suite, model: Model, selection: Selection) -> int:

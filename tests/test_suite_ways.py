@@ -7,6 +7,8 @@ import pytest
 from perfdash.cases import Selection, select
 from perfdash.cli import planning
 from perfdash.errors import UsageError
+from perfdash.runner.noise import null_case
+from perfdash.runner.plan import cut, differences
 from perfdash.settings import RunSettings
 from perfdash.suites import load_suite
 
@@ -113,6 +115,38 @@ def test_data_go_to_the_models_that_take_them(suite, tmp_path):
         select([suite], Selection(models=("words",), backends=("eager",), data=str(images)))
     with pytest.raises(UsageError, match="there is no such folder"):
         select([suite], Selection(data=str(tmp_path / "none")))
+
+
+def test_data_are_for_inference(suite, tmp_path):
+    selection = Selection(models=("a",), backends=("eager",), data=str(tmp_path), scenario="training")
+    with pytest.raises(UsageError, match="no chosen model"):
+        select([suite], selection)
+
+
+def test_the_null_is_always_the_same_small_model(suite, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("SCENARIOS = ('training',)\ndef prepare(module, inputs, job):\n    return module\n")
+    selection = Selection(
+        models=("a",), backends=(str(mine),), dtypes=("amp",), scenario="training", threads=2
+    )
+    (like,) = select([suite], selection)
+    null = null_case(like)
+    assert (null.case.scenario, null.case.dtype, null.case.amp_dtype, null.case.threads) == (
+        "inference",
+        "float32",
+        None,
+        2,
+    )
+    assert (null.backend_file, null.loss, null.variant, null.baseline_dtype) == (None, None, {}, None)
+
+
+def test_a_plan_of_before_these_settings_is_the_same_plan(suite):
+    plan = cut(select([suite], Selection(models=("a",), backends=("inductor",))), [], None)
+    old = plan.to_json()
+    for each in old["cases"]:
+        for key in ("optimizer", "variant", "new_tokens", "cache", "until_oom", "backend_file", "data"):
+            del each[key]
+    assert differences(old, plan.to_json()) == []
 
 
 @pytest.mark.parametrize(

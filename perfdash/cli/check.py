@@ -33,7 +33,9 @@ def check(
         Path | None, typer.Option(help="A checkout of torchbench, for the suite torchbench-checkout.")
     ] = None,
     python: Annotated[str | None, typer.Option(help="The interpreter whose torch is used.")] = None,
-    weights: Annotated[str | None, typer.Option(help="random or pretrained.  [default: random]")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="random, pretrained, or a file.  [default: random]")
+    ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that a model may take.")] = None,
     memory_limit: Annotated[float | None, typer.Option(help="GiB that a model may use.")] = None,
     cores: Annotated[str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: all]")] = None,

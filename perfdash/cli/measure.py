@@ -179,7 +179,8 @@ def _settings_of(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
     from perfdash.settings import RunSettings, resolve
 
     now, origins = resolve(flags, environ={}, folder=Path("/nonexistent"))
-    said = {key: value for key, value in now.model_dump(mode="json").items() if origins[key] != "default"}
+    whole = {**now.model_dump(mode="json"), **_whole_paths(now)}
+    said = {key: value for key, value in whole.items() if origins[key] != "default"}
     then = dict(info.configuration)
     may_change = _MAY_CHANGE
     if "executor" in said:  # these belong to the other one
@@ -206,6 +207,13 @@ def _settings_of(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
         raise UsageError(f"{info.id} cannot be resumed: its run.json is of an older perfdash") from error
 
 
+def _whole_paths(settings: RunSettings) -> dict[str, Any]:
+    """Settings that may name files, by whole paths."""
+    data = settings.data and os.path.abspath(settings.data.expanduser())
+    backends = list(planning.backends(settings))
+    return {"backend": backends, "weights": planning.weights(settings), "data": data}
+
+
 def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
     import socket
     import uuid
@@ -225,10 +233,7 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
         configuration["model"] = [os.path.abspath(target) for target in settings.model]
     if settings.torchbench:
         configuration["torchbench"] = os.path.abspath(settings.torchbench.expanduser())
-    configuration["backend"] = list(planning.backends(settings))
-    configuration["weights"] = planning.weights(settings)
-    if settings.data:
-        configuration["data"] = os.path.abspath(settings.data.expanduser())
+    configuration.update(_whole_paths(settings))
     if os.sep in settings.python:
         configuration["python"] = os.path.abspath(settings.python)
     return RunInfo(

@@ -37,7 +37,8 @@ def run(
         ),
     ] = None,
     scenario: Annotated[
-        str | None, typer.Option(help="inference or training.  [default: the suite's, or inference]")
+        str | None,
+        typer.Option(help="inference, training, generation.  [default: the suite's, or inference]"),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch and OpenMP, each on a core of its own.  [default: 1]")

@@ -176,9 +176,9 @@ def uid(info: RunInfo) -> str:
 
 
 # What a run was told that changes what a number means; the case holds the rest.
-_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "weights")
+_SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "weights")
 _DEFAULTS: dict[str, Any] = {"allocator": "steady", "compile_mode": None, "env": {}, "inductor_config": {},
-                             "weights": "random"}  # fmt: skip
+                             "optimizer": None, "weights": "random"}  # fmt: skip
 
 
 def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:

@@ -19,6 +19,12 @@ _NAMED = 30  # models named in one line
 _TOO_MANY = 400  # cases of a night, for a table of all numbers: it would fill comment after comment
 # Of the packages those that change what is measured; the run has them all.
 _PACKAGES = ("triton", "torchvision", "torchao", "torchbench", "timm", "transformers", "onnxruntime", "numpy")
+# What an experiment of a scenario runs.
+_WORK = {
+    "inference": "one iteration of forward pass",
+    "training": "one iteration of forward and backward pass, with the optimizer's step",
+    "generation": "one generation: the prompts are read, and tokens decoded greedily",
+}
 _MEANING = {
     "perfdash": "Speedup is eager latency over compiled latency, sampled in pairs in one pinned process; "
     "outputs are checked against a float64 copy of the model; compilation starts with cold caches; peak "
@@ -71,7 +77,7 @@ def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> s
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     gpus = environment.get("gpu") or ", ".join(dict.fromkeys(map(str, environment.get("gpus") or ())))
     machine = (environment.get("cpu") if setting.device == "cpu" else gpus) or "a machine that is not told"
-    passes = "forward and backward pass" if setting.scenario == "training" else "forward pass"
+    what = _WORK.get(setting.scenario, _WORK["inference"])
     one = len({row.case.batch_size for row in rows}) == 1
     sizes = (
         f"Batch size is {escaped(rows[0].case.batch_size)}."
@@ -86,9 +92,12 @@ def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> s
         "checked, or of which nothing was captured.",
     ]
     if night.run.origin == "perfdash":
-        pretrained = night.run.setting.get("weights") == "pretrained"
+        weights = {"random": "random", "pretrained": "pretrained"}.get(
+            str(night.run.setting.get("weights", "random")), "those of a file"
+        )
+        optimizer = "" if setting.scenario == "training" else "; there is no optimizer"
         caveats += [
-            f"Weights are {'pretrained' if pretrained else 'random'}; there is no optimizer.",
+            f"Weights are {weights}{optimizer}.",
             "A verdict marked (pooled) has its spread between processes from other cases of the run; "
             "(within) means that this spread is not known.",
         ]
@@ -104,7 +113,7 @@ def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> s
     settings = ", ".join(f"{escaped(k)} {code(v)}" for k, v in night.run.setting.items())
     lines = [
         f"{len(suites)} suite{'s' * (len(suites) != 1)}: {', '.join(map(escaped, suites))}. "
-        f"We run these experiments on {escaped(machine)}. Each experiment runs one iteration of {passes}. "
+        f"We run these experiments on {escaped(machine)}. Each experiment runs {what}. "
         + _MEANING.get(
             night.run.origin,
             f"Imported ({escaped(night.run.origin)}): what the numbers mean is what that tool means by them.",

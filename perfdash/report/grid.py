@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdash.history.rows import Row
-from perfdash.records import Case
 from perfdash.report.advice import advice, sizes_in_words
 from perfdash.report.grid_tables import legend, tables
 from perfdash.report.markdown import code, escaped
@@ -113,7 +112,7 @@ def _titles(some: Sequence[Group]) -> list[str]:
 
 def _section(night: Night, group: Group, ways: Sequence[Way]) -> list[str]:
     found, missing = tables(group, ways)
-    mine = {Way.of(row.case) for row in group.rows}
+    mine = {Way.of(row) for row in group.rows}
     absent = len(mine) * len(group.sizes) > len(group.rows)
     signs = legend(group.rows, absent)
     if absent and night.run.state != "done":
@@ -123,14 +122,12 @@ def _section(night: Night, group: Group, ways: Sequence[Way]) -> list[str]:
     if missing:
         parts.append(f"Not measured here: {', '.join(missing)}.")
     failed = [
-        (row.case, f"{code(status_of(row), 40)}: {code(reason_of(row), 500) or 'no reason is known'}")
+        (row, f"{code(status_of(row), 40)}: {code(reason_of(row), 500) or 'no reason is known'}")
         for row in group.rows
         if not is_sound(row) and (not has_numbers(row) or reason_of(row))
     ]
-    unscored = [
-        (row.case, code(reason, 500)) for row in group.rows if (reason := quality_of(row).get("reason"))
-    ]
-    notes = [(row.case, escaped(note)) for row in group.rows for note in row.details.get("notes") or ()]
+    unscored = [(row, code(reason, 500)) for row in group.rows if (reason := quality_of(row).get("reason"))]
+    notes = [(row, escaped(note)) for row in group.rows for note in row.details.get("notes") or ()]
     for title, told in (
         ("What did not pass", failed),
         ("Why there is no score", unscored),
@@ -141,11 +138,11 @@ def _section(night: Night, group: Group, ways: Sequence[Way]) -> list[str]:
     return parts
 
 
-def _reasons(told: Sequence[tuple[Case, str]], ways: Sequence[Way]) -> str:
+def _reasons(told: Sequence[tuple[Row, str]], ways: Sequence[Way]) -> str:
     """A line a reason, with the ways and batch sizes that have it."""
     alike: dict[str, dict[Way, list[int]]] = {}
-    for case, text in told:
-        alike.setdefault(text, {}).setdefault(Way.of(case), []).append(case.batch_size)
+    for row, text in told:
+        alike.setdefault(text, {}).setdefault(Way.of(row), []).append(row.case.batch_size)
     return "\n".join(
         f"- {text}: " + "; ".join(
             f"{code(way.label)} at {sizes_in_words(sorted(some[way]))}" for way in ways if way in some

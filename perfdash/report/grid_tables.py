@@ -13,7 +13,7 @@ from perfdash.history.rows import MAX_SAMPLES, Row
 from perfdash.history.summing import nothing_captured
 from perfdash.records import Status
 from perfdash.report import grid_parts
-from perfdash.report.markdown import code, table
+from perfdash.report.markdown import code, escaped, table
 from perfdash.report.ways import (
     Group,
     Way,
@@ -131,7 +131,7 @@ def _of_parts(group: Group) -> list[Metric]:
     """The parts of a step, and what a generation is measured by."""
     note = "median, ± 95 % interval (mean+-standard deviation)"
     found = [
-        Metric(f"{name.capitalize()} [ms]", grid_parts.time_of(name, digits), note)
+        Metric(f"{escaped(name.capitalize(), 40)} [ms]", grid_parts.time_of(name, digits), note)
         for name in grid_parts.names(group.rows)
     ]
     if any(grid_parts.new_tokens(row) for row in group.rows):
@@ -151,7 +151,7 @@ def _of_parts(group: Group) -> list[Metric]:
 
 
 def _odd_baselines(rows: Sequence[Row]) -> str:
-    ways = dict.fromkeys((Way.of(row.case).label, baseline_of(row).label) for row in rows)
+    ways = dict.fromkeys((Way.of(row).label, baseline_of(row).label) for row in rows)
     return ", ".join(f"{code(way)} is compared with {code(eager)}" for way, eager in ways)
 
 

@@ -124,7 +124,7 @@ def _choice(rows: Sequence[Row], size: int, baseline: Way) -> Choice:
     for row in rows:
         if not has_numbers(row):
             continue
-        way = Way.of(row.case)
+        way = Way.of(row)
         speed = speed_of(row) if baseline_of(row) == baseline else None
         # Eager against itself is as fast as itself: what was measured of that is noise.
         candidate = Candidate(
@@ -177,7 +177,7 @@ def _smallest(within: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 def _eager_peak(rows: Sequence[Row], baseline: Way) -> float | None:
     """Of its own case; else as it was measured beside another way."""
-    own = [number(row, "backend_peak_bytes") for row in rows if Way.of(row.case) == baseline]
+    own = [number(row, "backend_peak_bytes") for row in rows if Way.of(row) == baseline]
     beside = [number(row, "eager_peak_bytes") for row in rows if baseline_of(row) == baseline]
     return next((peak for peak in [*own, *beside] if peak), None)
 

@@ -29,7 +29,7 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
         parts += ["--amp-dtype", case.amp_dtype]
     for flag, value, default in (
         ("--device", case.device, "cpu"),
-        ("--backend", _backend(case, ran), "inductor"),
+        ("--backend", backend_of(case, ran), "inductor"),
         ("--scenario", case.scenario, "inference"),
     ):
         parts += [flag, value] if value != default else []
@@ -65,7 +65,7 @@ def source_of(case: Case, ran: Sequence[str]) -> list[str]:
     return [*(word for file in named or files or [case.suite] for word in ("--suite", file)), *checkout]
 
 
-def _backend(case: Case, ran: Sequence[str]) -> str:
+def backend_of(case: Case, ran: Sequence[str]) -> str:
     """The back end's name, or the user's own file of that name in the command line of the run."""
     words = [word for text in ran for word in text.removeprefix("--backend=").split(",")]
     files = [word for word in words if word.endswith(".py")]
@@ -94,7 +94,7 @@ def _names(target: str) -> tuple[str, str]:
 
 def _settings(setting: Mapping[str, Any]) -> list[str]:
     parts: list[str] = []
-    for name in ("allocator", "compile_mode", "weights"):
+    for name in ("allocator", "compile_mode", "optimizer", "weights"):
         if setting.get(name):
             parts += [f"--{name.replace('_', '-')}", str(setting[name])]
     for name in ("env", "inductor_config"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from perfdash.history.rows import Row
 from perfdash.history.summing import nothing_captured
-from perfdash.records import Case, Status
+from perfdash.records import Status
 from perfdash.report.dashboard import failure
 
 # Endings that leave numbers of the back end, be they of wrong outputs.
@@ -26,17 +26,23 @@ class Way:
     backend: str
     dtype: str
     amp_dtype: str | None = None
+    variant: str | None = None  # of the model's configuration, where it is not eager's
 
     @classmethod
-    def of(cls, case: Case) -> Way:
-        return cls(case.backend, case.dtype, case.amp_dtype)
+    def of(cls, row: Row) -> Way:
+        conditions = row.details.get("conditions")
+        variant = conditions.get("variant") if isinstance(conditions, Mapping) else None
+        case = row.case
+        return cls(case.backend, case.dtype, case.amp_dtype, str(variant) if variant else None)
 
     @property
     def label(self) -> str:
         """`eager amp (bfloat16)`, `int8-static int8`: a back end that quantises starts from float32."""
         if "int8" in re.split(r"[^a-z0-9]+", self.backend):
-            return f"{self.backend} int8" + ("" if self.dtype == "float32" else f" (from {self.dtype})")
-        return f"{self.backend} {self.dtype}" + (f" ({self.amp_dtype})" if self.amp_dtype else "")
+            text = f"{self.backend} int8" + ("" if self.dtype == "float32" else f" (from {self.dtype})")
+        else:
+            text = f"{self.backend} {self.dtype}" + (f" ({self.amp_dtype})" if self.amp_dtype else "")
+        return f"{text}, {self.variant}" if self.variant else text
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Group:
 
     def slots(self) -> dict[tuple[Way, int], Row]:
         """The result of each way and batch size."""
-        return {(Way.of(row.case), row.case.batch_size): row for row in self.rows}
+        return {(Way.of(row), row.case.batch_size): row for row in self.rows}
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
@@ -78,7 +84,7 @@ def groups(rows: Iterable[Row]) -> list[Group]:
 
 def ordered(rows: Iterable[Row]) -> list[Way]:
     """Eager float32, eager's other dtypes, then the others as the run came to them."""
-    ways = list(dict.fromkeys(Way.of(row.case) for row in rows))
+    ways = list(dict.fromkeys(Way.of(row) for row in rows))
     backends = list(dict.fromkeys(way.backend for way in ways))
     return sorted(
         ways,

@@ -59,6 +59,8 @@ def assemble(
     if result.conditions and planned.case.scenario == "generation":
         result.conditions["new_tokens"] = planned.new_tokens
         result.conditions["cache"] = planned.cache
+    if planned.variant:
+        result.conditions["variant"] = ", ".join(f"{key}={value}" for key, value in planned.variant.items())
     if result.conditions and planned.baseline_dtype:
         result.conditions["baseline_dtype"] = planned.baseline_dtype  # of the eager side
     return result
@@ -86,7 +88,7 @@ def _fill_compilation(result: Result, main: Outcome) -> None:
     result.compile_peak_bytes = compiled["compile_peak_bytes"]
     result.compile_held_bytes = compiled["compile_held_bytes"]
     result.capture = compiled["capture"]
-    if result.case.backend.startswith("inductor") and compiled["capture"]["graphs"] == 0:
+    if result.case.backend.startswith("inductor") and compiled["capture"].get("graphs") == 0:
         result.notes.append("nothing was captured: the compiled side is eager")
     result.notes += compiled.get("notes", [])
 
@@ -103,7 +105,12 @@ def _fill_memory(result: Result, main: Outcome) -> None:
         figures = {key: value for key, value in backend.items() if key != "event"}
         result.backend_peak_bytes = _peak(loaded, figures)
         if result.backend_peak_bytes is None:
-            result.notes.append("this kernel gives no high-water mark of memory: peaks are unknown")
+            why = (
+                "its memory on the GPU is not torch's: the peak is unknown"
+                if "peak_bytes" in figures
+                else "this kernel gives no high-water mark of memory: peaks are unknown"
+            )
+            result.notes.append(why)
         result.memory["backend"] = figures
     if result.eager_peak_bytes and result.backend_peak_bytes:
         result.compression_ratio = round(result.eager_peak_bytes / result.backend_peak_bytes, 4)
@@ -112,7 +119,7 @@ def _fill_memory(result: Result, main: Outcome) -> None:
 def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:
     """CUDA's allocator tells the peak itself; on the CPU it is held + transient."""
     if "peak_bytes" in figures:
-        return int(figures["peak_bytes"])
+        return None if figures["peak_bytes"] is None else int(figures["peak_bytes"])
     if figures["transient_bytes"] is None:
         return None
     held = figures.get("held_bytes", loaded["held_bytes"])  # the back end's own, where it has another model

@@ -19,7 +19,7 @@ from perfdash.stats.settle import settle
 _MAY_DIFFER = {
     "shard", "out", "cores", "executor", "scheduler", "fail_on", "retries", "retry_pause", "timeout",
     "phase_timeout", "memory_limit", "output_limit", "python", "suite", "model", "costs", "junit",
-    "no_history", "db",
+    "no_history", "db", "backend", "data",  # files may lie elsewhere: the plan knows what is in them
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perfdash.cases import Planned
-from perfdash.records import Sampling
+from perfdash.records import Case, Sampling
 from perfdash.runner.watch import Outcome
 from perfdash.worker import null_model
 
@@ -20,7 +20,13 @@ NULL_BOUND = 0.02
 
 def null_case(like: Planned) -> Planned:
     """A small model against itself, on the device and cores of another case."""
-    case = replace(like.case, suite="null", model="small", backend="eager", batch_size=1, dtype="float32")
+    case = Case(
+        "null",
+        "small",
+        device=like.case.device,
+        threads=like.case.threads,
+        backend="eager",
+    )
     target = f"{null_model.__file__}:small"
     return replace(
         like,
@@ -32,6 +38,14 @@ def null_case(like: Planned) -> Planned:
         parameters=None,
         timeout_s=120.0,
         skip_reason=None,
+        baseline_dtype=None,
+        distance_bound=None,
+        data=None,
+        data_path=None,
+        backend_file=None,
+        variant={},
+        loss=None,
+        until_oom=False,
     )
 
 

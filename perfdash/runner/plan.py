@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,20 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """What of a planned case its numbers depend on; a file of the user's own may lie elsewhere."""
+    # A plan of an older perfdash lacks what has been added since, which had its default then.
+    usual = {each.name: _usual(each) for each in fields(Planned)}
+    plain = {**{key: value for key, value in usual.items() if value is not MISSING}, **plain}
     kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
     if kept.get("source"):
         kept["target"] = Path(kept["target"]).name
         kept["backend_file"] = kept.get("backend_file") and Path(kept["backend_file"]).name
         kept["config"] = {key: value for key, value in kept["config"].items() if key != "checkout"}
     return kept
+
+
+def _usual(each: Field[Any]) -> Any:
+    """The default of a field, MISSING where it has none."""
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def _digest(planned: Planned) -> str | None:

@@ -10,14 +10,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.cases import Planned
 from perfdash.errors import MachineError
-from perfdash.records import Case, Result, RunInfo, Status, to_json
-from perfdash.runner import likeness, noise, null, planner, preflight
+from perfdash.records import Case, Result, RunInfo, to_json
+from perfdash.runner import climbing, likeness, noise, null, planner, preflight
 from perfdash.runner.assemble import assemble, beyond_memory, skipped
 from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
 from perfdash.runner.executor import Executor
@@ -25,7 +25,6 @@ from perfdash.runner.journal import Journal, now
 from perfdash.runner.orders import Answer, Order
 from perfdash.stats.settle import settle
 
-_OUT_OF_MEMORY = frozenset({Status.OOM, Status.EAGER_OOM})
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
 
 
@@ -153,7 +152,7 @@ class Session:
         real = [
             index
             for index, planned in enumerate(self.planned)
-            if planned.skip_reason is None and not self._climbs(planned)
+            if planned.skip_reason is None and not climbing.has_smaller(planned, self.planned)
         ]
         again = {planned.case for planned in self.planned}
         kept = [result for result in self.results if result.case not in again]
@@ -178,6 +177,8 @@ class Session:
         self._queue = deque(planner.queue(self.planned, expected, self._replicated, self.executor.slots))
         while self._queue or self._again or self._busy:
             self._dispatch()
+            if not (self._queue or self._again or self._busy):  # what was left was not to be run
+                break
             message = self.executor.wait(self._patience())
             if message is None:
                 continue
@@ -220,9 +221,12 @@ class Session:
 
     def _next(self) -> int | None:
         """The next case to be measured; those that memory cannot hold are done with on the way."""
-        while self._queue:
+        for _ in range(len(self._queue)):
             index = self._queue.popleft()
-            smaller = self._out_of_memory_before(self.planned[index])
+            if self._waits_for_a_smaller_one(index):
+                self._queue.append(index)
+                continue
+            smaller = climbing.out_of_memory_before(self.planned[index], self._results.values())
             if smaller is None:
                 return index
             self._record(index, beyond_memory(self.planned[index], smaller, now()))
@@ -230,26 +234,10 @@ class Session:
             return self._again.popleft()[1]
         return None
 
-    def _climbs(self, planned: Planned) -> bool:
-        """Whether smaller batches of it are to be run before."""
-        size = planned.case.batch_size
-        return planned.until_oom and any(
-            other.case.batch_size < size and replace(other.case, batch_size=size) == planned.case
-            for other in self.planned
-        )
-
-    def _out_of_memory_before(self, planned: Planned) -> Result | None:
-        """The same case with fewer samples a batch, where that one was out of memory already."""
-        if not planned.until_oom:
-            return None
-        for result in self._results.values():
-            case = result.case
-            like = replace(case, batch_size=planned.case.batch_size) == planned.case
-            smaller = like and case.batch_size < planned.case.batch_size
-            # Where only eager was, the back end was measured alone, and goes on.
-            if smaller and result.status in _OUT_OF_MEMORY and result.backend_ms is None:
-                return result
-        return None
+    def _waits_for_a_smaller_one(self, index: int) -> bool:
+        """Whether memory may end before it: a smaller batch of it is still to be measured, or being so."""
+        ahead = [*self._queue, *(each for _, each in self._again), *(each for each, _ in self._busy.values())]
+        return climbing.has_smaller(self.planned[index], (self.planned[each] for each in ahead))
 
     # What becomes of an answer
 

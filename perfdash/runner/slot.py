@@ -155,6 +155,7 @@ class Slot:
                     role="replica",
                     process=number,
                     allocator="steady",
+                    weights="random",
                     sampling=noise.NULL_SAMPLING,
                 )
                 outcomes.append(self._main(like, job, log))

@@ -81,32 +81,40 @@ def compare(
     return worst
 
 
-def within(eager: Any, compiled: Any, bound: float) -> dict[str, Any]:
+def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> dict[str, Any]:
     """The verdict where another result is wanted, by fewer bits or integers: as near as `bound`.
 
-    By the relative rmse of `distance`; containers, keys and shapes must agree, dtypes need not.
+    By the relative rmse of `distance`; containers, keys and shapes must agree, dtypes need not. What is
+    not floating is not compared: a token may well be another one. `of_group`: as in `compare`.
     """
-    found = distance(eager, compiled)
+    found = distance(eager, compiled, of_group)
     if found is None:
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
     value, cosine = found["relative_rmse"], found["cosine"]
     if value is None or cosine is None:
-        return _verdict(False, "relative_rmse", None, bound, "NaN or infinity where eager has none")
+        return _verdict(
+            False, "relative_rmse", None, bound, "NaN or infinity where eager has none, or nothing to compare"
+        )
     detail = f"relative rmse to eager {value:.3g}, cosine similarity {cosine:.6f}"
     return _verdict(value <= bound, "relative_rmse", value, bound, detail)
 
 
-def distance(eager: Any, compiled: Any) -> Optional[dict[str, Optional[float]]]:
+def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[str, Optional[float]]]:
     """How far the outputs are from eager's: {relative_rmse, cosine}, each of its worst floating leaf.
 
     relative_rmse is rms(compiled - eager) / rms(eager), over what is finite in eager. Both are None where
-    the other is not finite there. None where containers or shapes differ.
+    the other is not finite there, or nothing finite and floating was returned. None where containers,
+    shapes or kinds of leaves differ. `of_group`: as in `compare`.
     """
+    sizes = _group_sizes(eager) if of_group else {}
+    compared = False
     ones, others = list(leaves(eager)), list(leaves(compiled))
     if [path for path, _ in ones] != [path for path, _ in others]:
         return None
     worst, lowest = 0.0, 1.0
-    for (_, one), (_, other) in zip(ones, others):
+    for (path, one), (_, other) in zip(ones, others):
+        if isinstance(one, torch.Tensor) != isinstance(other, torch.Tensor):
+            return None
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
             continue
         if one.shape != other.shape:
@@ -118,13 +126,16 @@ def distance(eager: Any, compiled: Any) -> Optional[dict[str, Optional[float]]]:
         left, right = left[finite], right[finite]
         if not bool(right.isfinite().all()):
             return {"relative_rmse": None, "cosine": None}
-        error, scale = _rms(left - right), _rms(left)
+        if left.numel() == 0:
+            continue
+        compared = True
+        error, scale = _rms(left - right), max(_rms(left), of_group * sizes.get(_group(path), 0.0))
         # Against an output of zeros no error is small; one of the size of the output says so.
         relative = error / scale if scale else float(error > 0)
         norms = (left.norm() * right.norm()).item()
         cosine = (left * right).sum().item() / norms if norms else float(error == 0)
         worst, lowest = max(worst, relative), min(lowest, cosine)
-    return {"relative_rmse": worst, "cosine": lowest}
+    return {"relative_rmse": worst, "cosine": lowest} if compared else {"relative_rmse": None, "cosine": None}
 
 
 def _compare_leaf(

@@ -7,7 +7,9 @@ convolutions and such norms in checkpointed segments. Knows nothing of whole net
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+import contextlib
+import functools
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch import Tensor, nn
@@ -221,7 +223,7 @@ class Chain(nn.Sequential):
 
     The cut alone differs: `post` before each convolution (convolution, norm, activation: the activation
     ends the segment), `pre` before each norm (norm, activation, convolution), None nowhere. What is
-    computed again in the backward pass updates the running statistics once more.
+    computed again in the backward pass leaves the running statistics alone: they have been updated.
     """
 
     def __init__(self, layers: list[nn.Module], cut: Optional[str]) -> None:
@@ -243,10 +245,31 @@ class Chain(nn.Sequential):
         for start, end in zip(self.starts, [*self.starts[1:], len(layers)]):
             segment = layers[start:end]
             if self.cut and self.training and torch.is_grad_enabled():
-                x = checkpoint(_in_order, segment, x, use_reentrant=False)
+                again = functools.partial(_contexts, segment)
+                x = checkpoint(_in_order, segment, x, use_reentrant=False, context_fn=again)
             else:
                 x = _in_order(segment, x)
         return x
+
+
+def _contexts(layers: list[nn.Module]) -> tuple[Any, Any]:
+    """What the layers run in, first and when they are computed again."""
+    return contextlib.nullcontext(), _statistics_kept(layers)
+
+
+@contextlib.contextmanager
+def _statistics_kept(layers: list[nn.Module]) -> Iterator[None]:
+    norms = [layer for layer in layers if isinstance(layer, nn.BatchNorm2d)]
+    usual = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, usual):
+            norm.momentum = momentum
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.sub_(1)
 
 
 def _in_order(layers: list[nn.Module], x: Tensor) -> Tensor:

@@ -44,25 +44,33 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     is_random = not torch.equal(compared.device.random_state(), state)
     seed()
     other = observed(compared.backend_step, follows=compared.eager_step)
-    distance = accuracy.distance(eager, other)
+    of_group = getattr(compared.scenario, "OF_GROUP", 0.0)
+    distance = accuracy.distance(eager, other, of_group)
+    judge, why_none = None, ""
+    judged: Callable[[Any, Any, Any], dict[str, Any]]
     if job.distance_bound is not None:
-        return {**accuracy.within(eager, other, job.distance_bound), "distance": distance}
-    judge, why_none = _judge(compared)
-    compare = functools.partial(
-        accuracy.compare,
-        tolerance=job.tolerance,
-        factor=job.factor,
-        cosine=job.cosine,
-        of_group=getattr(compared.scenario, "OF_GROUP", 0.0),
-    )
-    verdict = compare(eager, other, judge)
+        bound = job.distance_bound
+        judged = lambda one, two, judge: accuracy.within(one, two, bound, of_group)  # noqa: E731
+    else:
+        judged = functools.partial(
+            accuracy.compare,
+            tolerance=job.tolerance,
+            factor=job.factor,
+            cosine=job.cosine,
+            of_group=of_group,
+        )
+        if is_random and compared.device.kind == "cuda":
+            why_none = "CUDA draws other random numbers in float64"
+        else:
+            judge, why_none = _judge(compared)
+    verdict = judged(eager, other, judge)
     if verdict["status"] == "fail" and is_random and hasattr(compared.backend, "prepare_repeatable"):
         own = compared.own
         model = compared.backend.prepare_repeatable(own.module, own.inputs, job)
         step = compared.scenario.make_step(model, own, compared.device)
         seed()
         again = observed(step, follows=compared.eager_step)
-        verdict, distance = compare(eager, again, judge), accuracy.distance(eager, again)
+        verdict, distance = judged(eager, again, judge), accuracy.distance(eager, again, of_group)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
     if why_none:
         verdict["detail"] += f"; no float64 judge: {why_none}"
@@ -119,8 +127,7 @@ def quality_of(compared: Compared) -> dict[str, Any]:
             data,
             compared.job.case.batch_size,
         )
-    # What is wrong with the data or does not fit the model: the rest of the case is measured all the same.
-    except (ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever is wrong with the data: the rest is measured all the same
         if failures.classify("quality", error) in (Status.OOM, Status.INFRA_ERROR):
             raise
         return {"reason": f"{type(error).__name__}: {str(error)[:500]}"}

@@ -100,6 +100,8 @@ def to_int8(module: nn.Module, dynamic: bool = False) -> tuple[nn.Module, str]:
         quantize_,
     )
 
+    if not hasattr(module, "get_output_embeddings"):
+        raise ValueError(f"{type(module).__name__} is no decoder of transformers")
     copied = with_linear_layers(copy.deepcopy(module))
     head = copied.get_output_embeddings()
 

@@ -30,9 +30,9 @@ def export(flat: Flat, tensors: Tensors, batch: int, strict: bool = False) -> Ex
         # A copy, for torch.export marks tensors as dynamic, and leaves the mark there for torch.compile
         # to find. A size of 1 would be taken for a constant: such an example is doubled.
         example = with_batch(tensors, batch, max(batch, 2))
-        dynamic = {0: torch.export.Dim.DYNAMIC}
-        shapes = (tuple(dynamic if is_so else None for is_so in batched),)
         try:
+            dynamic = {0: torch.export.Dim.DYNAMIC}  # of torch 2.6
+            shapes = (tuple(dynamic if is_so else None for is_so in batched),)
             return Exported(_export(flat, example, shapes, strict), None)
         except Exception as error:  # whatever the model's code raises: it may still work at one size
             why = root_cause(error)

@@ -98,6 +98,7 @@ class Converted:
         self.run = run
         self.notes = list(notes)
         self.shapes = shapes
+        self.uncounted_s = 0.0  # of making it, what no conversion is
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         inputs = arguments if self.structure.names is None else keywords

@@ -30,6 +30,8 @@ def of_backend(compared: Compared, constants_bytes: int, context: Context) -> di
     """
     backend, own = compared.backend, compared.own
     inputs = list(nest.tensors_in(own.inputs))
+    if getattr(backend, "OPAQUE_ON_GPU", False) and isinstance(compared.device, Cuda):
+        return {"held_bytes": None, "constants_bytes": 0, "peak_bytes": None, "reserved_bytes": None}
     if hasattr(backend, "reopen") and compared.device.kind == "cpu":
 
         def again() -> Callable[[], Any]:
@@ -55,8 +57,15 @@ def _make_room(compared: Compared) -> None:
     release = getattr(compared.eager_step, "release", None)
     if release:
         release()
-    shares = compared.own.module is compared.baseline.module and not hasattr(compared.backend, "held_tensors")
-    if compared.device.kind == "cuda" and not shares:
-        compared.baseline.module.to("cpu")
-        gc.collect()
-        torch.cuda.empty_cache()
+    if compared.device.kind != "cuda":
+        return
+    baseline, own = compared.baseline, compared.own
+    if own.inputs is not baseline.inputs:
+        for tensor in nest.tensors_in(baseline.inputs):
+            tensor.data = tensor.data.to("cpu")
+    if own.module is not baseline.module:
+        baseline.module.to("cpu")
+    if hasattr(compared.backend, "held_tensors"):  # it has its own weights
+        own.module.to("cpu")
+    gc.collect()
+    torch.cuda.empty_cache()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 import warnings
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
@@ -27,6 +28,7 @@ class OnnxModel:
     path: str
     dynamic: bool
     notes: list[str] = field(default_factory=list)
+    checked_s: float = 0.0  # how long trying another batch size took, which is no conversion
 
 
 def onnx_model(flat: Flat, tensors: Tensors, job: Job) -> OnnxModel:
@@ -49,7 +51,9 @@ def onnx_model(flat: Flat, tensors: Tensors, job: Job) -> OnnxModel:
     if why is None:
         try:
             _write(exported.program, model.path, len(tensors), flat)
+            start = time.perf_counter()
             why = _differs(flat, tensors, batch, model.path)
+            model.checked_s = time.perf_counter() - start
         except Exception as error:  # the exporter and onnxruntime raise what they like: static may do
             why = root_cause(error)
         if why is not None:
@@ -104,7 +108,8 @@ def _differs(flat: Flat, tensors: Tensors, batch: int, path: str) -> Optional[st
             return f"at batch size {other} output {index} is {list(got.shape)}, not {list(wanted.shape)}"
         exact = wanted.cpu().double()
         rmse = float((got.double() - exact).pow(2).mean().sqrt())
-        if rmse > _WRONG.get(wanted.dtype, _WRONG_ELSE) * float(exact.pow(2).mean().sqrt()):
+        # NaN is off, too.
+        if not rmse <= _WRONG.get(wanted.dtype, _WRONG_ELSE) * float(exact.pow(2).mean().sqrt()):
             return f"at batch size {other} output {index} is off by {rmse:.3g}"
     return None
 

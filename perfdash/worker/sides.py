@@ -61,13 +61,15 @@ class Side:
         """Other inputs as this side takes them: on its device, in its dtype."""
         devices = [tensor.device for tensor in nest.tensors_in(self.inputs)]
         change = _cast(self.job.case.dtype)
-        return nest.map_tensors(inputs, lambda tensor: change(tensor.to(devices[0] if devices else "cpu")))
+        where = devices[0] if devices else "cpu"
+        found = nest.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
+        return nest.map_tensors(found, _channels_last) if self.job.variant.get("channels_last") else found
 
 
 def baseline_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
     """What is compared with: in the baseline's dtype where the suite names one, else in the case's."""
     dtype = job.baseline_dtype or job.case.dtype
-    return _side(module, inputs, _in_dtype(job, dtype), where)
+    return _side(module, inputs, replace(_in_dtype(job, dtype), variant={}), where)
 
 
 def backend_side(baseline: Side, job: Job) -> Side:

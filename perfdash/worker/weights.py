@@ -87,6 +87,11 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(file: Path) -> dict[str, Tensor]:
+    # Before torch 2.6 weights_only did not keep code out (CVE-2025-32434).
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        raise ValueError(
+            f"{file}: torch {torch.__version__} reads such a file unsafely: save it as .safetensors"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the pickle's protocol and such: it loads, or raises

@@ -69,3 +69,24 @@ def test_what_others_have_left_in_the_history_breaks_nothing():
     assert grid_parts.new_tokens(row) is None
     odd = Row(Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": {"backend": {"forward": 3}}})
     assert grid_parts.names([odd]) == []
+
+
+def test_a_variant_is_a_way_of_its_own():
+    plain, varied = training(1), training(2)
+    varied = Row(
+        varied.case,
+        "pass",
+        varied.values,
+        details={**varied.details, "conditions": {"variant": "norm=in_place"}},
+    )
+    assert [way.label for way in ordered([plain, varied])] == [
+        "eager float32",
+        "eager float32, norm=in_place",
+    ]
+
+
+def test_the_name_of_a_part_is_text():
+    row = Row(
+        Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": {"backend": {"<b>|x": part(1.0)}}}
+    )
+    assert "<b>" not in of([row])

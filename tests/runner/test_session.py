@@ -371,3 +371,30 @@ def test_elsewhere_they_are(start):
     executor = Played(script={"a": [oom]})
     start(sizes_of(("a", 1), ("a", 2)), executor).run()
     assert len(executor.orders) == 2
+
+
+class Patient(Played):
+    """One that would wait for ever where nobody is busy, as a real executor does."""
+
+    def wait(self, timeout_s):
+        assert self.answers or timeout_s is not None, "it would wait for ever"
+        return super().wait(timeout_s)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_it_ends_where_what_is_left_is_not_run(start, slots):
+    oom = Outcome([{**FAILED, "status": "oom"}], status=0)
+    planned = sizes_of(("a", 1), ("a", 2), ("a", 4), ("a", 8), until_oom=True)
+    executor = Patient(slots=slots, script={"a": [oom]})
+    session = start(planned, executor)
+    session.run()
+    assert [order.planned.case.batch_size for _, order in executor.orders] == [1]
+    assert len(session.results) == 4
+
+
+def test_larger_batches_wait_for_smaller_ones_even_with_several_slots(start):
+    planned = sizes_of(("a", 8), ("a", 2), ("a", 1), ("b", 1), until_oom=True)
+    executor = Patient(slots=4)
+    start(planned, executor).run()
+    of_a = [order.planned.case.batch_size for _, order in executor.orders if order.planned.case.model == "a"]
+    assert of_a == [1, 2, 8]

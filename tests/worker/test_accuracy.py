@@ -146,3 +146,12 @@ def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
     found = compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
     assert found["status"] == "fail"
     assert "bias" in found["detail"]
+
+
+def test_nothing_to_compare_is_not_within_a_bound():
+    assert within(torch.arange(3), torch.arange(3), 0.1)["status"] == "fail"
+    assert within((torch.ones(2), None), (None, torch.ones(2)), 0.1)["status"] == "fail"
+    nan = torch.full((2,), float("nan"))
+    assert within(nan, torch.ones(2), 0.1)["status"] == "fail"
+    tokens = {"logits": torch.ones(2), "tokens": torch.arange(2)}
+    assert within(tokens, {**tokens, "tokens": torch.ones(2)}, 0.1)["status"] == "pass"

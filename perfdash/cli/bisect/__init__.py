@@ -74,10 +74,11 @@ def bisect(
     backend: Annotated[
         str | None, typer.Option(help="[default: inductor, and eager for --metric eager]")
     ] = None,
-    scenario: Annotated[str | None, typer.Option(help="inference.")] = None,
+    scenario: Annotated[str | None, typer.Option(help="inference, training or generation.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Of a training step: sgd, adam, none.")] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Compile with dynamic shapes.")] = False,
     allocator: Annotated[str | None, typer.Option(help="steady, default, jemalloc, tcmalloc.")] = None,
-    weights: Annotated[str | None, typer.Option(help="random or pretrained.")] = None,
+    weights: Annotated[str | None, typer.Option(help="random, pretrained, or a file.")] = None,
     compile_mode: Annotated[str | None, typer.Option(help="mode= of torch.compile.")] = None,
     inductor_config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE. Repeatable.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for what is measured. Repeatable.")] = None,

@@ -24,7 +24,7 @@ HIDDEN = "***"
 _RUN = (
     "suite", "device", "dtype", "amp_dtype", "backend", "scenario", "dynamic", "threads", "cores",
     "torchbench", "python", "allocator", "weights", "compile_mode", "inductor_config", "env", "timeout",
-    "processes", "out", "db", "batch_size", "no_history",
+    "processes", "out", "db", "batch_size", "no_history", "optimizer",
 )  # fmt: skip
 _LARGEST_FILE = 1 << 20  # of a command: larger ones are data, not scripts
 

@@ -19,7 +19,7 @@ from perfdash.history import alerts
 from perfdash.history.queries import RunLine, command_of
 from perfdash.records import Case
 from perfdash.report.alerts import model_of, what
-from perfdash.report.reproduce import OWN, as_pairs, source_of
+from perfdash.report.reproduce import OWN, as_pairs, backend_of, source_of
 from perfdash.settings import RunSettings
 
 METRIC_OF = {
@@ -47,7 +47,7 @@ def filled(flags: dict[str, Any], command: Sequence[str] | None) -> dict[str, An
         if found.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")
         setting = run.setting if run else {}
-        said = {**_case(found.case, setting), **_source(found.case, ran, flags, number)}
+        said = {**_case(found.case, setting, ran), **_source(found.case, ran, flags, number)}
         said["metric"] = flags["metric"] or _metric(found, number)
         if said["metric"] == "eager":
             del said["backend"]  # nothing has to be compiled
@@ -126,19 +126,19 @@ def _is_file(model: str | None) -> bool:
     return model is not None and ".py:" in model
 
 
-def _case(case: Case, setting: Mapping[str, Any]) -> dict[str, Any]:
+def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str]) -> dict[str, Any]:
     """How it was measured. A setting is of the testbed where it differed from the default."""
     said = {
         "batch_size": case.batch_size,
         "device": case.device,
         "dtype": case.dtype,
         "amp_dtype": case.amp_dtype,
-        "backend": case.backend,
+        "backend": backend_of(case, ran),
         "scenario": case.scenario,
         "dynamic": case.dynamic,
         "threads": case.threads,
     }
-    for name in ("allocator", "weights", "compile_mode"):
+    for name in ("allocator", "weights", "compile_mode", "optimizer"):
         said[name] = setting.get(name, RunSettings.model_fields[name].default)
     for name in ("env", "inductor_config"):
         said[name] = as_pairs(setting, name)

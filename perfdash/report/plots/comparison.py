@@ -66,7 +66,7 @@ def _pictures(rows: Iterable[Row], *, throughput: bool) -> Iterator[Picture]:
     word, what = ("throughput", "Throughput") if throughput else ("latency", "Latency")
     styles = _styles(ordered(every))
     for group in groups(every):
-        ways = [way for way in styles if any(Way.of(row.case) == way for row in group.rows)]
+        ways = [way for way in styles if any(Way.of(row) == way for row in group.rows)]
         if not _worth(group):
             continue
         title = f"{what} of each way to run {shown(group.model)}: {_setting(group)}"
@@ -76,7 +76,7 @@ def _pictures(rows: Iterable[Row], *, throughput: bool) -> Iterator[Picture]:
 
 def _worth(group: Group) -> bool:
     """Whether ways were compared: two back ends or more, or eager in several dtypes, that have numbers."""
-    ways = {Way.of(row.case) for row in group.rows if _measured(row)}
+    ways = {Way.of(row) for row in group.rows if _measured(row)}
     backends = {way.backend for way in ways}
     return len(backends) > 1 or (backends == {"eager"} and len(ways) > 1)
 
@@ -117,7 +117,7 @@ def _figure(
     group: Group, ways: Sequence[Way], styles: dict[Way, _Style], throughput: bool, title: str
 ) -> Figure:
     caption = _caption(group, ways)
-    names = sum(any(_measured(row) for row in group.rows if Way.of(row.case) == way) for way in ways)
+    names = sum(any(_measured(row) for row in group.rows if Way.of(row) == way) for way in ways)
     height = max(4.2, 0.24 * names + 1.2) + 0.14 * len(caption)
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     axis = figure.add_subplot()
@@ -129,7 +129,7 @@ def _figure(
         points = [
             _point(row, sizes.index(row.case.batch_size) + shift, throughput)
             for row in sorted(group.rows, key=lambda row: row.case.batch_size)
-            if Way.of(row.case) == way and _measured(row)
+            if Way.of(row) == way and _measured(row)
         ]
         if points:
             lines[way] = points
@@ -224,7 +224,7 @@ def _caption(group: Group, ways: Sequence[Way]) -> list[str]:
     alike: dict[tuple[Way, str], list[int]] = {}
     for way in ways:
         for row in sorted(group.rows, key=lambda row: row.case.batch_size):
-            if Way.of(row.case) == way and not _measured(row):
+            if Way.of(row) == way and not _measured(row):
                 alike.setdefault((way, why_not(row, "backend_ms")), []).append(row.case.batch_size)
     told = [
         f"{shown(way.label)} at batch size {', '.join(map(str, sizes))}: {why}"

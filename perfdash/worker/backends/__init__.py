@@ -12,6 +12,7 @@ first call has returned counts as compilation. Further, where there is need:
 - complaints(job): what of the job's options this torch does not do;
 - held_tensors(model): the tensors that what `prepare` returned needs, where it does not need the
   module's; reopen(model): another one just like it, where what it holds is no tensor;
+- OPAQUE_ON_GPU = True: on a GPU its memory is not torch's, and torch cannot tell it;
 - notes(model): what a reader of the result should know;
 - prepare_repeatable: the same for the accuracy check, where compiling changes the random numbers
   that a model draws.

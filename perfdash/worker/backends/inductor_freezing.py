@@ -10,6 +10,8 @@ from typing import Any, Optional
 from perfdash.records import Job
 from perfdash.worker.backends import inductor
 
+DEVICES = ("cpu",)
+
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """inductor.prepare with freezing on."""

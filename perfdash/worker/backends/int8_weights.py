@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfdash.records import Job
+from perfdash.records import Job, Status
 
 PACKAGES = ("torchao",)
 EXTRA = "torchao"
@@ -15,10 +15,14 @@ CAPTURES = False
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
-    """A copy of the module with such layers, run as it is. Raises ValueError where it has none."""
+    """A copy of the module with such layers, run as it is. Raises Unmeasurable where it has none."""
     from perfdash.worker.decoders import to_int8
+    from perfdash.worker.failures import Unmeasurable
 
-    copied, note = to_int8(module)
+    try:
+        copied, note = to_int8(module)
+    except ValueError as error:
+        raise Unmeasurable(Status.SKIPPED, str(error)) from error
     object.__setattr__(copied, "int8_note", note)
     return copied
 

@@ -8,6 +8,7 @@ from perfdash.records import Job, Status
 
 PACKAGES = ("onnxruntime", "onnx", "onnxscript")
 EXTRA = "onnxruntime"
+OPAQUE_ON_GPU = True
 DEVICES = ("cpu", "cuda")
 # No bfloat16: numpy, through which onnxruntime takes and gives its tensors, has none, and its CPU
 # provider has kernels for a few operators only. complaints() has more about float16.
@@ -31,7 +32,9 @@ def open_exported(module: Any, inputs: Any, job: Job, providers: Sequence[Any]) 
     model = onnx_model(Flat(module, structure).eval(), tensors, job)
     shapes = shapes_of(tensors)
     session = Session(model.path, providers, shapes, structure.outputs, job)
-    return Converted(structure, session, model.notes, None if model.dynamic else shapes)
+    converted = Converted(structure, session, model.notes, None if model.dynamic else shapes)
+    converted.uncounted_s = model.checked_s
+    return converted
 
 
 def complaints(job: Job) -> list[str]:

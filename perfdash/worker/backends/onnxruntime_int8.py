@@ -41,7 +41,9 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
             json.dump(remarks, file)
     shapes = shapes_of(tensors)
     session = onnxruntime.Session(path, ["CPUExecutionProvider"], shapes, structure.outputs, job)
-    return Converted(structure, session, [*model.notes, *remarks], None if model.dynamic else shapes)
+    converted = Converted(structure, session, [*model.notes, *remarks], None if model.dynamic else shapes)
+    converted.uncounted_s = model.checked_s
+    return converted
 
 
 def _quantize(source: str, path: str, structure: Any, inputs: Any, job: Job) -> list[str]:

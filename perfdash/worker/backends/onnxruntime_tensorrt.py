@@ -9,8 +9,9 @@ from perfdash.records import Job
 from perfdash.worker.backends import onnxruntime
 
 PACKAGES = onnxruntime.PACKAGES
-EXTRA = onnxruntime.EXTRA
+EXTRA = "onnxruntime-gpu"
 DEVICES = ("cuda",)
+OPAQUE_ON_GPU = True
 DTYPES = onnxruntime.DTYPES
 CAPTURES = False
 notes = onnxruntime.notes

@@ -9,6 +9,7 @@ from perfdash.records import Job
 PACKAGES = ("torch_tensorrt",)
 EXTRA = "tensorrt"
 DEVICES = ("cuda",)
+OPAQUE_ON_GPU = True
 DTYPES = ("float32", "float16", "bfloat16")
 
 

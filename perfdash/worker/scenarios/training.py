@@ -61,9 +61,10 @@ class TrainingStep:
 
     def __call__(self) -> Any:
         """The step; the loss, detached."""
-        loss = self._until_stepped()
-        self._drop_gradients()
-        return loss
+        try:
+            return self._until_stepped()
+        finally:  # also of one that memory did not suffice for
+            self._drop_gradients()
 
     def observe(self) -> dict[str, Any]:
         """A step from a new optimiser: the loss, the gradients, and the parameters and buffers after it."""

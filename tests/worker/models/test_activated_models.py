@@ -154,3 +154,21 @@ def test_in_place_saves_more_than_a_fifth_against_torch_modules_as_they_come(mon
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_what_is_computed_again_leaves_the_statistics_alone():
+    from perfdash.worker.models import activated_vgg
+
+    found = []
+    for checkpoint in (None, "post", "pre"):
+        torch.manual_seed(0)
+        module, (images,) = activated_vgg.build(
+            2, activation="relu", checkpoint=checkpoint, size=32, classes=4
+        )
+        torch.manual_seed(1)
+        module.train()(images).sum().backward()
+        found.append(dict(module.named_buffers()))
+    plain, *others = found
+    for other in others:
+        for name, buffer in plain.items():
+            torch.testing.assert_close(other[name], buffer, msg=name)

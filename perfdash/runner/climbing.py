@@ -1,0 +1,35 @@
+"""Batch sizes that grow until memory ends: what goes before what, and what need not be run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from perfdash.cases import Planned
+from perfdash.records import Case, Result, Status
+
+_OUT_OF_MEMORY = frozenset({Status.OOM, Status.EAGER_OOM})
+
+
+def is_smaller(one: Case, other: Case) -> bool:
+    """Whether one is the other with a smaller batch."""
+    return one.batch_size < other.batch_size and replace(one, batch_size=other.batch_size) == other
+
+
+def has_smaller(planned: Planned, others: Iterable[Planned]) -> bool:
+    """Whether it climbs, and one of the others is a step below it."""
+    return planned.until_oom and any(is_smaller(other.case, planned.case) for other in others)
+
+
+def out_of_memory_before(planned: Planned, results: Iterable[Result]) -> Result | None:
+    """The result of a smaller batch of it that was out of memory already.
+
+    Where only eager was, the back end was measured alone, and goes on.
+    """
+    if not planned.until_oom:
+        return None
+    for result in results:
+        ended = result.status in _OUT_OF_MEMORY and result.backend_ms is None
+        if ended and is_smaller(result.case, planned.case):
+            return result
+    return None
