@@ -81,15 +81,18 @@ def test_in_the_third_the_culprit_is_named(three, hub):
     culprit = commits["A more thorough mixer"]
     alerts = json.loads(third.text("regressions.json"))
     slower = {alert["metric"]: alert for alert in alerts if alert["case"]["model"] == "mixer"}
-    assert {"eager_ms", "backend_ms"} <= set(slower)
-    assert slower["eager_ms"]["state"] == "confirmed"
+    # With four nights before it one latency in fifty is missed (stats.alarm); seldom both.
+    latencies = [slower[metric] for metric in ("eager_ms", "backend_ms") if metric in slower]
+    assert latencies
+    assert {alert["state"] for alert in latencies} == {"confirmed"}
     assert not [alert for alert in alerts if alert["case"]["model"] == "steady"]
     assert f"found {culprit[:10]}" in third.text("bisect.log")
     comment = comments_of(hub, third)
     assert culprit[:10] in comment
     assert "A more thorough mixer" in comment
-    (issue,) = [one for one in hub.issues if "mixer" in one["title"] and "eager latency" in one["title"]]
-    assert issue["state"] == "open"
+    issues = [one for one in hub.issues if "mixer" in one["title"] and "latency" in one["title"]]
+    assert len(issues) == len(latencies)
+    assert {issue["state"] for issue in issues} == {"open"}
 
 
 def test_the_comment_was_edited_not_doubled(three, hub):
