@@ -136,7 +136,7 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
     """How it is measured, as in `perfdash run`. Raises UsageError."""
     from perfdash.settings import resolve
 
-    said = {name: flags[name] for name in _RUN}
+    said = {name: flags.get(name) for name in _RUN}
     if flags["suite"] and flags["model"]:
         from perfdash.report.reproduce import pattern
 
