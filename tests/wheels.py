@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import venv
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-
-import pip
 
 
 def make_wheel(
@@ -53,8 +52,11 @@ def make_interpreter(folder: Path, with_pip: bool = True) -> Path:
     """An interpreter with nothing installed but this one's pip, which starts faster than pip --python."""
     venv.create(folder, with_pip=False)
     if with_pip:
-        package = Path(pip.__file__).parent
-        for one in (package, *package.parent.glob(f"pip-{pip.__version__}.dist-info")):
+        # Not imported, nor sought by find_spec: setuptools gives the old distutils back to pip, and with
+        # that it does not load any more, which torch's compiler needs.
+        mine = importlib.metadata.distribution("pip")
+        package = Path(str(mine.locate_file("pip")))
+        for one in (package, *package.parent.glob(f"pip-{mine.version}.dist-info")):
             (site_of(folder) / one.name).symlink_to(one, target_is_directory=True)
     return folder / "bin" / "python"
 

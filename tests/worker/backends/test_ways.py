@@ -16,9 +16,6 @@ from perfdash.records import Case, Job, Status
 from perfdash.worker import memory, nest, registry
 from perfdash.worker.failures import Unmeasurable
 
-# Inductor's first compile in a process looks for a compiler by distutils.
-pytestmark = pytest.mark.filterwarnings("ignore:The distutils package is deprecated:DeprecationWarning")
-
 BACKENDS = ("torchscript", "onnxruntime", "onnxruntime-int8", "openvino", "int8-dynamic")
 COMPILED = ("inductor-freezing", "int8-static")
 
