@@ -64,6 +64,7 @@ def kind_of(data: str) -> str:
 
 def _per_dtype(value: PerDtype, dtype: str, otherwise: float) -> float:
     if isinstance(value, dict):
+        # Its keys are literals, and dtype is one of them, which its type does not tell.
         return value.get(dtype, otherwise)  # type: ignore[call-overload,no-any-return]
     return value
 

@@ -53,6 +53,7 @@ class Skip(_Strict):
 class Way(_Strict):
     """A back end and the dtypes that models are run with by it, on these devices (both by default)."""
 
+    # DEVICES is a tuple of plain texts to the type checker, here and in Skip.
     backend: str
     dtypes: tuple[Dtype, ...] = Field(default=("float32",), min_length=1)
     devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]

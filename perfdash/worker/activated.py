@@ -22,6 +22,7 @@ NORMS = ("plain", "in_place")
 CHECKPOINTS = (None, "post", "pre")
 
 
+# torch's decorators have no types: the `type: ignore`s below.
 class _SavingSwish(torch.autograd.Function):
     """x * sigmoid(x) that keeps x alone; the sigmoid is computed again in the backward pass."""
 

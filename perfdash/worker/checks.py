@@ -47,30 +47,30 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     of_group = getattr(compared.scenario, "OF_GROUP", 0.0)
     distance = accuracy.distance(eager, other, of_group)
     judge, why_none = None, ""
-    judged: Callable[[Any, Any, Any], dict[str, Any]]
+    judged: Callable[[Any, Any], dict[str, Any]]
     if job.distance_bound is not None:
-        bound = job.distance_bound
-        judged = lambda one, two, judge: accuracy.within(one, two, bound, of_group)  # noqa: E731
+        judged = functools.partial(accuracy.within, bound=job.distance_bound, of_group=of_group)
     else:
+        if is_random and compared.device.kind == "cuda":
+            why_none = "CUDA draws other random numbers in float64"
+        else:
+            judge, why_none = _judge(compared)
         judged = functools.partial(
             accuracy.compare,
+            judge=judge,
             tolerance=job.tolerance,
             factor=job.factor,
             cosine=job.cosine,
             of_group=of_group,
         )
-        if is_random and compared.device.kind == "cuda":
-            why_none = "CUDA draws other random numbers in float64"
-        else:
-            judge, why_none = _judge(compared)
-    verdict = judged(eager, other, judge)
+    verdict = judged(eager, other)
     if verdict["status"] == "fail" and is_random and hasattr(compared.backend, "prepare_repeatable"):
         own = compared.own
         model = compared.backend.prepare_repeatable(own.module, own.inputs, job)
         step = compared.scenario.make_step(model, own, compared.device)
         seed()
         again = observed(step, follows=compared.eager_step)
-        verdict, distance = judged(eager, again, judge), accuracy.distance(eager, again, of_group)
+        verdict, distance = judged(eager, again), accuracy.distance(eager, again, of_group)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
     if why_none:
         verdict["detail"] += f"; no float64 judge: {why_none}"

@@ -81,13 +81,7 @@ def transient_bytes(
     thread): a new thread has a heap of its own, while the free chunks of the main one, different in
     every process, hid or added up to a third.
     """
-    linux.malloc_exact()
-    linux.huge_pages(False)
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        # torch keeps its configuration in context variables, which a thread does not inherit.
-        inherited = contextvars.copy_context()
-        figures = thread.submit(inherited.run, _transient, step, context).result()
-    linux.huge_pages(True)
+    figures: dict[str, Optional[int]] = _in_a_new_thread(_transient, step, context)
     return figures
 
 
@@ -100,11 +94,18 @@ def reopened_bytes(
     first and called it once. The libraries are in memory by then, and so is nothing else of the first
     that the second shares.
     """
+    found: tuple[int, dict[str, Optional[int]]] = _in_a_new_thread(_reopened, make_step, context)
+    return found
+
+
+def _in_a_new_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+    """What `work` returns, in a thread with a heap of its own, every large block mapped by itself."""
     linux.malloc_exact()
     linux.huge_pages(False)
     with ThreadPoolExecutor(max_workers=1) as thread:
+        # torch keeps its configuration in context variables, which a thread does not inherit.
         inherited = contextvars.copy_context()
-        found = thread.submit(inherited.run, _reopened, make_step, context).result()
+        found = thread.submit(inherited.run, work, *arguments).result()
     linux.huge_pages(True)
     return found
 

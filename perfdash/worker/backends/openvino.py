@@ -16,7 +16,8 @@ DEVICES = ("cpu",)
 CAPTURES = False
 
 # openvino sends usage figures over the network, at its import too, through this package; without it,
-# it has a stub. Here, because the worker imports PACKAGES before it calls prepare.
+# it has a stub. Here, because the worker imports PACKAGES before it calls prepare. None in sys.modules makes
+# an import fail, which its type does not tell.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
