@@ -21,7 +21,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparing import Side, compare
 from perfdash.detect.dating import over_time
-from perfdash.detect.findings import METRICS
+from perfdash.detect.metrics import METRICS
 from perfdash.detect.nightly import judge_run
 from perfdash.history import schema
 from perfdash.history.ingest import take_in

@@ -239,7 +239,9 @@ def _plan(
         cost_s=setting("cost_s"),
         parameters=model.parameters,
         baseline_dtype=baseline,
-        distance_bound=judging.distance_bound(setting, dtype, baseline, getattr(module, "LOSSY", False)),
+        distance_bound=judging.distance_bound(
+            setting, dtype, baseline, getattr(module, "LOSSY", False), model.variant or {}
+        ),
         data=data,
         data_path=data_path,
         backend_file=backend if backend.endswith(".py") else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,20 @@ def tolerance(setting: Setting, case: Case, freezing: bool) -> float:
     """Of an output that is to be eager's; freezing folds batch normalisation, and has one of its own."""
     plain = _per_dtype(setting("tolerance", 1e-3), case.dtype, 1e-3)
     frozen = setting("tolerance_freezing", plain)
-    return float(frozen if freezing or case.backend == "inductor-freezing" else plain)
+    freezes = case.backend == "inductor-freezing" or (
+        case.backend == "inductor-max-autotune" and case.device == "cpu"
+    )
+    return float(frozen if freezing or freezes else plain)
 
 
-def distance_bound(setting: Setting, dtype: str, baseline: str | None, lossy: bool) -> float | None:
+def distance_bound(
+    setting: Setting, dtype: str, baseline: str | None, lossy: bool, variant: Mapping[str, Any]
+) -> float | None:
     """Set where outputs are meant to differ from eager's: other bits than the baseline's, or integers."""
-    if not lossy and baseline is None:
+    autocast = bool(variant.get("autocast"))
+    if not lossy and baseline is None and not autocast:
         return None
-    kind = "int8" if lossy else dtype
+    kind = "int8" if lossy else "amp" if autocast else dtype
     own: dict[str, float] = setting("distance", {})
     return own.get(kind, _DISTANCE[kind])
 

@@ -96,7 +96,8 @@ class Job:
     target: str
     scratch: str  # an empty folder of the case's own: caches, temporary files
     # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
-    # check (load, and eager once) | probe (what the interpreter can do) | isa (what inductor compiles for)
+    # check (load, and eager once) | room_eager, room (one side by itself: does memory suffice) |
+    # probe (what the interpreter can do) | isa (what inductor compiles for)
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share

@@ -56,6 +56,7 @@ ALLOWED = {
 # what else a loader, a back end or a data set needs it imports when it is asked for.
 WORKER_MAY_IMPORT_EVERYWHERE = {"torch", "perfdash", "__future__", *sys.stdlib_module_names}
 WORKER_MAY_IMPORT = WORKER_MAY_IMPORT_EVERYWHERE | {
+    "deepspeed",
     "timm",
     "torchvision",
     "transformers",

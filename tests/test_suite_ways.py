@@ -203,3 +203,10 @@ def test_weights_are_a_word_or_a_file(tmp_path, monkeypatch):
     assert planning.weights(RunSettings(weights="w.safetensors")) == str(tmp_path / "w.safetensors")
     with pytest.raises(UsageError, match="no such file; it is random, pretrained, or a file"):
         planning.weights(RunSettings(weights="pretraind"))
+
+
+def test_a_variant_under_autocast_is_judged_by_its_distance():
+    suite = load_suite("training-variants")
+    bounds = {each.case.model: each.distance_bound for each in select([suite], Selection())}
+    assert bounds["resnet50_autocast"] == 0.5
+    assert bounds["resnet50_channels_last"] is None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfdash.errors import UsageError
-from perfdash.history.rows import from_result
+from perfdash.history.rows import PARTS, from_result
 from perfdash.records import PASSING, Result, Status
 
 Kind = Literal["ratio", "count", "status"]
@@ -48,6 +48,10 @@ METRICS = {
         Metric("compile-cpu", "compilation CPU seconds", "ratio", "compilation_cpu_s"),
         Metric("memory", "compiled peak memory", "ratio", "backend_peak_bytes"),
         Metric("compression", "compression ratio", "ratio", "compression_ratio", more_is_worse=False),
+        *(
+            Metric(name.removesuffix("_ms"), f"compiled {title}", "ratio", name)
+            for name, title in PARTS.items()
+        ),
         Metric("graph-breaks", "graph breaks", "count", "graph_breaks"),
         Metric("accuracy", "accuracy", "status", more_is_worse=None),
         Metric("status", "status", "status", more_is_worse=None),

@@ -180,7 +180,7 @@ def _side(result: Result) -> Side:
 
 
 def _told(finding: Finding, decision: str, numbers: Any) -> str:
-    from perfdash.detect.findings import COUNTS, METRICS
+    from perfdash.detect.metrics import COUNTS, METRICS
 
     metric = str(finding.metric)
     name = METRICS[metric].title if metric in METRICS else COUNTS.get(metric, metric)

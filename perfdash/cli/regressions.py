@@ -144,7 +144,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     from dataclasses import asdict
 
     from perfdash.detect.dating import over_time
-    from perfdash.detect.findings import METRICS
+    from perfdash.detect.metrics import METRICS
     from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
     from perfdash.report.alerts import change_list
 

@@ -133,15 +133,29 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be measured, and for how long about.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: for programs.")] = False,
+    find_batch_size: Annotated[
+        bool,
+        typer.Option(
+            "--find-batch-size", help="Only find the largest batch sizes that fit into --memory-limit."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run or --find-batch-size: for programs.")
+    ] = False,
 ) -> None:
     """Measure models: speedup, compilation latency, peak memory, accuracy."""
     flags = dict(locals())
     from perfdash.cli import measure
     from perfdash.errors import UsageError
 
-    for key in ("resume", "retry", "dry_run", "as_json"):
+    for key in ("resume", "retry", "dry_run", "find_batch_size", "as_json"):
         del flags[key]
+    if find_batch_size:
+        from perfdash.cli import room
+
+        if resume is not None or dry_run:
+            raise UsageError("--find-batch-size goes with neither --resume nor --dry-run: it keeps nothing")
+        raise typer.Exit(room.shown(flags, as_json))
     if dry_run:
         from perfdash.cli.dry_run import shown
 
@@ -149,7 +163,9 @@ def run(
             raise UsageError("--dry-run is of a new run; `perfdash show RUN` says how far one has come")
         raise typer.Exit(shown(flags, as_json))
     if as_json:
-        raise UsageError("--json needs --dry-run; the results of a run are in its results.jsonl")
+        raise UsageError(
+            "--json needs --dry-run or --find-batch-size; the results of a run are in its results.jsonl"
+        )
     if resume is not None:
         raise typer.Exit(measure.resumed(resume, tuple(retry or ()), flags))
     if retry:

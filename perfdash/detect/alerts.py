@@ -15,16 +15,9 @@ import numpy as np
 
 from perfdash.detect.builds import environment_changes, package_changes
 from perfdash.detect.dating import date
-from perfdash.detect.findings import (
-    METRICS,
-    WORSE,
-    Finding,
-    Key,
-    is_pass,
-    is_whole,
-    logs,
-    net_logs,
-)
+from perfdash.detect.findings import WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
+from perfdash.detect.metrics import METRICS
+from perfdash.detect.parts import PARTS_OF
 from perfdash.history.alerts import (
     ACKNOWLEDGED,
     CONFIRMED,
@@ -55,8 +48,9 @@ def starts(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
     for alert in alerts:
         stands = alert.state in LIVE and alert.state != NEW
         if alert.kind == "metric" and stands and alert.case_id and alert.metric and alert.bad_run_id in place:
-            key = alert.case_id, alert.metric
-            found[key] = max(found.get(key, 0), place[alert.bad_run_id])
+            for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
+                key = alert.case_id, name
+                found[key] = max(found.get(key, 0), place[alert.bad_run_id])
     return found
 
 
@@ -70,10 +64,11 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
             continue
         fixed = place.get(alert.details.get("fixed_run_id", -1))
         bad = place.get(alert.bad_run_id or -1, 0)
-        if fixed is not None and alert.kind == "host":
-            values[alert.metric][:, bad:fixed] = np.nan
-        elif fixed is not None and alert.case_id in row:
-            values[alert.metric][row[alert.case_id], bad:fixed] = np.nan
+        for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
+            if fixed is not None and alert.kind == "host":
+                values[name][:, bad:fixed] = np.nan
+            elif fixed is not None and alert.case_id in row:
+                values[name][row[alert.case_id], bad:fixed] = np.nan
     return replace(panel, values=values)
 
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from perfdash.detect.findings import BETTER, METRICS, NO_STATUS, OTHER, WORSE, is_pass, status_word
+from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, status_word
+from perfdash.detect.metrics import METRICS
 from perfdash.errors import UsageError
 from perfdash.history.ingest import testbed_values
 from perfdash.history.rows import Imported, Row
@@ -19,7 +20,7 @@ from perfdash.stats.alarm import FLOOR, discoveries
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.windows import levels_and_noise
 
-COMPARED = ("speedup", *METRICS)
+COMPARED = ("speedup", *(name for name, metric in METRICS.items() if not metric.whole))
 # An interval holds what another run would report: it reaches so many deviations of one run (stats.speedup).
 _REACH = math.sqrt(2) * 1.96
 _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfdash.detect.alerts import born, confirmed, dismissed
-from perfdash.detect.findings import METRICS, NO_STATUS, WORSE, Finding, is_pass
+from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
+from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import CONFIRMED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
+from perfdash.history.rows import PARTS
 from perfdash.stats import remeasure
 
 PAIRS = remeasure.PAIRS
 _FAILURES = 2  # pairs that may fail before it is given up: it does not run to the end here and now
-_LATENCIES = ("eager_ms", "backend_ms")
+_LATENCIES = ("eager_ms", "backend_ms", *PARTS)
 STANDS, DISMISSED, MORE, NOTHING = "stands", "dismissed", "more", "nothing"
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdash.detect.findings import METRICS, logs
+from perfdash.detect.findings import logs
+from perfdash.detect.metrics import METRICS
 from perfdash.history.queries import Panel, RunLine
 from perfdash.stats.alarm import HOST
 from perfdash.stats.changepoints import Change, change_points
@@ -30,11 +31,13 @@ class Dated:
 
 
 def over_time(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
-    """Every change of level that lasted, of all cases and judged metrics; see stats.changepoints.
+    """Every change of level that lasted, of all cases and judged metrics but parts; see stats.changepoints.
 
     A step that most cases of the host make in the same direction on the same night is one.
     """
     for metric in METRICS.values():
+        if metric.whole:  # its changes are the whole's, once more
+            continue
         values = np.exp(logs(panel, metric.name))
         found = [
             _dated(panel, case_id, metric.name, change)

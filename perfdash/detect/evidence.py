@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from scipy import special
 
 from perfdash.detect.dating import Dated, date
-from perfdash.detect.findings import METRICS
+from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.records import Case

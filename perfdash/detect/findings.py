@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdash.detect.metrics import COUNTS, METRICS, Metric
 from perfdash.history.queries import Panel, RunLine
 from perfdash.records import PASSING, Status
 from perfdash.stats import alarm
@@ -21,29 +22,6 @@ from perfdash.stats.drift import drift
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
 
-
-@dataclass(frozen=True)
-class Metric:
-    """A judged metric, of which more is worse; changes below `minimum` (a fraction) are of no interest."""
-
-    name: str
-    title: str
-    minimum: float = alarm.MINIMUM_CHANGE
-    of_eager: bool = False
-
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("eager_ms", "eager latency", of_eager=True),
-        Metric("backend_ms", "compiled latency"),
-        Metric("compilation_cpu_s", "compilation CPU seconds", 0.10),
-        Metric("eager_peak_bytes", "eager peak memory", of_eager=True),
-        Metric("backend_peak_bytes", "compiled peak memory"),
-    )
-}
-# Whole numbers that do not scatter: any change is one.
-COUNTS = {"graph_breaks": "graph breaks", "fallbacks": "fallbacks to eager kernels"}
 READ = (*METRICS, *COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
         "calls_captured")  # fmt: skip
 NIGHTS = 200  # of which the alarm looks at 70, the drift at all
@@ -115,11 +93,8 @@ def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]
     nights count: those of an earlier change that is known. Numbers of a case that did not pass are not
     looked at: they are of something else.
     """
-    found = []
-    for metric in METRICS.values():
-        found += _of_metric(panel, metric, start or {})
-    for count in COUNTS:
-        found += _of_count(panel, count)
+    found = [each for metric in METRICS.values() for each in _of_metric(panel, metric, start or {})]
+    found += [each for count in COUNTS for each in _of_count(panel, count)]
     return found + _of_status(panel) + _vanished(panel)
 
 
@@ -177,7 +152,8 @@ def logs(panel: Panel, metric: str) -> Array:
 def net_logs(panel: Panel, metric: str) -> Array:
     """logs without what the whole host did on each night."""
     values = logs(panel, metric)
-    shift: Array = host_shift(values, np.isfinite(values), alarm.FLOOR).night
+    whole = logs(panel, METRICS[metric].whole or metric)
+    shift: Array = host_shift(whole, np.isfinite(whole), alarm.FLOOR).night
     return values - shift
 
 
@@ -203,6 +179,10 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
     rows, first = _measured(panel, metric.name, values, start)
     if not len(rows):
         return []
+    raw = values
+    if metric.whole:  # too few have parts to tell the host by them
+        whole = logs(panel, metric.whole)
+        values = values - host_shift(whole, np.isfinite(whole), alarm.FLOOR).own
     within = _within(panel, metric.name)
     night = alarm.judge(
         values[rows],
@@ -212,7 +192,7 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
     )
     found = []
     last = len(panel.runs) - 1
-    if night.shift.nights and abs(night.shift.change) >= math.log1p(metric.minimum):
+    if not metric.whole and night.shift.nights and abs(night.shift.change) >= math.log1p(metric.minimum):
         bad = max(0, last - night.shift.nights + 1)
         found.append(
             Finding(
@@ -233,6 +213,8 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
         baseline = float(night.baseline[place])
         recent = values[row, nights[-int(night.window[place]) :]] - baseline
         window, change = _begun(recent, float(night.change[place]))
+        if metric.whole and not _moved(raw[row, nights], window, change, metric.minimum):
+            continue
         bad, before = int(nights[-window]), nights[:-window]
         found.append(
             Finding(
@@ -253,6 +235,14 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
             )
         )
     return found
+
+
+def _moved(raw: Array, window: int, change: float, minimum: float) -> bool:
+    """Whether a series also moved with the host's own shift left in: one that stood still did not change."""
+    if window >= len(raw):
+        return True
+    step = float(np.median(raw[-window:]) - np.median(raw[:-window]))
+    return step * math.copysign(1.0, change) >= math.log1p(minimum)
 
 
 def _begun(recent: Array, change: float) -> tuple[int, float]:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from perfdash.detect import alerts as life
 from perfdash.detect.findings import LIKE, NIGHTS, READ, Finding, drifts, is_a_night, judge
+from perfdash.detect.parts import with_parts
 from perfdash.history import alerts as kept
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, list_runs, panel
@@ -64,7 +65,7 @@ def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     alerts = kept.load(connection, testbed_id=run.testbed_id, states=(*kept.LIVE, kept.FIXED))
     night = life.without_fixed(night, alerts)
     start = life.starts(night, alerts)
-    found = judge(night, start)
+    found = with_parts(judge(night, start), alerts)
     if _first_of_its_week(night.runs):
         found += drifts(night, start)
     return Judged(run, night, found)

@@ -14,11 +14,16 @@ from typing import Any
 
 from perfdash.records import Case, Failure, Result, RunInfo
 
+# Of the back end's step: of a training step (worker.scenarios.training), of a generation (.generation).
+PARTS = {
+    "forward_ms": "forward pass", "backward_ms": "backward pass", "optimizer_ms": "optimizer step",
+    "prefill_ms": "prefill", "decode_ms": "decoding",
+}  # fmt: skip
 # The metrics that have a column of their own, with their units (of the latencies also the 95 % interval).
 REALS = (
     "eager_ms", "eager_ms_low", "eager_ms_high", "backend_ms", "backend_ms_low", "backend_ms_high",
     "speedup", "speedup_low", "speedup_high", "speedup_sd",
-    "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "wall_s",
+    "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "wall_s", *PARTS,
 )  # fmt: skip
 COUNTS = (
     "eager_peak_bytes", "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
@@ -226,6 +231,7 @@ def from_result(result: Result) -> Row:
         "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
     ):  # fmt: skip
         values[name] = getattr(result, name)
+    values.update(_parts(result))
     for name in ("graphs", "graph_breaks", "calls_captured"):
         values[name] = result.capture.get(name)
     fallbacks = result.capture.get("fallbacks")
@@ -237,6 +243,13 @@ def from_result(result: Result) -> Row:
         "accuracy": result.accuracy,  # with the distance to eager, where it was taken
         "quality": result.quality,
         "parts_ms": result.parts_ms,
+        "spread_ms": {
+            side: {"mean": latency.mean, "stdev": latency.stdev, "n": latency.n}
+            for side, latency in (("eager", result.eager_ms), ("backend", result.backend_ms))
+            if latency and result.parts_ms
+        },
+        "parameters": result.memory.get("parameters"),
+        "load_s": result.phases_s.get("load"),  # from configuration or file to a model on its device
         "break_reasons": result.capture.get("break_reasons"),
         "conditions": {
             name: value for name, value in result.conditions.items() if isinstance(value, int | float | str)
@@ -258,6 +271,13 @@ def from_result(result: Result) -> Row:
         },
         details={name: value for name, value in details.items() if value},
     )
+
+
+def _parts(result: Result) -> dict[str, float]:
+    """Milliseconds of the parts of the back end's step; those of other names are in the details alone."""
+    found = result.parts_ms.get("backend") or {}
+    medians = {f"{name}_ms": part.get("median") for name, part in found.items()}
+    return {name: value for name, value in medians.items() if name in PARTS and value}
 
 
 def _failure(error: Failure) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from perfdash.errors import MachineError, UsageError
 
 # The newest migration (a test compares it with the files): most openings need no Alembic at all.
-HEAD = "0002"
+HEAD = "0003"
 VERSION_TABLE = "perfdash_version"  # not Alembic's own name: others may live in the same database
 # PostgreSQL: the advisory lock of whoever changes the store.
 WRITERS = 7270683

@@ -74,7 +74,7 @@ def _evidence(one: Candidate, found: Recommendation, size: int) -> str:
     distance = distance_of(one.row)
     words += [f"distance to eager {distance:.2g}"] if distance is not None else []
     score = _score(one.row, "eager ")
-    words += [f"{_metric(one.row)} {score}"] if score != "-" else []
+    words += [f"{_metric(one.row)} {score}" if score != "-" else "not scored"]
     words += [f"peak memory in MB {_peak(one, choice, 'eager ')}"] if one.peak_bytes else []
     return ", ".join(words)
 

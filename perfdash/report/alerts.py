@@ -10,9 +10,10 @@ from prettytable import PrettyTable
 
 from perfdash.detect.dating import Dated
 from perfdash.detect.evidence import Evidence
-from perfdash.detect.findings import COUNTS, METRICS
+from perfdash.detect.metrics import COUNTS, METRICS
 from perfdash.history.alerts import Alert, Event
 from perfdash.history.queries import RunLine
+from perfdash.history.rows import PARTS
 from perfdash.records import Case
 from perfdash.report.markdown import plain
 from perfdash.report.quantities import percent, shown
@@ -176,8 +177,16 @@ def what(alert: Alert) -> str:
     if alert.kind == "status":
         return f"{alert.details.get('before')} -> {alert.details.get('after')}"
     if alert.metric in METRICS:
-        return METRICS[str(alert.metric)].title + (", slow drift" if alert.kind == "drift" else "")
+        title = METRICS[str(alert.metric)].title
+        return title + (", slow drift" if alert.kind == "drift" else "") + _inside(alert)
     return COUNTS.get(str(alert.metric), str(alert.metric))
+
+
+def _inside(alert: Alert) -> str:
+    """The parts of a step that changed with it."""
+    parts = alert.details.get("parts") or {}
+    told = [f"{PARTS[name]} {percent(change)}" for name, change in parts.items() if name in PARTS]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def model_of(case: Case | None) -> str:

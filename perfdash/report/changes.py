@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from perfdash.detect.comparing import Compared, Comparison
 from perfdash.detect.evidence import Evidence
-from perfdash.detect.findings import LIKE, METRICS, WORSE
+from perfdash.detect.findings import LIKE, WORSE
+from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import Imported, RunRow

@@ -5,14 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from prettytable import PrettyTable
+
 from perfdash.history.rows import Row
 from perfdash.history.summing import nothing_captured
 from perfdash.report import dashboard, links
 from perfdash.report.dashboard import Setting
+from perfdash.report.grid_tables import digits
 from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.news import news
 from perfdash.report.night import Night
 from perfdash.report.reproduce import command, pattern
+from perfdash.report.steps import Table, generation, training
 from perfdash.report.summaries import by_suite
 
 _NAMED = 30  # models named in one line
@@ -146,6 +150,12 @@ def _marked(rows: Sequence[Row]) -> str:
 
 def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     parts = [f"{title}\n\n{fenced(text)}" for title, text in dashboard.four_tables(rows)]
+    if len(rows) <= _TOO_MANY:
+        parts += [
+            f"{steps.title}\n\n{fenced(_text(steps))}" + "".join(f"\n\n{note}." for note in steps.notes)
+            for steps in (training(rows, digits), generation(rows, digits))
+            if steps
+        ]
     if len(night.rows) > _TOO_MANY:
         parts.append("All numbers, with intervals: `perfdash report --format csv`, or the site.")
     elif any("eager_ms" in row.values for row in rows):
@@ -165,6 +175,15 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
         pages = dict.fromkeys(links.suite_page(night.testbed, row.case) for row in rows)
         parts.append(" · ".join(link(f"page {n}", site + page) for n, page in enumerate(pages, 1)))
     return "\n\n".join(parts)
+
+
+def _text(steps: Table) -> str:
+    shown = PrettyTable(steps.head)
+    shown.align = "r"
+    for name in steps.head[: steps.words]:
+        shown.align[name] = "l"
+    shown.add_rows(steps.lines)
+    return str(shown.get_string())
 
 
 def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:

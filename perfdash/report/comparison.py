@@ -11,7 +11,7 @@ from typing import Any
 from prettytable import PrettyTable
 
 from perfdash.detect.comparing import COMPARED, Compared, Comparison, Delta, Means, Side
-from perfdash.detect.findings import METRICS
+from perfdash.detect.metrics import METRICS
 from perfdash.history.rows import RunRow
 
 _NAMES = {name: metric.title for name, metric in METRICS.items()} | {

@@ -8,9 +8,10 @@ from typing import Any
 
 from perfdash.history.rows import Row
 from perfdash.report.advice import advice, sizes_in_words
-from perfdash.report.grid_tables import legend, tables
-from perfdash.report.markdown import code, escaped
+from perfdash.report.grid_tables import digits, legend, tables
+from perfdash.report.markdown import code, escaped, table
 from perfdash.report.night import Night
+from perfdash.report.steps import Table, generation, training
 from perfdash.report.ways import (
     Group,
     Way,
@@ -39,9 +40,23 @@ def grid(night: Night) -> str:
         return "\n\n".join([*parts, "Nothing was measured.\n"])
     titles = _titles(some)
     parts += ["## What to ship", *advice(titles, some)]
+    for steps in (training(night.rows, digits), generation(night.rows, digits)):
+        if steps:
+            parts += [f"## {steps.title}\n\n{_markdown(steps)}", *_signs(steps)]
     for title, group in zip(titles, some, strict=True):
         parts += [f"## {title}", *_section(night, group, ways)]
     return "\n\n".join(parts) + "\n"
+
+
+def _signs(steps: Table) -> list[str]:
+    return [f"{'; '.join(steps.notes)}."] if steps.notes else []
+
+
+def _markdown(steps: Table) -> str:
+    """Numbers as mean+-standard deviation where a part is told, `oom` where memory did not suffice."""
+    words, count = steps.words, len(steps.head)
+    lines = [[*(code(cell) for cell in line[:words]), *map(escaped, line[words:])] for line in steps.lines]
+    return table([escaped(name) for name in steps.head], lines, "l" * words + "r" * (count - words))
 
 
 def _machine(night: Night) -> str:

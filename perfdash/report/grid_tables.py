@@ -10,16 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdash.history.rows import MAX_SAMPLES, Row
-from perfdash.history.summing import nothing_captured
 from perfdash.records import Status
 from perfdash.report import grid_parts
 from perfdash.report.markdown import code, escaped, table
+from perfdash.report.steps import new_tokens
 from perfdash.report.ways import (
+    MARKS,
     Group,
     Way,
     baseline_of,
     distance_of,
     has_numbers,
+    mark,
     number,
     quality_of,
     real,
@@ -30,14 +32,6 @@ from perfdash.report.ways import (
 ABSENT, UNMEASURED = "-", "not measured"
 _ENOUGH = {90: 20, 99: 100}  # samples, from which a percentile is told
 _SHORT_MS = 1.0  # below it a sample is of several calls (worker.latency)
-# What a number is of that is not plainly right: the sign behind it, and its meaning.
-_MARKS = {
-    "✗": "the outputs are wrong (`fail_accuracy`)",
-    "≠": "eager differs from itself, so the outputs were not judged (`eager_two_runs_differ`)",
-    "?": "the outputs were not checked (`pass_due_to_skip`)",
-    "∅": "nothing was captured: what ran is eager",
-    "∄": "eager ran out of memory: measured without it, and the outputs were not checked (`eager_oom`)",
-}
 
 Cell = Callable[[Row], str | None]
 
@@ -71,22 +65,11 @@ def tables(group: Group, ways: Sequence[Way]) -> tuple[list[str], list[str]]:
     return found, missing
 
 
-def mark(row: Row) -> str:
-    """The sign behind the numbers of a result that is no plain pass."""
-    if row.status == Status.PASS:
-        return "∅" if nothing_captured(row) else ""
-    signs = {
-        Status.FAIL_ACCURACY: "✗", Status.EAGER_TWO_RUNS_DIFFER: "≠", Status.PASS_DUE_TO_SKIP: "?",
-        Status.EAGER_OOM: "∄",
-    }  # fmt: skip
-    return next((sign for status, sign in signs.items() if row.status == status), "")
-
-
 def legend(rows: Sequence[Row], absent: bool) -> list[str]:
     """What the signs mean that stand in the tables."""
     used = {mark(row) for row in rows if has_numbers(row)}
     lines = [f"`{ABSENT}` no such case in this run"] if absent else []
-    return [*lines, *(f"{sign} {meaning}" for sign, meaning in _MARKS.items() if sign in used)]
+    return [*lines, *(f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in used)]
 
 
 def _cell(row: Row | None, metric: Metric) -> str:
@@ -107,15 +90,21 @@ def _metrics(group: Group) -> list[Metric]:
     odd = [row for row in group.rows if has_numbers(row) and baseline_of(row) != group.baseline]
     apart = "; " + _odd_baselines(odd) if odd else ""
     return [
-        Metric("Latency [ms/batch]", _latency, "median, ± 95 % interval"),
+        Metric("Latency [ms/batch]", _latency, "median, ± its 95 % interval within the process"),
         *_of_parts(group),
-        Metric("Throughput [samples/s]", _throughput, "batch size over median latency, ± 95 % interval"),
+        Metric("Throughput [samples/s]", _throughput, "batch size over median latency, ± as above"),
         Metric("p50 / p90 / p99 latency [ms/batch]", _percentiles, _of_samples(group.rows)),
         Metric(
             f"Improvement over {eager} [%]",
             _improvement,
             "eager latency over latency, less 1, in pairs in the same process, with its 95 % interval"
             + apart,
+        ),
+        Metric(
+            f"{eager} in the same process [ms/batch]",
+            _eager_beside,
+            "what the improvement is over: eager, too, differs from process to process, so latencies of two "
+            "rows may differ otherwise than their improvements",
         ),
         Metric("Compilation latency [s]", _seconds, "conversion and first call, less a steady call"),
         Metric("Peak memory [MB]", _memory, "of weights, inputs and what running takes; in parentheses the "
@@ -134,11 +123,11 @@ def _of_parts(group: Group) -> list[Metric]:
         Metric(f"{escaped(name.capitalize(), 40)} [ms]", grid_parts.time_of(name, digits), note)
         for name in grid_parts.names(group.rows)
     ]
-    if any(grid_parts.new_tokens(row) for row in group.rows):
+    if any(new_tokens(row) for row in group.rows):
         found += [
             Metric(
                 "Throughput [tokens/s | ms/token]",
-                grid_parts.tokens_per_second(digits),
+                grid_parts.throughput(digits),
                 "of the whole batch, prefill and decode",
             ),
             Metric(
@@ -225,6 +214,11 @@ def _improvement(row: Row) -> str | None:
         return f"{value} ({reach}; one process)"
     verdict = code(row.verdict, 40) if row.verdict and row.status == Status.PASS else ""
     return f"{value} ({reach}) {verdict}".strip()
+
+
+def _eager_beside(row: Row) -> str | None:
+    middle = number(row, "eager_ms")
+    return digits(middle) if middle else None
 
 
 def _percent(speedup: float) -> str:

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparing import Comparison
 from perfdash.detect.evidence import gather
-from perfdash.detect.findings import LIKE, METRICS, SHORTLY, is_a_night
+from perfdash.detect.findings import LIKE, SHORTLY, is_a_night
 from perfdash.detect.heartbeat import before, nightlies_of
+from perfdash.detect.metrics import METRICS
 from perfdash.history import alerts as kept
 from perfdash.history import nightlies, schema
 from perfdash.history.alerts import Alert

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+from perfdash.history.rows import PARTS
+
 _UNITS = {
     "eager_ms": (" ms", 1.0),
     "backend_ms": (" ms", 1.0),
+    **dict.fromkeys(PARTS, (" ms", 1.0)),
     "compilation_s": (" s", 1.0),
     "compilation_cpu_s": (" s", 1.0),
     "first_call_s": (" s", 1.0),

@@ -18,6 +18,15 @@ _WITH_NUMBERS = frozenset(
     {Status.PASS, Status.PASS_DUE_TO_SKIP, Status.FAIL_ACCURACY, Status.EAGER_TWO_RUNS_DIFFER}
 )
 
+# What a number is of that is not plainly right: the sign behind it, and its meaning.
+MARKS = {
+    "✗": "the outputs are wrong (`fail_accuracy`)",
+    "≠": "eager differs from itself, so the outputs were not judged (`eager_two_runs_differ`)",
+    "?": "the outputs were not checked (`pass_due_to_skip`)",
+    "∅": "nothing was captured: what ran is eager",
+    "∄": "eager ran out of memory: measured without it, and not checked if it had none before (`eager_oom`)",
+}
+
 
 @dataclass(frozen=True)
 class Way:
@@ -148,6 +157,17 @@ def has_numbers(row: Row) -> bool:
     """Whether its numbers are of a way that ran to its end, be its outputs wrong or unchecked."""
     # Where batches grow until memory ends, the back end is measured alone once eager has no room.
     return row.status in _WITH_NUMBERS or (row.status == Status.EAGER_OOM and "backend_ms" in row.values)
+
+
+def mark(row: Row) -> str:
+    """The sign behind the numbers of a result that is no plain pass."""
+    if row.status == Status.PASS:
+        return "∅" if nothing_captured(row) else ""
+    signs = {
+        Status.FAIL_ACCURACY: "✗", Status.EAGER_TWO_RUNS_DIFFER: "≠", Status.PASS_DUE_TO_SKIP: "?",
+        Status.EAGER_OOM: "∄",
+    }  # fmt: skip
+    return next((sign for status, sign in signs.items() if row.status == status), "")
 
 
 def is_sound(row: Row) -> bool:

@@ -59,23 +59,34 @@ def assemble(
     if result.conditions and planned.case.scenario == "generation":
         result.conditions["new_tokens"] = planned.new_tokens
         result.conditions["cache"] = planned.cache
-    if planned.variant:
-        result.conditions["variant"] = ", ".join(f"{key}={value}" for key, value in planned.variant.items())
-    if result.conditions and planned.baseline_dtype:
-        result.conditions["baseline_dtype"] = planned.baseline_dtype  # of the eager side
+    result.conditions.update(_compared(planned))
     return result
+
+
+def _compared(planned: Planned) -> dict[str, Any]:
+    """With what the back end is compared, also of a case without numbers."""
+    found = {}
+    if planned.variant:
+        found["variant"] = ", ".join(f"{key}={value}" for key, value in planned.variant.items())
+    if planned.baseline_dtype:
+        found["baseline_dtype"] = planned.baseline_dtype  # of the eager side
+    return found
 
 
 def skipped(planned: Planned, started: str) -> Result:
     """The record of a case that the suite says not to measure."""
-    return Result(planned.case, started, 0.0, Status.SKIPPED, skip_reason=planned.skip_reason)
+    reason = planned.skip_reason
+    conditions = _compared(planned)
+    return Result(planned.case, started, 0.0, Status.SKIPPED, skip_reason=reason, conditions=conditions)
 
 
-def beyond_memory(planned: Planned, smaller: Result, started: str) -> Result:
-    """The record of a case that was not run, since a smaller batch of it was out of memory."""
+def beyond(planned: Planned, smaller: Result, started: str) -> Result:
+    """The record of a case that was not run, since a smaller batch of it was out of memory or of time."""
     found = Result(planned.case, started, 0.0, smaller.status, failed_phase="start")
-    message = f"not run: batch size {smaller.case.batch_size} was out of memory"
-    found.error = Failure("SmallerWasOutOfMemory", message)
+    found.conditions = _compared(planned)
+    what = "time" if smaller.status is Status.TIMEOUT else "memory"
+    message = f"not run: batch size {smaller.case.batch_size} was out of {what}"
+    found.error = Failure(f"SmallerWasOutOf{what.capitalize()}", message)
     return found
 
 

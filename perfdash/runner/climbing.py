@@ -8,7 +8,8 @@ from dataclasses import replace
 from perfdash.cases import Planned
 from perfdash.records import Case, Result, Status
 
-_OUT_OF_MEMORY = frozenset({Status.OOM, Status.EAGER_OOM})
+# A larger one would end so too, and take as long.
+_ENDS = frozenset({Status.OOM, Status.EAGER_OOM, Status.TIMEOUT})
 
 
 def is_smaller(one: Case, other: Case) -> bool:
@@ -21,15 +22,15 @@ def has_smaller(planned: Planned, others: Iterable[Planned]) -> bool:
     return planned.until_oom and any(is_smaller(other.case, planned.case) for other in others)
 
 
-def out_of_memory_before(planned: Planned, results: Iterable[Result]) -> Result | None:
-    """The result of a smaller batch of it that was out of memory already.
+def ended_before(planned: Planned, results: Iterable[Result]) -> Result | None:
+    """The result of a smaller batch of it that was out of memory, or of time, already.
 
     Where only eager was, the back end was measured alone, and goes on.
     """
     if not planned.until_oom:
         return None
     for result in results:
-        ended = result.status in _OUT_OF_MEMORY and result.backend_ms is None
+        ended = result.status in _ENDS and result.backend_ms is None
         if ended and is_smaller(result.case, planned.case):
             return result
     return None

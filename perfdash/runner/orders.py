@@ -33,7 +33,7 @@ class Options:
 class Order:
     """One case to be measured, its latency sampled in so many processes; or only to be checked.
 
-    `role` is what its main process does: full, or check (records.Job).
+    `role` is what its main process does: full, check, room or room_eager (records.Job).
     """
 
     planned: Planned

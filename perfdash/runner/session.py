@@ -18,7 +18,7 @@ from perfdash.cases import Planned
 from perfdash.errors import MachineError
 from perfdash.records import Case, Result, RunInfo, to_json
 from perfdash.runner import climbing, likeness, noise, null, planner, preflight
-from perfdash.runner.assemble import assemble, beyond_memory, skipped
+from perfdash.runner.assemble import assemble, beyond, skipped
 from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
 from perfdash.runner.executor import Executor
 from perfdash.runner.journal import Journal, now
@@ -226,10 +226,10 @@ class Session:
             if self._waits_for_a_smaller_one(index):
                 self._queue.append(index)
                 continue
-            smaller = climbing.out_of_memory_before(self.planned[index], self._results.values())
+            smaller = climbing.ended_before(self.planned[index], self._results.values())
             if smaller is None:
                 return index
-            self._record(index, beyond_memory(self.planned[index], smaller, now()))
+            self._record(index, beyond(self.planned[index], smaller, now()))
         if self._again and self._again[0][0] <= time.monotonic():
             return self._again.popleft()[1]
         return None

@@ -176,7 +176,7 @@ class Slot:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role)
                 outcomes = [_too_large(job, planned) or self._main(planned, job, log, on_event)]
-                if outcomes[0].find("done") and not outcomes[0].find("eager_lost") and role != "check":
+                if outcomes[0].find("done") and not outcomes[0].find("eager_lost") and order.role == "full":
                     replica_start = time.monotonic()
                     # The main process is not one of the timed ones where the allocator is preloaded.
                     for number in range(1, order.processes + preload):

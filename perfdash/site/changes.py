@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from perfdash.detect.findings import METRICS
+from perfdash.detect.metrics import METRICS
 from perfdash.history.rows import case_digest, digest
 from perfdash.report.quantities import shown
 from perfdash.site.cache import Cache

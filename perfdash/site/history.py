@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
-from perfdash.history.rows import case_digest, digest
+from perfdash.history.rows import PARTS, case_digest, digest
 from perfdash.records import PASSING, Case, Status
 from perfdash.site.cache import Arrays, Cache
 from perfdash.site.kinds import latest_days
 from perfdash.stats.intervals import Array
 
-FORMAT = 2  # of what is kept: another number makes all of it anew
+FORMAT = 3  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Metrics with a chart of their own, in the order of the page.
 CHARTED = (
     "speedup", "backend_ms", "eager_ms", "compilation_s", "compilation_cpu_s", "backend_peak_bytes",
-    "eager_peak_bytes", "compression_ratio",
+    "eager_peak_bytes", "compression_ratio", *PARTS,
 )  # fmt: skip
 BOUNDED = ("speedup", "backend_ms", "eager_ms")  # that have an interval
 READ = (

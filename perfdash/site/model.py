@@ -20,6 +20,7 @@ from perfdash.report.alerts import what
 from perfdash.report.links import alert_link, model_page
 from perfdash.report.quantities import percent, shown
 from perfdash.report.reproduce import command
+from perfdash.report.steps import new_tokens, parts_of, per_token, tokens_per_second
 from perfdash.site.changes import Event, case_changes
 from perfdash.site.happened import build_words, machine_changes
 from perfdash.site.history import (
@@ -46,6 +47,11 @@ CHART = {
     "backend_peak_bytes": ("Compiled peak memory", "lower is better", "MB", False),
     "eager_peak_bytes": ("Eager peak memory", "lower is better", "MB", False),
     "compression_ratio": ("Memory compression", "eager / compiled; higher is better", "x", True),
+    "forward_ms": ("Compiled forward pass", "with the loss; lower is better", "ms", False),
+    "backward_ms": ("Compiled backward pass", "lower is better", "ms", False),
+    "optimizer_ms": ("Optimizer step", "lower is better", "ms", False),
+    "prefill_ms": ("Compiled prefill", "time to the first token; lower is better", "ms", False),
+    "decode_ms": ("Compiled decoding", "of all further tokens; lower is better", "ms", False),
 }
 _SCALE = {name: 1e-6 for name in CHART if name.endswith("_bytes")}
 
@@ -91,6 +97,18 @@ class ModelView:
     command: str
     status: str
     badge: str
+
+    @property
+    def of_tokens(self) -> list[tuple[str, float]]:
+        """What a generation is measured by, of the newest result."""
+        row = self.last.row if self.last else None
+        if row is None:
+            return []
+        told = {
+            "Tokens per second": tokens_per_second(row),
+            "ms per output token": per_token(parts_of(row), new_tokens(row)),
+        }
+        return [(title, value) for title, value in told.items() if value]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from perfdash import __version__
-from perfdash.detect.findings import METRICS
+from perfdash.detect.metrics import METRICS
 from perfdash.report import alerts as alert_words
 from perfdash.report import links, summaries
 from perfdash.report.changes import BAD, Change

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.history.queries import RunLine, case_numbers, rows_of
-from perfdash.history.rows import Row
+from perfdash.history.rows import PARTS, Row
 from perfdash.history.summing import Summary, is_compiled, is_counted, setting_of
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.links import model_page
@@ -69,6 +69,11 @@ class SuiteView:
     heat_of: str
     gone: list[tuple[Case, str, str]]  # case, href, last night with it
     several_sizes: bool
+
+    @property
+    def parts(self) -> list[str]:
+        """The metrics of the parts of a step that any case has."""
+        return [name for name in PARTS if any(one.number(name) is not None for one in self.rows)]
 
 
 def suite_view(

@@ -16,10 +16,14 @@ from perfdash.worker.nest import leaves, structure
 _COSINE = 0.99
 
 
-def two_runs_differ(first: Any, second: Any) -> Optional[str]:
-    """Where two eager runs of one seed differ by more than rounding, None if they do not."""
+def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[str]:
+    """Where two eager runs of one seed differ by more than rounding, None if they do not.
+
+    `of_group`: as in `compare`.
+    """
     if structure(first) != structure(second):
         return "the structure of the output differs"
+    sizes = _group_sizes(first) if of_group else {}
     for (path, one), (_, two) in zip(leaves(first), leaves(second)):
         if not isinstance(one, torch.Tensor):
             if not _same_value(one, two):
@@ -35,6 +39,7 @@ def two_runs_differ(first: Any, second: Any) -> Optional[str]:
         finite = one.isfinite()
         error = (one - two)[finite].abs().max().item() if finite.any() else 0.0
         scale = one[finite].abs().max().item() if finite.any() else 0.0
+        scale = max(scale, of_group * sizes.get(_group(path), 0.0))
         if error > allowed * scale:
             return f"{path} differs by {error:.3g} where values reach {scale:.3g}"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,25 +10,27 @@ import torch
 from perfdash.records import Job
 from perfdash.worker import nest, registry
 
-_BATCHES = 4
+_SAMPLES = 64  # whatever the batch size: else it would be another model at each
 _NOISE = 0.1  # of a tensor's own spread
 
 
 def calibration_batches(inputs: Any, job: Job) -> tuple[list[Any], str]:
     """Batches built like `inputs`, and a note that says what they are.
 
-    Training data where the case's labelled data has any (never what is scored); else the case's inputs
-    and batches drawn around them with the job's seed: noise on floating tensors, token ids shuffled
-    within their row.
+    Training data where the case's labelled data has any (never what is scored); else batches drawn
+    around the case's inputs with the job's seed, but not these themselves, by which the distance to
+    eager is judged: noise on floating tensors, token ids shuffled within their row.
     """
+    count = max(1, math.ceil(_SAMPLES / max(1, job.case.batch_size)))
+    what = f"{count} batch{'es' * (count > 1)} of {job.case.batch_size}"
     if job.data:
         kind = registry.find("datasets", job.data)
         if hasattr(kind, "calibration"):
-            found = list(kind.calibration(job, _BATCHES))
-            return found, f"calibrated on {len(found)} batches of training data ({job.data})"
+            return list(kind.calibration(job, count)), f"calibrated on {what}, training data ({job.data})"
     generator = torch.Generator().manual_seed(job.seed)
-    drawn = [nest.map_tensors(inputs, lambda tensor: _around(tensor, generator)) for _ in range(_BATCHES - 1)]
-    return [inputs, *drawn], f"calibrated on the case's inputs and {len(drawn)} batches drawn around them"
+    drawn = [nest.map_tensors(inputs, lambda tensor: _around(tensor, generator)) for _ in range(count)]
+    yours = ", not on your data" if job.data_path else ""
+    return drawn, f"calibrated on {what}, drawn around the case's inputs{yours}"
 
 
 def _around(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 Every phase ends with an event, so what was measured before a crash is kept. The order matters:
 load with one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile,
-judge, score, time under the steady allocator, and take the compiled side's memory last.
+judge, time under the steady allocator, score, and take the compiled side's memory last.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from perfdash.records import Job, Status
 from perfdash.worker import (
     accuracy,
     checks,
+    climbing,
     compilation,
     device,
     failures,
@@ -31,6 +32,7 @@ from perfdash.worker import (
     memory,
     probing,
     registry,
+    room,
     sides,
     weights,
 )
@@ -50,6 +52,10 @@ def run_case(job: Job, emit: Emit) -> None:
             probing.isa(job, emit)
         elif job.role == "check":
             case.check()
+        elif job.role == "room_eager":
+            room.of_eager(case)
+        elif job.role == "room":
+            room.of_backend(case)
         else:
             case.measure()
     except ChildFailed as error:
@@ -103,18 +109,19 @@ class _Case:
         with self.scenario.context(job):
             if job.role != "replica":
                 with self.phase("eager"):
-                    self.eager_unless_too_large()
+                    climbing.eager(self)
             with self.phase("compile"):
                 self.compile()
             if job.role != "replica":
                 with self.phase("accuracy"):
-                    self.accuracy()
-                if job.data and not self.eager_lost:
-                    with self.phase("quality"):
-                        self.emit("quality", **checks.quality_of(self.compared()))
+                    climbing.accuracy(self)
             if job.role != "untimed":
                 with self.phase("latency"):
-                    self.latency()
+                    climbing.latency(self)
+            # After the timing: scoring may take longer than a case may.
+            if job.role != "replica" and job.data and not self.eager_lost:
+                with self.phase("quality"):
+                    self.emit("quality", **checks.quality_of(self.compared()))
             # Last: it changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
@@ -145,7 +152,7 @@ class _Case:
         # CUDA starts here, in the forked process and nowhere earlier.
         self.device = device.open_device(job.case.device, job.case.threads)
         self.baseline = sides.baseline_side(module, inputs, job, self.device.torch_device)
-        if getattr(self.scenario, "CHANGES_MODULE", False):
+        if getattr(self.scenario, "CHANGES_MODULE", False) and not job.role.startswith("room"):
             self.baseline.keep_state()
         self.sides.append(self.baseline)
         self.eager_step = self.make_step(self.baseline, self.baseline.module)
@@ -190,7 +197,9 @@ class _Case:
             self.seed()
             first = checks.observed(self.eager_step)
             self.seed()
-            differ = accuracy.two_runs_differ(first, checks.observed(self.eager_step))
+            differ = accuracy.two_runs_differ(
+                first, checks.observed(self.eager_step), getattr(self.scenario, "OF_GROUP", 0.0)
+            )
             del first
             gc.collect()
             constants = memory.owned_since(live_before)
@@ -204,18 +213,6 @@ class _Case:
         self.eager_differs = facts.pop("differ")
         self.emit("eager", differ=self.eager_differs, memory=facts)
 
-    def eager_unless_too_large(self) -> None:
-        """Where batches grow until memory ends, the back end may still have room when eager has none."""
-        try:
-            self.eager()
-        except (ChildFailed, RuntimeError, MemoryError) as error:  # of a GPU it comes from no child
-            failed = error.failed if isinstance(error, ChildFailed) else failures.describe("eager", error)
-            if not self.job.until_oom or failed["status"] != Status.EAGER_OOM.value:
-                raise
-            print(failed["traceback"], file=sys.stderr, flush=True)
-            self.eager_lost = True
-            self.emit("eager_lost", **failed)
-
     def accuracy(self) -> None:
         if self.eager_lost:
             self.emit("accuracy", status="skipped", detail="eager ran out of memory: nothing to compare with")
@@ -228,6 +225,8 @@ class _Case:
         own = self.own = self.variant() if self.job.variant else sides.backend_side(self.baseline, self.job)
         self.sides.append(own)
         probing.import_packages(self.job)
+        if self.eager_lost:
+            footprint.drop_eager(self.device, self.baseline, own, self.eager_step)
         gc.unfreeze()  # compiling collects garbage as it does in any other process
         gc.collect()
         live_before = memory.live_storages() if self.job.role != "replica" else {}

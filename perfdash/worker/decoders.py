@@ -20,6 +20,15 @@ _INNER_WRITTEN_OUT = {"gelu_new": 4, "bloom": 5}
 _INNER_ONE_KERNEL = 2
 
 
+# Whose eager code was read for what lives at once: the estimate of others is no lower bound.
+_KNOWN = frozenset({"gpt2", "gpt_bigcode", "bloom"})
+
+
+def is_known(module: Any) -> bool:
+    """Whether `estimate` and `cache_bytes` are lower bounds for this module."""
+    return getattr(getattr(module, "config", None), "model_type", None) in _KNOWN
+
+
 def estimate(module: Any, batch: int, prompt: int, new_tokens: int, dtype: torch.dtype) -> int:
     """Bytes that eager greedy decoding needs at least, at its peak.
 

@@ -91,7 +91,9 @@ class Decoder:
         if clock:
             clock.mark()
         for index in range(self._new_tokens - 1):
-            last = tokens[-1] if forced is None else forced[:, index : index + 1]
+            last = tokens[-1]
+            if forced is not None:  # of the same strides: else it is compiled anew, and not what is timed
+                last = forced[:, index : index + 1].clone(memory_format=torch.contiguous_format)
             logits = self._forward(last, cache)
             tokens.append(logits.argmax(-1, keepdim=True))
             if keep_logits:

@@ -69,7 +69,7 @@ def classify(phase: str, error: BaseException) -> Status:
             return link.status
     if phase == "start" or any(_is_infra(link) for link in chain):
         return Status.INFRA_ERROR
-    if any(_is_oom(link) for link in chain):
+    if any(is_out_of_memory(link) for link in chain):
         return Status.EAGER_OOM if phase in ("load", "eager") else Status.OOM
     if phase == "load":
         if any(_is_network(link) for link in chain):
@@ -123,7 +123,8 @@ def _is_infra(error: BaseException) -> bool:
     return any(text in str(error).lower() for text in _INFRA_TEXT)
 
 
-def _is_oom(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether it says that memory did not suffice; its causes are not looked at."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:

@@ -6,6 +6,7 @@ ModelOutput, None and plain values among the tensors) is taken apart and put tog
 
 from __future__ import annotations
 
+import time
 from typing import Any, Callable, Optional, Sequence
 
 import torch
@@ -28,8 +29,10 @@ class Structure:
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor):
                 raise TypeError(f"an input is a {type(leaf).__name__}: only tensors can be converted")
+        start = time.perf_counter()
         with torch.no_grad():
             found, self._out_spec = pytree.tree_flatten(self.call(module, leaves))
+        self.looked_s = time.perf_counter() - start  # a call of eager's, which no converter needs
         for leaf in found:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
                 raise TypeError(
@@ -98,7 +101,7 @@ class Converted:
         self.run = run
         self.notes = list(notes)
         self.shapes = shapes
-        self.uncounted_s = 0.0  # of making it, what no conversion is
+        self.uncounted_s = structure.looked_s  # of making it, what no conversion is
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         inputs = arguments if self.structure.names is None else keywords

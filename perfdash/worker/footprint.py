@@ -10,6 +10,7 @@ import torch
 from perfdash.worker import memory, nest
 from perfdash.worker.checks import Compared
 from perfdash.worker.device import Cpu, Cuda
+from perfdash.worker.sides import Side
 
 Context = Callable[[], ContextManager[None]]
 
@@ -44,28 +45,28 @@ def of_backend(compared: Compared, constants_bytes: int, context: Context) -> di
         held = sum(memory.storage_bytes(inputs).values()) + grown
         return {"held_bytes": held, "constants_bytes": 0, **figures}
     held, constants = sum(own.held().values()), constants_bytes
-    if hasattr(backend, "held_tensors"):
-        tensors = [*backend.held_tensors(compared.model), *inputs]
-        held, constants = sum(memory.storage_bytes(tensors).values()), 0
-    _make_room(compared)
+    named = backend.held_tensors(compared.model) if hasattr(backend, "held_tensors") else None
+    if named is not None:
+        held, constants = sum(memory.storage_bytes([*named, *inputs]).values()), 0
+    drop_eager(compared.device, compared.baseline, own, compared.eager_step)
+    if compared.device.kind == "cuda" and named is not None:  # it has its own weights
+        own.module.to("cpu")
+        torch.cuda.empty_cache()
     figures = of_step(compared.backend_step, compared.device, context)
     return {"held_bytes": held, "constants_bytes": constants, **figures}
 
 
-def _make_room(compared: Compared) -> None:
+def drop_eager(device: Cpu | Cuda, baseline: Side, own: Side, eager_step: Any) -> None:
     """On a GPU the allocator's peak is of all that is there: what the back end does not need goes."""
-    release = getattr(compared.eager_step, "release", None)
+    release = getattr(eager_step, "release", None)
     if release:
         release()
-    if compared.device.kind != "cuda":
+    if device.kind != "cuda":
         return
-    baseline, own = compared.baseline, compared.own
     if own.inputs is not baseline.inputs:
         for tensor in nest.tensors_in(baseline.inputs):
             tensor.data = tensor.data.to("cpu")
     if own.module is not baseline.module:
         baseline.module.to("cpu")
-    if hasattr(compared.backend, "held_tensors"):  # it has its own weights
-        own.module.to("cpu")
     gc.collect()
     torch.cuda.empty_cache()

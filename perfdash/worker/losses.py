@@ -44,10 +44,9 @@ def _own(outputs: Any) -> Tensor:
 
 def _find_own(outputs: Any) -> Any:
     found = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
-    if found is None and isinstance(outputs, (tuple, list)) and outputs:
-        found = outputs[0]
-    if found is None and isinstance(outputs, Tensor):
-        found = outputs
+    if found is None:  # a row of one score is none: with a larger batch it would be another loss
+        first = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
+        found = first if isinstance(first, Tensor) and first.dim() == 0 else None
     if isinstance(found, Tensor) and found.numel() == 1 and found.requires_grad:
         return found.reshape(())
     return None

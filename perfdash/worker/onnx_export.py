@@ -52,8 +52,10 @@ def onnx_model(flat: Flat, tensors: Tensors, job: Job) -> OnnxModel:
         try:
             _write(exported.program, model.path, len(tensors), flat)
             start = time.perf_counter()
-            why = _differs(flat, tensors, batch, model.path)
-            model.checked_s = time.perf_counter() - start
+            try:
+                why = _differs(flat, tensors, batch, model.path)
+            finally:
+                model.checked_s = time.perf_counter() - start
         except Exception as error:  # the exporter and onnxruntime raise what they like: static may do
             why = root_cause(error)
         if why is not None:

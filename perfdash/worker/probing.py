@@ -35,9 +35,11 @@ def refuse(job: Job) -> None:
     backend = registry.backend(job.backend)
     missing = [name for name in getattr(backend, "PACKAGES", ()) if importlib.util.find_spec(name) is None]
     if missing:
+        on_gpu = getattr(backend, "EXTRA_ON_GPU", None) if job.case.device == "cuda" else None
+        extra = on_gpu or backend.EXTRA
         raise failures.Unmeasurable(
             Status.MISSING_DEPENDENCY,
-            f"back end {job.case.backend} needs {', '.join(missing)}: install perfdash[{backend.EXTRA}], or "
+            f"back end {job.case.backend} needs {', '.join(missing)}: install perfdash[{extra}], or "
             "these beside torch in the interpreter that is measured",
         )
     if found := complaints(job):

@@ -4,7 +4,7 @@ import pytest
 
 from perfdash.detect.dating import date, over_time
 from perfdash.detect.evidence import gather
-from perfdash.detect.findings import METRICS
+from perfdash.detect.metrics import METRICS
 from perfdash.detect.nightly import judge_new
 from perfdash.history import alerts as kept
 from perfdash.history.ingest import take_in

@@ -12,6 +12,7 @@ from perfdash.history import nightlies, upkeep
 from perfdash.history.ingest import take_in
 from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
 from perfdash.history.queries import list_runs
+from perfdash.history.rows import PARTS
 from perfdash.history.store import open_store
 from tests.history.made import row, run
 
@@ -157,6 +158,8 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
     with sqlite3.connect(path) as connection:  # as 0001 left it
         connection.execute("drop table nightlies")
         connection.execute("alter table environments drop column commits")
+        for name in PARTS:
+            connection.execute(f"alter table results drop column {name}")
         connection.execute("update perfdash_version set version_num = '0001'")
     connection.close()
     with open_store(str(path)) as opened:

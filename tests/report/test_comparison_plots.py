@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -99,3 +100,15 @@ def test_names_are_moved_apart_within_the_axes():
 def test_the_same_rows_give_the_same_bytes():
     rows = grid_of(sizes=(1, 16), ways=(EAGER, ("inductor", "float32")))
     assert dict(files_of_rows("latency_comparison", rows)) == dict(files_of_rows("latency_comparison", rows))
+
+
+def test_a_back_end_that_was_measured_without_eager_is_drawn_and_said():
+    rows = [measured(scenario="generation"), measured(backend="inductor", scenario="generation", speedup=2.0)]
+    alone = measured(backend="inductor", scenario="generation", size=4, status="eager_oom", speedup=2.0)
+    told = {"conditions": {"new_tokens": 10}}
+    rows = [replace(row, details=told) for row in (*rows, alone)]
+    (axis,) = figure_of("throughput_comparison", rows).axes
+    assert axis.get_ylabel() == "new tokens a second (more is better)"
+    marks = [line.get_ydata()[0] for line in axis.lines if len(line.get_xdata()) == 1][:3]
+    assert marks == pytest.approx([1000, 2000, 2000])
+    assert "At batch size 4 eager was out of memory" in axis.get_xlabel()

@@ -81,6 +81,7 @@ def test_what_the_numbers_are():
         "Throughput [samples/s]": "200.0 ± 0.6 %",
         "p50 / p90 / p99 latency [ms/batch]": "20.29 / 20.69 / 20.78 (of 200)",
         "Improvement over `eager float32` [%]": "+100.0 % (+96.0 to +104.0) `faster`",
+        "`eager float32` in the same process [ms/batch]": "40.00",
         "Compilation latency [s]": "12.34",
         "Peak memory [MB]": "50.00 (44.00)",
         "F1": "0.9700 (-0.0023)",
@@ -176,8 +177,8 @@ def test_names_and_errors_stay_text():
 @given(st.text(max_size=40))
 def test_any_name_is_one_row(name):
     html = rendered(grid(night([measured(name, "eager"), measured(name, name, speedup=1.2)])))
-    assert html.count("<table>") == 7
-    assert html.count("<tr>") == 2 + 6 * (3 if name != "eager" else 2)
+    assert html.count("<table>") == 8
+    assert html.count("<tr>") == 2 + 7 * (3 if name != "eager" else 2)
 
 
 def test_quality_and_distance_are_in_the_json():

@@ -6,6 +6,7 @@ from perfdash.history.rows import Row
 from perfdash.records import Case
 from perfdash.report import grid_parts
 from perfdash.report.grid_tables import digits, mark, tables
+from perfdash.report.steps import new_tokens
 from perfdash.report.ways import groups, has_numbers, ordered
 
 
@@ -66,7 +67,7 @@ def test_out_of_memory_is_in_its_cell_and_a_back_end_without_eager_is_marked():
 def test_what_others_have_left_in_the_history_breaks_nothing():
     row = Row(Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": [1], "conditions": 3})
     assert grid_parts.names([row]) == []
-    assert grid_parts.new_tokens(row) is None
+    assert new_tokens(row) is None
     odd = Row(Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": {"backend": {"forward": 3}}})
     assert grid_parts.names([odd]) == []
 

@@ -366,6 +366,15 @@ def test_larger_batches_are_not_run_after_one_that_was_out_of_memory(start):
     assert len(read_results(session.journal.folder)) == 5, "each has its row"
 
 
+def test_nor_after_one_that_took_too_long(start):
+    late = Outcome([{**FAILED, "status": "timeout"}], status=0)
+    session = start(sizes_of(("a", 1), ("a", 2), until_oom=True), Played(script={"a": [late]}))
+    session.run()
+    assert [str(result.status) for result in session.results] == ["timeout", "timeout"]
+    assert session.results[1].error.message == "not run: batch size 1 was out of time"
+    assert session.results[1].error.type == "SmallerWasOutOfTime"
+
+
 def test_elsewhere_they_are(start):
     oom = Outcome([{**FAILED, "status": "oom"}], status=0)
     executor = Played(script={"a": [oom]})

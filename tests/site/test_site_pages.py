@@ -348,3 +348,24 @@ def test_a_suite_alone_is_the_same_as_among_all(store, site):
         (bed,) = beds(connection)
         view = one_suite(connection, bed, Setting.of(Case("timm", "x")))
     assert (folder / view.page).read_text() == render_suite(view)
+
+
+def test_a_generation_is_shown_by_its_parts_and_in_tokens(store, site):
+    case = Case("generation", "gpt2", batch_size=4, scenario="generation")
+    nights = []
+    for number in range(4):
+        made = result(case, 200.0, night=number, prefill_ms=20.0 + number, decode_ms=180.0)
+        parts = {"backend": {"prefill": {"median": 20.0}, "decode": {"median": 180.0}}}
+        details = {**made.details, "parts_ms": parts, "conditions": {"new_tokens": 10}}
+        nights.append(run(f"2026-01-0{5 + number}", [replace(made, details=details)]))
+    take_in(store, nights)
+    folder = site()
+    model = page(folder, "beds/*/models/generation_gpt2*.html").text
+    assert re.search(r"Prefill \(first token\)\s*23 ms", model)
+    assert re.search(r"ms per output token\s*20\b", model)
+    assert "Tokens per second" in model
+    assert "Compiled prefill" in model, "a chart over the nights"
+    assert "Compiled forward pass" not in model
+    suite = page(folder, "beds/*/suites/generation*.html").text
+    assert "prefill ms" in suite
+    assert "forward ms" not in suite

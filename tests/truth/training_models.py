@@ -69,6 +69,33 @@ def saves(batch_size):
     return Saves(), (torch.randn(batch_size, 16),)
 
 
+class _Grows(torch.autograd.Function):
+    """A sample keeps 16 MiB for backward."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(torch.ones(x.shape[0], 4 * MIB))
+        return x * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        (saved,) = context.saved_tensors
+        return gradient * 2 + 0 * saved[:, :1]
+
+
+class Grows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        return _Grows.apply(x * self.weight)
+
+
+def grows(batch_size):
+    return Grows(), (torch.randn(batch_size, 16),)
+
+
 class WrongGradient(nn.Module):
     """The compiled side returns what eager returns, with gradients that are ten per cent larger."""
 

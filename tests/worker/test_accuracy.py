@@ -155,3 +155,13 @@ def test_nothing_to_compare_is_not_within_a_bound():
     assert within(nan, torch.ones(2), 0.1)["status"] == "fail"
     tokens = {"logits": torch.ones(2), "tokens": torch.arange(2)}
     assert within(tokens, {**tokens, "tokens": torch.ones(2)}, 0.1)["status"] == "pass"
+
+
+def test_two_runs_of_what_is_zero_but_for_rounding():
+    """A leaf counts as at least a share of its group, as where both sides are compared."""
+    first = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), 1e-9)}}
+    second = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), -1e-9)}}
+    assert two_runs_differ(first, second) is not None
+    assert two_runs_differ(first, second, of_group=0.01) is None
+    other = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), 1e-3)}}
+    assert two_runs_differ(first, other, of_group=0.01) is not None

@@ -135,6 +135,8 @@ def test_compiles_whole_and_in_the_first_call_only(name, cache, graphs):
     for _ in range(3):
         assert torch.equal(decode().tokens, plain)
         assert len(made) == graphs
+    decode(keep_logits=1, forced=plain)
+    assert len(made) == graphs, "what is checked is what is timed"
     torch._dynamo.reset()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from perfdash.records import Case, Job
-from perfdash.worker import memory, sides
+from perfdash.worker import decoders, memory, sides
 from perfdash.worker.backends import int8_weights
 from perfdash.worker.device import Cpu
 from perfdash.worker.failures import Unmeasurable
@@ -76,3 +76,34 @@ def test_int8_weights_are_a_copy_a_quarter_of_the_size():
     assert "8 linear layers" in int8_weights.notes(model)[0]
     step = generation.make_step(model, side, Cpu(1))
     assert step().shape == (3, 5)
+
+
+def test_what_cannot_fit_is_not_tried():
+    side = made(memory_limit_bytes=1000)
+    step = generation.make_step(side.module, side, Cpu(1))
+    for call in (step, step.observe):
+        with pytest.raises(
+            MemoryError, match="3 prompts of 7 and 5 new tokens need at least 1 MB, and there are 0 MB"
+        ):
+            call()
+    ample = made(memory_limit_bytes=1 << 30)
+    assert generation.make_step(ample.module, ample, Cpu(1))().shape == (3, 5)
+
+
+def test_of_a_back_end_only_weights_and_cache_are_sure():
+    side = made()
+    dtype = torch.float32
+    batch, prompt = side.inputs["input_ids"].shape
+    least = decoders.weight_bytes(side.module, dtype)
+    least += decoders.cache_bytes(side.module.config, batch, prompt + 4, dtype)
+    assert least < decoders.estimate(side.module, batch, prompt, 5, dtype)
+    tight = made(memory_limit_bytes=least)
+    with pytest.raises(MemoryError):
+        generation.make_step(tight.module, tight, Cpu(1))()
+    assert generation.make_step(copy.deepcopy(tight.module), tight, Cpu(1))().shape == (3, 5)
+
+
+def test_a_model_whose_code_was_not_read_is_tried():
+    side = made(memory_limit_bytes=1000)
+    side.module.config.model_type = "another"
+    assert generation.make_step(side.module, side, Cpu(1))().shape == (3, 5)

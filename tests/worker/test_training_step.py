@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import pytest
@@ -54,6 +55,43 @@ def test_steps_go_on_and_restore_goes_back():
     assert [len(row) for row in step.marks] == [4, 4]
     side.restore()
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_without_an_optimiser_there_is_no_such_part():
+    module, inputs = torch.nn.Linear(3, 2), (torch.randn(5, 3),)
+    step, _ = made(module, inputs, optimizer="none")
+    step()
+    assert step.parts == ("forward", "backward")
+    assert [len(row) for row in step.marks] == [3]
+    assert made(module, inputs)[0].parts == ("forward", "backward", "optimizer")
+
+
+def test_the_backward_pass_runs_in_the_context_of_what_was_compiled():
+    module, inputs = torch.nn.Linear(3, 2), (torch.randn(5, 3),)
+    within = []
+
+    class Compiled:
+        def __call__(self, x):
+            assert not within, "only backward is"
+            return module(x)
+
+        @contextlib.contextmanager
+        def backward_context(self):
+            assert module.weight.grad is None
+            yield
+            within.append(module.weight.grad.clone())
+
+    side = sides.baseline_side(module, inputs, job(), torch.device("cpu"))
+    training.make_step(Compiled(), side, Cpu(1))()
+    assert len(within) == 1
+
+
+def test_a_column_is_no_loss_at_batch_size_1_either():
+    for size in (1, 2):
+        module, inputs = torch.nn.Linear(3, 1), (torch.randn(size, 3),)
+        step, _ = made(module, inputs)
+        torch.testing.assert_close(step.observe()["loss"], module(*inputs).square().mean().detach(),
+                                   rtol=1e-2, atol=1e-3)  # fmt: skip
 
 
 def test_nothing_to_train():

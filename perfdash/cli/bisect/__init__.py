@@ -51,8 +51,9 @@ def bisect(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="speedup, eager, backend, compile, compile-cpu, memory, compression, graph-breaks, "
-            "accuracy, status; of a command: exit-code, stdout.  [default: speedup, exit-code]"
+            help="speedup, eager, backend, compile, compile-cpu, memory, compression, graph-breaks, forward, "
+            "backward, optimizer, prefill, decode, accuracy, status; of a command: exit-code, stdout.  "
+            "[default: speedup, exit-code]"
         ),
     ] = None,
     suite: Annotated[str | None, typer.Option(help="The suite of the model.")] = None,

@@ -17,6 +17,7 @@ from perfdash.detect.evidence import Evidence, gather
 from perfdash.errors import UsageError
 from perfdash.history import alerts
 from perfdash.history.queries import RunLine, command_of
+from perfdash.history.rows import PARTS
 from perfdash.records import Case
 from perfdash.report.alerts import model_of, what
 from perfdash.report.reproduce import OWN, as_pairs, backend_of, source_of
@@ -28,6 +29,7 @@ METRIC_OF = {
     "compilation_cpu_s": "compile-cpu",
     "backend_peak_bytes": "memory",
     "graph_breaks": "graph-breaks",
+    **{name: name.removesuffix("_ms") for name in PARTS},
 }
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from perfdash.history.rows import Row
+from perfdash.records import Status
 from perfdash.report.plots.drawing import (
     BLACK,
     COLOURS,
@@ -24,6 +25,7 @@ from perfdash.report.plots.drawing import (
     shown,
 )
 from perfdash.report.plots.grouping import passed, value, why_not
+from perfdash.report.steps import new_tokens
 from perfdash.report.ways import Group, Way, groups, ordered
 
 _WIDTH = 10.0  # inches: names stand beside the marks
@@ -82,7 +84,16 @@ def _worth(group: Group) -> bool:
 
 
 def _measured(row: Row) -> bool:
-    return passed(row) and value(row, "backend_ms") is not None
+    return (passed(row) or _is_alone(row)) and value(row, "backend_ms") is not None
+
+
+def _is_alone(row: Row) -> bool:
+    """Whether eager had no memory left, and the back end was measured without it."""
+    return row.status == Status.EAGER_OOM and value(row, "backend_ms") is not None
+
+
+def _unit(group: Group) -> str:
+    return "new tokens" if any(new_tokens(row) for row in group.rows) else "samples"
 
 
 def _setting(group: Group) -> str:
@@ -146,18 +157,17 @@ def _figure(
     margin = max(1.1, (most / least) ** 0.05, (_NARROWEST / (most / least)) ** 0.5)
     log_scale(axis, "y", least / margin, most * margin)
     axis.set_ylabel(
-        "samples a second (more is better)" if throughput else "milliseconds a batch (less is better)"
+        f"{_unit(group)} a second (more is better)" if throughput else "milliseconds a batch (less is better)"
     )
     axis.set_xlim(-0.5, len(sizes) - 0.5)
     axis.xaxis.set_major_locator(FixedLocator(range(len(sizes))))
-    axis.xaxis.set_major_formatter(FixedFormatter([f"batch size {number(size)}" for size in sizes]))
+    axis.xaxis.set_major_formatter(FixedFormatter([number(size) for size in sizes]))
     axis.grid(visible=False, axis="x")
     axis.tick_params(axis="x", length=0)
     for place in range(0, len(sizes), 2):
         axis.axvspan(place - 0.5, place + 0.5, color="#F6F6F6", zorder=0)
     _label(axis, lines, styles)
-    if caption:
-        axis.set_xlabel("\n".join(caption), fontsize=6.5, loc="left", color=GREY)
+    axis.set_xlabel("\n".join(["batch size", *caption]), fontsize=7, loc="left", color=GREY)
     heading(figure, title, ["logarithmic; upright bars: 95 % intervals, where they are longer than the mark"])
     return figure
 
@@ -167,7 +177,7 @@ def _point(row: Row, place: float, throughput: bool) -> _Point:
     low, high = value(row, "backend_ms_low"), value(row, "backend_ms_high")
     if not throughput:
         return _Point(place, middle, low, high)
-    scale = row.case.batch_size * 1e3
+    scale = row.case.batch_size * (new_tokens(row) or 1) * 1e3
     return _Point(place, scale / middle, high and scale / high, low and scale / low)
 
 
@@ -230,7 +240,15 @@ def _caption(group: Group, ways: Sequence[Way]) -> list[str]:
         f"{shown(way.label)} at batch size {', '.join(map(str, sizes))}: {why}"
         for (way, why), sizes in alike.items()
     ]
-    if not told:
-        return []
-    rest = [f"and {len(told) - _TOLD} more"] if len(told) > _TOLD else []
-    return textwrap.wrap("Not drawn: " + "; ".join([*told[:_TOLD], *rest]), _CAPTION)
+    lines = []
+    if told:
+        rest = [f"and {len(told) - _TOLD} more"] if len(told) > _TOLD else []
+        lines = textwrap.wrap("Not drawn: " + "; ".join([*told[:_TOLD], *rest]), _CAPTION)
+    alone = sorted({row.case.batch_size for row in group.rows if _is_alone(row)})
+    if alone:
+        sizes = ", ".join(map(str, alone))
+        lines += textwrap.wrap(
+            f"At batch size {sizes} eager was out of memory: what is drawn was measured without it.",
+            _CAPTION,
+        )
+    return lines

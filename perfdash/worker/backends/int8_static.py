@@ -35,12 +35,16 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     exported = export(Flat(module, structure).eval(), tensors, job.case.batch_size, strict=True)
     batches, remark = calibration_batches(inputs, job)
     quantized = _quantize(exported.program, [structure.flatten(batch) for batch in batches])
-    layers, of = _quantized_layers(quantized)
+    layers, of, weights = _quantized_layers(quantized)
     if not layers:
         raise Unmeasurable(
             Status.SKIPPED, "no convolution or linear layer in it that the x86 quantiser takes"
         )
-    remarks = [remark, f"{layers} of {of} convolution and linear layers are int8"]
+    share = weights / max(1, sum(parameter.numel() for parameter in module.parameters()))
+    remarks = [
+        remark,
+        f"{layers} of {of} convolution and linear layers are int8, with {share:.0%} of the parameters",
+    ]
     shapes = None
     if exported.why_static:
         remarks.append(f"exported for batch size {job.case.batch_size} only: {exported.why_static}")
@@ -89,11 +93,25 @@ def _quantize(program: Any, batches: Sequence[Any]) -> Any:
         return convert_pt2e(observed)
 
 
-def _quantized_layers(graph_module: Any) -> tuple[int, int]:
-    """How many convolutions and linear layers take quantised weights and inputs; of how many."""
-    found = [
-        all("dequantize" in str(getattr(source, "target", "")) for source in node.args[:2])
-        for node in graph_module.graph.nodes
-        if str(node.target).startswith(("aten.conv", "aten.linear"))
+def _quantized_layers(graph_module: Any) -> tuple[int, int, int]:
+    """How many convolutions and linear layers take quantised weights and inputs; of how many; and the
+    number of these weights. A recurrent layer is none of them: it stays as it is.
+    """
+    every = [
+        node for node in graph_module.graph.nodes if str(node.target).startswith(("aten.conv", "aten.linear"))
     ]
-    return sum(found), len(found)
+    taken = [
+        node
+        for node in every
+        if all("dequantize" in str(getattr(source, "target", "")) for source in node.args[:2])
+    ]
+    return len(taken), len(every), sum(_weights(graph_module, node.args[1]) for node in taken)
+
+
+def _weights(graph_module: Any, node: Any) -> int:
+    """How many numbers the constant holds that a dequantised weight comes from."""
+    import operator
+
+    while node.op != "get_attr" and node.args:
+        node = node.args[0]
+    return int(operator.attrgetter(node.target)(graph_module).numel()) if node.op == "get_attr" else 0

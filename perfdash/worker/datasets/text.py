@@ -39,6 +39,9 @@ def open_data(job: Job) -> Labelled:
     tokenizer = _tokenizer(file.parent / "tokenizer", notes)
     sequence = job.inputs.get("sequence", 512)
     with_mask = job.inputs.get("attention_mask", False)
+    cut = _cut(tokenizer, [text for _, text, _ in rows], sequence)
+    if cut:
+        notes.append(f"{cut} of {len(rows)} texts are longer than {sequence} tokens: their ends are not read")
     if not with_mask:
         notes.append("the model is given no attention mask: it reads the padding as text")
 
@@ -116,6 +119,15 @@ def _indices(file: Path, rows: list[tuple[int, str, str]]) -> tuple[list[int], l
     names = sorted({label for _, label in odd})
     place = {name: index for index, name in enumerate(names)}
     return [place[label] for _, label in odd], names
+
+
+def _cut(tokenizer: Any, texts: list[str], sequence: int) -> int:
+    """How many texts have more tokens than the model reads."""
+    return sum(
+        len(tokens) > sequence
+        for start in range(0, len(texts), 1000)
+        for tokens in tokenizer(texts[start : start + 1000], verbose=False)["input_ids"]
+    )
 
 
 def _tokenizer(folder: Path, notes: list[str]) -> Any:

@@ -80,6 +80,20 @@ class Block(nn.Module):
         return self.activate(self.gate(self.layers(x)) + self.shortcut(x))
 
 
+class Network(nn.Sequential):
+    """Layers in a row, under autocast to bfloat16 where that is wanted; the output has the input's dtype."""
+
+    def __init__(self, *layers: nn.Module, autocast: bool = False) -> None:
+        super().__init__(*layers)
+        self.autocast = autocast
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.autocast:
+            return super().forward(x)
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return super().forward(x).to(x.dtype)
+
+
 def _convolutions(
     depth: int, channels: int, base: int, stride: int, groups: int, width: int
 ) -> list[nn.Conv2d]:
@@ -105,6 +119,7 @@ def build(
     norm: str = "plain",
     activation: str = "leaky_relu",
     checkpoint: Optional[str] = None,
+    autocast: bool = False,
     size: int = 224,
     classes: int = 1000,
 ) -> tuple[nn.Module, tuple[Tensor]]:
@@ -126,7 +141,8 @@ def build(
             convolutions = _convolutions(depth, channels, 64 << stage, stride, groups, width)
             layers.append(Block(channels, convolutions, stride, norm, activation, checkpoint, se))
             channels = convolutions[-1].out_channels
-    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+    module = Network(*layers, *head, autocast=autocast)
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Optional
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import nest
+from perfdash.worker import decoders, nest
 from perfdash.worker.decoding import Decoder
 from perfdash.worker.failures import Unmeasurable
 from perfdash.worker.sides import Side
@@ -42,7 +42,9 @@ class GenerationStep:
     parts = ("prefill", "decode")
 
     def __init__(self, model: Any, side: Side, device: Any) -> None:
-        job = side.job
+        job = self._job = side.job
+        self._side, self._is_eager = side, model is side.module
+        self._fits = False  # nothing was tried yet
         try:
             self._decoder = Decoder(model, side.module, side.inputs, job.new_tokens, job.cache)
         except ValueError as error:
@@ -59,6 +61,7 @@ class GenerationStep:
 
     def __call__(self) -> Any:
         """The new tokens."""
+        self._refuse_too_large()
         with self._casting():
             tokens = self._decoder(self._clock).tokens
         taken = self._clock.take()
@@ -70,6 +73,7 @@ class GenerationStep:
         that it follows, else its own: after one token that was chosen otherwise, by a hair, nothing else
         would be alike.
         """
+        self._refuse_too_large()
         with self._casting():
             decoded = self._decoder(keep_logits=self._rows, forced=self._forced)
         self.tokens = decoded.tokens if self._forced is None else self._forced
@@ -78,6 +82,26 @@ class GenerationStep:
     def follow(self, other: GenerationStep) -> None:
         """`observe` goes along the tokens that the other step has chosen."""
         self._forced = other.tokens
+
+    def _refuse_too_large(self) -> None:
+        """Raises MemoryError before the first try of what could not fit even if there were nothing else."""
+        room = torch.cuda.mem_get_info()[1] if self._kind == "cuda" else self._job.memory_limit_bytes
+        if self._fits or not room or not decoders.is_known(self._side.module):
+            return
+        module, tokens = self._side.module, self._job.new_tokens
+        batch, prompt = self._side.inputs["input_ids"].shape
+        dtype = self._autocast or next(module.parameters()).dtype
+        if self._is_eager:
+            needed = decoders.estimate(module, batch, prompt, tokens, dtype)
+        else:  # what is between weights and cache, a back end may do without
+            cache = decoders.cache_bytes(module.config, batch, prompt + tokens - 1, dtype)
+            needed = decoders.weight_bytes(module, dtype) + cache
+        if needed > room:
+            raise MemoryError(
+                f"{batch} prompts of {prompt} and {tokens} new tokens need at least {needed / 1e6:.0f} MB, "
+                f"and there are {room / 1e6:.0f} MB: not tried"
+            )
+        self._fits = True
 
     def _casting(self) -> Any:
         if self._autocast is None:

@@ -44,8 +44,6 @@ class TrainingStep:
     what a step needs, and not of what is held between steps.
     """
 
-    parts = ("forward", "backward", "optimizer")
-
     def __init__(self, model: Any, side: Side, device: Any) -> None:
         self._model, self._side, self._device = model, side, device
         case = side.job.case
@@ -56,7 +54,10 @@ class TrainingStep:
             raise Unmeasurable(Status.SKIPPED, "the model has no parameter that takes a gradient")
         self._loss = losses.make(side.job)
         self._optimizer = _optimizer(side.job.optimizer, list(self._parameters.values()))
+        self.parts = ("forward", "backward", "optimizer") if self._optimizer else ("forward", "backward")
         self._autocast = getattr(torch, case.amp_dtype or "bfloat16") if case.dtype == "amp" else None
+        # Of a back end that compiles the backward pass as it runs.
+        self._backward_context = getattr(model, "backward_context", contextlib.nullcontext)
         self.marks: list[list[Any]] = []
 
     def __call__(self) -> Any:
@@ -67,19 +68,21 @@ class TrainingStep:
             self._drop_gradients()
 
     def observe(self) -> dict[str, Any]:
-        """A step from a new optimiser: the loss, the gradients, and the parameters and buffers after it."""
+        """A step from a new optimiser: the loss, the gradients, and the parameters and buffers after it,
+        which the next step changes.
+        """
         self.release()
-        loss = self._until_stepped()
-        self.marks.clear()
-        seen = {
-            "loss": loss,
-            "gradients": {name: tensor.grad for name, tensor in self._parameters.items()},
-            "parameters": dict(self._parameters),
-            "buffers": dict(self._side.module.named_buffers()),
-        }
-        seen = _copied(seen)
-        self._drop_gradients()
-        return seen
+        try:
+            loss = self._until_stepped()
+            return {
+                "loss": loss,
+                "gradients": {name: tensor.grad for name, tensor in self._parameters.items()},
+                "parameters": dict(self._parameters),
+                "buffers": dict(self._side.module.named_buffers()),
+            }
+        finally:
+            self.marks.clear()
+            self._drop_gradients()
 
     def release(self) -> None:
         """Lets go of the optimiser's state."""
@@ -92,11 +95,12 @@ class TrainingStep:
         with self._casting():
             loss = self._loss(self._model(*arguments, **keywords))
         marks.append(mark())
-        loss.backward()
+        with self._backward_context():
+            loss.backward()
         marks.append(mark())
         if self._optimizer is not None:
             self._optimizer.step()
-        marks.append(mark())
+            marks.append(mark())
         self.marks.append(marks)
         return loss.detach()
 
@@ -116,10 +120,3 @@ def _optimizer(name: str, parameters: list[Any]) -> Any:
         return None
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
     return kinds[name](parameters, lr=_LEARNING_RATE, foreach=True)
-
-
-def _copied(value: Any) -> Any:
-    """Copies of the tensors of a dict of dicts: a later step changes them."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return value if value is None else value.detach().clone()

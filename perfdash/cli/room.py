@@ -1,0 +1,80 @@
+"""`perfdash run --find-batch-size`: the largest batch size that fits, of eager and of each way."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from perfdash.cli import planning
+
+if TYPE_CHECKING:
+    from perfdash.runner.room import Room
+
+
+def shown(flags: Mapping[str, Any], as_json: bool) -> int:
+    """Searches and prints; nothing is kept. The exit code; raises UsageError as the run would."""
+    from perfdash.errors import UsageError
+    from perfdash.records import to_json
+    from perfdash.runner import preflight, room
+    from perfdash.settings import resolve
+
+    settings, _ = resolve(flags)
+    plan, _ = planning.plan(settings, uncut=True)
+    first: dict[Any, Any] = {}  # of several batch sizes the smallest is where it begins
+    for each in plan.cases:
+        key = (each.case.suite, each.case.model, each.case.dtype, each.case.backend)
+        if key not in first or each.case.batch_size < first[key].case.batch_size:
+            first[key] = each
+    real = [each for each in first.values() if each.skip_reason is None]
+    if not real:
+        raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
+
+    def seen(found: Room) -> None:
+        if not as_json:
+            typer.echo(f"{found.case.model}, {_way(found)}: {_size(found)}", err=True)
+
+    slots = planning.slots(settings)[:1]  # side by side they would take each other's memory
+    planning.check_machine(settings, plan.cases)
+    with (
+        tempfile.TemporaryDirectory(prefix="perfdash-room-") as logs,
+        planning.executor(settings, slots, Path(logs)) as executor,
+    ):
+        preflight.refuse(executor.introduce(real), real)
+        found = room.search(real, executor, Path(logs), seen)
+    typer.echo(json.dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
+    return 0
+
+
+def words(found: list[Room]) -> str:
+    """A table, a line a side, with the reasons below it."""
+    from prettytable import PrettyTable
+
+    table = PrettyTable(["suite", "model", "way", "largest batch size", "too large", "tries"])
+    table.align = "l"
+    for name in ("largest batch size", "too large", "tries"):
+        table.align[name] = "r"
+    for each in found:
+        table.add_row(
+            [each.case.suite, each.case.model, _way(each), _size(each), each.fails or "-", each.tries]
+        )
+    reasons = [f"{each.case.model}, {_way(each)}: {each.reason}" for each in found if each.reason]
+    return "\n".join([str(table.get_string()), *reasons])
+
+
+def _way(found: Room) -> str:
+    case = found.case
+    dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
+    return ", ".join(filter(None, [f"{case.backend} {dtype}", found.variant]))
+
+
+def _size(found: Room) -> str:
+    from perfdash.runner.room import MOST
+
+    if found.status is not None:
+        return f"{found.fits} ({found.status})" if found.fits else str(found.status)
+    return f"at least {found.fits}" if found.fails is None and found.fits > MOST // 2 else str(found.fits)

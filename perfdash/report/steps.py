@@ -1,0 +1,196 @@
+"""What a training step and a generation are measured by, a line a side, as plain cells. Pure.
+
+The grid and the comment write them as Markdown and as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfdash.history.rows import Row
+from perfdash.records import Status
+from perfdash.report.markdown import plain
+from perfdash.report.ways import MARKS, Way, baseline_of, has_numbers, mark, number, real, status_of
+
+Digits = Callable[[float], str]
+_SIDES = ("eager", "backend")
+_TRAINED = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True)
+class Table:
+    """`words`: how many columns, from the left, are words; the others are numbers. `notes`: of its signs."""
+
+    title: str
+    head: list[str]
+    lines: list[list[str]]
+    words: int
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Of a result eager's side or the back end's; `word` stands where it has no numbers."""
+
+    row: Row
+    name: str
+    way: str
+    word: str
+
+    @property
+    def latency(self) -> float | None:
+        return None if self.word else number(self.row, f"{self.name}_ms")
+
+    @property
+    def parts(self) -> Mapping[str, Mapping[str, Any]]:
+        return {} if self.word else parts_of(self.row, self.name)
+
+    @property
+    def spread(self) -> Mapping[str, Any]:
+        spread = self.row.details.get("spread_ms")
+        found = spread.get(self.name) if isinstance(spread, Mapping) else None
+        return found if isinstance(found, Mapping) and not self.word else {}
+
+    def peak(self, digits: Digits) -> str:
+        bytes_ = number(self.row, f"{self.name}_peak_bytes")
+        return digits(bytes_ / 1e6) if bytes_ and not self.word else self.word or "-"
+
+
+def training(rows: Sequence[Row], digits: Digits) -> Table | None:
+    """Milliseconds as mean+-standard deviation of the samples, each a call or the mean of several short
+    ones; samples a second by the median. None where no step has parts.
+    """
+    some = [row for row in rows if row.case.scenario == "training"]
+    names = [name for name in _TRAINED if any(name in parts_of(row, side) for row in some for side in _SIDES)]
+    if not names:
+        return None
+    sides, lines = _sides(some), []
+    for side in sides:
+        whole, size = side.latency, side.row.case.batch_size
+        parameters = real(side.row.details.get("parameters"))
+        lines.append(
+            [
+                *_who(side),
+                f"{parameters / 1e6:.2f}" if parameters else "-",
+                *(_deviation(side.parts.get(name, {}), digits) or side.word or "-" for name in names),
+                _deviation(side.spread, digits) or (digits(whole) if whole else side.word),
+                digits(size * 1e3 / whole) if whole and size else side.word,
+                side.peak(digits),
+            ]
+        )
+    head = ["model", "bs", "way", "params M", *(f"{name} ms" for name in names)]
+    return _table("Parts of a training step", [*head, "step ms", "samples/s", "peak MB"], lines, sides)
+
+
+def generation(rows: Sequence[Row], digits: Digits) -> Table | None:
+    """Time to the first token, time per output token, tokens a second; None without any."""
+    some = [row for row in rows if row.case.scenario == "generation"]
+    if not any(new_tokens(row) for row in some):
+        return None
+    sides, lines = _sides(some), []
+    for side in sides:
+        tokens, whole = new_tokens(side.row), side.latency
+        speed = tokens_per_second(side.row, side.name) if whole else None
+        first = real(side.parts.get("prefill", {}).get("median"))
+        each = per_token(side.parts, tokens)
+        init = real(side.row.details.get("load_s"))
+        lines.append(
+            [
+                *_who(side),
+                f"{init:.2f}" if init is not None else "-",
+                digits(first) if first else side.word,
+                digits(each) if each else side.word,
+                digits(whole) if whole else side.word,
+                digits(speed) if speed else side.word,
+                side.peak(digits),
+            ]
+        )
+    head = ["model", "bs", "way", "init s", "first token ms", "ms per output token", "latency ms"]
+    return _table("Generation", [*head, "tokens/s", "peak MB"], lines, sides)
+
+
+def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[_Side]) -> Table:
+    used = {mark(side.row) for side in sides if side.name == "backend" and not side.word}
+    return Table(title, head, lines, 3, [f"{sign} {told}" for sign, told in MARKS.items() if sign in used])
+
+
+def new_tokens(row: Row) -> int | None:
+    """How many tokens each prompt of a generation got; None of anything else."""
+    conditions = row.details.get("conditions")
+    found = real(conditions.get("new_tokens")) if isinstance(conditions, Mapping) else None
+    return int(found) if found else None
+
+
+def tokens_per_second(row: Row, side: str = "backend") -> float | None:
+    """New tokens of the whole batch a second, prefill and decoding."""
+    tokens, whole = new_tokens(row), number(row, f"{side}_ms")
+    every = (tokens or 0) * row.case.batch_size
+    return every * 1e3 / whole if whole and every > 0 else None
+
+
+def per_token(parts: Mapping[str, Mapping[str, Any]], tokens: int | None) -> float | None:
+    """Milliseconds from one token of a prompt to its next."""
+    middle = real(parts.get("decode", {}).get("median"))
+    return middle / (tokens - 1) if middle and tokens and tokens > 1 else None
+
+
+def parts_of(row: Row, side: str = "backend") -> Mapping[str, Mapping[str, Any]]:
+    """What is known of each part of a side's step (records.Result.parts_ms)."""
+    found = _parts_ms(row).get(side, {})
+    return {name: each for name, each in found.items() if isinstance(each, Mapping)}
+
+
+def _parts_ms(row: Row) -> dict[str, Mapping[str, Any]]:
+    parts = row.details.get("parts_ms")
+    every = parts.items() if isinstance(parts, Mapping) else ()
+    return {side: each for side, each in every if isinstance(each, Mapping)}
+
+
+def _sides(rows: Sequence[Row]) -> list[_Side]:
+    """Of each model and batch size: eager once for each dtype, then the ways that were compared with it."""
+    alike: dict[tuple[str, str, int, Way], list[Row]] = {}
+    for row in rows:
+        key = row.case.suite, row.case.model, row.case.batch_size, baseline_of(row)
+        alike.setdefault(key, []).append(row)
+    found: list[_Side] = []
+    for (*_, baseline), some in alike.items():
+        eager = min(
+            (row for row in some if _of_eager(row, baseline)),
+            key=lambda row: bool(_word(row, "eager")),
+            default=None,
+        )
+        if eager is not None:
+            found.append(_Side(eager, "eager", baseline.label, _word(eager, "eager")))
+        found += [
+            _Side(row, "backend", Way.of(row).label, _word(row, "backend"))
+            for row in some
+            if Way.of(row) != baseline or eager is None
+        ]
+    return found
+
+
+def _of_eager(row: Row, baseline: Way) -> bool:
+    """Whether it says anything of eager's side: its numbers, or that it had no memory."""
+    return bool(parts_of(row, "eager")) or row.status == Status.EAGER_OOM or Way.of(row) == baseline
+
+
+def _word(row: Row, side: str) -> str:
+    if has_numbers(row) and f"{side}_ms" in row.values:
+        return ""
+    return "oom" if row.status in (Status.OOM, Status.EAGER_OOM) else plain(status_of(row), 40)
+
+
+def _who(side: _Side) -> list[str]:
+    sign = mark(side.row) if side.name == "backend" and not side.word else ""
+    return [
+        plain(side.row.case.model), str(side.row.case.batch_size), f"{plain(side.way, 80)} {sign}".strip(),
+    ]  # fmt: skip
+
+
+def _deviation(part: Mapping[str, Any], digits: Digits) -> str | None:
+    mean, deviation = real(part.get("mean")), real(part.get("stdev"))
+    if mean is None:
+        return None
+    return digits(mean) if deviation is None else f"{digits(mean)}+-{digits(deviation)}"

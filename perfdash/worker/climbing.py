@@ -1,0 +1,62 @@
+"""Phases of a case whose batch grows until memory ends: where eager has no room left, the back end goes on.
+
+Of any other case these are the phases as they are. `case` is worker.case's.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+from perfdash.records import Status
+from perfdash.worker import failures, footprint
+from perfdash.worker.child import ChildFailed
+
+
+def eager(case: Any) -> None:
+    """Eager's own memory may end here, in its child."""
+    try:
+        case.eager()
+        return
+    except (ChildFailed, RuntimeError, MemoryError) as error:  # of a GPU it comes from no child
+        failed = error.failed if isinstance(error, ChildFailed) else failures.describe("eager", error)
+        if not case.job.until_oom or failed["status"] != Status.EAGER_OOM.value:
+            raise
+    _lose(case, failed)
+
+
+def accuracy(case: Any) -> None:
+    """Copies that only the check needs are not to end it."""
+    try:
+        case.accuracy()
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not case.job.until_oom or not failures.is_out_of_memory(error):
+            raise
+        why = str(error)[:200]
+    gc.collect()
+    case.emit("accuracy", status="skipped", detail=f"no memory was left for the check itself: {why}")
+
+
+def latency(case: Any) -> None:
+    """Eager may have had room by itself, in the child, and have none beside the back end."""
+    try:
+        case.latency()
+        return
+    except (RuntimeError, MemoryError) as error:
+        # A replica's samples are taken together with those of the main process: of both sides, or not at all.
+        alone = case.eager_lost or case.job.role == "replica"
+        if not case.job.until_oom or alone or not failures.is_out_of_memory(error):
+            raise
+        failed = {**failures.describe("eager", error), "status": Status.EAGER_OOM.value}
+    _lose(case, failed)
+    footprint.drop_eager(case.device, case.baseline, case.own, case.eager_step)
+    gc.collect()
+    case.latency()
+
+
+def _lose(case: Any, failed: dict[str, Any]) -> None:
+    print(failed["traceback"], file=sys.stderr, flush=True)
+    case.eager_lost = True
+    case.emit("eager_lost", **failed)

@@ -1,0 +1,116 @@
+"""Steps that have parts: what is told of a latency, of a part of it, and for how long."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from perfdash.detect.findings import Finding
+from perfdash.detect.nightly import judge_new
+from perfdash.detect.parts import with_parts
+from perfdash.history import alerts as kept
+from perfdash.history.ingest import take_in
+from perfdash.history.rows import PARTS
+from perfdash.history.store import open_store
+from perfdash.report.alerts import what
+from tests.detect.simulated import farm
+
+
+@pytest.fixture
+def quick(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened:
+        yield opened
+
+
+def steps(from_night, *, forward=1.0, backward=1.0, until=10**6):
+    """A model whose step is a fifth forward and four fifths backward, each slower by so much."""
+
+    def change(night, name, values):
+        whole = values["backend_ms"]
+        parts = {"forward_ms": 0.2 * whole, "backward_ms": 0.8 * whole}
+        if name == "model03" and from_night <= night < until:
+            parts["forward_ms"] *= forward
+            parts["backward_ms"] *= backward
+        return values | parts | {"backend_ms": sum(parts.values())}
+
+    return change
+
+
+def alerts_after(store, runs):
+    take_in(store, runs[:25])
+    judge_new(store, latest=1)
+    for night in runs[25:]:
+        take_in(store, [night])
+        judge_new(store)
+    with store.read() as connection:
+        return kept.load(connection, states=kept.STATES)
+
+
+def test_a_slower_step_says_in_which_part_and_is_one_alert(quick):
+    (alert,) = alerts_after(quick, farm(36, change=steps(30, backward=1.3)))
+    assert (alert.metric, alert.state) == ("backend_ms", "open")
+    assert alert.details["parts"].keys() == {"backward_ms"}
+    assert alert.details["parts"]["backward_ms"] == pytest.approx(math.log(1.3), abs=0.03)
+    assert what(alert).startswith("compiled latency (backward pass +")
+
+
+def test_a_part_that_the_whole_does_not_show_is_an_alert_of_its_own(quick):
+    # Half as long again in a fifth of the step, made up for by the rest: the whole stays where it is.
+    (alert,) = alerts_after(quick, farm(36, change=steps(30, forward=1.5, backward=0.875)))[:1]
+    found = alerts_after(quick, [])
+    assert {each.metric for each in found} == {"forward_ms", "backward_ms"}
+    assert {each.metric: each.direction for each in found} == {"forward_ms": 1, "backward_ms": -1}
+    assert alert.state == "open"
+
+
+def test_nights_of_a_step_that_was_mended_say_nothing_of_its_parts(quick):
+    found = alerts_after(quick, farm(44, change=steps(28, backward=1.3, until=34)))
+    assert [(each.metric, each.state) for each in found] == [("backend_ms", "fixed")]
+
+
+def test_a_slower_host_is_no_change_of_parts(quick):
+    whole = steps(10**6)
+
+    def change(night, name, values):
+        by = 1.10 if night >= 30 else 1.0
+        found = whole(night, name, values | {"backend_ms": by * values["backend_ms"]})
+        few = name in ("model01", "model03", "model05")  # too few to tell the host by them
+        return found if few else {key: value for key, value in found.items() if key not in PARTS}
+
+    found = alerts_after(quick, farm(36, change=change))
+    assert [(each.kind, each.metric) for each in found] == [("host", "backend_ms")]
+
+
+def finding(metric, *, alarm=True, kind="metric", case=1, change=0.2):
+    return Finding(kind, case, metric, 1, 3, 4, alarm=alarm, change=change)
+
+
+def test_parts_stand_with_the_whole_that_changed():
+    every = [finding("backend_ms"), finding("backward_ms", case=2), finding("eager_ms"),
+             finding("forward_ms", change=0.1)]  # fmt: skip
+    found = with_parts(every)
+    assert [(each.metric, each.case_id) for each in found] == [
+        ("backend_ms", 1), ("backward_ms", 2), ("eager_ms", 1),
+    ]  # fmt: skip
+    assert found[0].details == {"parts": {"forward_ms": 0.1}}
+    assert found[1].details == {}
+
+
+def test_what_is_certain_of_a_part_is_not_hidden_by_a_guess_about_the_whole():
+    found = with_parts([finding("backend_ms", alarm=False), finding("backward_ms")])
+    assert [each.metric for each in found] == ["backend_ms", "backward_ms"]
+    assert found[0].details["parts"] == {"backward_ms": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("state", "direction", "told"),
+    [(kept.NEW, 1, False), (kept.OPEN, 1, True), (kept.OPEN, -1, False), (kept.FIXED, 1, True)],
+)
+def test_what_an_alert_of_the_whole_tells_or_takes_back_is_not_told_again(state, direction, told):
+    alert = kept.Alert(
+        kind="metric", testbed_id=1, case_id=1, metric="backend_ms", state=state, direction=direction,
+        good_run_id=1, bad_run_id=2, seen_run_id=2, opened="", changed="",
+    )  # fmt: skip
+    assert bool(with_parts([finding("forward_ms")], [alert])) is told
+    assert with_parts([finding("forward_ms", case=2)], [alert])

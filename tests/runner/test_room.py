@@ -1,0 +1,129 @@
+"""The search for the largest batch size; workers are played back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_assemble import PLANNED
+
+from perfdash.cli.room import words
+from perfdash.records import Case, Status
+from perfdash.runner.executor import Message
+from perfdash.runner.orders import Answer
+from perfdash.runner.room import MOST, Room, judged, next_size, search, sides
+from perfdash.runner.watch import Outcome
+
+DONE = Outcome([{"event": "phase", "name": "eager"}, {"event": "done"}], 0)
+
+
+def planned(name="m", backend="eager", **settings):
+    case = Case("s", name, backend=backend, **{k: settings.pop(k) for k in ("dtype", "batch_size")
+                                              if k in settings})  # fmt: skip
+    return replace(PLANNED, case=case, skip_reason=None, variant={}, baseline_dtype=None, **settings)
+
+
+def failed(status, message="why"):
+    event = {"event": "failed", "status": status, "phase": "eager", "type": "E", "message": message}
+    return Outcome([{"event": "phase", "name": "eager"}, event], 0)
+
+
+class Played:
+    """Slots that have room for so many of each role; `other` answers instead."""
+
+    def __init__(self, slots=2, other=None, **room):
+        self.slots, self.room, self.other = slots, room, other
+        self.messages, self.tried, self.failing = [], [], failed("oom")
+
+    def start(self, slot, order, log):
+        size = order.planned.case.batch_size
+        self.tried.append((order.role, size))
+        outcome = DONE if size <= self.room.get(order.role, 0) else self.failing
+        self.messages.append(
+            Message(slot, "answer", Answer([self.other or outcome], "t", 1.0, 0.0, {"slot": slot}))
+        )
+
+    def wait(self, timeout_s):
+        return self.messages.pop(0)
+
+
+@given(room=st.integers(0, 3 * MOST), start=st.integers(1, 3 * MOST))
+def test_the_search_ends_close_below_the_first_that_fails(room, start):
+    found = Room(Case("s", "m"), "eager")
+    while (size := next_size(start, found.fits, found.fails)) is not None:
+        assert 1 <= size <= MOST
+        found = judged(found, size, None if size <= room else Status.OOM, "")
+        assert found.tries < 40
+    assert found.fits <= room
+    if found.fails is None:
+        assert 2 * found.fits > MOST
+    else:
+        assert found.fails > room
+        assert found.fails - found.fits <= max(1, found.fits // 32)
+
+
+def test_each_side_by_itself(tmp_path):
+    cases = [planned(batch_size=4), planned(backend="inductor", batch_size=4)]
+    executor = Played(room_eager=21, room=50)
+    seen = []
+    found = search(cases, executor, tmp_path, seen.append)
+    assert [(each.side, each.case.backend, each.fits, each.fails) for each in found] == [
+        ("eager", "eager", 21, 22),
+        ("backend", "inductor", 50, 51),
+    ]
+    assert sorted(seen, key=str) == sorted(found, key=str)
+    assert [size for role, size in executor.tried if role == "room_eager"][:4] == [4, 8, 16, 32]
+
+
+def test_eager_is_looked_at_once_and_a_variant_is_another_side():
+    plain, amp = planned(), planned(dtype="amp")
+    cases = [plain, amp, planned(backend="inductor"), planned(backend="inductor", dtype="bfloat16")]
+    assert [(each.case.backend, each.case.dtype, side) for each, side in sides(cases)] == [
+        ("eager", "float32", "eager"),
+        ("eager", "amp", "eager"),
+        ("inductor", "float32", "backend"),
+        ("eager", "bfloat16", "eager"),
+        ("inductor", "bfloat16", "backend"),
+    ]
+    varied = replace(planned(), variant={"norm": "in_place"})
+    assert [side for _, side in sides([varied])] == ["eager", "backend"]
+    compared = replace(planned(dtype="bfloat16"), baseline_dtype="float32")
+    assert [side for _, side in sides([planned(), compared])] == ["eager", "backend"]
+    # Eager needs nothing of the back end whose case came first.
+    (eager, _), _ = sides([replace(varied, backend_file="/mine.py", baseline_dtype="float32")])
+    assert (eager.case.backend, eager.case.dtype) == ("eager", "float32")
+    assert (eager.variant, eager.baseline_dtype, eager.backend_file) == ({}, None, None)
+    assert sides([replace(planned(), skip_reason="not here")]) == []
+
+
+def test_not_even_one(tmp_path):
+    (found,) = search([planned(batch_size=8)], Played(), tmp_path, lambda room: None)
+    assert (found.fits, found.fails, found.status) == (0, 1, None)
+    assert found.reason == "why"
+
+
+def test_what_fails_for_another_reason_ends_its_search_with_it(tmp_path):
+    executor = Played(other=failed("eager_fail_to_run", "more than 1 value"))
+    (found,) = search([planned()], executor, tmp_path, lambda room: None)
+    assert found.status is Status.EAGER_FAIL_TO_RUN
+    assert re.search("at batch size 1: more than 1 value", found.reason)
+    assert len(executor.tried) == 1
+
+
+def test_what_fitted_before_that_is_still_told(tmp_path):
+    executor = Played(room_eager=4)
+    executor.failing = failed("timeout", "took too long")
+    (found,) = search([planned()], executor, tmp_path, lambda room: None)
+    assert (found.fits, found.status) == (4, Status.TIMEOUT)
+    assert " 4 (timeout) |" in words([found])
+    assert "at batch size 8: took too long" in words([found])
+
+
+def test_a_slot_that_fails_is_an_error(tmp_path):
+    executor = Played()
+    executor.wait = lambda timeout_s: Message(0, "failed", RuntimeError("gone"))
+    with pytest.raises(RuntimeError, match="gone"):
+        search([planned()], executor, tmp_path, lambda room: None)

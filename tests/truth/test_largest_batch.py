@@ -1,0 +1,44 @@
+"""The largest batch size of a model whose samples need a known memory, for real through the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import HERE, perfdash
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SAMPLE_MIB = 16
+
+
+def largest(home, gib, backend="eager"):
+    ran = perfdash(
+        "run", "--model", f"{HERE / 'truth' / 'training_models.py'}:grows", "--scenario", "training",
+        "--backend", backend, "--batch-size", "8", "--memory-limit", str(gib), "--find-batch-size", "--json",
+        cwd=home,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert not (home / "runs").exists(), "nothing is kept"
+    return {each["side"]: each for each in json.loads(ran.out)}
+
+
+def test_a_gibibyte_more_is_so_many_samples_more(tmp_path):
+    less = largest(tmp_path, 2)
+    more = largest(tmp_path, 3, backend="aot_eager")
+    assert set(less) == {"eager"}
+    assert set(more) == {"eager", "backend"}
+    # Told to one part in 32, on both ends.
+    step = more["eager"]["fits"] // 32 + less["eager"]["fits"] // 32 + 2
+    assert more["eager"]["fits"] - less["eager"]["fits"] == pytest.approx(1024 / SAMPLE_MIB, abs=step)
+    for found in (*less.values(), *more.values()):
+        assert found["fits"] < found["fails"] <= found["fits"] + max(1, found["fits"] // 32)
+        assert found["status"] is None
+
+
+@pytest.mark.parametrize("other", [["--dry-run"], ["--resume", "last"]])
+def test_it_goes_with_no_other_kind_of_run(tmp_path, other):
+    ran = perfdash("run", "--suite", "timm", "--find-batch-size", *other, cwd=tmp_path)
+    assert ran.code == 2
+    assert "--find-batch-size goes with neither" in ran.err
