@@ -18,6 +18,7 @@ from perfdash.worker import registry
 # Seconds that a phase may take, unless the suite or the user says otherwise; the case's own limit
 # holds beside them. Generous: they are there for what hangs, not for what is slow.
 PHASE_TIMEOUTS: dict[str, float] = {
+    "start": 300.0,
     "load": 900.0,
     "eager": 1800.0,
     "compile": 2700.0,

@@ -24,7 +24,7 @@ from perfdash.errors import UsageError
 from perfdash.worker import registry
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
-Phase = Literal["load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
+Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
 PerDtype = float | dict[Dtype, float]
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")

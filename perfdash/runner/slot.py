@@ -113,7 +113,13 @@ class Slot:
         """One look at what the interpreter can do, tried twice: something may have killed the first."""
         for _ in range(2):
             with Scratch() as scratch:
-                job = replace(self._job(each, scratch), role=role, timeout_s=PROBE_S, memory_limit_bytes=None)
+                job = replace(
+                    self._job(each, scratch),
+                    role=role,
+                    timeout_s=PROBE_S,
+                    phase_timeouts={},  # it has no phases
+                    memory_limit_bytes=None,
+                )
                 outcome = self._parent_for(like).run(job, Path(scratch) / "probe.log", stop=self.stop)
             if probed := outcome.find("probed"):
                 return probed

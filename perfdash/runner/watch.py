@@ -111,7 +111,9 @@ class Watch:
     def run(self) -> Outcome:
         """Until the case has ended. Raises Stopped, the case ended, when `stop` is set."""
         self._case_deadline = time.monotonic() + self._job.timeout_s
-        self._phase_deadline = self._end_deadline = math.inf
+        # Before its first phase it may hang, or be stopped, as well.
+        self._phase_deadline = time.monotonic() + self._job.phase_timeouts.get("start", math.inf)
+        self._end_deadline = math.inf
         pid_deadline = time.monotonic() + FORK_S
         watches_memory = self._group is None and self._job.memory_limit_bytes is not None
         open_sources = {self._control.fileno(), self._events, self._output}

@@ -27,7 +27,7 @@ def write_suite(path: Path) -> Path:
             tables.append("phase_timeout_s = { load = 90 }")
         if name in BAD:
             tables.append("memory_limit_gb = 1.5")
-    limits = "load = 20, eager = 20, compile = 20, accuracy = 20, latency = 20, memory = 20"
+    limits = "start = 20, load = 20, eager = 20, compile = 20, accuracy = 20, latency = 20, memory = 20"
     head = f'name = "faults"\nloader = "python"\n[defaults]\nphase_timeout_s = {{ {limits} }}\n'
     path.write_text(head + "\n".join(tables) + "\n")
     return path

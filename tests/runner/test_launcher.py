@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from perfdash.errors import MachineError
-from perfdash.records import Case, Job, Sampling
+from perfdash.records import Case, Job, Sampling, Status
 from perfdash.runner import processes, watch
 from perfdash.runner.cgroup import MemoryGroup
+from perfdash.runner.endings import ending
 from perfdash.runner.launcher import ForkParent, Launch, environment
 from perfdash.runner.watch import Stop, Stopped
 
@@ -82,6 +83,17 @@ def test_a_phase_has_its_own_limit(parent, tmp_path):
     assert outcome.limit == {"what": "time", "scope": "phase", "limit": 1.5, "unit": "s"}
     assert not outcome.frozen
     assert outcome.find("eager"), "what was measured before is kept"
+
+
+def test_what_comes_before_the_first_phase_has_one_too(parent, tmp_path):
+    """A back end of the user's own is imported there."""
+    (tmp_path / "sleeps.py").write_text("import time\n\ntime.sleep(500)\n")
+    hang = job(tmp_path, "itself", phase_timeouts={"start": 1.5}, backend_file=str(tmp_path / "sleeps.py"))
+    outcome = parent.run(hang, tmp_path / "log")
+    assert outcome.limit == {"what": "time", "scope": "phase", "limit": 1.5, "unit": "s"}
+    status, where, failure = ending(outcome)
+    assert (status, where) == (Status.TIMEOUT, "start")
+    assert failure.message.startswith("phase start took longer than its limit of 1.5 s")
 
 
 def test_one_that_was_stopped_is_known(parent, tmp_path):
