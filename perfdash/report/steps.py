@@ -16,6 +16,7 @@ from perfdash.report.ways import MARKS, Way, baseline_of, has_numbers, mark, num
 
 Digits = Callable[[float], str]
 _SIDES = ("eager", "backend")
+_BESIDE = "oom beside"
 _TRAINED = ("forward", "backward", "optimizer")
 
 
@@ -113,7 +114,33 @@ def generation(rows: Sequence[Row], digits: Digits) -> Table | None:
 
 def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[_Side]) -> Table:
     used = {mark(side.row) for side in sides if side.name == "backend" and not side.word}
-    return Table(title, head, lines, 3, [f"{sign} {told}" for sign, told in MARKS.items() if sign in used])
+    notes = [f"{sign} {told}" for sign, told in MARKS.items() if sign in used]
+    if any(side.word == _BESIDE for side in sides):
+        notes.append(f"{_BESIDE}: there was room for eager by itself, and none for both in one process")
+    return Table(title, head, lines, 3, [*notes, *_prompts([side.row for side in sides])])
+
+
+def _prompts(rows: Sequence[Row]) -> list[str]:
+    """What each prompt of a generation was, and of which models, where these differ."""
+    models: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if told := _prompt(row):
+            models.setdefault(told, {})[plain(row.case.model)] = None
+    if len(models) == 1:
+        return list(models)
+    return [f"{', '.join(names)}: {told}" for told, names in models.items()]
+
+
+def _prompt(row: Row) -> str:
+    """What was read and written for each prompt of a generation; empty where it is not known."""
+    conditions = row.details.get("conditions")
+    tokens = new_tokens(row)
+    if not tokens or not isinstance(conditions, Mapping):
+        return ""
+    read, cache = real(conditions.get("prompt_tokens")), conditions.get("cache")
+    prompt = f"prompts of {read:.0f} tokens, " if read else ""
+    kept = f", {plain(str(cache))} cache" if cache else ""
+    return f"{prompt}{tokens} new ones{kept}"
 
 
 def new_tokens(row: Row) -> int | None:
@@ -179,6 +206,8 @@ def _of_eager(row: Row, baseline: Way) -> bool:
 def _word(row: Row, side: str) -> str:
     if has_numbers(row) and f"{side}_ms" in row.values:
         return ""
+    if row.status == Status.EAGER_OOM and side == "eager" and number(row, "eager_peak_bytes"):
+        return _BESIDE  # it ran by itself, in a process of its own
     return "oom" if row.status in (Status.OOM, Status.EAGER_OOM) else plain(status_of(row), 40)
 
 

@@ -59,6 +59,8 @@ def assemble(
     if result.conditions and planned.case.scenario == "generation":
         result.conditions["new_tokens"] = planned.new_tokens
         result.conditions["cache"] = planned.cache
+        if isinstance(planned.inputs.get("sequence"), int):
+            result.conditions["prompt_tokens"] = planned.inputs["sequence"]
     result.conditions.update(_compared(planned))
     return result
 
@@ -115,7 +117,9 @@ def _fill_memory(result: Result, main: Outcome) -> None:
     if loaded and backend:
         figures = {key: value for key, value in backend.items() if key != "event"}
         result.backend_peak_bytes = _peak(loaded, figures)
-        if result.backend_peak_bytes is None:
+        if lost := figures.get("lost"):
+            result.notes.append(f"no memory was left to measure the back end's in: {lost}")
+        elif result.backend_peak_bytes is None:
             why = (
                 "its memory on the GPU is not torch's: the peak is unknown"
                 if "peak_bytes" in figures
@@ -167,6 +171,11 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
         "probe_ms": first["probe_ms"],
         "l2_flush": first["l2_flush"],
     }
+    if retries := sum(event.get("allocator_retries", 0) for event in events):
+        result.notes.append(
+            f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: both "
+            "sides barely fit beside each other, and their times have that in them"
+        )
     if min(clean_fractions) < 0.5:
         result.notes.append(
             f"only {min(clean_fractions):.0%} of the pairs had the core for themselves: all pairs are used"
@@ -185,7 +194,7 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
 
 def _parts(events: Sequence[dict[str, Any]], clean_fractions: Sequence[float]) -> dict[str, Any]:
     """Each part of a step by side, over the same samples as the whole; none where a step has no parts."""
-    names = events[0].get("parts") or ()
+    names = list(events[0].get("parts") or ())
     found: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
     for side in found:
         for place, name in enumerate(names):
@@ -197,7 +206,22 @@ def _parts(events: Sequence[dict[str, Any]], clean_fractions: Sequence[float]) -
             measured = asdict(_measurement(processes))
             del measured["samples"]
             found[side][name] = measured
+        steps = events[0].get(f"{side}_steps_ns")
+        if steps:  # of the main process
+            found[side][names[-1]]["steps"] = _steps(steps)
     return found
+
+
+def _steps(nanoseconds: Sequence[float]) -> dict[str, Any]:
+    """Of the equal steps within a part, in milliseconds: the first, the median, the slowest, its place."""
+    slowest = max(nanoseconds)
+    return {
+        "n": len(nanoseconds),
+        "first": round(nanoseconds[0] / 1e6, 6),
+        "median": round(float(np.median(nanoseconds)) / 1e6, 6),
+        "slowest": round(slowest / 1e6, 6),
+        "slowest_at": nanoseconds.index(slowest) + 1,
+    }
 
 
 def _pairs(event: dict[str, Any], clock: str, clean_only: bool) -> Pairs:

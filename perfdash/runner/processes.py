@@ -35,8 +35,11 @@ def kill_session(session: int, patience_s: float = 2.0) -> None:
 
 
 def is_frozen(session: int) -> bool:
-    """Whether a process of the session is stopped (SIGSTOP, a debugger)."""
-    return any(fields[0] in (b"T", b"t") for _, fields in _all() if int(fields[3]) == session)
+    """Whether a process of the session is stopped (SIGSTOP, a debugger).
+
+    Its leader counts before it has made the session, too.
+    """
+    return any(fields[0] in (b"T", b"t") for pid, fields in _all() if session in (pid, int(fields[3])))
 
 
 def descendants(root: int) -> list[int]:

@@ -111,9 +111,7 @@ class Watch:
     def run(self) -> Outcome:
         """Until the case has ended. Raises Stopped, the case ended, when `stop` is set."""
         self._case_deadline = time.monotonic() + self._job.timeout_s
-        # Before its first phase it may hang, or be stopped, as well.
-        self._phase_deadline = time.monotonic() + self._job.phase_timeouts.get("start", math.inf)
-        self._end_deadline = math.inf
+        self._phase_deadline = self._end_deadline = math.inf
         pid_deadline = time.monotonic() + FORK_S
         watches_memory = self._group is None and self._job.memory_limit_bytes is not None
         open_sources = {self._control.fileno(), self._events, self._output}
@@ -164,6 +162,8 @@ class Watch:
                     self.case_pid = message["pid"]
                     if self.outcome.limit:  # it was not known yet when the time was up
                         self._kill()
+                    elif self._phase == "start":  # before its first phase it may hang, or be stopped, as well
+                        self._limit_phase()
                 self.outcome.status = message.get("exit", self.outcome.status)
             return bool(data)
         chunk = os.read(source, 1 << 16)
@@ -181,10 +181,13 @@ class Watch:
         self.outcome.events.append(event)
         if event["event"] == "phase":
             self._phase = event["name"]
-            self._phase_deadline = time.monotonic() + self._job.phase_timeouts.get(self._phase, math.inf)
+            self._limit_phase()
         elif event["event"] == "phase_end":
             self._phase_deadline = math.inf
         self._on_event(event)
+
+    def _limit_phase(self) -> None:
+        self._phase_deadline = time.monotonic() + self._job.phase_timeouts.get(self._phase, math.inf)
 
     def _closed(self, source: int) -> None:
         if source == self._control.fileno():  # the fork parent is gone, and the guard has ended the case

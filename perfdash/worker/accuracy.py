@@ -7,13 +7,14 @@ scale with outputs that are smaller than one, so that outputs of 1e-6 are not ri
 from __future__ import annotations
 
 import math
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 import torch
 
 from perfdash.worker.nest import leaves, structure
 
 _COSINE = 0.99
+_CHANCE = 1.5  # the largest of a few runs' errors may be exceeded by the next run's
 
 
 def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[str]:
@@ -54,6 +55,7 @@ def compare(
     factor: float,
     cosine: bool = False,
     of_group: float = 0.0,
+    noise: Optional[Mapping[str, float]] = None,
 ) -> dict[str, Any]:
     """The verdict on compiled outputs: {status: pass | fail, metric, value, tolerance, detail}.
 
@@ -63,6 +65,8 @@ def compare(
 
     `of_group`: a leaf counts as at least this share of the size of its group (all that is under one key
     of the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
+    `noise`: of each group, how far eager's leaves are known to get from the judge (relative_errors); no
+    leaf need be nearer than that, be eager's own as near as it may.
     """
     if structure(eager) != structure(compiled):
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
@@ -75,7 +79,10 @@ def compare(
             if reference is not None and reference.shape != one.shape:
                 reference = None
             floor = of_group * sizes.get(_group(path), 0.0)
-            verdict, ratio = _compare_leaf(path, one, other, reference, tolerance, factor, cosine, floor)
+            known = (noise or {}).get(_group(path), 0.0)
+            verdict, ratio = _compare_leaf(
+                path, one, other, reference, tolerance, factor, cosine, floor, known
+            )
         else:
             equal = _same_value(one, other)
             verdict = _verdict(equal, "equality", None, None, f"{path}: {one!r} became {other!r}")
@@ -84,6 +91,33 @@ def compare(
         if ratio > worst_ratio:
             worst, worst_ratio = verdict, ratio
     return worst
+
+
+def relative_errors(eager: Any, judge: Any, of_group: float) -> dict[str, float]:
+    """Of each group the largest rmse to the judge over the RMS of a leaf; of leaves above `of_group`.
+
+    Where a ReLU's input is zero but for rounding, its gradient is all or nothing: which leaves that meets,
+    and how many, is chance, and another order of summing has it elsewhere. So what eager's leaves show
+    together says more of a leaf than its own error does.
+    """
+    judged, sizes = dict(leaves(judge)), _group_sizes(eager)
+    found: dict[str, float] = {}
+    for path, one in leaves(eager):
+        other = judged.get(path)
+        if (
+            not isinstance(one, torch.Tensor)
+            or not isinstance(other, torch.Tensor)
+            or one.shape != other.shape
+        ):
+            continue
+        if not one.is_floating_point() or one.numel() == 0:
+            continue
+        left, right = _plain(one), _plain(other)
+        size, group = _rms(left), _group(path)
+        error = _rms(left - right)
+        if size and math.isfinite(error) and size >= of_group * sizes[group]:
+            found[group] = max(found.get(group, 0.0), error / size)
+    return found
 
 
 def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> dict[str, Any]:
@@ -152,6 +186,7 @@ def _compare_leaf(
     factor: float,
     cosine: bool,
     floor: float = 0.0,
+    noise: float = 0.0,
 ) -> tuple[dict[str, Any], float]:
     """The verdict on one tensor, and value / bound (over 1: wrong)."""
     if not (eager.is_floating_point() or eager.is_complex() or eager.is_quantized):
@@ -186,9 +221,11 @@ def _compare_leaf(
     eager_error, value = _rms(reference - one), _rms(reference - other)
     if not (math.isfinite(eager_error) and math.isfinite(value)):
         return _cosine(path, one, other, note + "; the judge is not finite")
-    bound = factor * eager_error + tolerance / 10 * scale
+    expected = max(eager_error, _CHANCE * noise * max(floor, _rms(one)))
+    bound = factor * expected + tolerance / 10 * scale
+    of_all = f" ({expected:.3g} as its others are)" if expected > eager_error else ""
     detail = (
-        f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}, "
+        f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}{of_all}, "
         f"scale of the output {_rms(one):.3g}{note}"
     )
     verdict = _verdict(value <= bound, "rmse_to_float64", value, bound, detail)

@@ -76,6 +76,7 @@ class _Case:
         self.phase_name = "start"
         self.sides: list[sides.Side] = []
         self.eager_lost = False
+        self.unrepeated: str | None = None  # why it is not known whether eager repeats itself
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
 
@@ -125,8 +126,7 @@ class _Case:
             # Last: it changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
-                    figures = footprint.of_backend(self.compared(), self.constants_bytes, self.thread_context)
-                    self.emit("memory", **figures)
+                    climbing.memory(self)
         self.emit("done")
 
     def begin(self) -> None:
@@ -194,28 +194,33 @@ class _Case:
         def work() -> dict[str, Any]:
             self.use_threads()
             live_before = memory.live_storages()
-            self.seed()
-            first = checks.observed(self.eager_step)
-            self.seed()
-            differ = accuracy.two_runs_differ(
-                first, checks.observed(self.eager_step), getattr(self.scenario, "OF_GROUP", 0.0)
-            )
-            del first
+            repeated = climbing.repeated(self)
+            self.seed()  # the steps that were compared are larger than those that are measured
             gc.collect()
             constants = memory.owned_since(live_before)
             return {
-                "differ": differ,
+                **repeated,
                 "constants_bytes": constants,
                 **footprint.of_step(self.eager_step, self.device, self.thread_context),
             }
 
         facts = work() if self.device.kind == "cuda" else in_child("eager", work)
         self.eager_differs = facts.pop("differ")
+        self.unrepeated = facts.pop("unrepeated", None)
         self.emit("eager", differ=self.eager_differs, memory=facts)
 
+    def differs(self) -> str | None:
+        """How two eager runs of one seed differ; None where they do not."""
+        self.seed()
+        first = checks.observed(self.eager_step)
+        self.seed()
+        second = checks.observed(self.eager_step)
+        return accuracy.two_runs_differ(first, second, getattr(self.scenario, "OF_GROUP", 0.0))
+
     def accuracy(self) -> None:
-        if self.eager_lost:
-            self.emit("accuracy", status="skipped", detail="eager ran out of memory: nothing to compare with")
+        why = "eager ran out of memory: nothing to compare with" if self.eager_lost else self.unrepeated
+        if why:
+            self.emit("accuracy", status="skipped", detail=why)
             return
         self.emit("accuracy", **checks.accuracy_of(self.compared(), self.eager_differs))
 
@@ -250,6 +255,11 @@ class _Case:
         notes = self.backend.notes(self.model) if hasattr(self.backend, "notes") else []
         self.emit("compiled", **figures, capture=capture, notes=notes)
 
+    def memory(self) -> None:
+        """Of the back end's side; of eager's, the child tells."""
+        figures = footprint.of_backend(self.compared(), self.constants_bytes, self.thread_context)
+        self.emit("memory", **figures)
+
     def variant(self) -> sides.Side:
         """The back end's side, where it is the model in another configuration."""
         job = self.job
@@ -274,6 +284,7 @@ class _Case:
         )
 
     def latency(self) -> None:
+        self.seed()  # a step that was judged may have left parameters of any size
         gc.collect()
         linux.malloc_trim()
         allocator = self.job.allocator

@@ -26,6 +26,19 @@ def eager(case: Any) -> None:
     _lose(case, failed)
 
 
+def repeated(case: Any) -> dict[str, Any]:
+    """How two eager runs differ; {differ, unrepeated}: why it is not known, where memory was wanting for
+    the copies of two runs. One run may have room all the same.
+    """
+    try:
+        return {"differ": case.differs()}
+    except (RuntimeError, MemoryError) as error:
+        if not case.job.until_oom or not failures.is_out_of_memory(error):
+            raise
+        why = str(error)[:200]
+    return {"differ": None, "unrepeated": f"no memory was left to see whether eager repeats itself: {why}"}
+
+
 def accuracy(case: Any) -> None:
     """Copies that only the check needs are not to end it."""
     try:
@@ -54,6 +67,19 @@ def latency(case: Any) -> None:
     footprint.drop_eager(case.device, case.baseline, case.own, case.eager_step)
     gc.collect()
     case.latency()
+
+
+def memory(case: Any) -> None:
+    """What was timed had room: memory that only this measurement lacks is not to undo it."""
+    try:
+        case.memory()
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not case.job.until_oom or not failures.is_out_of_memory(error):
+            raise
+        why = str(error)[:200]
+    gc.collect()
+    case.emit("memory", held_bytes=None, constants_bytes=0, transient_bytes=None, lost=why)
 
 
 def _lose(case: Any, failed: dict[str, Any]) -> None:

@@ -71,7 +71,8 @@ class Decoder:
         is made anew inside the call, after the first mark: so does the `generate` that the reference
         times, no call can see the keys of another, and two sides in one process do not hold two caches.
 
-        keep_logits: of so many prompts keep those that each token was chosen by; none when timing.
+        keep_logits: of so many prompts, the first and the last ones, keep those that each token was chosen
+        by; none when timing.
         forced: go on with these tokens (batch, new_tokens) instead of the chosen ones, so that two ways
         can be compared after they have chosen differently once.
         """
@@ -86,7 +87,7 @@ class Decoder:
         if not cache.layers or cache.layers[0].keys is None:
             raise ValueError(f"{self._config.model_type}: the model was given a cache and left it empty")
         tokens = [logits.argmax(-1, keepdim=True)]
-        kept = [logits[:keep_logits].clone()] if keep_logits else []
+        kept = [_ends(logits, keep_logits)] if keep_logits else []
         del logits  # else a step would hold those of the one before
         if clock:
             clock.mark()
@@ -97,7 +98,7 @@ class Decoder:
             logits = self._forward(last, cache)
             tokens.append(logits.argmax(-1, keepdim=True))
             if keep_logits:
-                kept.append(logits[:keep_logits].clone())
+                kept.append(_ends(logits, keep_logits))
             del logits
             if clock:
                 clock.mark()
@@ -114,6 +115,16 @@ class Decoder:
             positions = self._prompt.shape[1] + self._new_tokens
             return transformers.StaticCache(config=self._config, max_cache_len=positions)
         return transformers.DynamicCache(config=self._config)
+
+
+def _ends(rows: Tensor, count: int) -> Tensor:
+    """A copy of `count` rows: half of them from the start, where most faults are, half from the end, where
+    those of large batches are; of all rows where there are no more.
+    """
+    if count >= len(rows):
+        return rows.clone()
+    first = (count + 1) // 2
+    return torch.cat([rows[:first], rows[len(rows) - (count - first) :]])
 
 
 def check(module: Any, prompt: int, new_tokens: int) -> None:

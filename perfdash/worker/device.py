@@ -49,6 +49,10 @@ class Cpu:
         """Nanoseconds from one mark to another."""
         return float(end - start)
 
+    def allocator_retries(self) -> int:
+        """Of the allocator of a GPU only."""
+        return 0
+
     def random_state(self) -> torch.Tensor:
         """The state of the generator that models draw from."""
         return torch.get_rng_state()
@@ -98,6 +102,10 @@ class Cuda:
     def between(self, start: Any, end: Any) -> float:
         """Nanoseconds from one mark to another, both of them past (synchronize)."""
         return float(start.elapsed_time(end) * 1e6)
+
+    def allocator_retries(self) -> int:
+        """How often the allocator has given all that it had cached back, to take what was asked for."""
+        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def random_state(self) -> torch.Tensor:
         """The state of the GPU's generator."""

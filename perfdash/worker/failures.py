@@ -9,6 +9,7 @@ import traceback
 from typing import Any, Iterable, Iterator
 
 from perfdash.records import Status
+from perfdash.worker import linux
 
 _INFRA_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO}
 _INFRA_TEXT = (
@@ -28,7 +29,17 @@ _OOM_TEXT = (
     "std::bad_alloc",
     "virtual memory exhausted",
     "cannot allocate memory",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
 )
+# They come of a want of memory, and of other things too: what is left of the limit decides.
+_MAYBE_OOM_TEXT = (
+    "could not create a primitive",
+    "could not execute a primitive",
+    "could not create a memory",
+    "can't start new thread",
+)
+_NEAR = 0.8  # of the limit: what a failed call had taken is given back by then
 # Exceptions of the HTTP clients under the model hubs, by class name: none of them may be imported.
 _NETWORK_NAMES = {
     "LocalEntryNotFoundError",
@@ -129,9 +140,13 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    return isinstance(error, (RuntimeError, OSError)) and any(
-        text in str(error).lower() for text in _OOM_TEXT
-    )
+    if not isinstance(error, (RuntimeError, OSError)):
+        return False
+    said = str(error).lower()
+    if any(text in said for text in _OOM_TEXT):
+        return True
+    maybe = any(text in said for text in _MAYBE_OOM_TEXT) and "primitive descriptor" not in said
+    return maybe and linux.share_of_data_limit() >= _NEAR
 
 
 def _is_missing_data(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+import statistics
 import time
 from typing import Any, Callable, Optional
 
@@ -89,7 +90,7 @@ def sample_pairs(
     gc.collect()
     gc.freeze()
     gc.disable()
-    stalled = linux.cpu_stall_s()
+    stalled, retries = linux.cpu_stall_s(), device.allocator_retries()
     try:
         sampling_start = time.monotonic()
         for pair in range(sampling.max_pairs):
@@ -118,6 +119,7 @@ def sample_pairs(
         gc.enable()
         gc.unfreeze()
     wall = time.monotonic() - sampling_start
+    names = list(getattr(eager, "parts", ()))
     stalled_after = linux.cpu_stall_s()
     every = [*samples[0], *samples[1]]
     return {
@@ -139,9 +141,12 @@ def sample_pairs(
             else None
         ),
         "l2_flush": device.l2_flush,
-        "parts": list(getattr(eager, "parts", ())),
-        "eager_parts_ns": parts[0],
-        "backend_parts_ns": parts[1],
+        "allocator_retries": device.allocator_retries() - retries,
+        "parts": names,
+        "eager_parts_ns": [folded(row, len(names)) for row in parts[0]],
+        "backend_parts_ns": [folded(row, len(names)) for row in parts[1]],
+        "eager_steps_ns": of_last_part(parts[0], len(names)),
+        "backend_steps_ns": of_last_part(parts[1], len(names)),
     }
 
 
@@ -152,9 +157,21 @@ def sample_alone(call: Callable[[], Any], device: Cpu | Cuda, sampling: Sampling
 
 
 def mean_parts(marks: list[list[Any]], device: Cpu | Cuda) -> list[float]:
-    """Nanoseconds of each part, averaged over the calls of a sample; a row of marks a call."""
+    """Nanoseconds from mark to mark, averaged over the calls of a sample; a row of marks a call."""
     rows = [[device.between(one, two) for one, two in zip(row, row[1:])] for row in marks]
     return [sum(column) / len(column) for column in zip(*rows)]
+
+
+def folded(row: list[float], parts: int) -> list[float]:
+    """As many numbers as there are parts: the last part is all that comes after the others."""
+    return [*row[: parts - 1], sum(row[parts - 1 :])]
+
+
+def of_last_part(rows: list[list[float]], parts: int) -> list[float]:
+    """The median over the samples of each step that the last part is made of; empty where it is one."""
+    if not rows or len(rows[0]) <= parts:
+        return []
+    return [statistics.median(column) for column in zip(*(row[parts - 1 :] for row in rows))]
 
 
 def _per_call(nanoseconds: Optional[float], repeats: int) -> Optional[float]:

@@ -87,12 +87,12 @@ def malloc_trim() -> None:
 
 
 def memory_status() -> dict[str, int]:
-    """VmHWM, VmRSS and RssAnon of this process in bytes (/proc/self/status)."""
+    """VmHWM, VmRSS, VmData and RssAnon of this process in bytes (/proc/self/status)."""
     found = {}
     with open("/proc/self/status") as status:
         for line in status:
             key, _, rest = line.partition(":")
-            if key in ("VmHWM", "VmRSS", "RssAnon"):
+            if key in ("VmHWM", "VmRSS", "VmData", "RssAnon"):
                 found[key] = int(rest.split()[0]) * 1024
     return found
 
@@ -110,6 +110,12 @@ def reset_high_water_mark() -> bool:
 def limit_data(limit_bytes: int) -> None:
     """Private writable memory of this process and of each it starts is at most `limit_bytes`."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+def share_of_data_limit() -> float:
+    """How much of limit_data's limit this process has taken; 0 without one."""
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return 0.0 if limit == resource.RLIM_INFINITY else memory_status()["VmData"] / limit
 
 
 def is_mapped(library: str) -> bool:

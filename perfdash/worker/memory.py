@@ -101,6 +101,7 @@ def reopened_bytes(
 def _in_a_new_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     """What `work` returns, in a thread with a heap of its own, every large block mapped by itself."""
     linux.malloc_exact()
+    linux.malloc_trim()  # what the timing kept for its next call counts to a limit as well
     linux.huge_pages(False)
     with ThreadPoolExecutor(max_workers=1) as thread:
         # torch keeps its configuration in context variables, which a thread does not inherit.

@@ -29,7 +29,7 @@ target = "{models}:hangs"
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_measured_is_kept_and_no_process_is_left(tmp_path, number):
     (tmp_path / "s.toml").write_text(SUITE.format(models=HERE / "truth" / "models.py"))
-    arguments = ["run", "--suite", "s.toml", "--backend", "aot_eager", "--processes", "1"]
+    arguments = ["run", "--suite", "s.toml", "--backend", "aot_eager", "--processes", "1", "--no-history"]
     process = subprocess.Popen(
         [sys.executable, "-m", "perfdash", *arguments],
         cwd=tmp_path,
@@ -46,7 +46,7 @@ def test_what_was_measured_is_kept_and_no_process_is_left(tmp_path, number):
     start = time.monotonic()
     rest = process.stdout.read()
     assert process.wait() == 130
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5, "what does not end by itself gets five seconds and is killed"
     process.stdout.close()
     assert "Interrupted after 1 of 2 cases" in rest
     (folder,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]

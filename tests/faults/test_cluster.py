@@ -96,11 +96,10 @@ def cluster(tmp_path):
     made = Cluster(tmp_path)
     for _ in range(2):
         made.add_worker()
-    deadline = time.monotonic() + 60
-    while len(made.workers()) < 2:
-        assert time.monotonic() < deadline
+    deadline = time.monotonic() + 120
+    while len(made.workers()) < 2 or (tmp_path / "dask.log").read_text().count("Registered to") < 2:
+        assert time.monotonic() < deadline, (tmp_path / "dask.log").read_text()
         time.sleep(0.1)
-    time.sleep(3)  # for them to register
     yield made
     made.stop()
 

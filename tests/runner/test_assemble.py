@@ -176,6 +176,32 @@ def test_what_was_measured_before_a_crash_is_kept():
     assert result.speedup is None
 
 
+def test_an_abort_for_want_of_memory():
+    """Thrown in a thread of OpenMP's, where nobody catches it."""
+    tail = ["terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"]
+    result, _ = run(ended("compile", signal.SIGABRT, tail=tail))
+    assert (result.status, result.error.type) == (Status.OOM, "BadAlloc")
+    assert run(ended("eager", signal.SIGABRT, tail=tail))[0].status is Status.EAGER_OOM
+    assert run(ended("compile", signal.SIGABRT))[0].status is Status.CRASH
+
+
+def test_memory_that_could_not_be_measured_costs_nothing_else():
+    script = events()
+    script[-2] |= {"held_bytes": None, "constants_bytes": 0, "transient_bytes": None, "lost": "no room"}
+    result, _ = run(Outcome(script, status=0))
+    assert result.status is Status.PASS
+    assert result.backend_ms is not None
+    assert result.backend_peak_bytes is None
+    assert result.eager_peak_bytes == 30 * MB
+    assert result.notes == ["no memory was left to measure the back end's in: no room"]
+
+
+def test_a_gpu_that_has_barely_room_is_told():
+    script = events()
+    script[10] |= {"allocator_retries": 3}
+    assert "took it anew 3 times" in run(Outcome(script, status=0))[0].notes[0]
+
+
 def test_dirty_samples():
     result, _ = run(Outcome(events(clean=0.75), status=0))
     assert result.eager_ms.n == 30

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import HERE, perfdash
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SAMPLE_MIB = 16
 

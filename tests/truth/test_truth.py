@@ -9,7 +9,7 @@ import pytest
 from perfdash.records import Status
 from tests.conftest import HERE, Ran, perfdash
 
-pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(1800)]
 
 STATUSES = {
     "itself": Status.PASS,
@@ -48,13 +48,13 @@ STATUSES = {
 def failures(tmp_path_factory) -> Ran:
     suite = HERE / "truth" / "failures.toml"
     arguments = ["run", "--suite", str(suite), "--backend", "aot_eager", "--retry-pause", "0"]
-    return perfdash(*arguments, cwd=tmp_path_factory.mktemp("failures"))
+    return perfdash(*arguments, cwd=tmp_path_factory.mktemp("failures"), timeout=1700)
 
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory) -> Ran:
     suite = HERE / "truth" / "memory.toml"
-    return perfdash("run", "--suite", str(suite), cwd=tmp_path_factory.mktemp("memory"))
+    return perfdash("run", "--suite", str(suite), cwd=tmp_path_factory.mktemp("memory"), timeout=1700)
 
 
 def test_every_case_has_one_row_and_its_own_status(failures):
@@ -105,7 +105,10 @@ def test_known_latency_ratio(failures, name):
     assert result.speedup.ci_high >= 2.0 * 0.99
     assert result.speedup.verdict == "faster"
     assert result.eager_ms.median == pytest.approx(160, rel=0.02)
-    assert result.conditions["clean_fraction"] > 0.5
+    # What only waits is not disturbed by what the hypervisor takes; what computes may be, and says so.
+    told = any("had the core for themselves" in note for note in result.notes)
+    assert (result.conditions["clean_fraction"] > 0.5) != told
+    assert name == "spins" or not told
 
 
 def test_capture_is_told(failures):

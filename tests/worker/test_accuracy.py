@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from perfdash.worker.accuracy import compare, distance, two_runs_differ, within
+from perfdash.worker.accuracy import compare, distance, relative_errors, two_runs_differ, within
 
 
 def judge_case(error, scale=1.0, tolerance=1e-3):
@@ -165,3 +165,31 @@ def test_two_runs_of_what_is_zero_but_for_rounding():
     assert two_runs_differ(first, second, of_group=0.01) is None
     other = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), 1e-3)}}
     assert two_runs_differ(first, other, of_group=0.01) is not None
+
+
+def _gradients(**leaves):
+    return {"loss": torch.tensor(1.0), "gradients": leaves}
+
+
+def test_errors_of_a_group_are_relative_to_each_leaf():
+    judge = _gradients(a=torch.full((4,), 2.0), b=torch.full((4,), 1.0), tiny=torch.full((4,), 1e-9))
+    eager = _gradients(a=torch.full((4,), 2.02), b=torch.full((4,), 1.03), tiny=torch.full((4,), -1e-9))
+    found = relative_errors(eager, judge, 0.01)
+    assert found["out['gradients'"] == pytest.approx(0.03 / 1.03), (
+        "one that is zero but for rounding has no say"
+    )
+    assert found["out['loss'"] == 0.0
+
+
+@pytest.mark.parametrize(("by", "verdict"), [(1.02, "pass"), (1.06, "fail"), (0.0, "fail"), (-1.0, "fail")])
+def test_no_leaf_need_be_nearer_than_eagers_others_are(by, verdict):
+    """A ReLU's gate met `b` in eager and `a` in the other: neither is wrong."""
+    judge = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 1.0))
+    eager = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 1.015))
+    other = _gradients(a=torch.full((4,), by), b=torch.full((4,), 1.0))
+    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
+    noise = relative_errors(eager, judge, 0.01)
+    found = compare(eager, other, judge, noise=noise, **arguments)
+    assert found["status"] == verdict
+    assert compare(eager, other, judge, **arguments)["status"] == "fail"
+    assert verdict == "pass" or "as its others are" in found["detail"]

@@ -38,6 +38,12 @@ class Played:
     def latency(self):
         self._phase("latency")
 
+    def memory(self):
+        self._phase("memory")
+
+    def differs(self):
+        self._phase("differs")
+
 
 @pytest.fixture(autouse=True)
 def dropped(monkeypatch):
@@ -79,6 +85,21 @@ def test_a_check_without_room_is_skipped_and_says_so():
     assert not case.eager_lost
 
 
+def test_what_was_timed_is_not_lost_for_its_memory():
+    case = Played(memory=NO_ROOM)
+    climbing.memory(case)
+    ((event, told),) = case.events
+    assert (event, told["transient_bytes"]) == ("memory", None)
+    assert "can't allocate memory" in told["lost"]
+
+
+def test_eager_may_have_room_for_one_run_and_not_for_two():
+    assert climbing.repeated(Played()) == {"differ": None}
+    found = climbing.repeated(Played(differs=MemoryError()))
+    assert found["differ"] is None
+    assert "no memory was left to see" in found["unrepeated"]
+
+
 def test_eager_without_room_by_itself():
     failed = {"status": "eager_oom", "traceback": "", "phase": "eager", "type": "M", "message": "m"}
     case = Played(eager=ChildFailed(failed))
@@ -87,7 +108,7 @@ def test_eager_without_room_by_itself():
     assert [event for event, _ in case.events] == ["eager_lost"]
 
 
-@pytest.mark.parametrize("phase", ["eager", "accuracy", "latency"])
+@pytest.mark.parametrize("phase", ["eager", "accuracy", "latency", "memory"])
 @pytest.mark.parametrize(("error", "until_oom"), [(NO_ROOM, False), (RuntimeError("a shape"), True)])
 def test_anything_else_is_what_it_is(phase, error, until_oom):
     case = Played(until_oom=until_oom, **{phase: error})

@@ -82,6 +82,16 @@ def test_logits_are_those_of_a_forward_pass_over_all_tokens(name, dtype, cache):
     assert decode().logits is None
 
 
+def test_some_logits_are_of_the_first_and_the_last_prompts():
+    module = model("gpt2")
+    many = {"input_ids": torch.randint(VOCABULARY, (7, PROMPT), generator=torch.Generator().manual_seed(3))}
+    decode = Decoder(module, module, many, NEW)
+    every = decode(keep_logits=7).logits
+    assert torch.equal(decode(keep_logits=3).logits, every[[0, 1, 6]])
+    assert torch.equal(decode(keep_logits=1).logits, every[[0]])
+    assert torch.equal(decode(keep_logits=9).logits, every)
+
+
 def test_forced_tokens_are_gone_on_with_instead_of_the_chosen_ones():
     module = model("gpt2")
     forced = torch.randint(VOCABULARY, (BATCH, NEW), generator=torch.Generator().manual_seed(2))

@@ -3,6 +3,7 @@ import errno
 import pytest
 
 from perfdash.records import Status
+from perfdash.worker import linux
 from perfdash.worker.failures import Unmeasurable, classify
 
 
@@ -51,3 +52,18 @@ def chained(outer, inner):
 )
 def test_statuses(phase, error, status):
     assert classify(phase, error) is status
+
+
+@pytest.mark.parametrize(("share", "status"), [
+    (0.0, Status.FAIL_TO_RUN), (0.5, Status.FAIL_TO_RUN), (0.9, Status.OOM),
+])  # fmt: skip
+@pytest.mark.parametrize("text", ["could not create a primitive", "can't start new thread"])
+def test_what_may_be_memory_is_where_little_of_it_is_left(monkeypatch, text, share, status):
+    monkeypatch.setattr(linux, "share_of_data_limit", lambda: share)
+    assert classify("latency", RuntimeError(text)) is status
+    told = "could not create a primitive descriptor for a matmul primitive"
+    assert classify("latency", RuntimeError(told)) is Status.FAIL_TO_RUN
+
+
+def test_the_share_of_a_limit():
+    assert linux.share_of_data_limit() == 0.0, "none is set for tests"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from perfdash.records import Sampling
 from perfdash.worker.device import Cpu, Sample
-from perfdash.worker.latency import half_width, is_clean, sample_pairs, warm_up
+from perfdash.worker.latency import folded, half_width, is_clean, of_last_part, sample_pairs, warm_up
 
 
 class Script:
@@ -17,6 +17,12 @@ class Script:
 
     def __init__(self):
         self.log = []
+
+    def allocator_retries(self):
+        return 0
+
+    def between(self, start, end):
+        return end - start
 
     def time(self, call, repeats):
         wall = sum(call() for _ in range(repeats))
@@ -38,6 +44,28 @@ def test_warm_up_goes_on_while_times_fall():
     device = Script()
     assert warm_up(lambda: next(times), device) == 50
     assert len(device.log) == 11
+
+
+class Decodes:
+    """A step of three marks a call and more: the last part is of two steps, the second of which is slow."""
+
+    parts = ("prefill", "decode")
+
+    def __init__(self):
+        self.marks = []
+
+    def __call__(self):
+        self.marks.append([0, 10, 30, 70])
+        return 2_000_000
+
+
+def test_the_last_part_is_the_sum_of_its_steps():
+    found = sample_pairs(Decodes(), Decodes(), Script(), Sampling(min_pairs=6, min_s=0, max_pairs=6), 0)
+    assert found["parts"] == ["prefill", "decode"]
+    assert found["eager_parts_ns"] == found["backend_parts_ns"] == [[10, 60]] * 6
+    assert found["eager_steps_ns"] == [20, 40]
+    assert folded([1, 2, 3], 3) == [1, 2, 3]
+    assert of_last_part([[1, 2, 3]], 3) == of_last_part([], 3) == []
 
 
 def test_short_calls_are_batched_to_a_millisecond():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perfdash.records import Case, Job
-from perfdash.worker import losses, sides
+from perfdash.worker import accuracy, losses, nest, sides
 from perfdash.worker.device import Cpu
 from perfdash.worker.failures import Unmeasurable
 from perfdash.worker.scenarios import training
@@ -33,16 +33,58 @@ def test_it_is_forward_backward_and_the_step(optimizer):
     by_hand.load_state_dict(module.state_dict())
     loss = by_hand(*inputs).square().mean()
     loss.backward()
+    before = by_hand.weight.detach().clone()
     if optimizer != "none":
         kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
-        kind(by_hand.parameters(), lr=1e-4).step()
+        kind(by_hand.parameters(), lr=1.0, **({"eps": 1.0} if optimizer == "adam" else {})).step()
     step, _ = made(module, inputs, optimizer=optimizer)
     seen = step.observe()
     torch.testing.assert_close(seen["loss"], loss.detach())
     torch.testing.assert_close(seen["gradients"]["weight"], by_hand.weight.grad)
-    torch.testing.assert_close(seen["parameters"]["weight"], by_hand.weight.detach())
+    torch.testing.assert_close(seen["updates"]["weight"], by_hand.weight.detach() - before)
     assert all(tensor.grad is None for tensor in module.parameters())
     assert not step.marks
+
+
+class _Wrong(torch.optim.SGD):
+    """Steps as often as it is told to, in the direction that it is told to."""
+
+    times, sign = 1, 1
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for _ in range(self.times):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(parameter.grad, alpha=-self.sign * self.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize(("times", "sign", "verdict"), [
+    (1, 1, "pass"), (0, 1, "fail"), (2, 1, "fail"), (1, -1, "fail"), (1, 1.05, "fail"),
+])  # fmt: skip
+def test_a_step_that_is_left_out_done_twice_or_turned_round_is_wrong(monkeypatch, times, sign, verdict):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.ReLU(), torch.nn.Linear(20, 5))
+    step, side = made(module, (torch.randn(8, 30),))
+    right = nest.detach(step.observe())
+    side.restore()
+    kind = type("Kind", (_Wrong,), {"times": times, "sign": sign})
+    monkeypatch.setattr(torch.optim, "SGD", kind)
+    found = accuracy.compare(right, nest.detach(step.observe()), right, tolerance=1e-2, factor=2.0,
+                             of_group=training.OF_GROUP)  # fmt: skip
+    assert found["status"] == verdict
+    assert verdict == "pass" or "updates" in found["detail"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_was_judged_leaves_the_timed_step_as_it_was(optimizer):
+    torch.manual_seed(0)
+    module, inputs = torch.nn.Linear(3, 2), (torch.randn(5, 3),)
+    step, side = made(module, inputs, optimizer=optimizer)
+    step.observe()
+    side.restore()
+    before = module.weight.detach().clone()
+    step()
+    assert 0 < (module.weight.detach() - before).abs().max() < 2e-4
 
 
 def test_steps_go_on_and_restore_goes_back():
@@ -89,9 +131,9 @@ def test_the_backward_pass_runs_in_the_context_of_what_was_compiled():
 def test_a_column_is_no_loss_at_batch_size_1_either():
     for size in (1, 2):
         module, inputs = torch.nn.Linear(3, 1), (torch.randn(size, 3),)
+        expected = module(*inputs).square().mean().detach()
         step, _ = made(module, inputs)
-        torch.testing.assert_close(step.observe()["loss"], module(*inputs).square().mean().detach(),
-                                   rtol=1e-2, atol=1e-3)  # fmt: skip
+        torch.testing.assert_close(step.observe()["loss"], expected)
 
 
 def test_nothing_to_train():

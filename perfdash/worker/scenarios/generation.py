@@ -36,7 +36,7 @@ def context(job: Job) -> Iterator[None]:
 class GenerationStep:
     """Called, it reads the prompts and decodes; returns the new tokens (batch, new_tokens).
 
-    `prefill` ends with the first token, `decode` is all further ones.
+    `prefill` ends with the first token, `decode` is all further ones; each of them has a mark.
     """
 
     parts = ("prefill", "decode")
@@ -64,14 +64,13 @@ class GenerationStep:
         self._refuse_too_large()
         with self._casting():
             tokens = self._decoder(self._clock).tokens
-        taken = self._clock.take()
-        self.marks.append([taken[0], taken[1], taken[-1]])
+        self.marks.append(self._clock.take())
         return tokens
 
     def observe(self) -> dict[str, Any]:
-        """The logits (prompts, new_tokens, vocabulary) of the first prompts, along the tokens of the step
-        that it follows, else its own: after one token that was chosen otherwise, by a hair, nothing else
-        would be alike.
+        """The logits (prompts, new_tokens, vocabulary) of the first and the last prompts, along the tokens
+        of the step that it follows, else its own: after one token that was chosen otherwise, by a hair,
+        nothing else would be alike.
         """
         self._refuse_too_large()
         with self._casting():
@@ -85,8 +84,10 @@ class GenerationStep:
 
     def _refuse_too_large(self) -> None:
         """Raises MemoryError before the first try of what could not fit even if there were nothing else."""
+        if self._fits:
+            return
         room = torch.cuda.mem_get_info()[1] if self._kind == "cuda" else self._job.memory_limit_bytes
-        if self._fits or not room or not decoders.is_known(self._side.module):
+        if not room or not decoders.is_known(self._side.module):
             return
         module, tokens = self._side.module, self._job.new_tokens
         batch, prompt = self._side.inputs["input_ids"].shape

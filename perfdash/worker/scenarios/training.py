@@ -20,6 +20,9 @@ OF_GROUP = 0.01
 # Small, and without momentum for sgd: the same batch comes hundreds of times, and what is timed must not
 # end in infinities.
 _LEARNING_RATE = 1e-4
+# Of the one step that is judged: beside a parameter, 1e-4 of a gradient is lost in rounding. With so large an
+# eps adam's first step is nearly the gradient, too, and not the sign of one that is zero but for rounding.
+_JUDGED = {"sgd": {"lr": 1.0}, "adam": {"lr": 1.0, "eps": 1.0}}
 
 
 def set_mode(module: Any) -> None:
@@ -68,19 +71,26 @@ class TrainingStep:
             self._drop_gradients()
 
     def observe(self) -> dict[str, Any]:
-        """A step from a new optimiser: the loss, the gradients, and the parameters and buffers after it,
-        which the next step changes.
+        """A step from a new optimiser: the loss, the gradients, by how much it has changed each parameter,
+        and the buffers after it, which the next step changes.
+
+        Of the change, since beside the parameters themselves a step that was left out would not show.
         """
-        self.release()
+        changes = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
+        kind = self._side.job.optimizer
+        self._optimizer = _optimizer(kind, list(self._parameters.values()), **_JUDGED.get(kind, {}))
         try:
             loss = self._until_stepped()
+            for name, tensor in self._parameters.items():
+                torch.sub(tensor.detach(), changes[name], out=changes[name])
             return {
                 "loss": loss,
                 "gradients": {name: tensor.grad for name, tensor in self._parameters.items()},
-                "parameters": dict(self._parameters),
+                "updates": changes,
                 "buffers": dict(self._side.module.named_buffers()),
             }
         finally:
+            self.release()
             self.marks.clear()
             self._drop_gradients()
 
@@ -115,8 +125,8 @@ class TrainingStep:
         return torch.autocast(self._side.job.case.device, dtype=self._autocast)
 
 
-def _optimizer(name: str, parameters: list[Any]) -> Any:
+def _optimizer(name: str, parameters: list[Any], **settings: float) -> Any:
     if name == "none":
         return None
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
-    return kinds[name](parameters, lr=_LEARNING_RATE, foreach=True)
+    return kinds[name](parameters, foreach=True, **{"lr": _LEARNING_RATE, **settings})

@@ -1,0 +1,93 @@
+"""Gradients of a deep network of ReLUs: which gates rounding opens is chance, a wrong gradient is not."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from perfdash.records import Case, Job
+from perfdash.worker import accuracy, checks, nest, sides
+from perfdash.worker.device import Cpu
+from perfdash.worker.scenarios import training
+
+JOB = Job(Case("s", "m", scenario="training"), "python", "", "", tolerance=1e-3, factor=2.0)
+SEEDS = range(4)
+
+
+def layer(width):
+    return nn.Sequential(nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+
+
+def network(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 16, 3), *(layer(16) for _ in range(24))), (torch.randn(16, 3, 34, 34),)
+
+
+def compared(seed, harm=lambda module: None):
+    """Both sides are eager; the parameters of the second are moved in their last place, as if it summed
+    in another order.
+    """
+    module, inputs = network(seed)
+    moved = copy.deepcopy(module)
+    generator = torch.Generator().manual_seed(100 + seed)
+    with torch.no_grad():
+        for tensor in moved.parameters():
+            tensor.mul_(1 + (torch.rand(tensor.shape, generator=generator) * 2 - 1) * 1.2e-7)
+    harm(moved)
+    baseline, own = (sides.baseline_side(each, inputs, JOB, torch.device("cpu")) for each in (module, moved))
+    baseline.keep_state(), own.keep_state()
+
+    def restore():
+        torch.manual_seed(0)
+        baseline.restore(), own.restore()
+
+    return checks.Compared(
+        job=JOB, scenario=training, backend=SimpleNamespace(), device=Cpu(1), baseline=baseline, own=own,
+        model=moved, eager_step=training.make_step(module, baseline, Cpu(1)),
+        backend_step=training.make_step(moved, own, Cpu(1)), seed=restore,
+    )  # fmt: skip
+
+
+def test_gates_that_rounding_opens_are_no_fault():
+    found = [checks.accuracy_of(compared(seed), None) for seed in SEEDS]
+    assert [each["status"] for each in found] == ["pass"] * len(SEEDS)
+
+
+def test_by_eagers_own_error_leaf_by_leaf_they_would_be():
+    def alone(seed):
+        both = compared(seed)
+        judge, _ = checks._judge(both)
+        both.seed()
+        eager, other = checks.observed(both.eager_step), checks.observed(both.backend_step)
+        return accuracy.compare(eager, other, judge, tolerance=1e-3, factor=2.0, of_group=training.OF_GROUP)
+
+    assert "fail" in [alone(seed)["status"] for seed in SEEDS]
+
+
+@pytest.mark.parametrize("by", [0.0, 0.8, 1.2])
+@pytest.mark.parametrize("place", [1, 12, 24])
+def test_a_wrong_gradient_is_found_among_them(by, place):
+    def harm(module):
+        module[place][0].weight.register_hook(lambda gradient: gradient * by)
+
+    for seed in (0, 1):
+        found = checks.accuracy_of(compared(seed, harm), None)
+        assert found["status"] == "fail"
+        assert f"{place}.0.weight" in found["detail"]
+
+
+def test_eager_is_asked_from_parameters_nearby_and_left_as_it_was():
+    both = compared(0)
+    judge, _ = checks._judge(both)
+    both.seed()
+    before = nest.detach(dict(both.baseline.module.state_dict()))
+    seen = list(checks._nearby(both, judge, training.OF_GROUP))
+    assert len(seen) == 4
+    assert len({errors["out['gradients'"] for errors in seen}) == 4
+    assert all(0 < errors["out['gradients'"] < 0.5 for errors in seen)
+    after = both.baseline.module.state_dict()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
