@@ -14,6 +14,7 @@ import torch
 from perfdash.worker.nest import leaves, structure
 
 _COSINE = 0.99
+_NO_DIGITS = 0.1  # of what a leaf of a group counts as at least
 _CHANCE = 1.5  # the largest of a few runs' errors may be exceeded by the next run's
 
 
@@ -223,6 +224,8 @@ def _compare_leaf(
         return _cosine(path, one, other, note + "; the judge is not finite")
     expected = max(eager_error, _CHANCE * noise * max(floor, _rms(one)))
     bound = factor * expected + tolerance / 10 * scale
+    if _rms(reference) < eager_error:  # zero but for rounding: eager has no digit right, nor need the other
+        bound = max(bound, _NO_DIGITS * floor)
     of_all = f" ({expected:.3g} as its others are)" if expected > eager_error else ""
     detail = (
         f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}{of_all}, "

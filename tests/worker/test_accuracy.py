@@ -193,3 +193,14 @@ def test_no_leaf_need_be_nearer_than_eagers_others_are(by, verdict):
     assert found["status"] == verdict
     assert compare(eager, other, judge, **arguments)["status"] == "fail"
     assert verdict == "pass" or "as its others are" in found["detail"]
+
+
+@pytest.mark.parametrize(("rounding", "verdict"), [(3e-4, "pass"), (3e-3, "fail")])
+def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits(rounding, verdict):
+    judge = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-15))
+    eager = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-6))
+    other = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), -rounding))
+    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
+    assert compare(eager, other, judge, **arguments)["status"] == verdict
+    small = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-4))
+    assert compare(small, other, small, **arguments)["status"] == "fail", "small, and not zero"
