@@ -81,10 +81,13 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
         other = again
     if verdict["status"] == "fail" and noise:
-        for errors in _nearby(compared, judge, of_group):
-            noise.update({group: max(error, noise.get(group, 0.0)) for group, error in errors.items()})
+        for nearby in _nearby(compared):
+            for group, error in accuracy.relative_errors(nearby, judge, of_group).items():
+                noise[group] = max(error, noise.get(group, 0.0))
         verdict = judged(eager, other)
         verdict["detail"] += "; eager was asked again, its parameters moved in their last place"
+    if verdict["status"] == "fail" and of_group and verdict["metric"] == "relative_rmse":
+        verdict = _beyond_judging(compared, verdict, eager, of_group)
     if why_none.startswith(_NO_MEMORY) and (verdict["status"], verdict["metric"]) == ("pass", "cosine"):
         # As far as it goes, which is not far: smaller batches of it were judged.
         verdict["status"] = "skipped"
@@ -93,8 +96,8 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     return {**verdict, "distance": distance}
 
 
-def _nearby(compared: Compared, judge: Any, of_group: float) -> Iterator[dict[str, float]]:
-    """How far eager gets from the judge (relative_errors) when its parameters are moved in their last place.
+def _nearby(compared: Compared, eps: float | None = None) -> Iterator[Any]:
+    """What eager does when its parameters are moved by up to `eps`, else in their last place.
 
     As another order of summing moves what comes of them: by what is chance in one run of eager's, the back
     end must not be judged.
@@ -106,10 +109,32 @@ def _nearby(compared: Compared, judge: Any, of_group: float) -> Iterator[dict[st
             for tensor in compared.baseline.module.parameters():
                 if tensor.is_floating_point():
                     noise = torch.rand(tensor.shape, generator=generator).mul_(2).sub_(1)
-                    noise = noise.mul_(torch.finfo(tensor.dtype).eps).add_(1).to(tensor.device)
+                    noise = noise.mul_(eps or torch.finfo(tensor.dtype).eps).add_(1).to(tensor.device)
                     tensor.copy_((tensor * noise).to(tensor.dtype))
-        yield accuracy.relative_errors(observed(compared.eager_step), judge, of_group)
+        yield observed(compared.eager_step)
     compared.seed()
+
+
+def _beyond_judging(
+    compared: Compared, verdict: dict[str, Any], eager: Any, of_group: float
+) -> dict[str, Any]:
+    """The verdict on a training step in fewer bits, once it has failed: `skipped` where eager with its
+    parameters moved by as much as these bits round gets about as far, and so further than is allowed.
+
+    Gradients of a deep network with random weights are then another network's: nothing can be said.
+    """
+    job = compared.job
+    name = job.case.amp_dtype or (job.case.dtype if job.case.dtype.endswith("float16") else "bfloat16")
+    reached = [
+        found["relative_rmse"] or 0.0
+        for nearby in _nearby(compared, torch.finfo(getattr(torch, name)).eps)
+        if (found := accuracy.distance(eager, nearby, of_group))
+    ]
+    reach, value = max(reached, default=0.0), verdict["value"]
+    if value is None or reach <= (job.distance_bound or 0.0) or value > 2 * reach:
+        return verdict
+    why = f"not judged: with its parameters moved as {name} rounds, eager itself is {reach:.2g} away"
+    return {**verdict, "status": "skipped", "detail": f"{verdict['detail']}; {why}"}
 
 
 def observed(step: Any, follows: Any = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -27,16 +28,16 @@ def network(seed):
     return nn.Sequential(nn.Conv2d(3, 16, 3), *(layer(16) for _ in range(24))), (torch.randn(16, 3, 34, 34),)
 
 
-def compared(seed, harm=lambda module: None):
+def compared(seed, harm=lambda module: None, by=1.2e-7, bound=None, build=network):
     """Both sides are eager; the parameters of the second are moved in their last place, as if it summed
     in another order.
     """
-    module, inputs = network(seed)
+    module, inputs = build(seed)
     moved = copy.deepcopy(module)
     generator = torch.Generator().manual_seed(100 + seed)
     with torch.no_grad():
         for tensor in moved.parameters():
-            tensor.mul_(1 + (torch.rand(tensor.shape, generator=generator) * 2 - 1) * 1.2e-7)
+            tensor.mul_(1 + (torch.rand(tensor.shape, generator=generator) * 2 - 1) * by)
     harm(moved)
     baseline, own = (sides.baseline_side(each, inputs, JOB, torch.device("cpu")) for each in (module, moved))
     baseline.keep_state(), own.keep_state()
@@ -46,8 +47,8 @@ def compared(seed, harm=lambda module: None):
         baseline.restore(), own.restore()
 
     return checks.Compared(
-        job=JOB, scenario=training, backend=SimpleNamespace(), device=Cpu(1), baseline=baseline, own=own,
-        model=moved, eager_step=training.make_step(module, baseline, Cpu(1)),
+        job=replace(JOB, distance_bound=bound), scenario=training, backend=SimpleNamespace(), device=Cpu(1),
+        baseline=baseline, own=own, model=moved, eager_step=training.make_step(module, baseline, Cpu(1)),
         backend_step=training.make_step(moved, own, Cpu(1)), seed=restore,
     )  # fmt: skip
 
@@ -85,9 +86,31 @@ def test_eager_is_asked_from_parameters_nearby_and_left_as_it_was():
     judge, _ = checks._judge(both)
     both.seed()
     before = nest.detach(dict(both.baseline.module.state_dict()))
-    seen = list(checks._nearby(both, judge, training.OF_GROUP))
+    seen = [accuracy.relative_errors(each, judge, training.OF_GROUP) for each in checks._nearby(both)]
     assert len(seen) == 4
     assert len({errors["out['gradients'"] for errors in seen}) == 4
     assert all(0 < errors["out['gradients'"] < 0.5 for errors in seen)
     after = both.baseline.module.state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+def smooth(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5)), (torch.randn(16, 20),)
+
+
+@pytest.mark.parametrize(("build", "by", "bound", "status"), [
+    (network, 4e-3, 0.05, "skipped"), (network, 4e-3, 10.0, "pass"), (network, 1e-7, 0.05, "pass"),
+    (smooth, 4e-3, 0.05, "pass"), (smooth, 0.3, 0.05, "fail"),
+])  # fmt: skip
+def test_fewer_bits_are_not_judged_where_they_make_another_network_of_it(build, by, bound, status):
+    found = checks.accuracy_of(compared(0, by=by, bound=bound, build=build), None)
+    assert found["status"] == status, found["detail"]
+    assert ("not judged" in found["detail"]) == (status == "skipped")
+
+
+def test_a_gradient_that_is_not_finite_is_wrong_in_any_bits():
+    def harm(module):
+        module[12][0].weight.register_hook(lambda gradient: gradient * float("nan"))
+
+    assert checks.accuracy_of(compared(0, harm, by=4e-3, bound=0.05), None)["status"] == "fail"
