@@ -61,8 +61,9 @@ def compare(
     """The verdict on compiled outputs: {status: pass | fail, metric, value, tolerance, detail}.
 
     Per leaf: allclose to eager; else rmse(judge, compiled) <= factor * rmse(judge, eager) +
-    tolerance / 10 (of a leaf of a group: + tolerance); without a judge (None), or with `cosine`, cosine similarity >= 0.99. NaN equals
-    NaN where both have it. The leaf furthest beyond, or nearest to, its bound is the one reported.
+    tolerance / 10 (the whole tolerance where `of_group` is asked for); without a judge (None), or with
+    `cosine`, cosine similarity >= 0.99. NaN equals NaN where both have it. The leaf furthest beyond, or
+    nearest to, its bound is the one reported.
 
     `of_group`: a leaf counts as at least this share of the size of its group (all that is under one key
     of the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
