@@ -7,13 +7,14 @@ scale with outputs that are smaller than one, so that outputs of 1e-6 are not ri
 from __future__ import annotations
 
 import math
-from typing import Any, Mapping, Optional
+from typing import Any, Collection, Mapping, Optional
 
 import torch
 
 from perfdash.worker.nest import leaves, structure
 
 _COSINE = 0.99
+_ONE_GATE = 1e-2  # a single one of a late layer moves its gradients by that, and few runs of eager's meet it
 _NO_DIGITS = 0.1  # of what a leaf of a group counts as at least
 _CHANCE = 1.5  # the largest of a few runs' errors may be exceeded by the next run's
 
@@ -57,18 +58,19 @@ def compare(
     cosine: bool = False,
     of_group: float = 0.0,
     noise: Optional[Mapping[str, float]] = None,
+    gated: Collection[str] = (),
 ) -> dict[str, Any]:
     """The verdict on compiled outputs: {status: pass | fail, metric, value, tolerance, detail}.
 
     Per leaf: allclose to eager; else rmse(judge, compiled) <= factor * rmse(judge, eager) +
-    tolerance / 10 (the whole tolerance where `of_group` is asked for); without a judge (None), or with
-    `cosine`, cosine similarity >= 0.99. NaN equals NaN where both have it. The leaf furthest beyond, or
-    nearest to, its bound is the one reported.
+    tolerance / 10; without a judge (None), or with `cosine`, cosine similarity >= 0.99. NaN equals
+    NaN where both have it. The leaf furthest beyond, or nearest to, its bound is the one reported.
 
     `of_group`: a leaf counts as at least this share of the size of its group (all that is under one key
     of the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
     `noise`: of each group, how far eager's leaves are known to get from the judge (relative_errors); no
-    leaf need be nearer than that, be eager's own as near as it may.
+    leaf need be nearer than that, be eager's own as near as it may. `gated`: groups in which a ReLU's gate
+    may be open or shut by rounding: there the whole tolerance counts, and at least 1 %.
     """
     if structure(eager) != structure(compiled):
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
@@ -82,8 +84,9 @@ def compare(
                 reference = None
             floor = of_group * sizes.get(_group(path), 0.0)
             known = (noise or {}).get(_group(path), 0.0)
+            is_gated = any(_group(path) == f"out[{name!r}" for name in gated)
             verdict, ratio = _compare_leaf(
-                path, one, other, reference, tolerance, factor, cosine, floor, known
+                path, one, other, reference, tolerance, factor, cosine, floor, known, is_gated
             )
         else:
             equal = _same_value(one, other)
@@ -189,6 +192,7 @@ def _compare_leaf(
     cosine: bool,
     floor: float = 0.0,
     noise: float = 0.0,
+    gated: bool = False,
 ) -> tuple[dict[str, Any], float]:
     """The verdict on one tensor, and value / bound (over 1: wrong)."""
     if not (eager.is_floating_point() or eager.is_complex() or eager.is_quantized):
@@ -224,8 +228,7 @@ def _compare_leaf(
     if not (math.isfinite(eager_error) and math.isfinite(value)):
         return _cosine(path, one, other, note + "; the judge is not finite")
     expected = max(eager_error, _CHANCE * noise * max(floor, _rms(one)))
-    # A single gate of a late layer moves its gradients by near to a per cent, and few runs meet one.
-    bound = factor * expected + (tolerance if floor else tolerance / 10) * scale
+    bound = factor * expected + (max(tolerance, _ONE_GATE) if gated else tolerance / 10) * scale
     if _rms(reference) < eager_error:  # zero but for rounding: eager has no digit right, nor need the other
         bound = max(bound, _NO_DIGITS * floor)
     of_all = f" ({expected:.3g} as its others are)" if expected > eager_error else ""

@@ -69,6 +69,7 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
             factor=job.factor,
             cosine=job.cosine,
             of_group=of_group,
+            gated=getattr(compared.scenario, "GATED", ()),
         )
     verdict = judged(eager, other)
     if verdict["status"] == "fail" and is_random and hasattr(compared.backend, "prepare_repeatable"):

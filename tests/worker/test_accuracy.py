@@ -204,3 +204,14 @@ def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits(rounding, verdic
     assert compare(eager, other, judge, **arguments)["status"] == verdict
     small = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-4))
     assert compare(small, other, small, **arguments)["status"] == "fail", "small, and not zero"
+
+
+@pytest.mark.parametrize(("by", "gated", "verdict"), [
+    (1.008, ["gradients"], "pass"), (1.008, [], "fail"), (1.008, ["updates"], "fail"),
+    (1.03, ["gradients"], "fail"),
+])  # fmt: skip
+def test_one_gate_moves_a_gradient_by_near_to_a_per_cent(by, gated, verdict):
+    judge = _gradients(a=torch.full((4,), 1.0))
+    other = _gradients(a=torch.full((4,), by))
+    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "gated": gated}
+    assert compare(judge, other, judge, **arguments)["status"] == verdict

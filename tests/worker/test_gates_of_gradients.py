@@ -18,6 +18,8 @@ from perfdash.worker.scenarios import training
 JOB = Job(Case("s", "m", scenario="training"), "python", "", "", tolerance=1e-3, factor=2.0)
 SEEDS = range(4)
 
+pytestmark = pytest.mark.slow
+
 
 def layer(width):
     return nn.Sequential(nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())

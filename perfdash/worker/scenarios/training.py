@@ -16,6 +16,7 @@ CHANGES_MODULE = True
 # Some gradients are zero but for rounding (of a bias that batch normalisation takes out again), as are some
 # running means: they are judged as parts of all gradients, of all buffers.
 OF_GROUP = 0.01
+GATED = ("gradients", "updates")  # a ReLU's gate may be open or shut by rounding
 
 # Small, and without momentum for sgd: the same batch comes hundreds of times, and what is timed must not
 # end in infinities.
