@@ -197,8 +197,8 @@ class Result:
     backend_ms: Optional[Measurement] = None
     speedup: Optional[Speedup] = None
     # Milliseconds of the parts of a step, by side and part: {"eager": {"forward": {median, ci_low, ci_high,
-    # mean, stdev, n}, ...}, "backend": ...}.
-    parts_ms: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    # mean, stdev, n}, ...}, "backend": ...}; of decode also steps: {n, first, median, slowest, slowest_at}.
+    parts_ms: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     compilation_s: Optional[float] = None
     compilation_cpu_s: Optional[float] = None
     first_call_s: Optional[float] = None

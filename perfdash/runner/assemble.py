@@ -173,8 +173,8 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
     }
     if retries := sum(event.get("allocator_retries", 0) for event in events):
         result.notes.append(
-            f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: both "
-            "sides barely fit beside each other, and their times have that in them"
+            f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: "
+            "there was barely room, and the times have that in them"
         )
     if min(clean_fractions) < 0.5:
         result.notes.append(

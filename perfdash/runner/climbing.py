@@ -25,12 +25,13 @@ def has_smaller(planned: Planned, others: Iterable[Planned]) -> bool:
 def ended_before(planned: Planned, results: Iterable[Result]) -> Result | None:
     """The result of a smaller batch of it that was out of memory, or of time, already.
 
-    Where only eager was, the back end was measured alone, and goes on.
+    Where only eager was, the back end was measured alone, and goes on; an abort says nothing of that.
     """
     if not planned.until_oom:
         return None
     for result in results:
-        ended = result.status in _ENDS and result.backend_ms is None
+        aborted = result.error is not None and result.error.type == "BadAlloc"
+        ended = result.status in _ENDS and result.backend_ms is None and not aborted
         if ended and is_smaller(result.case, planned.case):
             return result
     return None

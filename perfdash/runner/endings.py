@@ -16,6 +16,7 @@ from perfdash.runner.watch import Outcome
 Ending = tuple[Status, str | None, Failure | None]
 
 _EAGER_PHASES = ("start", "load", "eager")
+_BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
 _ACCURACY_STATUS = {
     "pass": Status.PASS,
     "fail": Status.FAIL_ACCURACY,
@@ -56,7 +57,7 @@ def ending(outcome: Outcome) -> Ending:
         return out_of_memory, where, Failure("MemoryLimit", _says(limit, where), limit=limit)
     if number == signal.SIGKILL and outcome.oom_killed:
         return out_of_memory, where, Failure("OutOfMemory", "killed by the kernel for want of memory")
-    if number == signal.SIGABRT and any("std::bad_alloc" in line for line in outcome.tail):
+    if number == signal.SIGABRT and any(_BAD_ALLOC in line for line in outcome.tail):
         # Thrown where no one could catch it: in a thread of OpenMP's.
         return out_of_memory, where, Failure("BadAlloc", f"std::bad_alloc ended it in phase {where}")
     name = signal.Signals(number).name if number in signal.Signals.__members__.values() else str(number)

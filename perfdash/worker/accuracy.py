@@ -15,6 +15,7 @@ from perfdash.worker.nest import leaves, structure
 
 _COSINE = 0.99
 _ONE_GATE = 1e-2  # a single one of a late layer moves its gradients by that, and few runs of eager's meet it
+_JUDGEABLE = 0.5  # of its size: at all of it, no gradient would do as well
 _NO_DIGITS = 0.1  # of what a leaf of a group counts as at least
 _CHANCE = 1.5  # the largest of a few runs' errors may be exceeded by the next run's
 
@@ -60,7 +61,7 @@ def compare(
     noise: Optional[Mapping[str, float]] = None,
     gated: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The verdict on compiled outputs: {status: pass | fail, metric, value, tolerance, detail}.
+    """The verdict on compiled outputs: {status: pass | fail | skipped, metric, value, tolerance, detail}.
 
     Per leaf: allclose to eager; else rmse(judge, compiled) <= factor * rmse(judge, eager) +
     tolerance / 10; without a judge (None), or with `cosine`, cosine similarity >= 0.99. NaN equals
@@ -69,7 +70,8 @@ def compare(
     `of_group`: a leaf counts as at least this share of the size of its group (all that is under one key
     of the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
     `noise`: of each group, how far eager's leaves are known to get from the judge (relative_errors); no
-    leaf need be nearer than that, be eager's own as near as it may. `gated`: groups in which a ReLU's gate
+    leaf need be nearer than that, be eager's own as near as it may; where that is too far to say anything,
+    `skipped`. `gated`: groups in which a ReLU's gate
     may be open or shut by rounding: there the whole tolerance counts, and at least 1 %.
     """
     if structure(eager) != structure(compiled):
@@ -92,7 +94,11 @@ def compare(
             equal = _same_value(one, other)
             verdict = _verdict(equal, "equality", None, None, f"{path}: {one!r} became {other!r}")
             ratio = 0.0 if equal else math.inf
-        ratio = min(ratio, 1.0) if verdict["status"] == "pass" else max(ratio, 1.0 + 1e-9)
+        ratio = {
+            "pass": min(ratio, 1.0),
+            "skipped": 1.0 + 1e-9,
+            "fail": max(ratio, 1.0 + 2e-9),
+        }[verdict["status"]]
         if ratio > worst_ratio:
             worst, worst_ratio = verdict, ratio
     return worst
@@ -120,7 +126,8 @@ def relative_errors(eager: Any, judge: Any, of_group: float) -> dict[str, float]
         left, right = _plain(one), _plain(other)
         size, group = _rms(left), _group(path)
         error = _rms(left - right)
-        if size and math.isfinite(error) and size >= of_group * sizes[group]:
+        # One without a right digit is zero but for rounding: no measure for the others.
+        if size >= of_group * sizes[group] and error < _rms(right):
             found[group] = max(found.get(group, 0.0), error / size)
     return found
 
@@ -141,6 +148,27 @@ def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> di
         )
     detail = f"relative rmse to eager {value:.3g}, cosine similarity {cosine:.6f}"
     return _verdict(value <= bound, "relative_rmse", value, bound, detail)
+
+
+def distances(eager: Any, compiled: Any, of_group: float = 0.0) -> dict[str, float]:
+    """The relative rmse of each floating leaf that both have, as in `distance`."""
+    sizes = _group_sizes(eager) if of_group else {}
+    others = dict(leaves(compiled))
+    found: dict[str, float] = {}
+    for path, one in leaves(eager):
+        other = others.get(path)
+        if (
+            not isinstance(one, torch.Tensor)
+            or not isinstance(other, torch.Tensor)
+            or one.shape != other.shape
+        ):
+            continue
+        if one.is_floating_point() and one.numel():
+            left, right = _plain(one), _plain(other)
+            scale = max(_rms(left), of_group * sizes.get(_group(path), 0.0))
+            error = _rms(left - right)
+            found[path] = error / scale if scale else float(error > 0)
+    return found
 
 
 def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[str, Optional[float]]]:
@@ -227,16 +255,21 @@ def _compare_leaf(
     eager_error, value = _rms(reference - one), _rms(reference - other)
     if not (math.isfinite(eager_error) and math.isfinite(value)):
         return _cosine(path, one, other, note + "; the judge is not finite")
-    expected = max(eager_error, _CHANCE * noise * max(floor, _rms(one)))
-    bound = factor * expected + (max(tolerance, _ONE_GATE) if gated else tolerance / 10) * scale
+    slack = (max(tolerance, _ONE_GATE) if gated else tolerance / 10) * scale
+    by_chance = factor * _CHANCE * noise * _rms(one)
+    bound = max(factor * eager_error, min(by_chance, _JUDGEABLE * _rms(one))) + slack
     if _rms(reference) < eager_error:  # zero but for rounding: eager has no digit right, nor need the other
         bound = max(bound, _NO_DIGITS * floor)
-    of_all = f" ({expected:.3g} as its others are)" if expected > eager_error else ""
+    of_all = (
+        f" (its others' relative to their size up to {noise:.2g})" if by_chance > factor * eager_error else ""
+    )
     detail = (
         f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}{of_all}, "
         f"scale of the output {_rms(one):.3g}{note}"
     )
     verdict = _verdict(value <= bound, "rmse_to_float64", value, bound, detail)
+    if bound < value <= by_chance + slack:  # a gradient left out would be no further away
+        verdict |= {"status": "skipped", "detail": f"{detail}; not judged: eager's are as far away"[:1000]}
     return verdict, value / bound if bound else math.inf
 
 

@@ -195,7 +195,7 @@ class _Case:
             self.use_threads()
             live_before = memory.live_storages()
             repeated = climbing.repeated(self)
-            self.seed()  # the steps that were compared are larger than those that are measured
+            self.seed()  # the steps that were compared leave other parameters than those that are measured
             gc.collect()
             constants = memory.owned_since(live_before)
             return {

@@ -81,15 +81,13 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
         verdict, distance = judged(eager, again), accuracy.distance(eager, again, of_group)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
         other = again
-    if verdict["status"] == "fail" and noise:
-        for nearby in _nearby(compared):
-            for group, error in accuracy.relative_errors(nearby, judge, of_group).items():
-                noise[group] = max(error, noise.get(group, 0.0))
-        verdict = judged(eager, other)
-        verdict["detail"] += "; eager was asked again, its parameters moved in their last place"
-    if verdict["status"] == "fail" and of_group and verdict["metric"] == "relative_rmse":
-        verdict = _beyond_judging(compared, verdict, eager, of_group)
-    if why_none.startswith(_NO_MEMORY) and (verdict["status"], verdict["metric"]) == ("pass", "cosine"):
+    if verdict["status"] == "fail" and of_group:
+        verdict = _asked_again(compared, verdict, eager, other, judge, noise, judged)
+    if (
+        why_none.startswith(_NO_MEMORY)
+        and not job.cosine
+        and (verdict["status"], verdict["metric"]) == ("pass", "cosine")
+    ):
         # As far as it goes, which is not far: smaller batches of it were judged.
         verdict["status"] = "skipped"
     if why_none:
@@ -116,26 +114,58 @@ def _nearby(compared: Compared, eps: float | None = None) -> Iterator[Any]:
     compared.seed()
 
 
-def _beyond_judging(
-    compared: Compared, verdict: dict[str, Any], eager: Any, of_group: float
+def _asked_again(
+    compared: Compared,
+    verdict: dict[str, Any],
+    eager: Any,
+    other: Any,
+    judge: Any,
+    noise: dict[str, float],
+    judged: Callable[[Any, Any], dict[str, Any]],
 ) -> dict[str, Any]:
-    """The verdict on a training step in fewer bits, once it has failed: `skipped` where eager with its
-    parameters moved by as much as these bits round gets about as far, and so further than is allowed.
+    """The verdict on a training step that failed, once it is known how far eager gets from itself.
+
+    Memory that only this lacks leaves it as it was.
+    """
+    of_group = compared.scenario.OF_GROUP
+    try:
+        if judge is not None:
+            for nearby in _nearby(compared):
+                for group, error in accuracy.relative_errors(nearby, judge, of_group).items():
+                    noise[group] = max(error, noise.get(group, 0.0))
+                del nearby
+            verdict = judged(eager, other)
+            verdict["detail"] += "; eager was asked again, its parameters moved in their last place"
+        elif verdict["metric"] == "relative_rmse" and verdict["value"] is not None:
+            verdict = _beyond_judging(compared, verdict, eager, other)
+    except (RuntimeError, MemoryError) as error:
+        if not failures.is_out_of_memory(error):
+            raise
+        verdict["detail"] += "; no memory was left to ask eager again"
+    return {**verdict, "detail": verdict["detail"][:1000]}
+
+
+def _beyond_judging(compared: Compared, verdict: dict[str, Any], eager: Any, other: Any) -> dict[str, Any]:
+    """`skipped` where eager, its parameters moved by as much as fewer bits round, gets about as far in every
+    tensor that is further away than is allowed.
 
     Gradients of a deep network with random weights are then another network's: nothing can be said.
     """
-    job = compared.job
+    job, of_group = compared.job, compared.scenario.OF_GROUP
     name = job.case.amp_dtype or (job.case.dtype if job.case.dtype.endswith("float16") else "bfloat16")
-    reached = [
-        found["relative_rmse"] or 0.0
-        for nearby in _nearby(compared, torch.finfo(getattr(torch, name)).eps)
-        if (found := accuracy.distance(eager, nearby, of_group))
-    ]
-    reach, value = max(reached, default=0.0), verdict["value"]
-    if value is None or reach <= (job.distance_bound or 0.0) or value > 2 * reach:
+    found = accuracy.distances(eager, other, of_group)
+    beyond = {path: value for path, value in found.items() if not value <= (job.distance_bound or 0.0)}
+    reached = dict.fromkeys(beyond, 0.0)
+    for nearby in _nearby(compared, torch.finfo(getattr(torch, name)).eps / 2):
+        moved = accuracy.distances(eager, nearby, of_group)
+        reached = {path: max(reach, moved.get(path, 0.0)) for path, reach in reached.items()}
+        del nearby
+    if not beyond or any(not value <= 2 * reached[path] for path, value in beyond.items()):
         return verdict
-    why = f"not judged: with its parameters moved as {name} rounds, eager itself is {reach:.2g} away"
-    return {**verdict, "status": "skipped", "detail": f"{verdict['detail']}; {why}"}
+    furthest = max(beyond, key=beyond.__getitem__)
+    why = f"with its parameters moved as {name} rounds, eager itself is {reached[furthest]:.2g} away"
+    detail = f"{verdict['detail']}; not judged: {why} ({furthest})"
+    return {**verdict, "status": "skipped", "detail": detail}
 
 
 def observed(step: Any, follows: Any = None) -> Any:

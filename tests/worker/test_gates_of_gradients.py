@@ -116,3 +116,33 @@ def test_a_gradient_that_is_not_finite_is_wrong_in_any_bits():
         module[12][0].weight.register_hook(lambda gradient: gradient * float("nan"))
 
     assert checks.accuracy_of(compared(0, harm, by=4e-3, bound=0.05), None)["status"] == "fail"
+
+
+def test_what_chance_moves_elsewhere_does_not_excuse_a_gradient_that_was_left_out():
+    """The last layer's own is sure in any bits."""
+
+    def harm(module):
+        module[-1].weight.register_hook(lambda gradient: gradient * 0)
+
+    def with_head(seed):
+        module, inputs = network(seed)
+        return nn.Sequential(*module, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)), inputs
+
+    whole = checks.accuracy_of(compared(0, by=4e-3, bound=0.2, build=with_head), None)
+    assert whole["status"] == "skipped", whole["detail"]
+    found = checks.accuracy_of(compared(0, harm, by=4e-3, bound=0.2, build=with_head), None)
+    assert found["status"] == "fail", found["detail"]
+
+
+def test_memory_that_only_asking_again_lacks_leaves_the_verdict(monkeypatch):
+    def none(*_):
+        raise MemoryError
+
+    def harm(module):
+        module[12][0].weight.register_hook(lambda gradient: gradient * 0)
+
+    monkeypatch.setattr(checks, "_nearby", none)
+    for bound in (None, 0.05):
+        found = checks.accuracy_of(compared(0, harm, bound=bound), None)
+        assert found["status"] == "fail"
+        assert "no memory was left to ask eager again" in found["detail"]

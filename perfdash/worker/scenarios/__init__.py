@@ -7,10 +7,12 @@ either side; and, where there is need:
 
 - CHANGES_MODULE = True: a step changes parameters, which are set back wherever inputs are;
 - OF_GROUP: what share of the size of its group an output counts as at least (accuracy.compare);
+- GATED: groups of outputs that the gates of ReLUs move (accuracy.compare);
 - step.observe(): a step whose outputs are all that is to be compared, gradients too; the caller copies
   them before another step;
 - step.follow(other): where a step makes choices, observe() makes those of the other one again;
 - step.parts: the names of the parts of a step that are timed apart; each call of the step appends to
-  step.marks one row of marks (Cpu.mark), one more than there are parts;
+  step.marks one row of marks (Cpu.mark), one more than there are parts, or more: the last part is all that
+  comes after the others;
 - step.release(): lets go of what it holds between calls.
 """

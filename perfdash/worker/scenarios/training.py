@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -21,8 +21,8 @@ GATED = ("gradients", "updates")  # a ReLU's gate may be open or shut by roundin
 # Small, and without momentum for sgd: the same batch comes hundreds of times, and what is timed must not
 # end in infinities.
 _LEARNING_RATE = 1e-4
-# Of the one step that is judged: beside a parameter, 1e-4 of a gradient is lost in rounding. With so large an
-# eps adam's first step is nearly the gradient, too, and not the sign of one that is zero but for rounding.
+# Of the one step that is judged. With so large an eps adam's first step is nearly the gradient, too, and not
+# the sign of one that is zero but for rounding.
 _JUDGED = {"sgd": {"lr": 1.0}, "adam": {"lr": 1.0, "eps": 1.0}}
 
 
@@ -72,22 +72,20 @@ class TrainingStep:
             self._drop_gradients()
 
     def observe(self) -> dict[str, Any]:
-        """A step from a new optimiser: the loss, the gradients, by how much it has changed each parameter,
-        and the buffers after it, which the next step changes.
+        """A step from a new optimiser: the loss, the gradients, by how much it changes each parameter, and
+        the buffers after it, which the next step changes.
 
-        Of the change, since beside the parameters themselves a step that was left out would not show.
+        The parameters are zero before the optimiser steps, and are what it made of that afterwards: beside
+        their own values a step that was left out would hardly show, nor in 16 bits at all.
         """
-        changes = {name: tensor.detach().clone() for name, tensor in self._parameters.items()}
         kind = self._side.job.optimizer
         self._optimizer = _optimizer(kind, list(self._parameters.values()), **_JUDGED.get(kind, {}))
         try:
-            loss = self._until_stepped()
-            for name, tensor in self._parameters.items():
-                torch.sub(tensor.detach(), changes[name], out=changes[name])
+            loss = self._until_stepped(before_step=self._set_to_zero)
             return {
                 "loss": loss,
                 "gradients": {name: tensor.grad for name, tensor in self._parameters.items()},
-                "updates": changes,
+                "updates": dict(self._parameters) if self._optimizer else {},
                 "buffers": dict(self._side.module.named_buffers()),
             }
         finally:
@@ -95,11 +93,16 @@ class TrainingStep:
             self.marks.clear()
             self._drop_gradients()
 
+    def _set_to_zero(self) -> None:
+        with torch.no_grad():
+            for tensor in self._parameters.values():
+                tensor.zero_()
+
     def release(self) -> None:
         """Lets go of the optimiser's state."""
         self._optimizer = _optimizer(self._side.job.optimizer, list(self._parameters.values()))
 
-    def _until_stepped(self) -> Any:
+    def _until_stepped(self, before_step: Callable[[], None] = lambda: None) -> Any:
         mark = self._device.mark
         arguments, keywords = self._side.arguments()
         marks = [mark()]
@@ -110,6 +113,7 @@ class TrainingStep:
             loss.backward()
         marks.append(mark())
         if self._optimizer is not None:
+            before_step()
             self._optimizer.step()
             marks.append(mark())
         self.marks.append(marks)
