@@ -69,6 +69,17 @@ def test_who_is_not_drawn_is_named_with_the_status():
         assert told in text
 
 
+def test_what_nobody_has_checked_is_drawn_and_said():
+    rows = [measured(size=size, backend=name) for name in ("eager", "inductor") for size in (1, 16)]
+    sure = " ".join(words(dict(files_of_rows("latency_comparison", rows)).popitem()[1]))
+    assert "not checked" not in sure
+    rows[-1] = replace(rows[-1], status="pass_due_to_skip")
+    content = dict(files_of_rows("latency_comparison", rows))
+    text = " ".join(words(next(text for name, text in content.items() if name.endswith("svg"))))
+    assert "The outputs of some ways were not checked at batch size 16." in text
+    assert "Not drawn" not in text
+
+
 def test_one_way_is_no_comparison():
     assert list(files_of_rows("latency_comparison", [measured(size=size) for size in SIZES])) == []
     dtypes = [measured(backend="inductor", dtype=dtype) for dtype in ("float32", "bfloat16")]

@@ -84,12 +84,18 @@ def _worth(group: Group) -> bool:
 
 
 def _measured(row: Row) -> bool:
-    return (passed(row) or _is_alone(row)) and value(row, "backend_ms") is not None
+    drawn = passed(row) or _is_alone(row) or _is_unchecked(row)
+    return drawn and value(row, "backend_ms") is not None
 
 
 def _is_alone(row: Row) -> bool:
     """Whether eager had no memory left, and the back end was measured without it."""
     return row.status == Status.EAGER_OOM and value(row, "backend_ms") is not None
+
+
+def _is_unchecked(row: Row) -> bool:
+    """Whether it ran, and nobody has looked at its outputs."""
+    return row.status == Status.PASS_DUE_TO_SKIP
 
 
 def _unit(group: Group) -> str:
@@ -251,4 +257,8 @@ def _caption(group: Group, ways: Sequence[Way]) -> list[str]:
             f"At batch size {sizes} eager was out of memory: what is drawn was measured without it.",
             _CAPTION,
         )
+    unchecked = sorted({row.case.batch_size for row in group.rows if _is_unchecked(row) and _measured(row)})
+    if unchecked:
+        sizes = ", ".join(map(str, unchecked))
+        lines += textwrap.wrap(f"The outputs of some ways were not checked at batch size {sizes}.", _CAPTION)
     return lines
