@@ -7,7 +7,7 @@ scale with outputs that are smaller than one, so that outputs of 1e-6 are not ri
 from __future__ import annotations
 
 import math
-from typing import Any, Collection, Mapping, Optional
+from typing import Any, Collection, Iterator, Mapping, Optional
 
 import torch
 
@@ -111,19 +111,9 @@ def relative_errors(eager: Any, judge: Any, of_group: float) -> dict[str, float]
     and how many, is chance, and another order of summing has it elsewhere. So what eager's leaves show
     together says more of a leaf than its own error does.
     """
-    judged, sizes = dict(leaves(judge)), _group_sizes(eager)
+    sizes = _group_sizes(eager)
     found: dict[str, float] = {}
-    for path, one in leaves(eager):
-        other = judged.get(path)
-        if (
-            not isinstance(one, torch.Tensor)
-            or not isinstance(other, torch.Tensor)
-            or one.shape != other.shape
-        ):
-            continue
-        if not one.is_floating_point() or one.numel() == 0:
-            continue
-        left, right = _plain(one), _plain(other)
+    for path, left, right in _floating_pairs(eager, judge):
         size, group = _rms(left), _group(path)
         error = _rms(left - right)
         # One without a right digit is zero but for rounding: no measure for the others.
@@ -153,22 +143,23 @@ def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> di
 def distances(eager: Any, compiled: Any, of_group: float = 0.0) -> dict[str, float]:
     """The relative rmse of each floating leaf that both have, as in `distance`."""
     sizes = _group_sizes(eager) if of_group else {}
-    others = dict(leaves(compiled))
     found: dict[str, float] = {}
-    for path, one in leaves(eager):
-        other = others.get(path)
-        if (
-            not isinstance(one, torch.Tensor)
-            or not isinstance(other, torch.Tensor)
-            or one.shape != other.shape
-        ):
-            continue
-        if one.is_floating_point() and one.numel():
-            left, right = _plain(one), _plain(other)
-            scale = max(_rms(left), of_group * sizes.get(_group(path), 0.0))
-            error = _rms(left - right)
-            found[path] = error / scale if scale else float(error > 0)
+    for path, left, right in _floating_pairs(eager, compiled):
+        scale = max(_rms(left), of_group * sizes.get(_group(path), 0.0))
+        error = _rms(left - right)
+        found[path] = error / scale if scale else float(error > 0)
     return found
+
+
+def _floating_pairs(ones: Any, others: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """The floating leaves that both have in one shape, by path."""
+    known = dict(leaves(others))
+    for path, one in leaves(ones):
+        other = known.get(path)
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            continue
+        if one.shape == other.shape and one.is_floating_point() and one.numel():
+            yield path, _plain(one), _plain(other)
 
 
 def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[str, Optional[float]]]:

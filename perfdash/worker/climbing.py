@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
+from typing import Any, Callable, Optional
 
 from perfdash.records import Status
 from perfdash.worker import failures, footprint
@@ -30,26 +30,20 @@ def repeated(case: Any) -> dict[str, Any]:
     """How two eager runs differ; {differ, unrepeated}: why it is not known, where memory was wanting for
     the copies of two runs. One run may have room all the same.
     """
-    try:
-        return {"differ": case.differs()}
-    except (RuntimeError, MemoryError) as error:
-        if not case.job.until_oom or not failures.is_out_of_memory(error):
-            raise
-        why = str(error)[:200]
+    found: list[Any] = []
+    why = _wanting(case, lambda: found.append(case.differs()))
+    if why is None:
+        return {"differ": found[0]}
     return {"differ": None, "unrepeated": f"no memory was left to see whether eager repeats itself: {why}"}
 
 
 def accuracy(case: Any) -> None:
     """Copies that only the check needs are not to end it."""
-    try:
-        case.accuracy()
-        return
-    except (RuntimeError, MemoryError) as error:
-        if not case.job.until_oom or not failures.is_out_of_memory(error):
-            raise
-        why = str(error)[:200]
-    gc.collect()
-    case.emit("accuracy", status="skipped", detail=f"no memory was left for the check itself: {why}")
+    why = _wanting(case, case.accuracy)
+    if why is not None:
+        gc.collect()
+        detail = f"no memory was left for the check itself: {why}"
+        case.emit("accuracy", status="skipped", detail=detail)
 
 
 def latency(case: Any) -> None:
@@ -71,15 +65,21 @@ def latency(case: Any) -> None:
 
 def memory(case: Any) -> None:
     """What was timed had room: memory that only this measurement lacks is not to undo it."""
+    why = _wanting(case, case.memory)
+    if why is not None:
+        gc.collect()
+        case.emit("memory", held_bytes=None, constants_bytes=0, transient_bytes=None, lost=why)
+
+
+def _wanting(case: Any, work: Callable[[], Any]) -> Optional[str]:
+    """Does the work; what it says where memory was wanting in a case that climbs, else None."""
     try:
-        case.memory()
-        return
+        work()
     except (RuntimeError, MemoryError) as error:
         if not case.job.until_oom or not failures.is_out_of_memory(error):
             raise
-        why = str(error)[:200]
-    gc.collect()
-    case.emit("memory", held_bytes=None, constants_bytes=0, transient_bytes=None, lost=why)
+        return str(error)[:200]
+    return None
 
 
 def _lose(case: Any, failed: dict[str, Any]) -> None:
