@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from tests.ci.nights import CHECKOUT, NIGHTLY, Night, variables
 
 # run: leaves a folder with a run.json, as perfdash does. `fail-COMMAND` holds an exit code; `hang` makes a
 # run wait for an interrupt. Each call is a line of `calls`.
-_PERFDASH = """#!{python}
+_PERFDASH = """#!{python} -IS
 import json, os, pathlib, signal, sys, time
 home, words = pathlib.Path({home!r}), sys.argv[1:]
 name = words[0] if words[0] != "nightly" else "heartbeat"
@@ -65,6 +67,12 @@ class Stage:
         (self.venv / "bin").mkdir(parents=True)
         (self.venv / "bin" / "python").symlink_to(sys.executable)
         perfdash = self.venv / "bin" / "perfdash"
+        # ci/nightly.sh shows a log by `tail`, which looks three times a second whether the stage has ended.
+        tools = home / "tools"
+        tools.mkdir()
+        tail = tools / "tail"
+        tail.write_text(f'#!/bin/bash\nexec {shutil.which("tail")} "${{@/--sleep-interval=*/-s.01}}"\n')
+        tail.chmod(0o755)
         perfdash.write_text(_PERFDASH.format(python=sys.executable, home=str(home)))
         perfdash.chmod(0o755)
         inputs = b"".join(
@@ -72,7 +80,8 @@ class Stage:
         )
         version = subprocess.run(["python3", "--version"], capture_output=True, check=True).stdout
         (self.venv / ".perfdash-setup").write_text(hashlib.sha256(inputs + version).hexdigest() + "\n")
-        self.env = variables(home, PERFDASH_VENV=str(self.venv))
+        path = f"{tools}:{os.environ['PATH']}"
+        self.env = variables(home, PERFDASH_VENV=str(self.venv), PATH=path)
 
     def fails(self, name: str, code: int = 3) -> Path:
         """From now on this command does; take the file away to mend it."""
