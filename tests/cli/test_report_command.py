@@ -8,17 +8,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfdash.history.ingest import take_in
-from perfdash.history.store import open_store
-from tests.detect.simulated import farm, slower
-
-
-@pytest.fixture
-def farmed(tmp_path):
-    """A history of 30 nights in which one model got 15 % slower on the 28th."""
-    with open_store(str(tmp_path / "runs" / "history.db")) as store:
-        take_in(store, farm(30, models=24, change=slower("model03", 27, 1.15)))
-    return tmp_path
 
 
 def test_every_format(command, farmed):
