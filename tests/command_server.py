@@ -26,6 +26,9 @@ import traceback
 import warnings
 from pathlib import Path
 
+from tests.few_samples import take_few_samples
+from tests.warm_workers import WarmWorkers, use_warm_workers
+
 ROOT = Path(__file__).parents[1]
 MAX_MESSAGE = 1 << 20
 # Variables that Python reads when it starts: a call that changes one needs an interpreter of its own.
@@ -46,6 +49,7 @@ class CommandServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._environment = dict(os.environ)
+        self._workers = WarmWorkers()
 
     def can_run(self, env: dict[str, str]) -> bool:
         """Whether a fork is as good as a new interpreter for a call with this environment."""
@@ -55,15 +59,27 @@ class CommandServer:
             if name.startswith(AT_START)
         )
 
-    def run(self, arguments: list[str], cwd: Path, env: dict[str, str], timeout: float) -> tuple[int, str, str]:
+    def run(
+        self,
+        arguments: list[str],
+        cwd: Path,
+        env: dict[str, str],
+        timeout: float,
+        quickly: bool = False,
+    ) -> tuple[int, str, str]:
         """The exit code (negative: a signal), standard output and standard error of a call.
+
+        quickly: what it measures it samples a few times only, in a warm worker.
 
         Raises subprocess.TimeoutExpired, the process killed.
         """
         if self._socket is None:
             self._start()
         assert self._socket is not None
-        message = json.dumps({"arguments": arguments, "cwd": str(cwd), "env": env}).encode()
+        call = {"arguments": arguments, "cwd": str(cwd), "env": env}
+        if quickly and arguments[:1] in (["run"], ["check"]):
+            call["workers"] = self._workers.address
+        message = json.dumps(call).encode()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             socket.send_fds(self._socket, [message], [out.fileno(), err.fileno()])
             pid = int(self._socket.recv(MAX_MESSAGE))
@@ -93,6 +109,7 @@ class CommandServer:
         self._socket = ours
 
     def close(self) -> None:
+        self._workers.close()
         if self._socket is not None and self._process is not None:
             self._socket.close()
             self._process.wait(30)
@@ -147,6 +164,9 @@ def _become(call: dict, out: int, err: int) -> None:
     sys.path[0] = call["cwd"]
     sys.argv = ["perfdash", *call["arguments"]]
     tempfile.tempdir = None
+    if "workers" in call:
+        take_few_samples()
+        use_warm_workers(call["workers"])
 
 
 def _run() -> int:

@@ -72,16 +72,25 @@ def pytest_unconfigure() -> None:
     _server.close()
 
 
-def perfdash(*arguments: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 580) -> Ran:
-    """Runs the command in `cwd` with runs in `cwd/runs`, in a process of its own."""
+def perfdash(
+    *arguments: str,
+    cwd: Path,
+    env: dict[str, str] | None = None,
+    timeout: float = 580,
+    quickly: bool = False,
+) -> Ran:
+    """Runs the command in `cwd` with runs in `cwd/runs`, in a process of its own.
+
+    quickly: what it measures it samples a few times only, in a worker that is warm (tests/warm_workers.py).
+    """
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PERFDASH_")}
     variables |= env or {}
     if _server.can_run(variables):
-        return Ran(*_server.run([*arguments], cwd, variables, timeout), cwd / "runs")
+        return Ran(*_server.run([*arguments], cwd, variables, timeout, quickly), cwd / "runs")
     done = subprocess.run(
-        [sys.executable, "-m", "perfdash", *arguments],
+        [sys.executable, "-m", "tests.few_samples" if quickly else "perfdash", *arguments],
         cwd=cwd,
-        env=variables,
+        env={**variables, **({"PYTHONPATH": str(HERE.parent)} if quickly else {})},
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -91,9 +100,9 @@ def perfdash(*arguments: str, cwd: Path, env: dict[str, str] | None = None, time
 
 @pytest.fixture
 def command(tmp_path: Path):
-    """perfdash(...) in a temporary folder."""
+    """perfdash(..., quickly=True) in a temporary folder."""
 
-    def run(*arguments: str, env: dict[str, str] | None = None, timeout: float = 580) -> Ran:
-        return perfdash(*arguments, cwd=tmp_path, env=env, timeout=timeout)
+    def run(*arguments: str, **options) -> Ran:
+        return perfdash(*arguments, cwd=tmp_path, quickly=True, **options)
 
     return run

@@ -1,0 +1,157 @@
+"""Workers that fork from one process which has imported torch: a start takes 0.1 s instead of 6 s.
+
+For tests of commands, where how a worker starts is not the point. What runs there is
+perfdash.worker.__main__ itself, with the orders, environment, folder and descriptors of its launcher; it
+differs from a real start in what is read only when a process starts: preloaded libraries, the hash seed, and
+the environment and command line that /proc shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MAX_MESSAGE = 1 << 20
+
+
+class WarmWorkers:
+    """The server process, started when its address is first asked for."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """The path of its socket."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+            listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with listening:
+                listening.bind(self._path)
+                listening.listen(64)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.warm_workers", str(listening.fileno())],
+                    cwd=ROOT,
+                    pass_fds=[listening.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+        return self._path
+
+    @property
+    def _path(self) -> str:
+        assert self._folder is not None
+        return f"{self._folder.name}/socket"
+
+    def close(self) -> None:
+        if self._folder is not None and self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._folder.cleanup()
+
+
+class WarmPopen:
+    """What the launcher needs of subprocess.Popen, for a worker that another process has forked."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._ended = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        return 0 if select.select([self._ended], [], [], 0)[0] else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not select.select([self._ended], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+        return 0
+
+
+def use_warm_workers(address: str) -> None:
+    """From now on this process starts its workers there, those under another interpreter excepted."""
+    from perfdash.runner import launcher
+
+    class Subprocess:
+        """The module `subprocess`, but for what the launcher starts."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(subprocess, name)
+
+        @staticmethod
+        def Popen(words: list[str], *, env: dict[str, str], **options: Any) -> Any:  # noqa: N802
+            if words[0] != sys.executable or "LD_PRELOAD" in env:
+                return subprocess.Popen(words, env=env, **options)
+            orders = json.loads(words[-1])
+            call = {"orders": orders, "env": env, "cwd": str(options["cwd"])}
+            descriptors = [options["stdout"].fileno(), orders["control"], *orders["locks"]]
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+                server.connect(address)
+                socket.send_fds(server, [json.dumps(call).encode()], descriptors)
+                return WarmPopen(int(server.recv(MAX_MESSAGE)))
+
+    launcher.subprocess = Subprocess()  # type: ignore[attr-defined]
+
+
+def serve(listening: socket.socket) -> None:
+    """Forks a worker for every connection; ends with its starter."""
+    from perfdash.worker import linux, registry
+    from perfdash.worker.__main__ import _COMPILER_MODULES, main
+
+    linux.die_with_parent(os.getppid())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("torch", *_COMPILER_MODULES, "perfdash.worker.case"):
+            importlib.import_module(name)
+        for kind in registry.KINDS:
+            for name in registry.names(kind):
+                registry.find(kind, name)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    while True:
+        connection, _ = listening.accept()
+        with connection:
+            message, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 64)
+            pid = os.fork()
+            if pid == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                listening.close()
+                connection.close()
+                _become(json.loads(message), *descriptors)
+                with contextlib.suppress(SystemExit):
+                    main()
+                os._exit(0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            connection.send(str(pid).encode())
+
+
+def _become(call: dict[str, Any], log: int, control: int, *locks: int) -> None:
+    """Makes this process what the launcher would have started."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(call["env"])
+    os.chdir(call["cwd"])
+    tempfile.tempdir = None
+    orders = {**call["orders"], "control": control, "locks": list(locks)}
+    sys.argv = ["perfdash.worker", json.dumps(orders)]
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
