@@ -49,10 +49,15 @@ def compare(
         typer.echo(json.dumps(to_plain(found), indent=1))
     else:
         typer.echo(to_csv(found).rstrip("\n") if form == "csv" else comparison(found))
+    nothing = found.nothing_to_compare
+    if nothing and form != "text" and not fail_on:
+        typer.echo(f"perfdash: nothing to compare: {nothing}", err=True)
     if junit:
         from perfdash.report.junit import write_comparison
 
         write_comparison(junit, found)
+    if fail_on and nothing:
+        raise UsageError(f"--fail-on regression: nothing to compare: {nothing}")
     if fail_on:
         raise typer.Exit(_gate(found))
 

@@ -58,6 +58,8 @@ def report(
         raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
     night = night_of(run, resolve({"db": db, "out": out})[0], baseline=baseline)
     gated = bool(fail_on)
+    if gated and baseline is not None and night.untold:
+        raise UsageError(f"--fail-on regression: {night.untold}; give another --baseline")
     if form == "plot-csv" and to is not None:
         from perfdash.report.plot_csv import plot_csv
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,6 +122,16 @@ class Comparison:
     only_new: list[Case]
     means: list[Means]
 
+    @property
+    def nothing_to_compare(self) -> str | None:
+        """Why no verdict is possible, as the end of a sentence; None where cases can be compared."""
+        if not self.both:
+            return f"no case is in both{_differing(self.only_old, self.only_new)}"
+        statuses = ({one.old_status, one.new_status} for one in self.both)
+        if not any(each.isdisjoint(NO_STATUS) for each in statuses):
+            return "no case has a result on both sides"
+        return None
+
 
 def refuse_unlike(old: Side, new: Side) -> None:
     """Raises UsageError where the sides say nothing of each other: other hosts, or measured otherwise."""
@@ -181,6 +191,20 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         [case for case in sides[1] if case not in sides[0]],
         [means for name, pair in logs.items() if (means := _means(name, pair))],
     )
+
+
+def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:
+    """The settings of which two lists of cases share no value: " (batch_size 1 | 8)"."""
+    parts = []
+    for name in (field.name for field in fields(Case)):
+        values = [sorted({str(getattr(case, name)) for case in cases}) for cases in (old, new)]
+        if all(values) and not set(values[0]) & set(values[1]):
+            parts.append(f"{name} {' | '.join(_few(each) for each in values)}")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _few(values: Sequence[str]) -> str:
+    return ", ".join(values[:3]) + (f" and {len(values) - 3} more" if len(values) > 3 else "")
 
 
 def _word(row: Row) -> str:

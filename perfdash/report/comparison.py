@@ -23,15 +23,18 @@ _NAMES = {name: metric.title for name, metric in METRICS.items()} | {
 def comparison(found: Comparison) -> str:
     """What changed from one side to the other: what is sure first, then the largest changes of speedup."""
     changed = [one for one in found.both if one.changed]
+    nothing = found.nothing_to_compare
     parts = [
         f"Old: {_title(found.old)}",
         f"New: {_title(found.new)}",
         f"{len(found.both)} cases in both",
         "",
-        _means(found.means),
-        "",
-        f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise",
     ]
+    if nothing:
+        parts.append(f"Nothing to compare: {nothing}")
+    else:
+        counted = f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise"
+        parts += [_means(found.means), "", counted]
     if changed:
         parts.append(_changes(changed))
     if found.both:
@@ -182,6 +185,7 @@ def to_plain(found: Comparison) -> dict[str, Any]:
         ],
         "only_old": [vars(case) for case in found.only_old],
         "only_new": [vars(case) for case in found.only_new],
+        "nothing_to_compare": found.nothing_to_compare,
     }
 
 

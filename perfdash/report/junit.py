@@ -83,10 +83,16 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
 
 
 def write_comparison(path: Path, found: Comparison) -> None:
-    """A test a case that both sides have; a failure where something got worse for real."""
+    """A test a case that both sides have; a failure where something got worse for real.
+
+    Where there is nothing to compare the file has one test, which fails with the reason.
+    """
     root = ET.Element("testsuites", name="perfdash compare")
     suite = ET.SubElement(root, "testsuite", name="compare")
-    for one in found.both:
+    if nothing := found.nothing_to_compare:
+        test = ET.SubElement(suite, "testcase", classname="compare", name="cases in both")
+        ET.SubElement(test, "failure", type="nothing to compare", message=_fit(nothing))
+    for one in found.both if nothing is None else ():
         test = ET.SubElement(suite, "testcase", classname=_fit(one.case.suite), name=_fit(one.case.name))
         if one.regressed:
             worse = [

@@ -57,6 +57,8 @@ class Night:
 
 def against(imported: Imported, found: Comparison) -> Night:
     """A run compared with another side."""
+    if found.nothing_to_compare:
+        return Night(imported, untold=f"nothing to compare: {found.nothing_to_compare}")
     names = [each.run.name for each in found.old.runs]
     title = names[0] if len(names) == 1 else f"{found.old.title} ({len(names)} runs)"
     untested = sum(

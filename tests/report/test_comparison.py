@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,9 @@ from perfdash.detect.comparing import Side, compare
 from perfdash.history.rows import from_run
 from perfdash.records import Status
 from perfdash.report.comparison import comparison, to_csv, to_plain
+from perfdash.report.junit import write_comparison
+from perfdash.report.news import headline
+from perfdash.report.night import against
 
 OLD = [
     good("same", 1.4, "faster"),
@@ -71,6 +75,29 @@ def test_json_is_json(found):
 
 
 def test_nothing_in_common():
-    text = comparison(compare(side(OLD[:1]), side(NEW[:1])))
+    found = compare(side(OLD[5:]), side(NEW[5:]))
+    text = comparison(found)
     assert "0 cases in both" in text
-    assert "No case passes on both sides" in text
+    assert "Nothing to compare: no case is in both (batch_size 1 | 8)" in text
+    assert "Nothing changed" not in text
+    assert to_plain(found)["nothing_to_compare"] == "no case is in both (batch_size 1 | 8)"
+
+
+def test_cases_that_were_measured_on_one_side_only():
+    lost = [failed("same", Status.INFRA_ERROR, "load", "the disk is full")]
+    assert "Nothing to compare: no case has a result on both sides" in comparison(
+        compare(side(OLD[:1]), side(lost))
+    )
+
+
+def test_nothing_in_common_fails_junit(tmp_path):
+    write_comparison(tmp_path / "j.xml", compare(side(OLD[5:]), side(NEW[5:])))
+    (suite,) = ET.parse(tmp_path / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+
+
+def test_a_report_against_nothing_in_common_says_so():
+    old, new = side(OLD[5:]), side(NEW[5:])
+    night = against(new.runs[0], compare(old, new))
+    assert headline(night).endswith("not compared with other runs")
+    assert night.untold == "nothing to compare: no case is in both (batch_size 1 | 8)"

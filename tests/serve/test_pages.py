@@ -6,9 +6,11 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
+from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.report import links
 from perfdash.site.build import build
+from tests.history.made import case, row, run
 from tests.serve.served import EVIL
 
 HREF = re.compile(r'(?:href|src)="([^"]*)"')
@@ -76,6 +78,18 @@ def test_anything_compared_with_anything(server):
     assert "perfdash compare 2026-10-08..2026-10-13 2026-10-15..2026-10-20" in page
     assert 'value="2026-10-08..2026-10-13"' in page
     assert "not clipped" in page
+
+
+def test_nothing_in_common_is_not_called_unchanged(tmp_path):
+    from tests.serve.served import serving
+
+    address = str(tmp_path / "history.db")
+    with open_store(address) as store:
+        take_in(store, [run(f"2026-11-0{n}", [row(of=case(batch_size=n))]) for n in (1, 8)])
+    with serving(address) as server:
+        page = server.get("/compare.html?old=2026-11-01&new=2026-11-08").text
+    assert "Nothing to compare: no case is in both (batch_size 1 | 8)." in page
+    assert "Nothing changed" not in page
 
 
 @pytest.mark.parametrize(

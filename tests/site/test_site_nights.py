@@ -50,6 +50,15 @@ def test_it_is_told_how_long_before_the_other_night_was(store, site):
         assert "against the night before" not in text.lower()
 
 
+def test_nights_without_a_result_in_both_are_not_called_unchanged(store, site):
+    fill(store, (0,))
+    lost = [result(Case("timm", name, threads=n), status="infra_error") for name in NAMES for n in (1, 4)]
+    take_in(store, [run(str(FIRST + timedelta(days=1)), lost)])
+    text = page(site(), "beds/*/compare.html").text
+    assert "Nothing to compare: no case has a result on both sides." in text
+    assert "Nothing changed" not in text
+
+
 def test_runs_of_one_name_have_their_own_words_and_builds(store, site):
     for day in (5, 6):
         rows = [result(Case("timm", "resnet18"), night=day)]

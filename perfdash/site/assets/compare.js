@@ -105,6 +105,7 @@
   const passes = (row) => row.was === "pass" && row.is === "pass" && row.ratio !== null;
 
   function means(all, unit) {
+    if (!all.length) return "Nothing to compare: no case is in both nights.";
     const logs = all.filter(passes).map((row) => Math.log(row.ratio));
     if (!logs.length) return "No case passes on both nights with this metric: there is no mean.";
     const average = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;

@@ -1,0 +1,41 @@
+"""perfdash compare as typed, on runs that were never measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from tests.history.made import case, row, run
+
+
+@pytest.fixture
+def unlike(tmp_path):
+    """Two nights without a case in common: the batch size differs."""
+    nights = [run(f"2026-11-0{n}", [row(of=case(batch_size=n))]) for n in (1, 8)]
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, nights)
+
+
+def test_a_gate_over_nothing_is_wrong_use(called, unlike):
+    told = called("compare", "2026-11-01", "2026-11-08")
+    assert (told.code, "Nothing to compare" in told.out) == (0, True)
+    gated = called("compare", "2026-11-01", "2026-11-08", "--fail-on", "regression")
+    assert gated.code == 2
+    assert "--fail-on regression: nothing to compare: no case is in both (batch_size 1 | 8)" in gated.err
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_output_for_programs_says_it_too(called, unlike, form):
+    told = called("compare", "2026-11-01", "2026-11-08", "--format", form)
+    assert "nothing to compare" in told.err
+    if form == "json":
+        assert "batch_size" in json.loads(told.out)["nothing_to_compare"]
+
+
+def test_a_report_with_a_baseline_and_a_gate(called, unlike):
+    told = called("report", "2026-11-08", "--baseline", "2026-11-01", "--fail-on", "regression")
+    assert told.code == 2
+    assert "nothing to compare" in told.err
