@@ -51,7 +51,7 @@ def import_(
     """
     said = dict(locals())
     from perfdash.cli.gates import stays_out
-    from perfdash.errors import UsageError
+    from perfdash.errors import PerfdashError, UsageError
     from perfdash.history.importers import Told, read
     from perfdash.history.ingest import take_in
     from perfdash.runner.journal import read_info
@@ -72,14 +72,17 @@ def import_(
         for run, what in zip(others, take_in(store, others), strict=True):
             typer.echo(f"{run.run.name}: {what} ({run.run.origin}, {len(run.rows)} results)")
         for path, folder in folders:
+            found = []
             try:
                 why = stays_out(read_info(folder))
                 if why and path != folder:  # one that is named singly is wanted
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
                 else:
-                    put(read_folder(folder))
-            except UsageError as error:
+                    found.append(read_folder(folder))
+            except PerfdashError as error:
                 bad.append(str(error))
+            for run in found:
+                put(run)
     if bad:
         raise UsageError("\n".join([f"{len(bad)} of {len(folders)} runs cannot be taken in:", *bad]))
 

@@ -29,10 +29,13 @@ def folder_of(word: str, settings: RunSettings) -> Path | None:
 def read_folder(folder: Path) -> Imported:
     """A run folder as the history keeps it."""
     from perfdash.history.rows import from_run
-    from perfdash.runner.journal import read_info, read_results
+    from perfdash.runner.journal import read_saved
 
     source = str(folder).encode(errors="replace").decode()  # a name need not be text
-    return from_run(read_info(folder), read_results(folder), source)
+    info, results, warning = read_saved(folder)
+    if warning:
+        typer.echo(f"perfdash: {warning}", err=True)
+    return from_run(info, results, source)
 
 
 def imported_of(word: str, settings: RunSettings) -> Imported:

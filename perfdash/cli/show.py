@@ -19,11 +19,13 @@ def show(
 
     from perfdash.errors import UsageError
     from perfdash.report.tables import details, phase_table, summary
-    from perfdash.runner.journal import find_run, is_being_measured, read_info, read_results
+    from perfdash.runner.journal import find_run, is_being_measured, read_saved
     from perfdash.settings import resolve
 
     folder = find_run(run, resolve({"out": out})[0].out)
-    info, results = read_info(folder), read_results(folder)
+    info, results, warning = read_saved(folder)
+    if warning:
+        typer.echo(f"perfdash: {warning}", err=True)
     if info.state == "running" and not is_being_measured(folder):
         info.state = "was killed; `perfdash run --resume` goes on with it"
     if model is not None:

@@ -162,6 +162,29 @@ def read_all(folder: Path) -> list[Result]:
     return list(_parse(path, path.read_bytes()))
 
 
+def read_saved(folder: Path) -> tuple[RunInfo, list[Result], str | None]:
+    """A run with its results, and what is wrong with the end of results.jsonl (None: nothing).
+
+    Raises MachineError with the damaged line where results.jsonl should hold results and none is left.
+    """
+    info, path = read_info(folder), folder / RESULTS
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    damaged = [number for number, line in enumerate(lines, start=1) if line and not _is_record(line)]
+    if damaged and not any(_is_record(line) for line in lines) and not is_being_measured(folder):
+        raise MachineError(
+            f"{path}, line {damaged[0]}: this is no result, and no other line is one. "
+            f"Restore the file from a copy, or measure again: perfdash run --resume {folder}"
+        )
+    if info.state == "done" and info.cases and lines == [b""]:
+        raise MachineError(
+            f"{path} is missing or empty, but run.json says that {info.cases} cases were measured. "
+            f"Restore the file from a copy, or measure again: perfdash run --resume {folder}"
+        )
+    torn = len(lines) if lines[-1] and len(lines) in damaged and not is_being_measured(folder) else None
+    warning = f"{path}, line {torn}: the line is cut short and its result is left out" if torn else None
+    return info, read_results(folder), warning
+
+
 def append_line(path: Path, text: str) -> None:
     """One more line of a file of the run folder, on the disk when this returns. Raises MachineError."""
     try:
@@ -180,6 +203,14 @@ def is_being_measured(folder: Path) -> bool:
         return not _lock(fd)
     finally:
         os.close(fd)
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        result_from_json(json.loads(line))
+    except (ValueError, AttributeError):
+        return False
+    return True
 
 
 def _parse(path: Path, data: bytes) -> Iterator[Result]:

@@ -1,10 +1,19 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Measurement, Result, RunInfo, Status
-from perfdash.runner.journal import Journal, find_run, is_being_measured, read_all, read_info, read_results
+from perfdash.runner.journal import (
+    Journal,
+    find_run,
+    is_being_measured,
+    read_all,
+    read_info,
+    read_results,
+    read_saved,
+)
 
 INFO = RunInfo("r", "t", "h", ["perfdash"], {}, {}, 1, "0")
 
@@ -96,6 +105,45 @@ def test_a_broken_line_in_the_middle_names_its_place(tmp_path):
     (journal.folder / "results.jsonl").write_text("{}\n")
     with pytest.raises(UsageError, match=r"results.jsonl, line 1: not a perfdash result record"):
         read_results(journal.folder)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A run of one case that is done and closed."""
+    journal = Journal.create(tmp_path)
+    journal.write_info(replace(INFO, state="done"))
+    journal.append(result("one"))
+    journal.close()
+    return journal.folder
+
+
+@pytest.mark.parametrize("torn", [b"\0" * 40, b'{"schema": 1, "case"', b"\0\0\n\0\0"])
+def test_a_damaged_file_with_nothing_left_is_no_empty_run(measured, torn):
+    (measured / "results.jsonl").write_bytes(torn)
+    with pytest.raises(MachineError, match=r"results\.jsonl, line 1: this is no result, and no other line"):
+        read_saved(measured)
+
+
+def test_a_file_that_lost_its_results_is_no_empty_run(measured):
+    (measured / "results.jsonl").write_bytes(b"")
+    with pytest.raises(MachineError, match=r"results\.jsonl is missing or empty, .* 1 cases were measured"):
+        read_saved(measured)
+
+
+def test_a_line_that_is_left_out_is_named(measured):
+    path = measured / "results.jsonl"
+    assert read_saved(measured)[2] is None
+    path.write_bytes(path.read_bytes() + b'{"schema": 1')
+    _, results, warning = read_saved(measured)
+    assert [each.case.model for each in results] == ["one"]
+    assert "results.jsonl, line 2: the line is cut short" in warning
+
+
+def test_a_line_that_is_being_written_is_no_damage(measured):
+    (measured / "results.jsonl").write_bytes(b'{"schema": 1')
+    journal = Journal(measured)
+    assert read_saved(measured)[1:] == ([], None)
+    journal.close()
 
 
 def test_two_runs_in_one_second_have_two_folders(tmp_path):
