@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def check(settings: RunSettings) -> None:
-    """Raises UsageError for gates that could never be told, before anything is measured."""
-    from perfdash.errors import UsageError
+    """Refuse what would fail only after measuring: gates, the JUnit file, the history's address."""
+    from perfdash.errors import PerfdashError, UsageError
     from perfdash.runner.plan import parse_shard
 
     part = bool(settings.shard) and parse_shard(str(settings.shard))[1] > 1
@@ -24,6 +24,16 @@ def check(settings: RunSettings) -> None:
         raise UsageError(f"--fail-on regression is told by the history, and this run stays out: {why}")
     if settings.junit and not settings.junit.absolute().parent.is_dir():
         raise UsageError(f"--junit {settings.junit}: there is no folder {settings.junit.parent}")
+    if settings.no_history or part:
+        return
+    from perfdash.history.store import check_writable
+
+    try:
+        check_writable(settings.history)
+    except PerfdashError as error:
+        raise type(error)(
+            f"{error}. Nothing was measured. Give another --db, or keep the run out with --no-history"
+        ) from error
 
 
 def stays_out(info: RunInfo) -> str | None:

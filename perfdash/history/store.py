@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ VERSION_TABLE = "perfdash_version"  # not Alembic's own name: others may live in
 WRITERS = 7270683
 _BUSY_S = 60.0
 _CONNECT_S = 10
+_A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
 
 
 class NoHistory(UsageError):
@@ -103,14 +104,12 @@ def open_store(address: str, *, create: bool = True) -> Store:
     reached or written.
     """
     url = _url(address)
-    shown = url.set(query={}).render_as_string(hide_password=True)  # a password may stand in either
     if url.get_backend_name() == "sqlite":
         path = Path(str(url.database))
-        shown = str(path)
         if not create and not path.exists():
-            raise NoHistory(f"there is no history {shown} yet; `perfdash run` makes it, or history import")
+            raise NoHistory(f"there is no history {path} yet; `perfdash run` makes it, or history import")
         if path.is_dir():
-            raise UsageError(f"--db {shown}: it is a folder; give a file, or a postgresql:// address")
+            raise UsageError(_A_FOLDER.format(path))
         if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
             # WAL needs files beside it even to read: where there can be none, the file is read as it stands.
             query = {"mode": "ro", "immutable": "1", "uri": "true"}
@@ -118,14 +117,60 @@ def open_store(address: str, *, create: bool = True) -> Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise MachineError(f"--db {shown}: {error.strerror}") from error
-    store = Store(_engine(url), shown)
-    try:
-        revision = _revision(store)
+            raise MachineError(f"--db {path}: {error.strerror}") from error
+
+    def prepare(store: Store, revision: str | None) -> None:
         if revision is None and not create:
-            raise NoHistory(f"there is no history in {shown} yet; `perfdash run` makes it, or history import")
+            raise NoHistory(
+                f"there is no history in {store.shown} yet; `perfdash run` makes it, or history import"
+            )
         if revision != HEAD:
             _migrate(store, revision)
+
+    return _connected(url, prepare)
+
+
+def check_writable(address: str) -> None:
+    """Raise the error that writing a run to this address would end in; make and migrate nothing."""
+    url = _url(address)
+    if url.get_backend_name() == "sqlite":
+        path = Path(str(url.database))
+        if path.is_dir():
+            raise UsageError(_A_FOLDER.format(path))
+        if not path.exists():
+            folder = next(parent for parent in path.absolute().parents if parent.exists())
+            if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+                raise MachineError(f"--db {path}: no file can be made in {folder}")
+            return
+        if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            raise MachineError(f"--db {path}: it cannot be written, or no file can be made beside it")
+    _connected(url, _try_to_write).close()
+
+
+def _try_to_write(store: Store, revision: str | None) -> None:
+    """Raise MachineError where the database takes no transaction, or this user may not write there."""
+    with store.write() as connection:
+        if store.is_sqlite:
+            return
+        right = (
+            "has_schema_privilege(current_schema(), 'CREATE')"
+            if revision is None
+            else "has_table_privilege('results', 'INSERT')"
+        )
+        read_only = connection.execute(sa.text("select current_setting('transaction_read_only')")).scalar()
+        if read_only == "on" or not connection.execute(sa.text(f"select {right}")).scalar():
+            raise MachineError(f"--db {store.shown}: it is read-only for this user")
+
+
+def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Store:
+    """The store at an address, after `prepare`, which gets the store and its revision."""
+    # A password may stand in the user's part or in the query.
+    shown = url.set(query={}).render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite":
+        shown = str(url.database).removeprefix("file:")
+    store = Store(_engine(url), shown)
+    try:
+        prepare(store, _revision(store))
     except BaseException as error:
         store.close()
         if not isinstance(error, DBAPIError):

@@ -1,0 +1,69 @@
+"""What a run refuses before it measures, and what becomes of a run that its history does not take."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from perfdash.cli import gates, measure
+from perfdash.records import Case, Result, RunInfo, Status
+from perfdash.settings import resolve
+
+RUN = ["run", "--suite", "timm", "--models", "lcnet_050"]
+
+
+@pytest.fixture
+def unusable(tmp_path, monkeypatch):
+    """Addresses of histories that cannot be written; measuring is an error."""
+
+    def measured(*_):
+        pytest.fail("it measures")
+
+    monkeypatch.setattr(measure, "_measure", measured)
+    (tmp_path / "folder.db").mkdir()
+    (tmp_path / "notes.db").write_text("not a database, " * 100)
+    with sqlite3.connect(tmp_path / "songs.db") as connection:
+        connection.execute("create table songs (title text)")
+    connection.close()
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("db", "code", "words"),
+    [
+        ("folder.db", 2, "it is a folder"),
+        ("notes.db", 2, "no SQLite database"),
+        ("songs.db", 2, "a database of another program"),
+        ("notes.db/history.db", 3, "no file can be made in"),
+        ("mysql://host/name", 2, "mysql is not known"),
+        ("postgresql://me@127.0.0.1:1/x", 3, "cannot be opened"),
+    ],
+)
+def test_an_unusable_history_is_found_before_measuring(called, unusable, tmp_path, db, code, words, dry):
+    told = called(*RUN, "--db", db, *dry)
+    assert told.code == code
+    assert words in told.err
+    assert "--no-history" in told.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_looking_makes_no_history(called, tmp_path):
+    assert called(*RUN, "--dry-run").code == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_stays_out_needs_no_history(called, unusable):
+    assert called(*RUN, "--db", "folder.db", "--no-history", "--dry-run").code == 0
+    assert called(*RUN, "--models", "hrnet_w18", "--db", "folder.db", "--shard", "1/2", "--dry-run").code == 0
+
+
+def test_a_history_that_takes_nothing_any_more(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    settings = resolve({"db": "h.db"}, {}, tmp_path)[0]
+    gates.check(settings)
+    (tmp_path / "h.db").mkdir()
+    info = RunInfo("r", "2026-11-21T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0", state="done")
+    results = [Result(Case("s", "one"), "t", 1.0, Status.CRASH)]
+    assert gates.take_in(settings, info, results, tmp_path / "r") == 3
+    assert f"perfdash history import {tmp_path / 'r'}" in capsys.readouterr().err
