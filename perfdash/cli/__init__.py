@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -31,6 +32,7 @@ from perfdash.cli import (
     site,
 )
 from perfdash.errors import PerfdashError
+from perfdash.redaction import redacted_output
 
 app = typer.Typer(
     name="perfdash",
@@ -79,13 +81,20 @@ def _options(
 
 def main() -> None:
     """The `perfdash` command. Exit codes: 0 done, 1 a gate failed, 2 usage, 3 machine, 130 interrupted."""
+    with redacted_output():
+        code = _called()
+    sys.exit(code)
+
+
+def _called() -> int:
+    """Run the command of `sys.argv`, print what went wrong, and return the exit code."""
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
         code = app(args=arguments, standalone_mode=False)
     except PerfdashError as error:
         if debug:
-            raise
+            traceback.print_exc()
         typer.echo(f"perfdash: {error}", err=True)
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -98,11 +107,11 @@ def main() -> None:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own: wrong usage
             error.show()
             code = error.exit_code
-        elif debug:
-            raise
         else:
+            if debug:
+                traceback.print_exc()
             typer.echo(
                 f"perfdash: internal error: {type(error).__name__}: {error} (--debug shows where)", err=True
             )
             code = 3
-    sys.exit(code or 0)
+    return int(code or 0)

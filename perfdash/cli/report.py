@@ -96,11 +96,12 @@ def gate(night: Night) -> int:
 def write(path: Path, text: str) -> None:
     """The file, there once it is whole. Raises MachineError where it cannot be written."""
     from perfdash.errors import MachineError
+    from perfdash.redaction import redact
 
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
+        part.write_text(redact(text), encoding="utf-8")
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.redaction import remember
 
 # The newest migration (a test compares it with the files): most openings need no Alembic at all.
 HEAD = "0003"
@@ -104,6 +105,7 @@ def open_store(address: str, *, create: bool = True) -> Store:
     reached or written.
     """
     url = _url(address)
+    remember(url.password)
     if url.get_backend_name() == "sqlite":
         path = Path(str(url.database))
         if not create and not path.exists():
@@ -133,6 +135,7 @@ def open_store(address: str, *, create: bool = True) -> Store:
 def check_writable(address: str) -> None:
     """Raise the error that writing a run to this address would end in; make and migrate nothing."""
     url = _url(address)
+    remember(url.password)
     if url.get_backend_name() == "sqlite":
         path = Path(str(url.database))
         if path.is_dir():

@@ -12,6 +12,7 @@ from datetime import UTC
 from typing import Any
 
 from perfdash.errors import MachineError
+from perfdash.redaction import redact
 from perfdash.report.markdown import plain
 
 _LONGEST_S = 7 * 86400.0  # nobody waits that long; a date so far off can be written down
@@ -61,7 +62,7 @@ def read(status: int, headers: Mapping[str, str], text: Any) -> Answer:
     try:
         return Answer(status, headers, json.loads(text) if text else None)
     except (ValueError, TypeError, RecursionError):
-        return Answer(status, headers, str(text)[:200])
+        return Answer(status, headers, redact(str(text))[:200])
 
 
 def wait_asked_for(answer: Answer, now: float) -> float | None:

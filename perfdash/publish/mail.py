@@ -18,6 +18,7 @@ from email.utils import formatdate, make_msgid
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.publish.failures import on_this_machine
+from perfdash.redaction import redact, remember
 from perfdash.report.markdown import plain
 
 _TIMEOUT_S = 30.0
@@ -52,6 +53,7 @@ def checked_server(address: str, user: str | None, password: str | None, bare: b
         raise UsageError("--smtp-user without a password: set PERFDASH_SMTP_PASSWORD")
     if password and not user:
         raise UsageError("PERFDASH_SMTP_PASSWORD without --smtp-user (PERFDASH_SMTP_USER)")
+    remember(password)
     host = match[1].strip("[]")
     if bare and password and not on_this_machine(host):
         raise UsageError("--smtp-plain: the password could be read on the way; leave either out")
@@ -72,12 +74,12 @@ def message(sender: str, to: Sequence[str], subject: str, body: str) -> EmailMes
     mail = EmailMessage()
     mail["From"] = sender
     mail["To"] = ", ".join(to)
-    mail["Subject"] = plain(subject)
+    mail["Subject"] = plain(redact(subject))
     mail["Date"] = formatdate()
     mail["Message-ID"] = make_msgid("perfdash", sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no out-of-office replies
     # Not every relay takes eight bits.
-    mail.set_content(body.encode("utf-8", "replace").decode(), cte="quoted-printable")
+    mail.set_content(redact(body).encode("utf-8", "replace").decode(), cte="quoted-printable")
     return mail
 
 

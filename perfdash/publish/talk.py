@@ -25,6 +25,7 @@ from perfdash.publish.failures import (
     unreachable,
     wait_asked_for,
 )
+from perfdash.redaction import redact_all, remember
 
 API = "https://api.github.com"
 _TIMEOUT_S = 30
@@ -94,6 +95,7 @@ class Talk:
         from github import Auth, Github
 
         address = checked_address(base_url)
+        remember(token)
         self.host = str(urlsplit(address).netloc)
         self._requester = Github(
             auth=Auth.Token(checked_token(token)),
@@ -191,13 +193,15 @@ class Talk:
             self._wrote = self._now()
         try:
             status, headers, text = self._requester.requestJson(
-                verb, path, dict(parameters or {}), None, None if body is None else dict(body)
+                verb, path, dict(parameters or {}), None, None if body is None else redact_all(body)
             )
         except Exception as error:
             # Whatever it is, its text may hold the request: only our own words go on.
             said, may_help = unreachable(error, self.host, self._timeout_s)
             raise (NoAnswer if may_help else MachineError)(f"{what}: {said}") from None
-        return read(status, headers, text)
+        # A server or proxy may say again what it was sent; what is cut later could not be found any more.
+        answer = read(status, headers, text)
+        return Answer(answer.status, redact_all(answer.headers), redact_all(answer.data))
 
 
 def sendable(text: str) -> str:

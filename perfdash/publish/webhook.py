@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.publish.failures import Answer, on_this_machine, retry_after
+from perfdash.redaction import redact, remember
 
 VARIABLE = "PERFDASH_WEBHOOK"
 _TIMEOUT_S = 30.0
@@ -44,6 +45,8 @@ def send(
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Posts {"text": ...}. Raises MachineError where that stays impossible."""
+    remember(url, urlsplit(url).path)
+    text = redact(text)
     for pause in (*_PAUSES_S, None):
         said, again = _once(url, text, timeout_s, now)
         if not said:

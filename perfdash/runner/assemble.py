@@ -11,6 +11,7 @@ import numpy as np
 
 from perfdash.cases import Planned
 from perfdash.records import Failure, Measurement, Result, Status
+from perfdash.redaction import SECRET_NAME, redact_all, remember
 from perfdash.runner.endings import ending
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread, median_interval
@@ -62,7 +63,18 @@ def assemble(
         if isinstance(planned.inputs.get("sequence"), int):
             result.conditions["prompt_tokens"] = planned.inputs["sequence"]
     result.conditions.update(_compared(planned))
-    return result
+    return _without_secrets(result, planned)
+
+
+def _without_secrets(result: Result, planned: Planned) -> Result:
+    """The record with *** for secrets that the model, or whatever failed, wrote into a message."""
+    remember(*(value for name, value in planned.env.items() if SECRET_NAME.search(name)))
+    names = ("skip_reason", "accuracy", "capture", "quality", "conditions", "notes")
+    texts: dict[str, Any] = {name: redact_all(getattr(result, name)) for name in names}
+    if result.error:
+        error = result.error
+        texts["error"] = replace(error, message=redact_all(error.message), tail=redact_all(error.tail))
+    return replace(result, **texts)
 
 
 def _compared(planned: Planned) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.rows import digest, finite
 from perfdash.history.store import Store
+from perfdash.redaction import redact
 from perfdash.report import links
 from perfdash.serve import live
 from perfdash.serve.choosing import NotFound
@@ -127,7 +128,7 @@ def _answered(store: Store, kept: _Kept, request: Request, make: Make, kind: str
         answer = kept.get(asked, tag)
         if answer is None:
             text, status = make(connection, request)
-            answer = Answer(text.encode("utf-8", "replace"), kind, status, tag)
+            answer = Answer(redact(text).encode("utf-8", "replace"), kind, status, tag)
             kept.put(asked, answer)
     return Response(
         answer.body, answer.status, _headers(tag if answer.status == 200 else None), media_type=answer.kind
@@ -210,6 +211,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def _message(request: Request, status: int, text: str, retry: str | None = None) -> Response:
+    text = redact(text)
     headers = {"cache-control": "no-store"} | ({"retry-after": retry} if retry else {})
     if _path(request).startswith("/api/"):
         return Response(_json({"error": text}), status, headers, media_type=JSON)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.redaction import redact
 
 MARKER = ".perfdash-site.json"
 STATE = ".perfdash-site"  # what is kept for the next build; no part of what is shown
@@ -30,7 +31,7 @@ class Folder:
     def write(self, name: str, content: str | bytes) -> bool:
         """Writes a file, whole or not at all; nothing where it is as it should be. Whether it wrote."""
         self._kept.add(name)
-        data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+        data = redact(content).encode("utf-8", "replace") if isinstance(content, str) else content
         if put(self.path / name, data):
             self.written += 1
             return True

@@ -69,6 +69,16 @@ def write_run(folder: Path, results):
     return folder
 
 
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_a_proxy_that_repeats_the_token(perfdash, hub, folder, debug):
+    hub.fault("GET", 403, message="x" * 290 + f"Authorization: token {TOKEN}")
+    words = ["post", "--repo", "team/perf", "--issue", "3", "--base-url", hub.url]
+    code, out, err = perfdash(*debug, *words)
+    assert code == 3
+    assert TOKEN[:8] not in out + err
+    assert ("Traceback" in err) == bool(debug)
+
+
 def test_a_night_is_posted_and_posted_again(post, hub, folder):
     code, out, err = post()
     assert code == 0, err

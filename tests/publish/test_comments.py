@@ -386,6 +386,22 @@ def test_what_the_server_says_does_not_break_the_line(hub, talk):
     assert len(told) < 700
 
 
+@pytest.mark.parametrize("before", ["", "x" * 290, "Authorization: token "])
+def test_a_server_that_repeats_the_token_does_not_get_it_printed(hub, talk, before):
+    told = refused(hub, talk, 403, f"{before}{TOKEN} is not allowed")
+    assert TOKEN[:8] not in told
+    hub.fault("GET", 307, message="x", headers={"Location": f"/{TOKEN}"})
+    with pytest.raises(Refused) as caught:
+        post(talk)
+    assert TOKEN not in str(caught.value)
+
+
+def test_no_comment_holds_the_token(hub, talk):
+    post(talk, bodies(f"the model printed {TOKEN}", KIND, run=RUN))
+    assert TOKEN not in hub.of()[0]
+    assert "the model printed ***" in hub.of()[0]
+
+
 def test_a_locked_issue(hub, talk):
     hub.locked.add(3)
     with pytest.raises(Refused, match="The issue is locked: unlock it"):

@@ -1,6 +1,7 @@
 """Statuses and figures from events, without a worker."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -215,6 +216,16 @@ def test_dirty_samples():
 
 def test_nothing_captured_is_noted():
     assert "nothing was captured" in run(Outcome(events(graphs=0), status=0))[0].notes[0]
+
+
+def test_no_message_holds_a_secret():
+    planned = replace(PLANNED, env={"HF_TOKEN": "hf-0123456789abcdef"})
+    said = {"type": "ValueError", "message": "no hf-0123456789abcdef here"}
+    failed = {"event": "failed", "status": "fail_to_run", "phase": "compile", **said}
+    outcome = Outcome([*events(upto="compiled"), failed], status=0, tail=["HF_TOKEN=hf-0123456789abcdef"])
+    result = assemble(planned, [outcome], started="t", wall_s=1.0, allocator="steady")
+    assert result.error.message == "no *** here"
+    assert result.error.tail == ["HF_TOKEN=***"]
 
 
 def test_a_lost_replica_is_noted():

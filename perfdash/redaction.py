@@ -1,0 +1,148 @@
+"""Replaces secrets by *** in every text that leaves the program: printed, posted, mailed or recorded.
+
+Secrets are the values of variables and KEY=VALUE words that are named like one, passwords in addresses, and
+what `remember` was given. Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import html
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO, cast
+from urllib.parse import quote, unquote, urlsplit
+
+MASK = "***"
+SECRET_NAME = re.compile(
+    r"TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PGPASS|_PASS$|CREDENTIAL|AUTH(?!OR)|WEBHOOK"
+    r"|(?<![A-Z])(?:API)?KEY(?![A-Z])",
+    re.IGNORECASE,
+)
+_SHORTEST = 6  # characters; shorter values are ordinary words
+_LONG = 16  # from here on a value is no word, and is replaced inside of others too
+_ORDINARY = re.compile(r"true|false|none|null|on|off|yes|no|[\d.,:+-]*|perfdash|postgres", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)@")
+_PATTERNS = (
+    (_PASSWORD, rf"\1{MASK}@"),
+    (re.compile(r"(?i)(authorization\W{1,5}(?:token|bearer|basic)\s+)[^\s\"',;]+"), rf"\1{MASK}"),
+    (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{30,})"), MASK),
+    (re.compile(r"(https://hooks\.slack\.com/services/)[\w/]+"), rf"\1{MASK}"),
+)
+_remembered: set[str] = set()
+
+
+def secrets_of(environ: Mapping[str, str], words: Sequence[str] = ()) -> tuple[str, ...]:
+    """The values that no text may show, longest first; `words` are a command line."""
+    found: set[str] = set()
+    pairs = [
+        (word[: match.start()], word[match.end() :]) for word in words for match in re.finditer("=", word)
+    ]
+    for name, value in [*environ.items(), *pairs]:
+        if SECRET_NAME.search(name):
+            found.add(value)
+            if "://" in value:
+                found.add(_path(value))
+    for text in (*environ.values(), *words):
+        found.update(part for match in _PASSWORD.finditer(text) for part in (match[2], unquote(match[2])))
+    return _worth(found)
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """`text` with *** for the secrets, however they are escaped, and for what has the shape of one."""
+    for form in _forms(tuple(secrets)):
+        text = form.sub(MASK, text)
+    for pattern, instead in _PATTERNS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def remember(*secrets: str | None) -> None:
+    """Add secrets that are neither in the environment nor on the command line."""
+    _remembered.update(each for each in secrets if each)
+
+
+def redact(text: str) -> str:
+    """`text` without any secret of this process."""
+    known = secrets_of(os.environ, sys.argv)
+    return redacted(text, _worth({*known, *_remembered}) if _remembered else known)
+
+
+def redact_all(value: Any) -> Any:
+    """A copy of dicts, lists and texts without any secret of this process; keys stay."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: redact_all(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redact_all(item) for item in value]
+    return value
+
+
+@contextlib.contextmanager
+def redacted_output() -> Iterator[None]:
+    """Keep secrets out of standard output and standard error while this is open."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, _Redacting(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _Redacting:
+    """A text stream that redacts what is written. It has no `buffer`, which would go around it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+
+def _path(address: str) -> str:
+    try:
+        return urlsplit(address).path
+    except ValueError:
+        return ""
+
+
+def _worth(values: Iterable[str]) -> tuple[str, ...]:
+    """Those that are long enough and no ordinary words; lines of long ones singly too. Longest first."""
+    every = {each.strip() for each in values}
+    every |= {line.strip() for each in every for line in each.splitlines() if len(line.strip()) >= _LONG}
+    chosen = (each for each in every if len(each) >= _SHORTEST and not _ORDINARY.fullmatch(each))
+    return tuple(sorted(chosen, key=lambda each: (-len(each), each)))
+
+
+@functools.lru_cache(maxsize=8)
+def _forms(secrets: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """What finds each secret: as it is, with backslashes, and as JSON, HTML, URLs and Basic write it."""
+    patterns = []
+    for secret in secrets:
+        raw = secret.encode("utf-8", "surrogateescape")
+        ways = {secret, json.dumps(secret)[1:-1], html.escape(secret), quote(raw, safe="")}
+        ways.add(base64.b64encode(raw).decode())
+        # Markdown puts a backslash before some characters.
+        spelled = ["".join(re.escape(char) + r"\\?" for char in secret[:-1]) + re.escape(secret[-1])]
+        spelled += [re.escape(way) for way in sorted(ways - {secret}, key=len, reverse=True)]
+        form = "|".join(spelled)
+        patterns.append(
+            re.compile(form if len(secret) >= _LONG else rf"(?<![A-Za-z0-9])(?:{form})(?![A-Za-z0-9])")
+        )
+    return tuple(patterns)

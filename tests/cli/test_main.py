@@ -1,0 +1,32 @@
+"""What every command has in common: exit codes, tracebacks, and no secret in what is printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdash.errors import MachineError, UsageError
+
+SECRET = "ghx-0123456789abcdef"
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError, 2), (MachineError, 3), (ValueError, 3), (KeyboardInterrupt, 130)]
+)
+def test_debug_does_not_change_the_exit_code(called, monkeypatch, error, code, debug):
+    def fails(*_, **__):
+        raise error(f"it was {SECRET}")
+
+    monkeypatch.setattr("perfdash.settings.resolve", fails)
+    told = called(*debug, "config", env={"SOME_TOKEN": SECRET})
+    assert told.code == code
+    assert SECRET not in told.err
+    assert ("Traceback" in told.err) == (bool(debug) and error is not KeyboardInterrupt)
+
+
+def test_what_a_command_prints_holds_no_secret(called):
+    told = called("config", env={"PERFDASH_DB": "postgresql://u:s3@h/x", "PERFDASH_OUT": f"/tmp/{SECRET}",
+                                 "SOME_TOKEN": SECRET})  # fmt: skip
+    assert told.code == 0
+    assert SECRET not in told.out
+    assert "/tmp/***" in told.out

@@ -1,0 +1,127 @@
+"""Secrets are replaced wherever they stand in a text, and nothing else is."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import sys
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdash import redaction
+from perfdash.redaction import redact_all, redacted, redacted_output, remember, secrets_of
+
+TOKEN = "ghx_0123456789/abc&DEF"  # of no known shape
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    monkeypatch.setattr(redaction, "_remembered", set())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["GITHUB_TOKEN", "HF_TOKEN", "PERFDASH_WEBHOOK", "PERFDASH_SMTP_PASSWORD", "PGPASSWORD", "OPENAI_API_KEY",
+     "MYSQL_PASS", "AWS_SECRET_ACCESS_KEY", "http_auth"],
+)  # fmt: skip
+def test_variables_named_like_a_secret(name):
+    assert secrets_of({name: TOKEN}) == (TOKEN,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TOKENIZERS_PARALLELISM", "disabled"),
+        ("GIT_AUTHOR_NAME", "nightly bot"),
+        ("KEYBOARD", "qwertz layout"),
+        ("MONKEY", "business"),
+        ("API_KEY", "12345678"),  # would be replaced inside of numbers
+        ("API_KEY", "false"),
+        ("API_KEY", "short"),
+        ("HOME", "/home/someone"),
+    ],
+)
+def test_what_is_no_secret(name, value):
+    assert secrets_of({name: value}) == ()
+
+
+def test_passwords_in_addresses_and_on_the_command_line():
+    words = [
+        "--db",
+        "postgresql://u:0therpw@h/x",
+        "A_KEY=val0123",
+        "--env=B_TOKEN=one=more",
+        "--metric=keyless",
+    ]
+    found = secrets_of({"PERFDASH_DB": "postgresql://u:p%40ssw0rd@host/x"}, words)
+    assert set(found) == {"p%40ssw0rd", "p@ssw0rd", "0therpw", "val0123", "one=more"}
+
+
+def test_the_path_of_a_webhook_is_the_secret():
+    found = secrets_of({"PERFDASH_WEBHOOK": "https://chat.example/hook/T000/B000/XXXX"})
+    assert redacted("POST /hook/T000/B000/XXXX 404", found) == "POST *** 404"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        TOKEN,
+        f"x{TOKEN}y",
+        TOKEN.replace("_", r"\_"),
+        json.dumps({"a": TOKEN}),
+        html.escape(TOKEN),
+        quote(TOKEN, safe=""),
+        base64.b64encode(TOKEN.encode()).decode(),
+    ],
+)
+def test_a_secret_in_any_spelling(written):
+    clean = redacted(f"it said {written}.", [TOKEN])
+    assert "***" in clean
+    assert "0123456789" not in clean
+    assert base64.b64encode(TOKEN.encode()).decode() not in clean
+
+
+def test_a_short_secret_is_replaced_as_a_word_only():
+    assert redacted("pw secret1 secret123 (secret1)", ["secret1"]) == "pw *** secret123 (***)"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("postgresql://me:s3@h/x", "postgresql://me:***@h/x"),
+        ("Authorization: token abcdef", "Authorization: token ***"),
+        ('{"authorization": "Bearer abcdef"}', '{"authorization": "Bearer ***"}'),
+        ("ghp_0123456789abcdefABCDEF0123456789abcd", "***"),
+        ("https://hooks.slack.com/services/T0/B0/xyz", "https://hooks.slack.com/services/***"),
+    ],
+)
+def test_shapes_of_secrets_that_nobody_named(text, clean):
+    assert redacted(text, ()) == clean
+
+
+@given(st.text())
+def test_ordinary_text_stays(text):
+    assert redacted(text, ("0123456789abcdef",)) == text or "***" in redacted(text, ())
+
+
+def test_nested_values_and_what_was_remembered():
+    remember(TOKEN, None, "")
+    assert redact_all({"a": [TOKEN, 1, None, (f"x {TOKEN}",)]}) == {"a": ["***", 1, None, ["x ***"]]}
+
+
+def test_output_is_redacted_while_it_is_open(monkeypatch):
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    with redacted_output():
+        print("it is", TOKEN)
+        sys.stdout.writelines([TOKEN, "\n"])
+        assert not hasattr(sys.stdout, "buffer")
+        assert not sys.stdout.isatty()
+    assert sys.stdout is out
+    assert out.getvalue() == "it is ***\n***\n"
