@@ -66,7 +66,7 @@ class Planned:
     def needs_cpp(self) -> bool:
         """Whether a C++ compiler makes the case's code."""
         try:
-            backend = registry.backend(self.backend_file or self.case.backend)
+            backend = registry.backend_facts(self.backend_file or self.case.backend)
         except LookupError:  # a file that is not here any more: the worker says so
             return False
         compiles = hasattr(backend, "vector_isa")
@@ -208,7 +208,7 @@ def _plan(
     setting: Setting = functools.partial(suite.setting, model, scenario=case.scenario)
     skips: tuple[Skip, ...] = setting("skip", ())
     reasons = [s.reason for s in skips if selection.device in s.devices and dtype in s.dtypes]
-    module = registry.backend(backend)
+    module = registry.backend_facts(backend)
     reasons += _not_taken(case, module)
     baseline = suite.baseline_dtype if dtype != suite.baseline_dtype else None
     target = _target(suite, model)

@@ -164,9 +164,9 @@ def backends(settings: RunSettings) -> tuple[str, ...]:
             raise UsageError(f"--backend {given}: {name} is one of perfdash's own: call the file otherwise")
         path = Path(given).expanduser().absolute()
         try:
-            registry.backend(str(path))
-        except Exception as error:  # whatever the user's file raises
-            raise UsageError(f"--backend {given}: {type(error).__name__}: {error}") from error
+            registry.backend_facts(str(path))
+        except LookupError as error:
+            raise UsageError(f"--backend {given}: {error}") from error
         found.append(str(path))
     return tuple(found)
 

@@ -238,7 +238,7 @@ class Slot:
             python=self._options.python,
             cores=self.cores,
             threads=self._options.threads,
-            packages=registry.find("loaders", planned.loader).PRELOAD,
+            packages=registry.preload(planned.loader),
             env=tuple(sorted(env.items())),
             allocator_library=host.allocator_library(self._options.allocator) if timed else None,
         )

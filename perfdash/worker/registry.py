@@ -6,12 +6,14 @@ also be a file of the user's own.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Dict, Optional, Tuple
 
 KINDS = ("loaders", "backends", "scenarios", "datasets")
 
@@ -52,6 +54,67 @@ def backend(name_or_file: str) -> Any:
     if not callable(getattr(module, "prepare", None)):
         raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
     return module
+
+
+def facts(path: Path) -> SimpleNamespace:
+    """The constants and the names of a file, read without running it: it may import torch.
+
+    Raises LookupError where it is no Python, or where a constant (name in capitals) is no literal.
+    """
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
+    except (OSError, ValueError, SyntaxError) as error:
+        raise LookupError(f"{path}: {type(error).__name__}: {error}") from error
+    found: Dict[str, Any] = {}
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = None
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update((alias.asname or alias.name, None) for alias in node.names)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            found.update((name, _literal(node.value, name, path)) for name in names)
+    return SimpleNamespace(**found)
+
+
+_READ = ("PRELOAD", "DTYPES", "DEVICES", "SCENARIOS", "LOSSY")  # by those who do not run the file
+
+
+def _literal(node: Optional[ast.expr], name: str, path: Path) -> Any:
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError as error:
+        if name in _READ:
+            raise LookupError(
+                f'{path}: {name} must be written as a literal, e.g. {name} = ("...",), since it is read '
+                "without running the file"
+            ) from error
+        return None
+
+
+def preload(loader: str) -> Tuple[str, ...]:
+    """The packages that a loader wants imported before cases fork; torch is not imported for it."""
+    if canonical(loader) not in names("loaders"):
+        raise LookupError(f"no loader named {loader!r}; there are: {', '.join(names('loaders'))}")
+    path = Path(__file__).with_name("loaders") / f"{canonical(loader).replace('-', '_')}.py"
+    return tuple(facts(path).PRELOAD)
+
+
+def backend_facts(name_or_file: str) -> Any:
+    """What a back end says of itself, for those who must not import torch.
+
+    perfdash's own import nothing heavy; a file of the user's own is not run. Raises LookupError.
+    """
+    if not name_or_file.endswith(".py"):
+        return find("backends", name_or_file)
+    path = Path(name_or_file).absolute()
+    if not path.is_file():
+        raise LookupError(f"there is no back end in {path}")
+    found = facts(path)
+    if not hasattr(found, "prepare"):
+        raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
+    return found
 
 
 def backend_name(name_or_file: str) -> str:

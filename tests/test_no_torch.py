@@ -1,0 +1,86 @@
+"""perfdash measures the torch of another interpreter from an environment that has none."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdash.cases import Selection, select
+from perfdash.cli import planning
+from perfdash.errors import UsageError
+from perfdash.runner.orders import Options
+from perfdash.runner.slot import Slot
+from perfdash.settings import RunSettings
+from perfdash.suites import load_suite
+from perfdash.worker import registry
+
+WORKER = Path(registry.__file__).parent
+
+
+@pytest.fixture
+def no_torch(monkeypatch):
+    """As where torch is not installed: it cannot be imported, and no loader, some of which need it."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in registry.names("loaders"):
+        monkeypatch.setitem(sys.modules, f"perfdash.worker.loaders.{name.replace('-', '_')}", None)
+
+
+@pytest.fixture
+def planned(no_torch):
+    """A case of the suite timm, planned without torch."""
+    return select([load_suite("timm")], Selection(models=("lcnet_050",)))[0]
+
+
+@pytest.mark.parametrize("loader", registry.names("loaders"))
+def test_what_each_loader_wants_beforehand(planned, loader):
+    launch = Slot((0,), Options("python", 1))._launch(replace(planned, loader=loader))
+    libraries = {"timm", "torchvision", "transformers"}
+    assert launch.packages == ((loader,) if loader in libraries else ())
+
+
+@pytest.mark.parametrize("path", sorted((WORKER / "backends").glob("*.py")), ids=lambda path: path.stem)
+def test_back_ends_import_nothing_heavy_before_they_run(path):
+    """They are imported where cases are planned."""
+    for node in ast.parse(path.read_text()).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            top = name.partition(".")[0]
+            assert top in sys.stdlib_module_names or name in ("perfdash.records", "perfdash.worker.backends")
+
+
+OWN = """
+import torch
+from perfdash.worker.backends.inductor import vector_isa
+LOSSY: bool = True
+DTYPES = ("bfloat16",)
+HELD = torch.nn.Linear
+def prepare(module, inputs, job):
+    return torch.compile(module)
+"""
+
+
+def test_a_back_end_of_ones_own_is_not_run(no_torch, tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    backends = planning.backends(RunSettings(backend=[str(tmp_path / "mine.py")]))
+    (case,) = select([load_suite("timm")], Selection(models=("lcnet_050",), backends=backends))
+    assert case.skip_reason == "back end mine is for dtypes bfloat16, not for float32"
+    assert replace(case, skip_reason=None).needs_cpp
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def prepare(:", "SyntaxError"),
+        ("import torch\nDTYPES = torch.dtypes\ndef prepare(m, i, j): pass", "DTYPES must be written as a"),
+        ("x = 1", "has no function prepare"),
+    ],
+)
+def test_a_file_that_is_no_back_end(no_torch, tmp_path, text, why):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UsageError, match=why):
+        planning.backends(RunSettings(backend=[str(tmp_path / "mine.py")]))
