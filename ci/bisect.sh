@@ -16,6 +16,7 @@ if [ "${1:-}" = post ]; then
   exit
 fi
 
+check_numbers BISECT_HOURS
 words=(--out "$OUT")
 option() { # NAME VALUE
   if [ -n "$2" ]; then words+=("$1" "$2"); fi

@@ -11,6 +11,7 @@
 # State is in PERFDASH_NIGHTLY; its history is its own, so that no night is judged by a pull request.
 . "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
 need_night
+check_numbers ROUNDS
 OUT="$PERFDASH_NIGHTLY/out"
 export PERFDASH_DB="$PERFDASH_NIGHTLY/history.db"
 mkdir -p "$OUT"
@@ -48,16 +49,13 @@ names() { # SIDE
 case "${1:-}" in
   prepare)
     if [ -z "${BASE:-}" ] || [ -z "${CHANGE:-}" ]; then complain 2 "say what is compared: BASE and CHANGE"; fi
-    if ! [[ "${ROUNDS:=4}" =~ ^([3-9]|[1-9][0-9])$ ]]; then
-      complain 2 "ROUNDS=$ROUNDS: give a number from 3, the least that tells change from noise"
-    fi
     environment base "$BASE"
     environment change "$CHANGE"
     ;;
   measure)
     declare -a more=()
     arguments_of "$RUN_ARGUMENTS"
-    for ((number = 1; number <= ${ROUNDS:-4}; number++)); do
+    for ((number = 1; number <= ROUNDS; number++)); do
       if ((number % 2)); then order="base change"; else order="change base"; fi
       for side in $order; do round "$side" "$number"; done
     done

@@ -56,11 +56,12 @@ case "$#:${1:-}" in
     { IFS= read -r last && read -r count && IFS= read -r counted || true; } <"$good"
     night="${PERFDASH_NIGHTLY:-}"
     if [ -n "$night" ] && [ "$night" = "${counted:-}" ]; then exit 0; fi # a night gone on with is one night
-    if [ "${count:-0}" -ge "$doubts" ]; then
+    [[ "${count:-}" =~ ^[0-9]{1,3}$ ]] || count=0
+    if [ "$count" -ge "$doubts" ]; then
       tell "For $doubts nights something was open: tonight's environment counts as good"
       exec "ci/torch_build.sh" --good "$2"
     fi
-    printf '%s\n' "$last" "$((${count:-0} + 1))" "$night" >"$folder/.good.$$"
+    printf '%s\n' "$last" "$((count + 1))" "$night" >"$folder/.good.$$"
     mv "$folder/.good.$$" "$good"
     exit 0
     ;;

@@ -8,6 +8,7 @@ case "$BISECT" in
   yes) ;;
   *) complain 2 "BISECT=$BISECT is none of yes, no" ;;
 esac
+check_numbers BISECT_MOST BISECT_HOURS
 repo="$BISECT_REPO"
 if [ -z "$repo" ] && [ -d "$UNDER_TEST" ]; then repo="$UNDER_TEST"; fi
 recipe="$BISECT_RECIPE"

@@ -26,6 +26,7 @@ nightly_parameters=(
 : "${POST:=no}" "${REPO:=}" "${ISSUE:=}" "${GITHUB_API:=}" "${NEW_ISSUE_ON:=}"
 : "${SITE_DIR:=}" "${SITE_URL:=}" "${MAIL_TO:=}" "${WEBHOOK:=no}"
 : "${HOST:=show}" "${JOB:=nightly}" "${EVERY:=}" "${OUT:=${PERFDASH_OUT:-runs}}"
+: "${CELL_MINUTES:=600}" "${ROUNDS:=4}" # of Jenkins' cells; of ci/compare.sh
 
 venv="${PERFDASH_VENV:-.venv}"
 
@@ -34,6 +35,23 @@ say() { printf '%s\n' "$*"; }
 complain() { # CODE WORDS...
   printf '%s: %s\n' "${0#"$PWD"/}" "${*:2}" >&2
   exit "$1"
+}
+
+# Refuses a parameter that is not a number. Arithmetic in bash runs commands in brackets: a[$(command)].
+check_numbers() { # NAMES...
+  local name
+  for name in "$@"; do
+    case "$name" in
+      BISECT_HOURS)
+        [[ "${!name}" =~ ^[0-9]{1,4}(\.[0-9]+)?$ ]] || complain 2 "$name=${!name} is no number of hours"
+        ;;
+      ROUNDS)
+        [[ "${!name}" =~ ^([3-9]|[1-9][0-9])$ ]] ||
+          complain 2 "$name=${!name}: give a number from 3 to 99; 3 rounds are the fewest that separate change from noise"
+        ;;
+      *) [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || complain 2 "$name=${!name}: give a number from 1" ;;
+    esac
+  done
 }
 
 perfdash() { "$venv/bin/perfdash" "$@"; }

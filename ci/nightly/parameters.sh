@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The parameters of a nightly put in order and checked, before anything is done. Sourced by ci/nightly.sh, which
-# says in `here` where it was called.
+# The parameters of a nightly put in order and checked, before anything is done. Sourced by ci/nightly.sh and
+# ci/nightly/check.sh, which say in `here` where they were called.
 : "${here:?}"
 
 absolute() { # a path as it was meant where the command was typed
@@ -37,11 +37,8 @@ one_of() { # NAME ALLOWED...
 }
 
 check_parameters() {
-  local name each
-  for name in SHARDS BASE_RUNS CONFIRM_MOST BISECT_MOST; do
-    [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || complain 2 "$name=${!name}: give a number from 1"
-  done
-  [[ "$BISECT_HOURS" =~ ^[0-9]{1,4}(\.[0-9]+)?$ ]] || complain 2 "BISECT_HOURS=$BISECT_HOURS is no number of hours"
+  local each
+  check_numbers SHARDS BASE_RUNS CONFIRM_MOST BISECT_MOST BISECT_HOURS CELL_MINUTES ROUNDS
   [[ "$EVERY" =~ ^([0-9]{1,5}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"
   [[ "$SHARD" =~ ^([1-9][0-9]*/[1-9][0-9]*)?$ ]] || complain 2 "SHARD=$SHARD: give it as 2/4"
   for each in $(words_of "$DEVICES"); do
@@ -62,15 +59,18 @@ check_parameters() {
   if [ "$POST" != no ] && { [ -z "$REPO" ] || [ -z "$ISSUE" ]; }; then
     complain 2 "POST=$POST needs REPO=OWNER/NAME and ISSUE=NUMBER"
   fi
-  if [ "$POST" = yes ] && [ -z "${GITHUB_TOKEN:-}" ]; then
-    complain 2 "POST=yes needs a token in the variable GITHUB_TOKEN (docs/posting.md); POST=dry prints the comment"
+  # Under Jenkins only the stage that uses a secret has it; before that its credential must be named.
+  if [ "$POST" = yes ] && [ -z "${GITHUB_TOKEN:-}${GITHUB_CREDENTIAL:-}" ]; then
+    complain 2 "POST=yes needs a token in the variable GITHUB_TOKEN (docs/posting.md), under Jenkins" \
+      "GITHUB_CREDENTIAL (docs/jenkins.md); POST=dry prints the comment"
   fi
   # What would else be found out at the end of the night.
   if [ -n "$MAIL_TO" ] && [ -z "${PERFDASH_SMTP:-}" ]; then
     complain 2 "MAIL_TO needs the mail server in the variable PERFDASH_SMTP (docs/notifying.md)"
   fi
-  if [ "$WEBHOOK" = yes ] && [ -z "${PERFDASH_WEBHOOK:-}" ]; then
-    complain 2 "WEBHOOK=yes needs the chat's address in the variable PERFDASH_WEBHOOK (docs/notifying.md)"
+  if [ "$WEBHOOK" = yes ] && [ -z "${PERFDASH_WEBHOOK:-}${WEBHOOK_CREDENTIAL:-}" ]; then
+    complain 2 "WEBHOOK=yes needs the chat's address in the variable PERFDASH_WEBHOOK (docs/notifying.md)," \
+      "under Jenkins WEBHOOK_CREDENTIAL (docs/jenkins.md)"
   fi
   if [ "$BISECT" = yes ] && [ -z "$BISECT_REPO" ] && [ -n "$UNDER_TEST" ] && [ ! -d "$UNDER_TEST" ] &&
     [[ "${BISECT_RECIPE:-git}" = git ]]; then

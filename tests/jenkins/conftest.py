@@ -10,8 +10,8 @@ import pytest
 from tests.jenkins.controller import HERE, ROOT, Controller
 
 STAGES = (
-    "setup", "torch", "host", "measure", "gather", "merge", "detect", "report", "post", "confirm", "bisect",
-    "publish", "notify", "heartbeat", "broken",
+    "check", "setup", "torch", "host", "measure", "gather", "merge", "detect", "report", "post", "confirm",
+    "bisect", "publish", "notify", "heartbeat", "broken",
 )  # fmt: skip
 ONE_MACHINE = {"xeon": ["perfdash-cpu", "perfdash-report"]}
 

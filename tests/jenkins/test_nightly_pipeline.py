@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_night_as_it_should_be(nightly: Controller) -> None:
         "runs/nightly/build-1/cells/own-cpu-float32-1/measure.log"
     )
     order = [command["script"].split()[0].rpartition("/")[2] for command in built.commands]
-    assert [name for name in order if name not in ("setup.sh", "torch.sh", "cell.sh", "cd")] == [
+    assert [name for name in order if name not in ("check.sh", "setup.sh", "torch.sh", "cell.sh", "cd")] == [
         "gather.sh", "merge.sh", "detect.sh", "report.sh", "post.sh", "gather.sh", "bisect.sh", "report.sh",
         "post.sh", "publish.sh", "heartbeat.sh", "notify.sh",
     ]  # fmt: skip
@@ -83,6 +84,21 @@ def test_cells_go_to_the_agents_of_their_device_and_shards_are_cut(tmp_path: Pat
     assert built.nodes["Find out / DEVICE=cpu"] in ("xeon-1", "xeon-2")
     assert {command["node"] for command in built.ran("report.sh")} == {"desk"}
     assert len(built.ran("bisect.sh")) == 2
+
+
+def test_a_wrong_parameter_ends_the_build_before_anything_is_done(
+    nightly: Controller, standins: Path
+) -> None:
+    for name in ("check.sh", "parameters.sh"):
+        shutil.copy(ROOT / "ci" / "nightly" / name, standins / "ci" / "nightly")
+    built = nightly.build(params={**TWO, "BASE_RUNS": "PATH[$(touch ran)]"})
+    assert built.result == "FAILURE"
+    assert "BASE_RUNS=PATH[$(touch ran)]: give a number from 1" in built.log
+    assert [command["script"] for command in built.commands] == [
+        "ci/nightly/check.sh", "ci/nightly/broken.sh 'failed'",
+    ]  # fmt: skip
+    assert len(built.mails) == 1
+    assert not list(built.folder.parents[1].rglob("ran"))
 
 
 def test_a_cell_that_fails_loses_only_itself(nightly: Controller) -> None:

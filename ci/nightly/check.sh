@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Checks the parameters of a nightly before anything is done: Jenkins' first stage, so that a wrong one is
+# reported in the first minute. The arguments name parameters that must not be empty. Exit code 2: one is wrong.
+here="$PWD"
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. ci/nightly/parameters.sh
+for name in "$@"; do
+  [ -n "${!name:-}" ] || complain 2 "$name is empty: give it"
+done
+case "${DB:-}" in
+  *://*:*@* | *password=*)
+    complain 2 "DB: an address with a password is shown to all; make it a secret text and name it in DB_CREDENTIAL"
+    ;;
+esac
+check_parameters
