@@ -109,8 +109,9 @@ if [ -n "${PERFDASH_DB:-}" ]; then
 fi
 
 if [ "$dry" = yes ]; then
-  ci/setup.sh
-  exec ci/nightly/outlook.sh
+  (drop_secrets && ci/setup.sh)
+  hide_secrets PERFDASH_DB
+  exec env "${hidden[@]}" ci/nightly/outlook.sh
 fi
 
 mkdir -p "$nights"
@@ -132,19 +133,30 @@ trap 'interrupted=yes; if [ -n "$job" ]; then kill -INT -- "-$job" 2>/dev/null |
 # However it ends; also after a night that was killed.
 restore() {
   if [ "$HOST" != apply ]; then return 0; fi
-  ci/prepare_host.sh --restore >>"$night/host.log" 2>&1 ||
+  (drop_secrets && ci/prepare_host.sh --restore) >>"$night/host.log" 2>&1 ||
     say "The host was not restored: see $night/host.log, then ci/prepare_host.sh --restore" >&2
 }
 trap restore EXIT
 
+# Of perfdash's secrets a stage gets those that it uses.
+hide_secrets_from() { # STAGE
+  case "$1" in
+    torch | host) hide_secrets ;;
+    post*) hide_secrets PERFDASH_DB GITHUB_TOKEN ;;
+    notify) hide_secrets PERFDASH_DB PERFDASH_SMTP_PASSWORD PERFDASH_WEBHOOK ;;
+    *) hide_secrets PERFDASH_DB ;;
+  esac
+}
+
 # A stage in a process group of its own, its output into its log and shown; the exit code.
 run_stage() { # STAGE ARGUMENTS...
   local code=0 from_line watcher
+  hide_secrets_from "$1"
   touch "$night/$1.log"
   from_line="$(($(wc -l <"$night/$1.log") + 1))"
   set -m # else what is in the background would not hear of Ctrl-C
   # What a script started in the background ignores Ctrl-C, and so would what it starts: it must end by a signal.
-  env --default-signal=INT "ci/nightly/${1%2}.sh" "${@:2}" >>"$night/$1.log" 2>&1 </dev/null &
+  env --default-signal=INT "${hidden[@]}" "ci/nightly/${1%2}.sh" "${@:2}" >>"$night/$1.log" 2>&1 </dev/null &
   job="$!"
   set +m
   tail --silent --lines="+$from_line" --follow --sleep-interval=0.3 --pid="$job" "$night/$1.log" 2>/dev/null 9>&- &
@@ -246,7 +258,8 @@ if [ -z "$only" ]; then
   state=ok
   if [ "$worst" = 3 ]; then state=partial; fi
   if [ ! -s "$night/runs" ]; then state=failed; fi
-  ci/nightly/heartbeat.sh end "$state" "$(said_failures | cut -c1-300)" 2>&1 || worst=3
+  hide_secrets_from heartbeat
+  env "${hidden[@]}" ci/nightly/heartbeat.sh end "$state" "$(said_failures | cut -c1-300)" 2>&1 || worst=3
 fi
 say ""
 for each in "${failures[@]}"; do say "$each"; done

@@ -21,6 +21,8 @@ set -euo pipefail
 shopt -s inherit_errexit
 here="$PWD"
 cd "$(dirname "$0")/.."
+. ci/secrets.sh
+drop_secrets
 
 venv="${PERFDASH_VENV:-.venv}"
 ours="$(cd "$venv/bin" 2>/dev/null && pwd)/python"

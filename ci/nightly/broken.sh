@@ -5,6 +5,7 @@ need_night
 EVERY="${EVERY:-24h}"
 export EVERY
 code=0
-ci/nightly/heartbeat.sh end failed "${1:-broke}" || code=$?
+hide_secrets PERFDASH_DB
+env "${hidden[@]}" ci/nightly/heartbeat.sh end failed "${1:-broke}" || code=$?
 ci/nightly/notify.sh "$JOB ${1:-broke}" || code=$?
 exit "$code"

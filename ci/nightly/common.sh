@@ -5,6 +5,7 @@ set -Eeuo pipefail
 # 1 is a gate's; what nobody foresaw is none.
 trap 'if [ "$?" = 1 ]; then exit 3; fi' ERR
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+. ci/secrets.sh
 
 # Kept in the settings file of a night. What is secret (GITHUB_TOKEN, PERFDASH_SMTP_PASSWORD, PERFDASH_WEBHOOK,
 # PERFDASH_DB) is not among them: it is read from the environment each time.

@@ -3,6 +3,6 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
 rm -f "$PERFDASH_NIGHTLY/ready"
-ci/setup.sh
+(drop_secrets && ci/setup.sh)
 touch "$PERFDASH_NIGHTLY/ready" # whatever becomes of the history
 ci/nightly/heartbeat.sh begin

@@ -3,6 +3,7 @@
 # in the file `python`, torch's commit in `git_version`.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
+drop_secrets
 ci/torch_build.sh >"$PERFDASH_NIGHTLY/.python"
 mv "$PERFDASH_NIGHTLY/.python" "$PERFDASH_NIGHTLY/python"
 # Read, not imported, which takes seconds.

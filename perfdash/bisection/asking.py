@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from perfdash.bisection.builds import Built, Stopped
 from perfdash.bisection.builds.command import Commands, TimedOut
+from perfdash.bisection.builds.interpreter import plain_environment
 from perfdash.bisection.metrics import BAD, GOOD, SKIP, Metric, Reading
 from perfdash.errors import MachineError
 
@@ -103,9 +104,9 @@ class Asker:
 def variables(built: Built, more: Mapping[str, str]) -> dict[str, str]:
     """The command's environment: `python` is the build's interpreter, and imports find the build first.
 
-    more: the user's own.
+    more: the user's own. Secrets that are not among these are left out.
     """
-    own = {key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
+    own = plain_environment()
     own["PATH"] = os.pathsep.join([str(built.python.parent), own.get("PATH", os.defpath)])
     own.update(
         PERFDASH_PYTHON=str(built.python),

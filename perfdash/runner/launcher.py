@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perfdash.child_environment import HUB, without_secrets
 from perfdash.errors import MachineError
 from perfdash.records import Job, to_json
 from perfdash.runner import processes
@@ -264,9 +265,15 @@ def _interpreter(python: str) -> str:
 
 
 def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The worker's environment: threads, no warm compile pool, no hub unless asked, then the user's."""
+    """The worker's environment: no secrets, threads, no warm compile pool, then what `launch` says.
+
+    The hub of models is offline, and its token left out, unless HF_HUB_OFFLINE is 0.
+    """
     threads = str(launch.threads)
-    env = {key: value for key, value in inherited.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
+    online = {**inherited, **dict(launch.env)}.get("HF_HUB_OFFLINE") == "0"
+    env = without_secrets(inherited, keep=HUB if online else None)
+    for key in ("PYTHONHOME", "VIRTUAL_ENV"):
+        env.pop(key, None)
     env.update(
         OMP_NUM_THREADS=threads,
         MKL_NUM_THREADS=threads,

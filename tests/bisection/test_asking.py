@@ -38,6 +38,15 @@ def test_a_word_with_blanks_and_quotes_comes_through(built, tmp_path):
     assert said.value == 7
 
 
+def test_a_command_that_prints_its_environment_tells_no_secret(built, tmp_path, monkeypatch):
+    for name in ("GITHUB_TOKEN", "PERFDASH_DB", "HF_TOKEN"):
+        monkeypatch.setenv(name, "s3cret")
+    log = tmp_path / "log"
+    assert Asker(["sh", "-c", "env; echo 7"], OF_COMMAND["stdout"]).ask(built, log).value == 7
+    assert "PERFDASH_REVISION=" in log.read_text()
+    assert "s3cret" not in log.read_text()
+
+
 def test_of_pythonpath_the_build_comes_first(built, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/shell")
     found = variables(built, {"PYTHONPATH": "/mine", "A": "b"})

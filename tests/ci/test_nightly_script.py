@@ -19,8 +19,10 @@ def stage(tmp_path):
 
 
 def test_a_night_in_order(stage):
-    done = stage.night(**POST, SITE_DIR=str(stage.home / "site"), EVERY="24h", MAIL_TO="a@example.org",
-                       PERFDASH_SMTP="localhost")  # fmt: skip
+    secrets = dict.fromkeys(("PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK"), "s3cret")
+    done = stage.night(**{**POST, **secrets, "GITHUB_TOKEN": "ghp_s3cret"}, EVERY="24h", WEBHOOK="yes",
+                       MAIL_TO="a@example.org", PERFDASH_SMTP="localhost",
+                       SITE_DIR=str(stage.home / "site"))  # fmt: skip
     assert done.code == 0, done.out
     assert done.stages() == dict.fromkeys(ALL, "0")
     calls = stage.calls()
@@ -31,7 +33,16 @@ def test_a_night_in_order(stage):
     assert len([call for call in calls if call.startswith("post")]) == 2
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/run1\n"
     kept = "".join(path.read_text() for path in done.folder.rglob("*") if path.is_file())
-    assert "ghp_hidden" not in kept + done.out
+    assert "ghp_s3cret" not in kept + done.out
+    # Each stage gets the secrets that it uses: names of variables, by what was called.
+    seen: dict[str, set[str]] = {}
+    for line in (stage.home / "secrets").read_text().splitlines():
+        name, *variables = line.split()
+        seen.setdefault(name, set()).update(variables)
+    history = {"PERFDASH_DB"}
+    assert seen.pop("post") == {"GITHUB_TOKEN", *history}
+    assert seen.pop("notify") == {"PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK", *history}
+    assert seen == dict.fromkeys(("heartbeat", "run", "regressions", "report", "site"), history)
 
 
 def test_as_it_was_before_there_were_nights(stage):

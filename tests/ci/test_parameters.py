@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ def test_a_number_that_is_a_command_is_refused_and_not_run(stage, name, words, p
     assert done.returncode == 2, done.stderr
     assert f"{parameter}=PATH[$(touch" in done.stderr
     assert not stage.calls()
+
+
+def test_what_installs_packages_gets_no_secret(stage):
+    """Neither ci/torch_build.sh nor ci/setup.sh, whatever the stage around them gets."""
+    (stage.venv / "bin" / "python").unlink()
+    python = stage.venv / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nenv >>{stage.home}/seen\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    fails = stage.home / "fails"
+    fails.write_text(f"#!/bin/sh\nenv >>{stage.home}/seen\nexit 1\n")
+    fails.chmod(0o755)
+    names = ("GITHUB_TOKEN", "PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK", "MY_PASSWORD")
+    for name, code in (("setup", 3), ("torch", 0)):
+        done = script(stage, f"nightly/{name}.sh", PYTHON=str(fails), **dict.fromkeys(names, "s3cret"))
+        assert done.returncode == code, done.stderr
+        assert "PATH=" in (stage.home / "seen").read_text(), name
+        assert "s3cret" not in (stage.home / "seen").read_text(), name
+        (stage.home / "seen").unlink()
 
 
 POST = {"POST": "yes", "REPO": "o/r", "ISSUE": "7"}

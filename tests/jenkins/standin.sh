@@ -6,6 +6,9 @@ stage="$(basename "$0" .sh)"
 said="$CELL$1"
 mkdir -p "$PERFDASH_NIGHTLY"
 echo "$stage suites=$SUITES devices=$DEVICES dtypes=$DTYPES shard=$SHARD arguments=$*" >>"$PERFDASH_NIGHTLY/$stage.log"
+for name in GITHUB_TOKEN PERFDASH_DB PERFDASH_SMTP_PASSWORD PERFDASH_WEBHOOK; do
+  case "$(printenv "$name")" in *not-a-real-one*) echo "$stage gets $name" ;; esac
+done
 case "$stage:$1" in
   measure:*)
     mkdir -p "$OUT/run-${CELL:-none}"

@@ -67,6 +67,7 @@ def test_a_bisection(
     assert "runs/nightly/bisect-1/journal.jsonl" in built.artifacts
     assert published(built) == shown
     assert bool(built.ran("bisect.sh post")) == posts
+    assert built.log.count("bisect gets GITHUB_TOKEN") == posts, "neither builds nor models get it"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -25,8 +26,9 @@ def kept(built: Built, number: int = 1) -> list[str]:
 
 
 def test_a_night_as_it_should_be(nightly: Controller) -> None:
-    nightly.credentials["github"] = {"secret": SECRET}
-    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "GITHUB_CREDENTIAL": "github"}
+    kinds = ("GITHUB", "DB", "SMTP", "WEBHOOK")
+    nightly.credentials.update({kind: {"secret": f"{kind}-{SECRET}"} for kind in kinds})
+    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", **{f"{kind}_CREDENTIAL": kind for kind in kinds}}
     built = nightly.build(params={"SUITES": "timm, mine.toml", "BISECT": "yes", **posting})
     assert built.result == "SUCCESS", built.log
     assert kept(built) == ["timm-cpu-float32-1", "own-cpu-float32-1"]
@@ -43,8 +45,18 @@ def test_a_night_as_it_should_be(nightly: Controller) -> None:
     assert "No artifacts match" not in built.log  # allowEmptyArchive is for what failed
     assert built.ran("heartbeat.sh end ok")
     assert not built.mails
-    # The token reached the script, and nobody else.
+    # Secrets reached the scripts that use them, and nobody else.
     assert "the token is ****" in built.log
+    telling = {"PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK"}
+    gets: dict[str, set[str]] = {}
+    for stage, name in re.findall(r"(\w+) gets (\w+)", built.log):
+        gets.setdefault(stage, set()).add(name)
+    assert gets.pop("post") == {"PERFDASH_DB", "GITHUB_TOKEN"}
+    assert gets.pop("notify") == telling
+    assert set(gets) == {
+        "setup", "gather", "merge", "detect", "report", "confirm", "bisect", "publish", "heartbeat",
+    }  # fmt: skip
+    assert all(names == {"PERFDASH_DB"} for names in gets.values())
     left = [path for path in built.folder.rglob("*") if path.is_file() and path.name != "scenario.json"]
     assert not [path for path in left if SECRET in path.read_text(errors="replace")]
 

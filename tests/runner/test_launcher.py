@@ -38,8 +38,20 @@ def job(tmp_path: Path, function: str, **change) -> Job:
 
 @pytest.fixture(scope="module")
 def parent():
-    with ForkParent(LAUNCH) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GITHUB_TOKEN", "s3cret")
+        patch.setenv("DATABASE_URL", "postgresql://u:s3cret@h/x")
+        with ForkParent(LAUNCH) as running:
+            yield running
+
+
+def test_a_model_that_prints_its_environment_tells_no_secret(parent, tmp_path):
+    (tmp_path / "tells.py").write_text("import os\n\n\ndef model(batch_size):\n    print(dict(os.environ))\n")
+    tells = replace(job(tmp_path, "itself", role="check"), target=f"{tmp_path / 'tells.py'}:model")
+    parent.run(tells, tmp_path / "log")
+    printed = (tmp_path / "log").read_text()
+    assert "OMP_NUM_THREADS" in printed
+    assert "s3cret" not in printed
 
 
 def test_it_says_what_it_is(parent):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from perfdash.child_environment import INDEXES, without_secrets
 from perfdash.errors import MachineError, UsageError
 
 _PIP = Version("22.3")  # knows --python, for another interpreter
@@ -128,8 +129,9 @@ def look_at(python: Path) -> Interpreter:
 
 
 def plain_environment() -> dict[str, str]:
-    """Ours, without what would make another interpreter take itself for this one."""
-    return {key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
+    """Ours, without secrets and what would make another interpreter take itself for this one."""
+    env = without_secrets(os.environ, keep=INDEXES)
+    return {key: value for key, value in env.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
 
 
 def origins(python: Path, names: list[str], variables: dict[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from perfdash.bisection.revisions.repository import (
     line,
     web_page,
 )
+from perfdash.child_environment import is_secret
 from perfdash.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ class Commits:
             raise UsageError(f"{self.repo}: commits named by SHA-256 cannot be bisected here")
         self._first_parent = first_parent
         self._git = Repo(self.repo)
-        self._git.git.update_environment(**environment())
+        env = environment()
+        # GitPython adds to os.environ: what must not be seen is emptied.
+        secrets = (name for name, value in os.environ.items() if is_secret(name, value))
+        self._git.git.update_environment(**{**dict.fromkeys(secrets, ""), **env})
         if "GIT_DIR" in os.environ:  # as in a hook: GitPython hands it on
             self._git.git.update_environment(GIT_DIR=str(self._git.git_dir))
         self._page = web_page(self.repo)

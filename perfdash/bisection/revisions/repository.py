@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfdash.child_environment import PROXIES, without_secrets
 from perfdash.errors import MachineError, UsageError
 
 # For every git that is run here or by a build: nothing of the repository's own is started, submodules
@@ -33,11 +34,12 @@ class GitFailed(Exception):
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for git: the user's, without what points it at another repository.
+    """The environment for git: the user's, without secrets and what points it at another repository.
 
     `more` are further settings, by key; they are in no argument, and so in no list of processes.
     """
-    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_") or _harmless(key)}
+    env = without_secrets(os.environ, keep=PROXIES)
+    env = {key: value for key, value in env.items() if not key.startswith("GIT_") or _harmless(key)}
     settings = {**_SETTINGS, **(more or {})}
     env.update(GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0", GIT_CONFIG_COUNT=str(len(settings)))
     for number, (key, value) in enumerate(settings.items()):

@@ -265,6 +265,8 @@ def test_variables_of_a_build(pure, where, tmp_path, monkeypatch):
     recipe = own(tmp_path, f"[build]\ngib_per_job = 0.001\nenv = {{MINE = 'yes'}}\ncommand = '{command}'")
     monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    for name in ("GITHUB_TOKEN", "PERFDASH_DB", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "s3cret")
     where = replace(where, repo=pure.folder, cores=(0,))
     _, revisions = listed(recipe, where)
     with open_builder(recipe, where) as builder:
@@ -278,3 +280,4 @@ def test_variables_of_a_build(pure, where, tmp_path, monkeypatch):
     assert Path(said[-1]).parent == Path(sys.executable).parent
     assert "GIT_INDEX_FILE" not in env
     assert "PYTHONPATH" not in env
+    assert "s3cret" not in "".join(said), "a build runs code of others, and its log is read by others"

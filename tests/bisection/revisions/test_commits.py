@@ -177,6 +177,14 @@ def test_a_password_with_an_at_in_it():
     assert without_credentials("https://host/a@b") == "https://host/a@b"
 
 
+def test_git_gets_no_secret(repo, monkeypatch):
+    monkeypatch.setenv("GITHUB_TOKEN", "s3cret")
+    source = Commits(repo.folder)
+    assert "s3cret" not in source._git.git.execute(["env"])
+    monkeypatch.setenv("PERFDASH_WEBHOOK", "s3cret")
+    assert "s3cret" not in Commits(repo.folder)._git.git.execute(["env"])
+
+
 def test_inside_a_hook(repo, tmp_path, monkeypatch):
     other = Repository(tmp_path / "other")
     other.commit("other")
