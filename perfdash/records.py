@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import re
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 SCHEMA = 1
+_LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
 class Status(str, enum.Enum):
@@ -60,7 +62,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        """A file name that no other case of a run has."""
+        """A file name of at most 160 characters, for one case.
+
+        Where characters are lost, or many are cut off, a digest keeps cases apart. Of `a_b` and `a-b` both
+        are `a-b`: names of models have underscores for the most part, and stay readable.
+        """
         parts = [
             self.suite,
             self.model,
@@ -73,7 +79,12 @@ class Case:
         ]
         if self.dynamic:
             parts.append("dynamic")
-        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip(".") for part in parts)
+        plain = [re.sub(r"[^A-Za-z0-9.-]+", "-", part).strip(".") for part in parts]
+        name = "_".join(plain)
+        if len(name) <= _LONGEST_NAME and plain == [part.replace("_", "-") for part in parts]:
+            return name
+        digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        return f"{name[: _LONGEST_NAME - 9]}-{digest}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,18 @@ def test_a_broken_record_is_one_clear_error(data):
 
 def test_case_names_are_files_and_differ():
     one = Case("timm", "vit/base:x y")
-    assert one.name == "timm_vit-base-x-y_cpu_float32_bs1_t1_inference_inductor"
+    assert re.fullmatch("timm_vit-base-x-y_cpu_float32_bs1_t1_inference_inductor-[0-9a-f]{8}", one.name)
+    assert Case("timm", "vit_base-x").name == "timm_vit-base-x_cpu_float32_bs1_t1_inference_inductor"
     assert (
         Case("s", "m", dtype="amp", amp_dtype="float16").name
         != Case("s", "m", dtype="amp", amp_dtype="bfloat16").name
     )
     assert Case("s", "m", dynamic=True).name != Case("s", "m").name
+    models = ["a/b", "a-b", "a:b", "a b", ".a", "a", "a.", "/", "\u65e5", "\ud800"]
+    assert len({Case("s", model).name for model in models}) == len(models)
+
+
+def test_the_name_of_a_case_is_short_enough_for_a_file():
+    long = [Case("s", "m" * 300 + end).name for end in ("", "x")]
+    assert long[0] != long[1]
+    assert all(len(name) <= 160 for name in (*long, Case("s" * 200, "m", backend="b" * 99).name))

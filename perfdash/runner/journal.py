@@ -86,9 +86,12 @@ class Journal:
         self.close()
 
     def log_for(self, case: Case) -> Path:
-        """A log file that no earlier attempt at the case has written to."""
+        """A new log file: neither an earlier attempt nor another case has it."""
         names = (f"{case.name}.log", *(f"{case.name}.{number}.log" for number in range(2, 1000)))
-        return next(path for name in names if not (path := self.logs / name).exists())
+        path = next(path for name in names if not (path := self.logs / name).exists())
+        with contextlib.suppress(OSError):  # a full disk loses the log, not the case
+            path.touch()
+        return path
 
     def write_info(self, info: RunInfo) -> None:
         """run.json, replaced whole: a reader sees the old one or the new one."""

@@ -89,15 +89,15 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """How one plan (Plan.to_json) differs from another, a line each; limits and hints may."""
-    before = {Case(**each["case"]).name: each for each in old["cases"]}
-    after = {Case(**each["case"]).name: each for each in new["cases"]}
-    found = [f"{name}: planned then | not now" for name in before if name not in after]
-    found += [f"{name}: not planned then | now" for name in after if name not in before]
-    for name in before:
-        if name in after:
-            one, other = _identity(before[name]), _identity(after[name])
+    before = {Case(**each["case"]): each for each in old["cases"]}
+    after = {Case(**each["case"]): each for each in new["cases"]}
+    found = [f"{case.name}: planned then | not now" for case in before if case not in after]
+    found += [f"{case.name}: not planned then | now" for case in after if case not in before]
+    for case in before:
+        if case in after:
+            one, other = _identity(before[case]), _identity(after[case])
             found += [
-                f"{name}: {key}: {one.get(key)} | {other.get(key)}"
+                f"{case.name}: {key}: {one.get(key)} | {other.get(key)}"
                 for key in dict.fromkeys([*one, *other])
                 if one.get(key) != other.get(key)
             ]

@@ -100,6 +100,15 @@ def test_every_attempt_has_its_own_log(tmp_path):
         path.touch()
 
 
+def test_two_cases_at_once_have_two_logs(tmp_path):
+    """A name of 300 characters had ended the run here."""
+    journal = Journal.create(tmp_path)
+    cases = [Case("s", model) for model in ("a/b", "a-b", "a_b", "m" * 300)]
+    logs = {journal.log_for(case) for case in cases}
+    assert len(logs) == 4
+    assert all(path.parent == journal.logs and path.exists() for path in logs)
+
+
 def test_a_broken_line_in_the_middle_names_its_place(tmp_path):
     journal = Journal.create(tmp_path)
     (journal.folder / "results.jsonl").write_text("{}\n")
