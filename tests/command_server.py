@@ -125,7 +125,9 @@ def serve(control: socket.socket) -> None:
             importlib.import_module(name)
         for module in pkgutil.walk_packages(perfdash.__path__, "perfdash."):
             # What only a worker imports needs torch, which no command does.
-            if not module.name.startswith(("perfdash.worker.", "perfdash.__main__", "perfdash.history.migrations")):
+            if not module.name.startswith(
+                ("perfdash.worker.", "perfdash.__main__", "perfdash.history.migrations")
+            ):
                 importlib.import_module(module.name)
     assert "torch" not in sys.modules
     # Collections in the forked processes need not visit, and so copy, all that was imported.

@@ -90,7 +90,7 @@ def use_warm_workers(address: str) -> None:
             return getattr(subprocess, name)
 
         @staticmethod
-        def Popen(words: list[str], *, env: dict[str, str], **options: Any) -> Any:  # noqa: N802
+        def Popen(words: list[str], *, env: dict[str, str], **options: Any) -> Any:
             if words[0] != sys.executable or "LD_PRELOAD" in env:
                 return subprocess.Popen(words, env=env, **options)
             orders = json.loads(words[-1])

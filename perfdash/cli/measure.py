@@ -78,6 +78,8 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     slots = planning.slots(settings)
     planning.check_machine(settings, plan.cases)
     journal = Journal.reopen(folder)
+    for line in journal.damaged:
+        typer.echo(f"{line}: moved to {journal.set_aside.name}; its case is measured again", err=True)
     results = read_results(folder)
     done = {result.case: result.status for result in results}
     left = [

@@ -32,8 +32,8 @@ def read_folder(folder: Path) -> Imported:
     from perfdash.runner.journal import read_saved
 
     source = str(folder).encode(errors="replace").decode()  # a name need not be text
-    info, results, warning = read_saved(folder)
-    if warning:
+    info, results, warnings = read_saved(folder)
+    for warning in warnings:
         typer.echo(f"perfdash: {warning}", err=True)
     return from_run(info, results, source)
 

@@ -23,8 +23,8 @@ def show(
     from perfdash.settings import resolve
 
     folder = find_run(run, resolve({"out": out})[0].out)
-    info, results, warning = read_saved(folder)
-    if warning:
+    info, results, warnings = read_saved(folder)
+    for warning in warnings:
         typer.echo(f"perfdash: {warning}", err=True)
     if info.state == "running" and not is_being_measured(folder):
         info.state = "was killed; `perfdash run --resume` goes on with it"

@@ -12,20 +12,43 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.records import Case, Result, RunInfo, result_from_json, run_info_from_json, to_json
+from perfdash.records import (
+    SCHEMA,
+    Case,
+    Result,
+    RunInfo,
+    result_from_json,
+    run_info_from_json,
+    to_json,
+)
 from perfdash.runner import dynamo_csv
 
 INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
+SET_ASIDE = "results.damaged.jsonl"  # lines that were no records, as they were
 
 
 def now() -> str:
     """UTC, ISO 8601, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class DamagedLine:
+    """A line of results.jsonl that is no record. `str()` says where, and what is wrong with it."""
+
+    path: Path
+    number: int  # from 1
+    bytes: bytes
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, line {self.number}: {self.reason}"
 
 
 class Journal:
@@ -35,6 +58,7 @@ class Journal:
         """Raises UsageError where another perfdash is measuring this very run."""
         self.folder = folder
         self.logs = folder / "logs"
+        self.damaged: list[DamagedLine] = []  # what reopen() has set aside
         try:
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -64,15 +88,40 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path) -> Journal:
-        """An earlier run to go on with; a last line that was cut short (power cut) is taken out."""
+        """An earlier run to go on with.
+
+        A last line that was cut short (power cut) is taken out; damaged lines are moved to `set_aside`.
+        """
         journal = cls(folder)
         try:
             (folder / "logs").mkdir(exist_ok=True)
             _mend(folder / RESULTS)
+            journal._move_damaged_lines()
         except OSError as error:
             journal.close()
             raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
+        except BaseException:
+            journal.close()
+            raise
         return journal
+
+    @property
+    def set_aside(self) -> Path:
+        """The file that damaged lines are moved to."""
+        return self.folder / SET_ASIDE
+
+    def _move_damaged_lines(self) -> None:
+        """From results.jsonl to `set_aside`; whole lines stay as they are."""
+        path = self.folder / RESULTS
+        if not path.exists():
+            return
+        data = path.read_bytes()
+        self.damaged = [each for each in _lines(path, data) if isinstance(each, DamagedLine)]
+        if self.damaged:
+            _append(self.set_aside, b"".join(each.bytes + b"\n" for each in self.damaged))
+            numbers = {each.number for each in self.damaged}
+            kept = [each for n, each in enumerate(data.split(b"\n"), start=1) if n not in numbers]
+            _replace(path, b"\n".join(kept))
 
     def close(self) -> None:
         """Gives up the lock."""
@@ -95,18 +144,18 @@ class Journal:
 
     def write_info(self, info: RunInfo) -> None:
         """run.json, replaced whole: a reader sees the old one or the new one."""
-        self._guard(lambda: _replace(self.folder / INFO, json.dumps(finite(to_json(info)), indent=1) + "\n"))
+        self._guard(lambda: _replace(self.folder / INFO, _document(finite(to_json(info)))))
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """plan.json: all that was to be measured, and how (runner.plan)."""
-        self._guard(lambda: _replace(self.folder / PLAN, json.dumps(plan, indent=1) + "\n"))
+        self._guard(lambda: _replace(self.folder / PLAN, _document(plan)))
 
     def append(self, result: Result) -> None:
         """One record, on the disk when this returns. Raises MachineError when the disk refuses.
 
         Then the file is as it was before.
         """
-        self._guard(lambda: _append(self.folder / RESULTS, _line(result)))
+        self._guard(lambda: _append(self.folder / RESULTS, _line(result).encode()))
 
     def rewrite(self, results: Sequence[Result]) -> None:
         """The latest record of each case replaced (intervals made anew), those before it kept."""
@@ -114,7 +163,7 @@ class Journal:
         lines: list[str] = []
         for result in reversed(read_all(self.folder)):
             lines.append(_line(latest.pop(result.case, result)))
-        self._guard(lambda: _replace(self.folder / RESULTS, "".join(reversed(lines))))
+        self._guard(lambda: _replace(self.folder / RESULTS, "".join(reversed(lines)).encode()))
 
     def write_csv(self, results: Sequence[Result], dynamo_names: dict[str, str]) -> None:
         """The CSVs of all results so far (perfdash.runner.dynamo_csv)."""
@@ -157,41 +206,62 @@ def read_results(folder: Path) -> list[Result]:
     return list({result.case: result for result in read_all(folder)}.values())
 
 
+def read_readable(folder: Path) -> tuple[list[Result], list[DamagedLine]]:
+    """What read_results gives, and the lines that are no records, in place of an error for them."""
+    path = folder / RESULTS
+    lines = list(_lines(path, path.read_bytes())) if path.exists() else []
+    results = [line for line in lines if isinstance(line, Result)]
+    damaged = [line for line in lines if isinstance(line, DamagedLine)]
+    return list({result.case: result for result in results}.values()), damaged
+
+
 def read_all(folder: Path) -> list[Result]:
     """Every record of a run, those that were measured again (--retry) included, oldest first."""
     path = folder / RESULTS
     if not path.exists():
         return []
-    return list(_parse(path, path.read_bytes()))
+    found = []
+    for line in _lines(path, path.read_bytes()):
+        if isinstance(line, DamagedLine):
+            raise UsageError(
+                f"{line}; `perfdash run --resume {folder}` sets such lines aside and measures their cases "
+                "again, `perfdash show` shows the rest"
+            )
+        found.append(line)
+    return found
 
 
-def read_saved(folder: Path) -> tuple[RunInfo, list[Result], str | None]:
-    """A run with its results, and what is wrong with the end of results.jsonl (None: nothing).
+def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
+    """A run, the results of its readable lines, and a warning for each line that is left out.
 
     Raises MachineError with the damaged line where results.jsonl should hold results and none is left.
     """
     info, path = read_info(folder), folder / RESULTS
-    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    damaged = [number for number, line in enumerate(lines, start=1) if line and not _is_record(line)]
-    if damaged and not any(_is_record(line) for line in lines) and not is_being_measured(folder):
+    results, damaged = read_readable(folder)
+    data = path.read_bytes() if path.exists() else b""
+    *lines, rest = data.split(b"\n")
+    if rest and not is_being_measured(folder):  # else it may be written at this moment
+        last = _record(path, len(lines) + 1, rest)
+        if isinstance(last, DamagedLine):
+            damaged.append(replace(last, reason="the line is cut short"))
+    again = f"perfdash run --resume {folder}"
+    if damaged and not results:
         raise MachineError(
-            f"{path}, line {damaged[0]}: this is no result, and no other line is one. "
-            f"Restore the file from a copy, or measure again: perfdash run --resume {folder}"
+            f"{damaged[0]}: this is no result, and no other line is one. "
+            f"Restore the file from a copy, or measure again: {again}"
         )
-    if info.state == "done" and info.cases and lines == [b""]:
+    if info.state == "done" and info.cases and not data:
         raise MachineError(
             f"{path} is missing or empty, but run.json says that {info.cases} cases were measured. "
-            f"Restore the file from a copy, or measure again: perfdash run --resume {folder}"
+            f"Restore the file from a copy, or measure again: {again}"
         )
-    torn = len(lines) if lines[-1] and len(lines) in damaged and not is_being_measured(folder) else None
-    warning = f"{path}, line {torn}: the line is cut short and its result is left out" if torn else None
-    return info, read_results(folder), warning
+    return info, results, [f"{line}; its case is left out, {again} measures it again" for line in damaged]
 
 
 def append_line(path: Path, text: str) -> None:
     """One more line of a file of the run folder, on the disk when this returns. Raises MachineError."""
     try:
-        _append(path, text + "\n")
+        _append(path, f"{text}\n".encode())
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -208,26 +278,32 @@ def is_being_measured(folder: Path) -> bool:
         os.close(fd)
 
 
-def _is_record(line: bytes) -> bool:
-    try:
-        result_from_json(json.loads(line))
-    except (ValueError, AttributeError):
-        return False
-    return True
-
-
-def _parse(path: Path, data: bytes) -> Iterator[Result]:
+def _lines(path: Path, data: bytes) -> Iterator[Result | DamagedLine]:
+    """Each record, or damaged line, in order. Raises UsageError for a record of a newer perfdash."""
     *lines, rest = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
-        try:
-            yield result_from_json(json.loads(line))
-        except (ValueError, AttributeError) as error:
-            raise UsageError(f"{path}, line {number}: {error}") from error
+        yield _record(path, number, line)
     if rest:  # no newline: the write was cut short, unless only the newline itself was lost
+        last = _record(path, len(lines) + 1, rest)
+        if isinstance(last, Result):
+            yield last
+
+
+def _record(path: Path, number: int, line: bytes) -> Result | DamagedLine:
+    try:
+        plain = json.loads(line)
+        schema = plain.get("schema", 0)
+        newer = isinstance(schema, int) and schema > SCHEMA
         try:
-            yield result_from_json(json.loads(rest))
-        except (ValueError, AttributeError):
-            return
+            result = result_from_json(plain)
+            hash(result.case)  # a name that is a list
+        except ValueError as error:
+            if newer:
+                raise UsageError(f"{path}, line {number}: {error}") from error
+            raise
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        return DamagedLine(path, number, line, str(error))
+    return result
 
 
 def find_run(name: str, out: Path) -> Path:
@@ -253,6 +329,10 @@ def finite(value: Any) -> Any:
     return value
 
 
+def _document(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
 def _line(result: Result) -> str:
     return json.dumps(finite(to_json(result)), allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -275,7 +355,7 @@ def _mend(path: Path) -> None:
     data = path.read_bytes()
     rest = data.rpartition(b"\n")[2]
     if rest:
-        whole = bool(list(_parse(path, rest)))
+        whole = isinstance(_record(path, data.count(b"\n") + 1, rest), Result)
         with path.open("r+b") as file:
             if whole:
                 file.seek(0, os.SEEK_END)
@@ -286,12 +366,11 @@ def _mend(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _append(path: Path, text: str) -> None:
+def _append(path: Path, data: bytes) -> None:
     new = not path.exists()
     with path.open("ab", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         try:
-            data = text.encode()
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
@@ -303,11 +382,11 @@ def _append(path: Path, text: str) -> None:
         _sync_folder(path.parent)
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
     part = path.with_suffix(".part")
     try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

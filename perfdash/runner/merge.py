@@ -11,7 +11,7 @@ from typing import Any
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result, RunInfo
 from perfdash.runner import likeness
-from perfdash.runner.journal import Journal, is_being_measured, read_plan, read_saved
+from perfdash.runner.journal import Journal, is_being_measured, read_plan, read_results, read_saved
 from perfdash.runner.plan import Plan, differences, plan_from_json
 from perfdash.stats.settle import settle
 
@@ -39,7 +39,8 @@ def read_shard(folder: Path) -> Shard:
     if is_being_measured(folder):
         raise UsageError(f"{folder} is still being measured")
     plain = read_plan(folder)
-    info, results, _ = read_saved(folder)
+    info, _, _ = read_saved(folder)
+    results = read_results(folder)  # refuses damaged lines: the merged run would lack their cases for good
     return Shard(folder, info, plan_from_json(plain), plain, tuple(results))
 
 

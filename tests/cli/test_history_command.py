@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 

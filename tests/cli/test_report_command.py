@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 import pytest
 
 
-
 def test_every_format(command, farmed):
     comment = command("report", "--site-url", "https://perf.example/")
     assert comment.code == 0, comment.err

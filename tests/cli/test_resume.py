@@ -44,9 +44,13 @@ def half(command, tmp_path, suite):
 
 def test_what_is_left_and_nothing_else(command, half):
     first = read_results(half.folder)
+    journal = half.folder / "results.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'\n{"torn', b'\n{"damaged\n{"torn'))
     ran = command("run", "--resume", "last")
     assert ran.code == 0, ran.err
     assert "2 of 3 cases to measure" in ran.out
+    assert "results.jsonl, line 2: " in ran.err
+    assert (half.folder / "results.damaged.jsonl").read_text() == '{"damaged\n'
     results = read_results(ran.folder)
     assert [r.case.model for r in results] == ["itself", "wrong", "fails"]
     assert results[0].started == first[0].started

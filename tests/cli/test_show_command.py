@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
+from perfdash.cli.show import show
+from perfdash.errors import MachineError
 from perfdash.records import Case, Result, RunInfo, Status, to_json
+from perfdash.runner.journal import Journal
 
 INFO = RunInfo("r", "2026-11-21T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0", state="done")
 
@@ -37,3 +42,35 @@ def test_the_rest_of_a_torn_run_is_shown(called, tmp_path):
     told = called("show", "r")
     assert (told.code, "one" in told.out) == (0, True)
     assert "results.jsonl, line 2" in told.err
+
+
+@pytest.fixture
+def folder(tmp_path):
+    journal = Journal.create(tmp_path)
+    journal.write_info(RunInfo("r", "t", "h", ["perfdash"], {}, {}, 2, "0", state="done"))
+    for model in ("resnet18", "resnet50"):
+        journal.append(Result(Case("s", model), "t", 1.0, Status.CRASH))
+    journal.close()
+    return journal.folder
+
+
+def damage(folder, *numbers):
+    path = folder / "results.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(b"{broken\n" if n in numbers else line for n, line in enumerate(lines, 1)))
+
+
+def test_what_can_be_read_is_shown(folder, tmp_path, capsys):
+    damage(folder, 1)
+    show(folder.name, out=tmp_path)
+    printed = capsys.readouterr()
+    assert "resnet50" in printed.out
+    assert "resnet18" not in printed.out
+    assert f"{folder}/results.jsonl, line 1: " in printed.err
+    assert f"its case is left out, perfdash run --resume {folder} measures it again" in printed.err
+
+
+def test_a_run_of_which_nothing_can_be_read_fails(folder, tmp_path):
+    damage(folder, 1, 2)
+    with pytest.raises(MachineError, match="line 1: .*no other line is one"):
+        show(folder.name, out=tmp_path)
