@@ -122,7 +122,11 @@ if [ -z "$resume" ]; then
   while [ -e "$night" ]; do sleep 1 && night="$nights/$(date -u +%Y-%m-%dT%H-%M-%SZ)"; done
   mkdir "$night"
 fi
-for name in "${nightly_parameters[@]}"; do printf '%s=%q\n' "$name" "${!name}"; done >"$night/.settings"
+rm -f "$night/.settings"
+( # options of perfdash run are in it, and a password may be among them
+  umask 077
+  for name in "${nightly_parameters[@]}"; do printf '%s=%q\n' "$name" "${!name}"; done >"$night/.settings"
+)
 mv "$night/.settings" "$night/settings"
 export PERFDASH_NIGHTLY="$night"
 say "Nightly $(basename "$night") in $night"

@@ -18,19 +18,17 @@ hide_secrets() { # [NAMES THAT STAY...]
 # password. Variables by which pip and the network are reached stay.
 drop_secrets() {
   local name
-  local named='token(_|$)|secret|password|passwd|passphrase|pgpass|(^|_)pass(_|$)|_pwd$|(^|_)(pat|key)$'
-  named+='|(api|access|private|signing|encryption)_?key|credential|webhook|authorization|cookie'
-  named+='|^git_config_(count|parameters|(key|value)_[0-9]+)$'
+  local named='token(_|$)|secret|password|passwd|passphrase|pgpass|(api|access|private|signing|encryption)_?key'
+  named+='|credential|webhook|authorization|cookie|^git_config_(count|parameters|(key|value)_[0-9]+)$'
+  local likely='(^|_)pass(_|$)|_pwd$|(^|_)(pat|key)$'
   local setting='^(omp|kmp|gomp|mkl|openblas|dnnl|onednn|torch[a-z0-9]*|pytorch|triton|malloc|cuda|nvidia|ccache|cmake)_'
-  setting+='|^(git|ssh)_askpass$'
   local valued='[a-z0-9]://[^/[:space:]:@]*:[^/[:space:]@]+@|https?://[^/[:space:]@]+@|password=|authorization:'
   shopt -s nocasematch
   for name in $(compgen -e); do
     if [[ " ${secrets[*]} " != *" $name "* ]]; then
       if [[ "$name" =~ ^(pip|uv)_|_proxy$ ]]; then continue; fi
-      if ! { [[ "$name" =~ $named ]] && ! [[ "$name" =~ $setting ]]; } && ! [[ "${!name}" =~ $valued ]]; then
-        continue
-      fi
+      if ! [[ "$name" =~ $named || "${!name}" =~ $valued ]] &&
+        ! { [[ "$name" =~ $likely ]] && ! [[ "$name" =~ $setting ]]; }; then continue; fi
     fi
     unset "$name"
   done

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 # perfdash's own: only perfdash itself uses these, whatever is in them.
 _OWN = {"GITHUB_TOKEN", "PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK"}
 _SECRET_NAME = re.compile(
-    r"TOKEN(_|$)|SECRET|PASSWORD|PASSWD|PASSPHRASE|PGPASS|(^|_)PASS(_|$)|_PWD$|(^|_)(PAT|KEY)$|"
-    r"(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)_?KEY|CREDENTIAL|WEBHOOK|AUTHORIZATION|COOKIE|"
+    r"TOKEN(_|$)|SECRET|PASSWORD|PASSWD|PASSPHRASE|PGPASS|(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)_?KEY|"
+    r"CREDENTIAL|WEBHOOK|AUTHORIZATION|COOKIE|"
     r"^GIT_CONFIG_(COUNT|PARAMETERS|(KEY|VALUE)_\d+)$",  # may hold a header that logs in
     re.IGNORECASE,
 )
-# Settings of libraries and build tools, which a measurement depends on, and programs that git asks.
+_LIKELY_SECRET = re.compile(r"(^|_)PASS(_|$)|_PWD$|(^|_)(PAT|KEY)$", re.IGNORECASE)
+# Settings of libraries and build tools, which a measurement depends on: TORCH_COMPILE_STICKY_PGO_KEY.
 _SETTING = re.compile(
-    r"(OMP|KMP|GOMP|MKL|OPENBLAS|DNNL|ONEDNN|TORCH\w*|PYTORCH|TRITON|MALLOC|CUDA|NVIDIA|CCACHE|CMAKE)_\w*|"
-    r"(GIT|SSH)_ASKPASS"
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|DNNL|ONEDNN|TORCH\w*|PYTORCH|TRITON|MALLOC|CUDA|NVIDIA|CCACHE|CMAKE)_\w*"
 )
 # An address with a user's name or password, or a connection string with one.
 _SECRET_VALUE = re.compile(
@@ -34,8 +34,8 @@ HUB = re.compile(r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|\w+_PROXY", re.IGNORECASE)
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable holds a secret, by its name or by a password in its value."""
-    named = name in _OWN or (_SECRET_NAME.search(name) and not _SETTING.fullmatch(name))
-    return bool(named or _SECRET_VALUE.search(value))
+    likely = _LIKELY_SECRET.search(name) and not _SETTING.fullmatch(name)
+    return bool(name in _OWN or _SECRET_NAME.search(name) or likely or _SECRET_VALUE.search(value))
 
 
 def without_secrets(variables: Mapping[str, str], keep: re.Pattern[str] | None = None) -> dict[str, str]:

@@ -25,6 +25,7 @@ SECRETS = {
     "DB_PASS": "s3cret",
     "AWS_SECRET_ACCESS_KEY": "s3cret",
     "WANDB_API_KEY": "s3cret",
+    "TORCH_API_KEY": "s3cret",
     "npm_config_token": "s3cret",
     "GOOGLE_APPLICATION_CREDENTIALS": "s3cret",
     "GIT_CONFIG_COUNT": "1",

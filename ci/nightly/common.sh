@@ -100,7 +100,8 @@ cells() {
 arguments_of() { # TEXT
   more=()
   if [ -z "$1" ]; then return; fi
-  xargs printf '%s' <<<"$1" >/dev/null 2>&1 || complain 2 "the quotes do not match in: $1"
+  xargs printf '%s' <<<"$1" >/dev/null 2>&1 || 
+    complain 2 "the quotes do not match in RUN_ARGUMENTS or BISECT_ARGUMENTS: close each that is opened"
   mapfile -d '' -t more < <(xargs -r printf '%s\0' <<<"$1")
 }
 

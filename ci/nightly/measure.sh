@@ -10,6 +10,12 @@ worst=0
 declare -a plan=() more=()
 plan_words
 plan+=(--python "$(measured_python)")
+# A run keeps no secret: what --env gives is given again where it goes on.
+variables=() before=""
+for word in "${more[@]}"; do
+  case "$before $word" in "--env "*) variables+=(--env "$word") ;; *" --env="*) variables+=("$word") ;; esac
+  before="$word"
+done
 
 # The run of a cell is known by its JUnit file, which no other run names; in run.json it is JSON.
 run_of() { # JUNIT
@@ -26,7 +32,7 @@ measure() { # NAME OPTIONS...
   folder="$(run_of "$junit")"
   if [ -n "$folder" ]; then
     say "$name: going on with $folder"
-    perfdash run --resume "$folder" --out "$OUT" || code=$?
+    perfdash run --resume "$folder" --out "$OUT" "${variables[@]}" || code=$?
   else
     perfdash run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" || code=$?
     folder="$(run_of "$junit")"

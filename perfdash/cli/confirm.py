@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +70,7 @@ def confirm(
             cases = cases_by_id(connection, wanted)
         by_case = {cases[number]: findings for number, findings in list(wanted.items())[:limit]}
         plan = {each.case: each for each in map(planned_from_json, read_plan(folder)["cases"])}
-        planned = [plan[case] for case in by_case if case in plan]
+        planned = with_secrets([plan[case] for case in by_case if case in plan])
         if not planned:
             typer.echo("Nothing to measure again")
             return
@@ -87,6 +89,26 @@ def confirm(
         )
     if fail_on and worse:
         raise typer.Exit(1)
+
+
+def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
+    """The cases with the values that the run did not keep, from this command's environment.
+
+    Raises UsageError where one is not there: the model would be measured with the mask in its place.
+    """
+    from perfdash.errors import UsageError
+    from perfdash.runner.host import MASK
+
+    found = []
+    for each in planned:
+        hidden = [name for name, value in each.env.items() if value == MASK]
+        for name in hidden:
+            if name not in os.environ:
+                raise UsageError(
+                    f"{each.case.model}: the value of {name} was not kept; export {name} for this command"
+                )
+        found.append(replace(each, env={**each.env, **{name: os.environ[name] for name in hidden}}))
+    return found
 
 
 def _settings(configuration: dict[str, Any], **said: str | None) -> RunSettings:

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from perfdash.child_environment import is_secret
 from perfdash.runner.cores import available_cores, sibling_groups, spell
 
 # What changes how torch and its libraries behave. Values of secrets are never recorded.
@@ -18,8 +19,11 @@ _RELEVANT = re.compile(
     r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
     r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_)"
 )
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
-_SECRET_PAIR = re.compile(rf"^(.*?(?:{_SECRET.pattern})[^=]*)=.*$", re.IGNORECASE | re.DOTALL)
+MASK = "***"
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+_PAIR = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_PAIR_WITHIN = re.compile(r"([A-Za-z_]\w*)=(\S+)")
+_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s]+@")
 _JEMALLOC = ("libjemalloc.so.2", "libjemalloc.so")
 _TCMALLOC = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so", "libtcmalloc.so")
 
@@ -62,17 +66,43 @@ def host_class(host: dict[str, Any]) -> str:
 
 
 def relevant_variables(variables: dict[str, str]) -> dict[str, str]:
-    """The variables that bear on performance; those named like a secret are left out."""
+    """The variables that bear on performance; secrets are left out."""
     return {
         key: value
         for key, value in sorted(variables.items())
-        if _RELEVANT.match(key) and not _SECRET.search(key)
+        if _RELEVANT.match(key) and not is_secret(key, value)
     }
 
 
 def mask_secrets(arguments: list[str]) -> list[str]:
-    """A command line with the value of every KEY=VALUE masked whose key is named like a secret."""
-    return [_SECRET_PAIR.sub(r"\1=***", word) for word in arguments]
+    """A command line in which the values of secrets are MASK, and users in addresses are.
+
+    Secret is what child_environment.is_secret says of a KEY=VALUE, and what follows --api-key.
+    """
+    masked = []
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        follows = _OPTION.fullmatch(before) and is_secret(_variable(before), "") and word[:1] != "-"
+        masked.append(MASK if follows else _masked(word))
+    return masked
+
+
+def _masked(word: str) -> str:
+    pair = _PAIR.fullmatch(word)
+    if pair is None:
+        for found in _PAIR_WITHIN.finditer(word):  # of a command in one word; what follows may be quoted
+            if is_secret(found[1], found[2]):
+                word = f"{word[: found.start(2)]}{MASK}"
+                break
+        return _USER_OF_ADDRESS.sub("****@", word)
+    key, value = pair.groups()
+    if key.startswith("-") and _PAIR.fullmatch(value):  # --env=KEY=VALUE
+        return f"{key}={_masked(value)}"
+    return f"{key}={MASK}" if is_secret(_variable(key), value) else word
+
+
+def _variable(key: str) -> str:
+    """The name that a variable of an option, or of a key of TOML, would have."""
+    return key.lstrip("-").rpartition(".")[2].replace("-", "_")
 
 
 def compiler() -> str | None:

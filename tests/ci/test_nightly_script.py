@@ -91,7 +91,7 @@ def test_a_refused_post_loses_nothing_and_is_tried_again_alone(stage):
 def test_a_cell_that_fails_does_not_stop_the_other(stage):
     fail = stage.home / "fail-run-cpu"
     fail.touch()
-    done = stage.night("--devices", "cpu,cuda", "--threads", "1,4")
+    done = stage.night("--devices", "cpu,cuda", "--threads", "1,4", "--env", "A_TOKEN=b c")
     assert done.code == 3
     assert [call.split("--device ")[1][:14] for call in stage.calls("run")] == [
         "cpu --threads ", "cpu --threads ", "cuda --threads",
@@ -101,9 +101,11 @@ def test_a_cell_that_fails_does_not_stop_the_other(stage):
     fail.unlink()
     again = stage.night("--resume", "last")
     assert again.code == 0, again.out
-    assert [call.split(" --out")[0] for call in stage.calls("run")] == [
+    calls = stage.calls("run")
+    assert [call.split(" --out")[0] for call in calls] == [
         f"run --resume {stage.home}/runs/run1", f"run --resume {stage.home}/runs/run2",
     ]  # fmt: skip
+    assert all(call.endswith(" --env A_TOKEN=b c") for call in calls), "a run does not keep it"
     assert (again.folder / "runs").read_text().count("\n") == 3
 
 
@@ -150,6 +152,7 @@ def test_the_history_is_remembered_unless_it_holds_a_password(stage):
     secret = "postgresql://me:hidden@host/perf"
     done = stage.night(PERFDASH_DB=secret)
     assert "hidden" not in done.text("settings") + done.out
+    assert (done.folder / "settings").stat().st_mode & 0o777 == 0o600, "options of perfdash run are in it"
 
 
 def test_a_gate_is_told_by_one(stage):

@@ -25,6 +25,23 @@ def test_secrets_are_neither_recorded_nor_shown():
     assert masked == ["run", "--env", "HF_TOKEN=***", "--env=GITHUB_PASSWORD=***", "A=1"]
 
 
+@pytest.mark.parametrize(("words", "masked"), [
+    (["DATABASE_URL=postgresql://u:s3cret@h/x"], ["DATABASE_URL=***"]),
+    (["--env=PGPASS=s3cret"], ["--env=PGPASS=***"]),
+    (["--env=A=https://u:s3cret@h/x=y"], ["--env=A=***"]),
+    (["--db", "postgresql://u:s3cret@h/x?a=b"], ["--db", "postgresql://****@h/x?a=b"]),
+    (["--db", "host=h password=s3cret"], ["--db", "host=***"]),
+    (["sh", "-c", "cd x; A_TOKEN=s3cret B=1 ./go"], ["sh", "-c", "cd x; A_TOKEN=***"]),
+    (["--set", "build.env.HF_TOKEN=s3cret"], ["--set", "build.env.HF_TOKEN=***"]),
+    (["x.sh", "--api-key", "s3cret", "--token=s3cret"], ["x.sh", "--api-key", "***", "--token=***"]),
+    (["--env", "TOKENIZERS_PARALLELISM=false"], ["--env", "TOKENIZERS_PARALLELISM=false"]),
+    (["--models", "a,b=c", "--webhook", "--link", "https://h/a@b"],
+     ["--models", "a,b=c", "--webhook", "--link", "https://h/a@b"]),
+])  # fmt: skip
+def test_what_a_user_types_is_written_down_without_secrets(words, masked):
+    assert host.mask_secrets(words) == masked
+
+
 def levels(**change):
     facts = {
         "cpu": "Xeon",

@@ -73,13 +73,18 @@ def read_asked(flags: Mapping[str, Any], command: Sequence[str] | None) -> Asked
         priors={
             pattern: _weight(pattern, text) for pattern, text in pairs(flags["prior"], "--prior").items()
         },
-        settings={key: _literal(text) for key, text in pairs(flags["settings"], "--set").items()},
+        settings=recipe_settings(flags["settings"]),
         jobs=flags["jobs"] or 1,
         confidence=flags["confidence"] or 0.9,
         minimum_change=flags["minimum_change"] or 0.0,
         confirm=flags["confirm"],
         revert=flags["revert"],
     )
+
+
+def recipe_settings(given: Sequence[str] | None) -> dict[str, Any]:
+    """What --set says, by key. Raises UsageError."""
+    return {key: _literal(text) for key, text in pairs(given, "--set").items()}
 
 
 def asked_from_json(data: Mapping[str, Any]) -> Asked:
@@ -90,11 +95,18 @@ def asked_from_json(data: Mapping[str, Any]) -> Asked:
         raise UsageError(f"it was begun by another perfdash: {error}") from error
 
 
-def without_password(asked: Asked) -> Asked:
-    """As it may be written down."""
+def without_secrets(asked: Asked) -> Asked:
+    """As it may be written down: what is left out is HIDDEN, and asked for when it is resumed."""
     from perfdash.bisection.revisions.repository import without_credentials
+    from perfdash.runner.host import mask_secrets
 
-    return replace(asked, wheels=without_credentials(asked.wheels)) if asked.wheels else asked
+    settings = {}
+    for key, value in asked.settings.items():
+        pairs_of = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else []
+        pairs_of.append(f"{key}={value}")
+        settings[key] = value if mask_secrets(pairs_of) == pairs_of else HIDDEN
+    wheels = without_credentials(asked.wheels) if asked.wheels else asked.wheels
+    return replace(asked, wheels=wheels, settings=settings)
 
 
 def where(asked: Asked, python: str, cores: Sequence[int]) -> Where:

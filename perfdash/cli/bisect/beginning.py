@@ -147,7 +147,7 @@ def _event(
         "name": name,
         "perfdash": __version__,
         "line": ["perfdash", *_line(asked, revisions)],
-        "asked": asking.without_password(asked).to_json(),
+        "asked": asking.without_secrets(asked).to_json(),
         "settings": said,
         "metric": metric.name,
         "command": host.mask_secrets(list(command)) if command else None,

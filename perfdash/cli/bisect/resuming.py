@@ -26,7 +26,7 @@ from perfdash.settings import RunSettings, resolve
 # What may be said anew: where, and how far.
 _MAY_SAY = {
     "resume", "cores", "max_builds", "pin_repo", "repo", "wheels", "env", "json", "as_json", "db", "out",
-    "no_history", "confirm",
+    "no_history", "confirm", "settings",
 }  # fmt: skip
 
 
@@ -91,6 +91,14 @@ def _asked(begun: events.Event, flags: Mapping[str, Any]) -> Asked:
         asked = dataclasses.replace(asked, wheels=asking.absolute_wheels(flags["wheels"]))
     elif "****@" in (asked.wheels or ""):
         raise UsageError("--resume: the password in --wheels was not kept; give --wheels again")
+    secrets = asking.recipe_settings(flags["settings"])
+    for key in [*secrets, *asked.settings]:
+        hidden = asked.settings.get(key) == HIDDEN
+        if key in secrets and not hidden:
+            raise UsageError(f"--set {key} belongs to a new bisection; --resume goes on as it was begun")
+        if hidden and key not in secrets:
+            raise UsageError(f"--resume: the value of {key} was not kept; give --set {key}=... again")
+    asked = dataclasses.replace(asked, settings={**asked.settings, **secrets})
     if flags["repo"]:
         asked = dataclasses.replace(asked, repo=str(flags["repo"].expanduser().absolute()))
     clones = asking.pairs(flags["pin_repo"], "--pin-repo")
@@ -123,6 +131,6 @@ def _command(begun: events.Event, given: Sequence[str] | None) -> list[str] | No
     then: list[str] | None = begun["command"]
     if given and (then is None or host.mask_secrets(list(given)) != then):
         raise UsageError("--resume: after -- stands another command than it was begun with; begin anew")
-    if then and not given and any(word.endswith(f"={HIDDEN}") for word in then):
+    if then and not given and any(word == HIDDEN or word.endswith(f"={HIDDEN}") for word in then):
         raise UsageError("--resume: a value in the command was not kept; give it again, after --")
     return list(given) if given else then

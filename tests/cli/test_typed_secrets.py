@@ -1,0 +1,39 @@
+"""What a user typed is written down without secrets, and asked for again where it is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.cases import Planned
+from perfdash.cli.bisect import asked as asking
+from perfdash.cli.bisect.resuming import _asked
+from perfdash.cli.confirm import with_secrets
+from perfdash.errors import UsageError
+from perfdash.records import Case
+
+ASKED = asking.Asked("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})
+NOTHING = {"wheels": None, "repo": None, "pin_repo": None, "settings": None}
+
+
+def test_a_secret_in_a_setting_of_the_recipe_is_asked_for_again():
+    written = asking.without_secrets(ASKED)
+    assert written.settings == {"build.env.HF_TOKEN": "***", "build.cost_s": 3}
+    begun = {"asked": written.to_json()}
+    with pytest.raises(UsageError, match=r"give --set build\.env\.HF_TOKEN=\.\.\. again"):
+        _asked(begun, NOTHING)
+    with pytest.raises(UsageError, match=r"--set build\.cost_s belongs to a new bisection"):
+        _asked(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret", "build.cost_s=4"]})
+    assert _asked(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret"]}) == ASKED
+
+
+def test_confirm_takes_a_secret_from_its_environment_and_never_the_mask(monkeypatch):
+    env = {"DB_PASS": "***", "A": "1"}
+    planned = Planned(Case("s", "m"), "python", "m.py:m", {}, 1e-3, 2.0, False, True, env, 60.0, None)
+    assert with_secrets([replace(planned, env={"A": "1"})])[0].env == {"A": "1"}
+    monkeypatch.setenv("DB_PASS", "s3cret")
+    assert with_secrets([planned])[0].env == {"DB_PASS": "s3cret", "A": "1"}
+    monkeypatch.delenv("DB_PASS")
+    with pytest.raises(UsageError, match=r"the value of DB_PASS was not kept.*export DB_PASS"):
+        with_secrets([planned])
