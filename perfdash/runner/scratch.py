@@ -21,15 +21,19 @@ class Scratch:
 
     def __init__(self) -> None:
         """Raises MachineError where there is no room for one."""
-        try:
-            self.path = tempfile.mkdtemp(prefix=_PREFIX)
-            self._held = os.open(os.path.join(self.path, _HELD), os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise MachineError(
-                f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; "
-                "make room there or set TMPDIR"
-            ) from error
-        fcntl.flock(self._held, fcntl.LOCK_EX)
+        while True:
+            try:
+                self.path = tempfile.mkdtemp(prefix=_PREFIX)
+                self._held = os.open(os.path.join(self.path, _HELD), os.O_CREAT | os.O_RDWR, 0o600)
+            except OSError as error:
+                raise MachineError(
+                    f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; "
+                    "make room there or set TMPDIR"
+                ) from error
+            fcntl.flock(self._held, fcntl.LOCK_EX)
+            if _is_linked(self._held):
+                return
+            os.close(self._held)  # the sweep of another process came before the lock
 
     def __enter__(self) -> str:
         return self.path
@@ -52,8 +56,14 @@ def sweep() -> None:
             continue
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if _is_linked(held):  # else its maker has removed it, and the name may be another's
+                shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             pass
         finally:
             os.close(held)
+
+
+def _is_linked(fd: int) -> bool:
+    """Whether an open file still has a name."""
+    return os.fstat(fd).st_nlink > 0

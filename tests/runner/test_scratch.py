@@ -1,5 +1,6 @@
 """Temporary folders end with their maker, or with the next run."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -33,6 +34,38 @@ def test_what_a_killed_process_left_is_swept_and_nothing_else(temporary):
         sweep()
         left = {path.name for path in temporary.iterdir()}
     assert left == {"perfdash-scratch-being-made", "another", os.path.basename(mine)}
+
+
+def test_one_that_is_just_being_made_is_not_swept(temporary, monkeypatch):
+    """Between opening the file and locking it, the sweep of another process may come."""
+    lock = fcntl.flock
+
+    def swept_before(fd, how):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        sweep()
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", swept_before)
+    with Scratch() as path:
+        assert os.path.isdir(path)
+        sweep()
+        assert os.path.isdir(path), "it is held"
+    assert not list(temporary.iterdir())
+
+
+def test_what_was_removed_while_the_sweep_waited_is_left_alone(temporary, monkeypatch):
+    """Its name may be another's by then."""
+    scratch = Scratch()
+    lock = fcntl.flock
+
+    def removed_before(fd, how):
+        scratch.remove()
+        os.mkdir(scratch.path)  # another process has made one of this name
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
+    sweep()
+    assert os.path.isdir(scratch.path)
 
 
 def test_no_room(monkeypatch):
