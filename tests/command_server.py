@@ -156,9 +156,9 @@ def _become(call: dict, out: int, err: int) -> None:
     os.dup2(err, 2)
     os.close(out)
     os.close(err)
-    sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), encoding="utf-8", errors="strict")
+    sys.stdout = io.TextIOWrapper(_stream(1), encoding="utf-8", errors="strict")
     sys.stderr = io.TextIOWrapper(
-        open(2, "wb", closefd=False), encoding="utf-8", errors="backslashreplace", line_buffering=True
+        _stream(2), encoding="utf-8", errors="backslashreplace", line_buffering=True
     )
     os.environ.clear()
     os.environ.update(call["env"])
@@ -169,6 +169,10 @@ def _become(call: dict, out: int, err: int) -> None:
     if "workers" in call:
         take_few_samples()
         use_warm_workers(call["workers"])
+
+
+def _stream(descriptor: int) -> io.BufferedWriter:
+    return io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
 
 
 def _run() -> int:

@@ -72,5 +72,5 @@ def test_what_can_be_read_is_shown(folder, tmp_path, capsys):
 
 def test_a_run_of_which_nothing_can_be_read_fails(folder, tmp_path):
     damage(folder, 1, 2)
-    with pytest.raises(MachineError, match="line 1: .*no other line is one"):
+    with pytest.raises(MachineError, match=r"line 1: .*no other line is one"):
         show(folder.name, out=tmp_path)
