@@ -32,7 +32,7 @@ from tests.warm_workers import WarmWorkers, use_warm_workers
 ROOT = Path(__file__).parents[1]
 MAX_MESSAGE = 1 << 20
 # Variables that Python reads when it starts: a call that changes one needs an interpreter of its own.
-AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "OMP_", "MPL")
+AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "OMP_")
 # Libraries that commands import when they run.
 LIBRARIES = (
     "alembic.command", "git", "hypothesis", "jinja2", "markdown_it", "matplotlib.backends.backend_agg",
@@ -66,8 +66,8 @@ class CommandServer:
         env: dict[str, str],
         timeout: float,
         quickly: bool = False,
-    ) -> tuple[int, str, str]:
-        """The exit code (negative: a signal), standard output and standard error of a call.
+    ) -> tuple[int, str, str, int]:
+        """The exit code (negative: a signal), standard output, standard error and process id of a call.
 
         quickly: what it measures it samples a few times only, in a warm worker.
 
@@ -95,7 +95,7 @@ class CommandServer:
             for file in (out, err):
                 file.seek(0)
                 texts.append(file.read().decode().replace("\r\n", "\n"))
-        return os.waitstatus_to_exitcode(status), texts[0], texts[1]
+        return os.waitstatus_to_exitcode(status), texts[0], texts[1], pid
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

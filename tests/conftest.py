@@ -9,6 +9,7 @@ import os
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -29,7 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With --own-core tests measure side by side: what they start inherits the core, and locks no other."""
+    """With --own-core tests measure side by side: what they start inherits the core, and locks no other.
+
+    What a shell starts in the background ignores Ctrl-C, and so would all that a test starts and interrupts.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker and config.getoption("--own-core"):
         cores = sorted(os.sched_getaffinity(0))
@@ -43,6 +49,7 @@ class Ran:
     code: int
     out: str
     err: str
+    pid: int
     runs: Path
 
     @property
@@ -87,15 +94,20 @@ def perfdash(
     variables |= env or {}
     if _server.can_run(variables):
         return Ran(*_server.run([*arguments], cwd, variables, timeout, quickly), cwd / "runs")
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.few_samples" if quickly else "perfdash", *arguments],
         cwd=cwd,
         env={**variables, **({"PYTHONPATH": str(HERE.parent)} if quickly else {})},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr, cwd / "runs")
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return Ran(process.returncode, out, err, process.pid, cwd / "runs")
 
 
 @pytest.fixture

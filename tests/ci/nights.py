@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.few_samples import write_environment
 
 CHECKOUT = Path(__file__).parents[2]
 NIGHTLY = CHECKOUT / "ci" / "nightly.sh"
@@ -51,6 +54,21 @@ def variables(home: Path, **more: str) -> dict[str, str]:
         "OUT": str(home / "runs"),
         **more,
     }
+
+
+def measuring_environment(folder: Path) -> Path:
+    """An environment for PERFDASH_VENV, set up already, whose perfdash takes few samples."""
+    stamp_environment(write_environment(folder))
+    return folder
+
+
+def stamp_environment(venv: Path) -> None:
+    """Marks an environment as one that ci/setup.sh has made of the present inputs."""
+    inputs = b"".join(
+        (CHECKOUT / name).read_bytes() for name in ("pyproject.toml", "ci/constraints.txt", "ci/setup.sh")
+    )
+    version = subprocess.run(["python3", "--version"], capture_output=True, check=True).stdout
+    (venv / ".perfdash-setup").write_text(hashlib.sha256(inputs + version).hexdigest() + "\n")
 
 
 def nightly(home: Path, *words: str, timeout: float = 1500, **more: str) -> Night:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.ci.nights import CHECKOUT, NIGHTLY, Night, variables
+from tests.ci.nights import NIGHTLY, Night, stamp_environment, variables
 
 # run: leaves a folder with a run.json, as perfdash does. `fail-COMMAND` holds an exit code; `hang` makes a
 # run wait for an interrupt. Each call is a line of `calls`; the variables that were secret, of `secrets`.
@@ -78,11 +77,7 @@ class Stage:
         tail.chmod(0o755)
         perfdash.write_text(_PERFDASH.format(python=sys.executable, home=str(home)))
         perfdash.chmod(0o755)
-        inputs = b"".join(
-            (CHECKOUT / name).read_bytes() for name in ("pyproject.toml", "ci/constraints.txt", "ci/setup.sh")
-        )
-        version = subprocess.run(["python3", "--version"], capture_output=True, check=True).stdout
-        (self.venv / ".perfdash-setup").write_text(hashlib.sha256(inputs + version).hexdigest() + "\n")
+        stamp_environment(self.venv)
         path = f"{tools}:{os.environ['PATH']}"
         self.env = variables(home, PERFDASH_VENV=str(self.venv), PATH=path)
 

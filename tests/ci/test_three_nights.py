@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.ci.library import Library
-from tests.ci.nights import Night, nightly
+from tests.ci.nights import Night, measuring_environment, nightly
 from tests.publish.server import TOKEN, GitHub
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -34,11 +34,13 @@ def three(tmp_path_factory, hub):
     home = tmp_path_factory.mktemp("nights")
     library = Library(home)
     commits = {"first": library.commit("first")}
+    venv = measuring_environment(home / "venv")
 
     def night(*words: str) -> Night:
         return nightly(
             home, *words, "--backend", "aot-eager", "--processes", "1",
-            GITHUB_TOKEN=TOKEN, UNDER_TEST=str(library.folder), SUITES=str(library.suite),
+            PERFDASH_VENV=str(venv), GITHUB_TOKEN=TOKEN,
+            UNDER_TEST=str(library.folder), SUITES=str(library.suite),
             REPO="team/perf", ISSUE="3", POST="yes", GITHUB_API=hub.url, NEW_ISSUE_ON="regression",
             BISECT="yes", SITE_DIR=str(home / "site"), EVERY="24h",
         )  # fmt: skip

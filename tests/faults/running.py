@@ -37,13 +37,14 @@ def write_suite(path: Path) -> Path:
 
 
 class Run:
-    """`perfdash ...` in a folder, its lines as they come."""
+    """`perfdash ...` in a folder with few samples (tests/few_samples.py), its lines as they come."""
 
     def __init__(self, *arguments: str, cwd: Path) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "perfdash", *arguments],
+            [sys.executable, "-m", "tests.few_samples", *arguments],
             cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.ci.library import Library
+from tests.ci.nights import measuring_environment
 from tests.jenkins.conftest import ONE_MACHINE
 from tests.jenkins.controller import ROOT, Built, Controller, tracked
 from tests.publish.server import TOKEN, GitHub
@@ -25,6 +26,7 @@ class Site:
         self.home = home
         self.hub = hub
         self.library = Library(home)
+        self.venv = measuring_environment(home / "venv")
         self.scm = home / "scm"
         for name in tracked(ROOT):
             (self.scm / name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +45,7 @@ class Site:
         made = Controller(self.home / Path(jenkinsfile).name, ROOT / jenkinsfile, self.scm, ONE_MACHINE)
         made.credentials["github"] = {"secret": TOKEN}
         made.env = {
-            "PERFDASH_VENV": sys.prefix,
+            "PERFDASH_VENV": str(self.venv),
             "PYTHONPATH": str(ROOT),
             "PERFDASH_ENVIRONMENTS": str(self.home / "environments"),
             "PERFDASH_BUILD_CACHE": str(self.home / "builds"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from perfdash.records import Status
 from tests.conftest import HERE, Ran, perfdash
+from tests.faults.running import left_over
 
-pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STATUSES = {
     "itself": Status.PASS,
@@ -91,9 +90,7 @@ def test_failures_keep_message_log_and_last_lines(failures):
 
 
 def test_nothing_that_a_model_starts_is_left(failures):
-    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert "perfdash-truth-survivor" not in listing
-    assert "perfdash.worker" not in listing
+    assert left_over(failures.pid) == []
 
 
 @pytest.mark.parametrize("name", ["sleeps", "spins"])
