@@ -1,6 +1,6 @@
 """A headless Chromium, and servers of folders: a plain one, and one with the policy that Jenkins sends.
 
-`from browser import browser, serve  # noqa: F401` in a test file marked `browser`.
+`from tests.browser import browser, serve  # noqa: F401` in a test file marked `browser`.
 """
 
 from __future__ import annotations

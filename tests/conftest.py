@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from stores import address, postgres, postgres_address, store  # noqa: F401 (fixtures)
 
 from perfdash.records import Result, RunInfo
 from perfdash.runner.journal import read_info, read_results
 from tests.command_server import CommandServer
+from tests.stores import address, postgres, postgres_address, store  # noqa: F401 (fixtures)
 
 HERE = Path(__file__).parent
 

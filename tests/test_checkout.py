@@ -1,11 +1,11 @@
 """A checkout of torchbench as a suite."""
 
 import pytest
-from checkouts import write_checkout
 
 from perfdash.cases import Selection, select
 from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, find_checkout
 from perfdash.errors import UsageError
+from tests.checkouts import write_checkout
 
 
 @pytest.fixture

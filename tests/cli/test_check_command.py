@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from checkouts import write_checkout
 
+from tests.checkouts import write_checkout
 from tests.conftest import HERE
 
 pytestmark = pytest.mark.slow

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from history.made import row, run
-
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
+from tests.history.made import row, run
 
 
 def fill(tmp_path):

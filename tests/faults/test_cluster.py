@@ -13,10 +13,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from running import Run, children, left_over
 
 from perfdash.records import Status
 from perfdash.runner.journal import read_all, read_info, read_results
+from tests.faults.running import Run, children, left_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(900)]
 

@@ -11,10 +11,10 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from running import BAD, GOOD, Run, compilers, hit, left_over, write_suite
 
 from perfdash.records import Status
 from perfdash.runner.journal import is_being_measured, read_all, read_info, read_results
+from tests.faults.running import BAD, GOOD, Run, compilers, hit, left_over, write_suite
 
 pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(2400)]
 

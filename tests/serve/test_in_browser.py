@@ -1,10 +1,10 @@
 """A browser under the server's own policy: nothing of a page is blocked, the form works without a script."""
 
 import pytest
-from browser import browser  # noqa: F401 (fixture)
 from selenium.webdriver.common.by import By
 
 from perfdash.serve.running import assets
+from tests.browser import browser  # noqa: F401 (fixture)
 from tests.serve.served import serving
 
 pytestmark = pytest.mark.browser

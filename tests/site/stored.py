@@ -10,13 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from history.made import run
-
 from perfdash.history.ingest import take_in
 from perfdash.history.rows import Imported, Row
 from perfdash.history.store import Store
 from perfdash.records import Case
 from perfdash.site.build import build
+from tests.history.made import run
 
 FIRST = date(2026, 1, 5)  # a Monday
 NAMES = ["resnet18", "swin_base", "ghostnet_100"]

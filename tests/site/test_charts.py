@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chart_pages import ASSETS, DAY, NASTY, START, made_bars, made_map, made_strip, made_trends, times
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,17 @@ from perfdash.site import charts
 from perfdash.site.charts import Bar, HeatMap, HeatRow, Mark, Night, Side, Strip, Trend, svg
 from perfdash.site.charts.heat_map import bucket
 from perfdash.site.charts.scales import linear_ticks, time_axis, time_range, time_ticks, value_range
+from tests.site.chart_pages import (
+    ASSETS,
+    DAY,
+    NASTY,
+    START,
+    made_bars,
+    made_map,
+    made_strip,
+    made_trends,
+    times,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 NAN, INF = math.nan, math.inf

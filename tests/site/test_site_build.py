@@ -8,8 +8,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from history.made import run
-from stored import FIRST, built, check, files, fill, fresh, night, result
 
 from perfdash.detect.nightly import judge_new
 from perfdash.errors import MachineError, UsageError
@@ -20,6 +18,8 @@ from perfdash.history.upkeep import prune
 from perfdash.records import Case
 from perfdash.site import folder as folders
 from perfdash.site.folder import MARKER, STATE, opened
+from tests.history.made import run
+from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
 
 
 @pytest.fixture

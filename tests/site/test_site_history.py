@@ -8,10 +8,8 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from history.made import run
 from hypothesis import given
 from hypothesis import strategies as st
-from stored import FIRST, fill, night, result
 
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
@@ -21,6 +19,8 @@ from perfdash.site.cache import Cache
 from perfdash.site.history import DAYS, beds, read_history, three
 from perfdash.site.kinds import latest_days
 from perfdash.site.trends import drawn, read_trends
+from tests.history.made import run
+from tests.site.stored import FIRST, fill, night, result
 
 CASE = Case("timm", "one")
 

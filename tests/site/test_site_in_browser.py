@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from browser import Browser, browser, serve  # noqa: F401 (fixtures)
-from history.made import run
-from stored import built, fill, night, result
 
 from perfdash.detect.nightly import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.rows import Imported, Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
+from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)
+from tests.history.made import run
+from tests.site.stored import built, fill, night, result
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

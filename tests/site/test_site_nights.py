@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from history.made import run
-from stored import FIRST, NAMES, Page, built, check, fill, night, result
 
 from perfdash.detect.nightly import judge_new
 from perfdash.history import alerts as kept
@@ -16,6 +14,8 @@ from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site.happened import known as known_alerts
+from tests.history.made import run
+from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
-from history.made import row, run
-from stored import HOSTILE, NAMES, Page, built, check, fill, night, result
 
 from perfdash.detect.nightly import judge_new
 from perfdash.history import alerts as kept
@@ -23,6 +21,8 @@ from perfdash.site.pages import render_model, render_suite
 from perfdash.site.setting import Setting
 from perfdash.site.suite import one_suite
 from perfdash.site.trends import read_trends
+from tests.history.made import row, run
+from tests.site.stored import HOSTILE, NAMES, Page, built, check, fill, night, result
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from repositories import Repository
 
 from perfdash.bisection.revisions import Where
+from tests.repositories import Repository
 
 
 @pytest.fixture

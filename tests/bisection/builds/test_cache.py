@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from environments import sleeping
-from repositories import Repository
 
 from perfdash.bisection.builds import Stopped, open_builder
 from perfdash.bisection.builds import cache as caching
@@ -21,6 +19,8 @@ from perfdash.bisection.builds.cache import GIB, Cache, default_folder
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.revisions import Where, open_source
 from perfdash.errors import MachineError
+from tests.environments import sleeping
+from tests.repositories import Repository
 
 # Builds the first commit of a repository in a process of its own.
 BUILD = """

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from environments import ask, listed, own, sleeping
-from repositories import Repository, picture
 
 from perfdash.bisection.builds import KNOWN_NOT_TO_BUILD, Stopped, Unbuildable, open_builder
 from perfdash.bisection.recipes import load_recipe
 from perfdash.errors import MachineError
+from tests.environments import ask, listed, own, sleeping
+from tests.repositories import Repository, picture
 
 # A package with a C extension: built incrementally, and each compilation is counted.
 COMPILED = r"""

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from repositories import Repository, picture
 
 from perfdash.bisection.builds import Unbuildable, open_builder
 from perfdash.bisection.recipes import load_recipe
@@ -14,6 +13,7 @@ from perfdash.bisection.revisions import Inside, Where, open_source
 from perfdash.bisection.revisions.ladder import pin_changes
 from perfdash.bisection.revisions.revert import taken_back
 from perfdash.errors import MachineError
+from tests.repositories import Repository, picture
 
 RECIPE = """
 name = "outer"

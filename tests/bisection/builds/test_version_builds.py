@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from wheels import make_index, make_interpreter, make_wheel, site_of
 
 from perfdash.bisection.builds import KNOWN_NOT_TO_BUILD, Unbuildable, open_builder
 from perfdash.bisection.builds import pip as pip_calls
@@ -14,6 +13,7 @@ from perfdash.bisection.builds.interpreter import look_at, plain_environment
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.revisions import Where, open_source
 from perfdash.errors import MachineError, UsageError
+from tests.wheels import make_index, make_interpreter, make_wheel, site_of
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import venv
 from dataclasses import replace
 
 import pytest
-from environments import ask, listed, own
 
 from perfdash.bisection.builds import Unbuildable, keeping, open_builder
 from perfdash.bisection.recipes import load_recipe
 from perfdash.errors import MachineError
+from tests.environments import ask, listed, own
 
 
 @pytest.mark.parametrize(

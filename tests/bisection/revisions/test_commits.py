@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from repositories import Repository, picture
 
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.revisions import Where, open_source
 from perfdash.bisection.revisions.commits import Commits
 from perfdash.bisection.revisions.repository import web_page, without_credentials
 from perfdash.errors import UsageError
+from tests.repositories import Repository, picture
 
 
 @pytest.fixture

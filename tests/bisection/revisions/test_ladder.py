@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from repositories import Repository
-from wheels import make_wheel
 
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.revisions.ladder import between, commit_in_wheel, main_commit
 from perfdash.errors import UsageError
+from tests.repositories import Repository
+from tests.wheels import make_wheel
 
 NIGHTLY = load_recipe("nightly")
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from wheels import make_interpreter, make_wheel
 
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.revisions import Where, open_source
 from perfdash.bisection.revisions.versions import Versions
 from perfdash.errors import UsageError
+from tests.wheels import make_interpreter, make_wheel
 
 
 @pytest.fixture(scope="module")
