@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "perfdash"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "perfdash"
 
 # What each part may import of perfdash, beside itself.
 ALLOWED = {
@@ -146,3 +147,15 @@ def test_help_and_list_import_nothing_heavy():
 def test_files_stay_small():
     long = {str(path): n for path in modules() if (n := len(path.read_text().splitlines())) > 350}
     assert not long
+
+
+def test_tests_share_only_modules_that_are_not_tests():
+    files = sorted(TESTS.rglob("*.py"))
+    shared = {path.stem for path in files} | {path.name for path in TESTS.iterdir() if path.is_dir()}
+    wrong = {
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in files
+        for name in imports(ast.parse(path.read_text()))
+        if any(word.startswith("test_") for word in name.split(".")) or name.split(".")[0] in shared
+    }
+    assert not wrong, f"Import as tests.<folder>.<module>, from a module that is no test: {sorted(wrong)}"

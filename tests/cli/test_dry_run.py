@@ -8,7 +8,8 @@ import resource
 import pytest
 
 from perfdash.records import to_json
-from tests.cli.test_post_command import RUN, a_night, write_run
+from tests.cli.run_folders import RUN, write_run
+from tests.report.results import a_night
 
 SUITE = 'name = "made"\nloader = "timm"\n'
 

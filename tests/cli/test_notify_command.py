@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.test_post_command import RUN, a_night, write_run
+from tests.cli.run_folders import RUN, write_run
+from tests.publish.chat import SECRET, Chat
 from tests.publish.smtp import Post
-from tests.publish.test_webhook import SECRET, Chat
+from tests.report.results import a_night
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from perfdash.history.store import open_store
 from perfdash.records import Status
 from perfdash.runner.journal import Journal
 from tests.history.made import case, row, run
-from tests.report.test_tables import failed, good, info
+from tests.report.results import failed, good, info
 
 
 @pytest.fixture

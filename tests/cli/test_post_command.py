@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +13,10 @@ from perfdash.cli import main
 from perfdash.errors import MachineError
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
-from perfdash.records import to_json
+from tests.cli.run_folders import RUN, write_run
 from tests.detect.simulated import farm, slower
 from tests.publish.server import TOKEN, GitHub
-from tests.report.test_tables import a_night, info
-
-RUN = "2026-11-21T00-00-00Z_host"
+from tests.report.results import a_night
 
 
 @pytest.fixture
@@ -60,13 +56,6 @@ def post(perfdash, hub):
 def folder(tmp_path):
     """A run folder, without a history."""
     return write_run(tmp_path / "runs" / RUN, a_night())
-
-
-def write_run(folder: Path, results):
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(to_json(info(len(results), "done"))))
-    (folder / "results.jsonl").write_text("".join(json.dumps(to_json(one)) + "\n" for one in results))
-    return folder
 
 
 @pytest.mark.parametrize("debug", [[], ["--debug"]])

@@ -1,64 +1,16 @@
 """What is said of alerts; PERFDASH_UPDATE_GOLDEN=1 writes the golden files anew."""
 
-import os
 from dataclasses import replace
-
-from test_tables import GOLDEN
 
 from perfdash.detect.dating import Dated
 from perfdash.detect.evidence import Evidence
-from perfdash.history.alerts import Alert, Event
-from perfdash.history.queries import RunLine
+from perfdash.history.alerts import Event
 from perfdash.report.alerts import alert_list, change_list, life, to_plain
 from perfdash.report.changes import of_alert
 from perfdash.stats.changepoints import Change
 from tests.history.made import case
-
-
-def run(day, commit):
-    return RunLine(
-        id=day, name=f"2026-11-{day:02}T01-00-00Z_farm", started=f"2026-11-{day:02}T01:00:00Z", state="done",
-        origin="perfdash", source="runs", host="farm", testbed_id=1, host_class="Xeon x 100", setting={},
-        environment_id=1, torch="2.15.0", torch_git_version=commit * 40, python="3.11", packages={}, facts={},
-        noise={}, expected=10, results=10, judged=None,
-    )  # fmt: skip
-
-
-GOOD, BAD = run(10, "a"), run(11, "b")
-SLOWER = Alert(
-    "metric", 1, 1, "backend_ms", "confirmed", 1, 10, 11, 11, "2026-11-11T06:00:00Z", "2026-11-12T06:00:00Z",
-    before=20.0, after=23.0, change=0.1398, p=2e-7, id=3,
-    details={
-        "changed": ["torch: 2.15.0 aaaaaaaaaa | 2.15.0 bbbbbbbbbb"],
-        "remeasured": {"pairs": 4, "ratio": 1.148, "low": 1.12, "high": 1.18},
-    },
-)  # fmt: skip
-HOST = Alert(
-    "host", 1, None, "compilation_cpu_s", "new", 1, 10, 11, 11, "t", "t", change=0.22, p=1e-9, id=4,
-    details={"changed": ["microcode: 0x1 | 0x2"]},
-)  # fmt: skip
-STATUS = Alert(
-    "status", 1, 2, "status", "open", 1, 10, 11, 11, "t", "t", id=5,
-    details={"before": "pass", "after": "nothing captured"},
-)  # fmt: skip
-SHOWN = [
-    Evidence(SLOWER, case("resnet50"), GOOD, BAD, BAD, speedup=(1.31, 1.14)),
-    Evidence(HOST, None, GOOD, BAD, BAD),
-    Evidence(STATUS, case("vit", dtype="amp", amp_dtype="bfloat16"), None, BAD, BAD),
-    Evidence(replace(SLOWER, kind="drift", id=6, details={}), case("dcgan", batch_size=8), GOOD, BAD, BAD),
-    Evidence(replace(STATUS, kind="vanished", metric=None, id=7, details={}), case("gone"), GOOD, BAD, BAD),
-    Evidence(
-        replace(STATUS, kind="count", metric="graph_breaks", before=0.0, after=3.0, id=8, details={}),
-        case("breaks"), GOOD, BAD, BAD,
-    ),
-]  # fmt: skip
-
-
-def golden(name, text):
-    path = GOLDEN / name
-    if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+from tests.report.golden_files import golden
+from tests.report.shown_alerts import BAD, GOOD, SHOWN, STATUS, run
 
 
 def test_a_list_of_alerts():

@@ -3,12 +3,10 @@
 import csv
 import io
 import json
-import os
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from test_tables import GOLDEN, failed, good, info
 
 from perfdash.detect.comparing import Side, compare
 from perfdash.history.rows import from_run
@@ -17,6 +15,8 @@ from perfdash.report.comparison import comparison, to_csv, to_plain
 from perfdash.report.junit import write_comparison
 from perfdash.report.news import headline
 from perfdash.report.night import against
+from tests.report.golden_files import golden
+from tests.report.results import failed, good, info
 
 OLD = [
     good("same", 1.4, "faster"),
@@ -43,13 +43,6 @@ def side(results, **change):
 @pytest.fixture(scope="module")
 def found():
     return compare(side(OLD), side(NEW, id="2026-11-22T00-00-00Z_host"))
-
-
-def golden(name, text):
-    path = GOLDEN / name
-    if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
 
 
 def test_golden(found):

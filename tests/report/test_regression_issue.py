@@ -6,7 +6,6 @@ from html import unescape
 
 import pytest
 from markdown_it import MarkdownIt
-from test_alerts import BAD, GOOD, SHOWN, SLOWER, golden
 
 from perfdash.detect.evidence import Evidence
 from perfdash.history.alerts import DISMISSED, FIXED, REOPENED
@@ -16,7 +15,9 @@ from perfdash.report.changes import REGRESSION, of_alert
 from perfdash.report.news import news
 from perfdash.report.regression_issue import blame, body, note, title
 from tests.history.made import case
+from tests.report.golden_files import golden
 from tests.report.nights import good_night
+from tests.report.shown_alerts import BAD, GOOD, SHOWN, SLOWER
 
 HOSTILE = "a|b`c``@all #1 <script>alert(1)</script> ![x](http://x/y) https://x.example \n\x1b[31m \u202e 😀"
 

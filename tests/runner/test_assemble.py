@@ -5,85 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.cases import Planned
-from perfdash.records import Case, Status
+from perfdash.records import Status
 from perfdash.runner.assemble import assemble, skipped
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread
 from perfdash.stats.settle import set_interval, summary_of
-
-PLANNED = Planned(
-    case=Case("s", "m"),
-    loader="python",
-    target="f.py:f",
-    inputs={},
-    tolerance=1e-3,
-    factor=2,
-    cosine=False,
-    check_accuracy=True,
-    env={},
-    timeout_s=60,
-    memory_limit_bytes=None,
-    skip_reason="not here",
-)
-MB = 1 << 20
-TIME = {"what": "time", "scope": "phase", "limit": 7.0, "unit": "s"}
-
-
-MEMORY = {"constants_bytes": 0, "transient_bytes": 20 * MB, "high_water_bytes": 1}
-
-
-def latency(eager=10.0, backend=5.0, clean=1.0, pairs=40, cpu_ratio=None):
-    eager_ns = [eager * 1e6 * (1 + 0.001 * (k % 7)) for k in range(pairs)]
-    backend_ns = [backend * 1e6 * (1 + 0.001 * (k % 5)) for k in range(pairs)]
-    return {
-        "event": "latency",
-        "eager_ns": eager_ns,
-        "backend_ns": backend_ns,
-        "eager_cpu_ns": [v if cpu_ratio is None else v * cpu_ratio for v in eager_ns],
-        "backend_cpu_ns": backend_ns,
-        "clean": [k < clean * pairs for k in range(pairs)],
-        "stopped": "precision",
-        "repeats": {"eager": 1, "backend": 1},
-        "involuntary_switches": 3,
-        "minor_faults_per_call": {"eager": 0.0, "backend": 0.0},
-        "cpu_pressure": 0.0,
-        "l2_flush": False,
-        "probe_ms": [1.0, 1.0],
-        "load": 0.1,
-        "cores": [1],
-        "torch_threads": 1,
-    }
-
-
-def events(*, upto="done", accuracy="pass", graphs=1, **sampling):
-    capture = {"graphs": graphs, "graph_breaks": 0}
-    compiled = {
-        "compilation_s": 2.0,
-        "compilation_cpu_s": 1.9,
-        "first_call_s": 2.1,
-        "compile_peak_bytes": 500 * MB,
-        "compile_held_bytes": 40 * MB,
-        "capture": capture,
-    }
-    script = [
-        {"event": "phase", "name": "load"},
-        {"event": "loaded", "weights_bytes": 8 * MB, "held_bytes": 10 * MB, "parameters": 7},
-        {"event": "phase_end", "name": "load", "seconds": 0.5},
-        {"event": "phase", "name": "eager"},
-        {"event": "eager", "differ": None, "memory": MEMORY},
-        {"event": "phase", "name": "compile"},
-        {"event": "compiled", **compiled},
-        {"event": "phase", "name": "accuracy"},
-        {"event": "accuracy", "status": accuracy, "detail": "d"},
-        {"event": "phase", "name": "latency"},
-        latency(**sampling),
-        {"event": "phase", "name": "memory"},
-        {"event": "memory", "constants_bytes": 5 * MB, "transient_bytes": 5 * MB, "high_water_bytes": 1},
-        {"event": "done"},
-    ]
-    names = [e["event"] if e["event"] != "phase" else f"phase {e['name']}" for e in script]
-    return script[: names.index(upto) + 1]
+from tests.runner.planned import MB, PLANNED, TIME, events
 
 
 def ended(phase, status, *, died=None, **flags):

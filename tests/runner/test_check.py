@@ -4,13 +4,13 @@ import signal
 from dataclasses import replace
 
 import pytest
-from test_assemble import PLANNED
 
 from perfdash.records import Case, Status
 from perfdash.runner.check import check
 from perfdash.runner.executor import Message
 from perfdash.runner.orders import Answer
 from perfdash.runner.watch import Outcome
+from tests.runner.planned import PLANNED
 
 OK = [
     {"event": "phase", "name": "load"},

@@ -1,8 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from test_assemble import events
-from test_plan import CASES, COSTS
 
 from perfdash.errors import UsageError
 from perfdash.records import RunInfo, Status
@@ -11,6 +9,7 @@ from perfdash.runner.journal import Journal, read_info, read_plan, read_results
 from perfdash.runner.merge import merge, read_shard
 from perfdash.runner.plan import cut
 from perfdash.runner.watch import Outcome
+from tests.runner.planned import CASES, COSTS, events
 
 ENVIRONMENT = {
     "host_class": "Xeon x 100",

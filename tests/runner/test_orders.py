@@ -1,7 +1,5 @@
 from dataclasses import replace
 
-from test_assemble import PLANNED, events
-
 from perfdash.records import Sampling
 from perfdash.runner.orders import (
     Answer,
@@ -13,6 +11,7 @@ from perfdash.runner.orders import (
     to_text,
 )
 from perfdash.runner.watch import Outcome
+from tests.runner.planned import PLANNED, events
 
 
 def test_they_are_read_back():

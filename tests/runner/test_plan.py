@@ -3,19 +3,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_assemble import PLANNED
 
 from perfdash.errors import UsageError
-from perfdash.records import Case
 from perfdash.runner.plan import cut, differences, parse_shard, plan_from_json
-
-
-def case(name, **change):
-    return replace(PLANNED, case=Case("s", name), skip_reason=None, **change)
-
-
-CASES = [case(f"m{number}") for number in range(9)]
-COSTS = [9.0, 1.0, 4.0, 4.0, 2.0, 8.0, 3.0, 1.0, 5.0]
+from tests.runner.planned import CASES, COSTS, case
 
 
 @given(st.lists(st.floats(0.1, 1000), min_size=1, max_size=40), st.integers(1, 8))

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_assemble import PLANNED
 
 from perfdash.records import Case
 from perfdash.runner.planner import TYPICAL_S, assign, costs, makespan, order, queue
+from tests.runner.planned import PLANNED
 
 COSTS = st.lists(st.floats(0, 1e4), max_size=60)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_assemble import PLANNED
 
 from perfdash.cli.room import words
 from perfdash.records import Case, Status
@@ -16,6 +15,7 @@ from perfdash.runner.executor import Message
 from perfdash.runner.orders import Answer
 from perfdash.runner.room import MOST, Room, judged, next_size, search, sides
 from perfdash.runner.watch import Outcome
+from tests.runner.planned import PLANNED
 
 DONE = Outcome([{"event": "phase", "name": "eager"}, {"event": "done"}], 0)
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from test_assemble import PLANNED, TIME, events
 
 from perfdash.errors import MachineError
 from perfdash.records import Case, RunInfo, Status
@@ -13,6 +12,7 @@ from perfdash.runner.journal import Journal, read_info, read_results
 from perfdash.runner.orders import Answer
 from perfdash.runner.session import Policy, Session
 from perfdash.runner.watch import Outcome
+from tests.runner.planned import PLANNED, TIME, events
 
 HELLO = {
     "executable": "python",

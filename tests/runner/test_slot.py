@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from test_assemble import PLANNED
 
 from perfdash.records import Case
 from perfdash.runner import slot as slots
@@ -11,6 +10,7 @@ from perfdash.runner.locks import Locks, core_names
 from perfdash.runner.orders import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome
+from tests.runner.planned import PLANNED
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.runner.taking_turns import with_variables
-from tests.runner.test_assemble import PLANNED
+from tests.runner.planned import PLANNED
 
 
 @pytest.mark.parametrize(("own", "of_build", "both"), [
