@@ -20,6 +20,7 @@ import pytest
 from perfdash.records import Result, RunInfo
 from perfdash.runner.journal import read_info, read_results
 from tests.command_server import CommandServer
+from tests.lazy import note_imports
 from tests.stores import address, postgres, postgres_address, store  # noqa: F401 (fixtures)
 
 HERE = Path(__file__).parent
@@ -40,6 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker and config.getoption("--own-core"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    note_imports(report.nodeid)
 
 
 @dataclass

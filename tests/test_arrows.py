@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lazy import imported_while_collecting
+
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "perfdash"
 
@@ -159,3 +161,8 @@ def test_tests_share_only_modules_that_are_not_tests():
         if any(word.startswith("test_") for word in name.split(".")) or name.split(".")[0] in shared
     }
     assert not wrong, f"Import as tests.<folder>.<module>, from a module that is no test: {sorted(wrong)}"
+
+
+def test_collecting_the_tests_imports_nothing_heavy():
+    """Of the files that this call of pytest collects: all of them where CI runs it."""
+    assert not imported_while_collecting, "Name what these files import at once with tests.lazy.lazy()."

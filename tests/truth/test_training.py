@@ -6,7 +6,6 @@ import pytest
 
 from perfdash.records import Status
 from tests.conftest import HERE, perfdash
-from tests.truth.training_models import BACKWARD_S, FORWARD_S, MIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -33,6 +32,8 @@ def eager(tmp_path_factory):
 
 
 def test_forward_and_backward_are_timed_apart(compiled):
+    from tests.truth.training_models import BACKWARD_S, FORWARD_S
+
     found = compiled["waits"]
     assert found.status is Status.PASS, found.accuracy
     for side in ("eager", "backend"):
@@ -46,6 +47,8 @@ def test_forward_and_backward_are_timed_apart(compiled):
 
 
 def test_the_memory_of_a_step_holds_what_backward_needs(eager):
+    from tests.truth.training_models import MIB
+
     found = eager["saves"]
     assert found.status is Status.PASS
     assert found.eager_peak_bytes == pytest.approx(96 * MIB, rel=0.03)

@@ -1,7 +1,9 @@
 import pytest
-import torch
 
-from perfdash.worker.accuracy import compare, distance, distances, relative_errors, two_runs_differ, within
+from tests.lazy import lazy
+
+torch = lazy("torch")
+accuracy = lazy("perfdash.worker.accuracy")
 
 
 def judge_case(error, scale=1.0, tolerance=1e-3):
@@ -9,7 +11,7 @@ def judge_case(error, scale=1.0, tolerance=1e-3):
     judge = torch.randn(1000, dtype=torch.float64) * scale
     eager = (judge * (1 + 1e-7 * torch.randn(1000, dtype=torch.float64))).float()
     compiled = (judge * (1 + error * torch.randn(1000, dtype=torch.float64))).float()
-    return compare(eager, compiled, judge, tolerance=tolerance, factor=2.0)
+    return accuracy.compare(eager, compiled, judge, tolerance=tolerance, factor=2.0)
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 1e4])
@@ -21,60 +23,60 @@ def test_the_same_relative_error_has_the_same_verdict_at_every_scale(scale):
 def test_as_far_from_the_judge_as_eager_passes():
     judge = torch.linspace(1, 2, 100, dtype=torch.float64)
     eager, compiled = (judge * 1.01).float(), (judge * 0.985).float()
-    verdict = compare(eager, compiled, judge, tolerance=1e-3, factor=2.0)
+    verdict = accuracy.compare(eager, compiled, judge, tolerance=1e-3, factor=2.0)
     assert (verdict["status"], verdict["metric"]) == ("pass", "rmse_to_float64")
-    assert compare(eager, compiled, judge, tolerance=1e-3, factor=1.0)["status"] == "fail"
+    assert accuracy.compare(eager, compiled, judge, tolerance=1e-3, factor=1.0)["status"] == "fail"
 
 
 def test_structure_dtype_and_keys_must_agree():
     x = torch.ones(2)
     for other in ((x, x), [x], {"a": x}, x.double(), torch.ones(3), (x, None)):
-        assert compare((x,), other, None, tolerance=1e-3, factor=2)["metric"] == "structure"
-    assert compare({"a": x}, {"a": x.clone()}, None, tolerance=1e-3, factor=2)["status"] == "pass"
+        assert accuracy.compare((x,), other, None, tolerance=1e-3, factor=2)["metric"] == "structure"
+    assert accuracy.compare({"a": x}, {"a": x.clone()}, None, tolerance=1e-3, factor=2)["status"] == "pass"
 
 
 def test_nan_equals_nan_only_in_the_same_places():
     nan = float("nan")
     a, b = torch.tensor([1.0, nan]), torch.tensor([nan, 1.0])
-    assert compare(a, a.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
-    assert "NaN" in compare(a, a.clone(), None, tolerance=1e-3, factor=2)["detail"]
-    assert compare(a, b, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert accuracy.compare(a, a.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert "NaN" in accuracy.compare(a, a.clone(), None, tolerance=1e-3, factor=2)["detail"]
+    assert accuracy.compare(a, b, None, tolerance=1e-3, factor=2)["status"] == "fail"
     inf = torch.tensor([float("inf"), -float("inf")])
-    assert compare(inf, inf.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
-    assert compare(inf, -inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert accuracy.compare(inf, inf.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert accuracy.compare(inf, -inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
 
 
 def test_without_a_judge_by_cosine():
     x = torch.linspace(1, 2, 100)
-    assert compare(x, x * 1.05, None, tolerance=1e-3, factor=2)["metric"] == "cosine"
-    assert compare(x, -x, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert accuracy.compare(x, x * 1.05, None, tolerance=1e-3, factor=2)["metric"] == "cosine"
+    assert accuracy.compare(x, -x, None, tolerance=1e-3, factor=2)["status"] == "fail"
 
 
 def test_integers_must_be_equal():
     x = torch.arange(5)
-    assert compare(x, x.clone(), None, tolerance=1, factor=2)["status"] == "pass"
-    assert compare(x, x + 1, None, tolerance=1, factor=2)["status"] == "fail"
+    assert accuracy.compare(x, x.clone(), None, tolerance=1, factor=2)["status"] == "pass"
+    assert accuracy.compare(x, x + 1, None, tolerance=1, factor=2)["status"] == "fail"
 
 
 def test_one_wrong_leaf_among_right_ones_fails():
     x = torch.ones(10)
-    verdict = compare([x, x, x], [x, x * 2, x], [x.double()] * 3, tolerance=1e-3, factor=2)
+    verdict = accuracy.compare([x, x, x], [x, x * 2, x], [x.double()] * 3, tolerance=1e-3, factor=2)
     assert verdict["status"] == "fail"
     assert "out[1]" in verdict["detail"]
 
 
 def test_zero_outputs():
     zero = torch.zeros(10)
-    assert compare(zero, zero.clone(), zero.double(), tolerance=1e-3, factor=2)["status"] == "pass"
-    assert compare(zero, zero + 1e-3, zero.double(), tolerance=1e-3, factor=2)["status"] == "fail"
+    assert accuracy.compare(zero, zero.clone(), zero.double(), tolerance=1e-3, factor=2)["status"] == "pass"
+    assert accuracy.compare(zero, zero + 1e-3, zero.double(), tolerance=1e-3, factor=2)["status"] == "fail"
 
 
 def test_two_runs():
     x = torch.randn(100)
-    assert two_runs_differ((x,), (x.clone(),)) is None
-    assert two_runs_differ((x,), (x * (1 + 1e-7),)) is None
-    assert "differs" in two_runs_differ((x,), (x + 0.1,))
-    assert "structure" in two_runs_differ((x,), [x])
+    assert accuracy.two_runs_differ((x,), (x.clone(),)) is None
+    assert accuracy.two_runs_differ((x,), (x * (1 + 1e-7),)) is None
+    assert "differs" in accuracy.two_runs_differ((x,), (x + 0.1,))
+    assert "structure" in accuracy.two_runs_differ((x,), [x])
 
 
 def test_objects_and_arrays():
@@ -86,26 +88,26 @@ def test_objects_and_arrays():
     import numpy as np
 
     x = torch.randn(10)
-    assert two_runs_differ(Output(x), Output(x.clone())) is None
-    assert compare(Output(x), Output(x * 2), None, tolerance=1e-3, factor=2)["status"] == "pass"
-    assert compare(Output(x), Output(-x), None, tolerance=1e-3, factor=2)["status"] == "fail"
-    assert compare(Output(x), Output(x[:5]), None, tolerance=1e-3, factor=2)["metric"] == "structure"
-    assert two_runs_differ(np.ones(3), np.ones(3)) is None
-    assert two_runs_differ(np.ones(3), np.zeros(3)) is not None
+    assert accuracy.two_runs_differ(Output(x), Output(x.clone())) is None
+    assert accuracy.compare(Output(x), Output(x * 2), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert accuracy.compare(Output(x), Output(-x), None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert accuracy.compare(Output(x), Output(x[:5]), None, tolerance=1e-3, factor=2)["metric"] == "structure"
+    assert accuracy.two_runs_differ(np.ones(3), np.ones(3)) is None
+    assert accuracy.two_runs_differ(np.ones(3), np.zeros(3)) is not None
 
 
 def test_rounding_of_bfloat16_is_no_difference():
     x = torch.randn(100).bfloat16()
-    assert two_runs_differ(x, (x.float() * 1.004).bfloat16()) is None
-    assert two_runs_differ(x, x * 1.2) is not None
+    assert accuracy.two_runs_differ(x, (x.float() * 1.004).bfloat16()) is None
+    assert accuracy.two_runs_differ(x, x * 1.2) is not None
 
 
 def test_the_distance_is_that_of_the_worst_leaf():
     x = torch.tensor([3.0, 4.0])
-    found = distance({"a": x, "b": x, "n": 1}, {"a": x * 1.1, "b": x * 1.01, "n": 2})
+    found = accuracy.distance({"a": x, "b": x, "n": 1}, {"a": x * 1.1, "b": x * 1.01, "n": 2})
     assert found["relative_rmse"] == pytest.approx(0.1, rel=1e-5)
     assert found["cosine"] == pytest.approx(1.0)
-    turned = distance(x, torch.tensor([4.0, -3.0]))
+    turned = accuracy.distance(x, torch.tensor([4.0, -3.0]))
     assert turned["cosine"] == pytest.approx(0.0, abs=1e-7)
     assert turned["relative_rmse"] == pytest.approx(2**0.5)
 
@@ -113,22 +115,24 @@ def test_the_distance_is_that_of_the_worst_leaf():
 def test_the_distance_to_what_is_not_finite_or_not_alike():
     nan = float("nan")
     x = torch.tensor([1.0, nan])
-    assert distance(x, x) == {"relative_rmse": 0.0, "cosine": 1.0}, "what eager has not finite does not count"
-    assert distance(x.nan_to_num(), x) == {"relative_rmse": None, "cosine": None}
-    assert distance(x, torch.ones(3)) is None
-    assert distance((x,), {"a": x}) is None
-    assert distance(torch.zeros(2), torch.zeros(2)) == {"relative_rmse": 0.0, "cosine": 1.0}
-    assert distance(torch.zeros(2), torch.ones(2))["relative_rmse"] == 1.0
-    assert distance(torch.ones(2), torch.ones(2, dtype=torch.bfloat16))["relative_rmse"] == 0.0
+    assert accuracy.distance(x, x) == {"relative_rmse": 0.0, "cosine": 1.0}, (
+        "what eager has not finite does not count"
+    )
+    assert accuracy.distance(x.nan_to_num(), x) == {"relative_rmse": None, "cosine": None}
+    assert accuracy.distance(x, torch.ones(3)) is None
+    assert accuracy.distance((x,), {"a": x}) is None
+    assert accuracy.distance(torch.zeros(2), torch.zeros(2)) == {"relative_rmse": 0.0, "cosine": 1.0}
+    assert accuracy.distance(torch.zeros(2), torch.ones(2))["relative_rmse"] == 1.0
+    assert accuracy.distance(torch.ones(2), torch.ones(2, dtype=torch.bfloat16))["relative_rmse"] == 0.0
 
 
 def test_within_a_bound():
     x = torch.ones(10)
-    assert within(x, x * 1.05, 0.06)["status"] == "pass"
-    beyond = within(x, x * 1.05, 0.04)
+    assert accuracy.within(x, x * 1.05, 0.06)["status"] == "pass"
+    beyond = accuracy.within(x, x * 1.05, 0.04)
     assert (beyond["status"], beyond["metric"], beyond["tolerance"]) == ("fail", "relative_rmse", 0.04)
-    assert within(x, torch.full((10,), float("nan")), 0.1)["status"] == "fail"
-    assert within(x, torch.ones(9), 0.1)["metric"] == "structure"
+    assert accuracy.within(x, torch.full((10,), float("nan")), 0.1)["status"] == "fail"
+    assert accuracy.within(x, torch.ones(9), 0.1)["metric"] == "structure"
 
 
 def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
@@ -136,35 +140,37 @@ def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
     noise = 1e-8 * torch.randn(100)
     eager = {"gradients": {"a": torch.randn(1000), "bias": noise}, "loss": torch.tensor(1.0)}
     compiled = {**eager, "gradients": {**eager["gradients"], "bias": -noise}}
-    assert compare(eager, compiled, None, tolerance=1e-3, factor=2)["status"] == "fail"
-    assert compare(eager, compiled, None, tolerance=1e-3, factor=2, of_group=0.01)["status"] == "pass"
+    assert accuracy.compare(eager, compiled, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert (
+        accuracy.compare(eager, compiled, None, tolerance=1e-3, factor=2, of_group=0.01)["status"] == "pass"
+    )
     # A small gradient that is wrong by a tenth is found all the same.
     eager["gradients"]["bias"] = 1e-2 * torch.randn(100)
     compiled["gradients"]["bias"] = eager["gradients"]["bias"] * 1.1
     judge = {key: value.double() if key == "loss" else {k: v.double() for k, v in value.items()}
              for key, value in eager.items()}  # fmt: skip
-    found = compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
+    found = accuracy.compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
     assert found["status"] == "fail"
     assert "bias" in found["detail"]
 
 
 def test_nothing_to_compare_is_not_within_a_bound():
-    assert within(torch.arange(3), torch.arange(3), 0.1)["status"] == "fail"
-    assert within((torch.ones(2), None), (None, torch.ones(2)), 0.1)["status"] == "fail"
+    assert accuracy.within(torch.arange(3), torch.arange(3), 0.1)["status"] == "fail"
+    assert accuracy.within((torch.ones(2), None), (None, torch.ones(2)), 0.1)["status"] == "fail"
     nan = torch.full((2,), float("nan"))
-    assert within(nan, torch.ones(2), 0.1)["status"] == "fail"
+    assert accuracy.within(nan, torch.ones(2), 0.1)["status"] == "fail"
     tokens = {"logits": torch.ones(2), "tokens": torch.arange(2)}
-    assert within(tokens, {**tokens, "tokens": torch.ones(2)}, 0.1)["status"] == "pass"
+    assert accuracy.within(tokens, {**tokens, "tokens": torch.ones(2)}, 0.1)["status"] == "pass"
 
 
 def test_two_runs_of_what_is_zero_but_for_rounding():
     """A leaf counts as at least a share of its group, as where both sides are compared."""
     first = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), 1e-9)}}
     second = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), -1e-9)}}
-    assert two_runs_differ(first, second) is not None
-    assert two_runs_differ(first, second, of_group=0.01) is None
+    assert accuracy.two_runs_differ(first, second) is not None
+    assert accuracy.two_runs_differ(first, second, of_group=0.01) is None
     other = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), 1e-3)}}
-    assert two_runs_differ(first, other, of_group=0.01) is not None
+    assert accuracy.two_runs_differ(first, other, of_group=0.01) is not None
 
 
 def _gradients(**leaves):
@@ -174,7 +180,7 @@ def _gradients(**leaves):
 def test_errors_of_a_group_are_relative_to_each_leaf():
     judge = _gradients(a=torch.full((4,), 2.0), b=torch.full((4,), 1.0), tiny=torch.full((4,), 1e-9))
     eager = _gradients(a=torch.full((4,), 2.02), b=torch.full((4,), 1.03), tiny=torch.full((4,), -1e-9))
-    found = relative_errors(eager, judge, 0.01)
+    found = accuracy.relative_errors(eager, judge, 0.01)
     assert found["out['gradients'"] == pytest.approx(0.03 / 1.03), (
         "one that is zero but for rounding has no say"
     )
@@ -188,10 +194,10 @@ def test_no_leaf_need_be_nearer_than_eagers_others_are(by, verdict):
     eager = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 1.015))
     other = _gradients(a=torch.full((4,), by), b=torch.full((4,), 1.0))
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
-    noise = relative_errors(eager, judge, 0.01)
-    found = compare(eager, other, judge, noise=noise, **arguments)
+    noise = accuracy.relative_errors(eager, judge, 0.01)
+    found = accuracy.compare(eager, other, judge, noise=noise, **arguments)
     assert found["status"] == verdict
-    assert compare(eager, other, judge, **arguments)["status"] == "fail"
+    assert accuracy.compare(eager, other, judge, **arguments)["status"] == "fail"
     assert verdict == "pass" or "relative to their size" in found["detail"]
 
 
@@ -201,9 +207,9 @@ def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits(rounding, verdic
     eager = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-6))
     other = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), -rounding))
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
-    assert compare(eager, other, judge, **arguments)["status"] == verdict
+    assert accuracy.compare(eager, other, judge, **arguments)["status"] == verdict
     small = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-4))
-    assert compare(small, other, small, **arguments)["status"] == "fail", "small, and not zero"
+    assert accuracy.compare(small, other, small, **arguments)["status"] == "fail", "small, and not zero"
 
 
 @pytest.mark.parametrize(("by", "gated", "verdict"), [
@@ -214,7 +220,7 @@ def test_one_gate_moves_a_gradient_by_near_to_a_per_cent(by, gated, verdict):
     judge = _gradients(a=torch.full((4,), 1.0))
     other = _gradients(a=torch.full((4,), by))
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "gated": gated}
-    assert compare(judge, other, judge, **arguments)["status"] == verdict
+    assert accuracy.compare(judge, other, judge, **arguments)["status"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -225,7 +231,7 @@ def test_where_eager_is_too_far_away_nothing_can_be_said(by, verdict):
     judge = _gradients(a=torch.full((4,), 1.0))
     other = _gradients(a=torch.full((4,), by))
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "gated": ["gradients"]}
-    found = compare(judge, other, judge, noise={"out['gradients'": 0.4}, **arguments)
+    found = accuracy.compare(judge, other, judge, noise={"out['gradients'": 0.4}, **arguments)
     assert found["status"] == verdict
     assert ("not judged" in found["detail"]) == (verdict == "skipped")
 
@@ -235,13 +241,13 @@ def test_one_that_is_wrong_is_told_before_one_that_cannot_be_judged():
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "noise": {"out['gradients'": 0.4}}
     for wrong in ("a", "b"):
         leaves = {"a": torch.full((4,), 1.8), "b": torch.full((4,), 1.8), wrong: torch.full((4,), -9.0)}
-        assert compare(judge, _gradients(**leaves), judge, **arguments)["status"] == "fail"
+        assert accuracy.compare(judge, _gradients(**leaves), judge, **arguments)["status"] == "fail"
 
 
 def test_distances_of_each_leaf():
     one = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 2.0))
     two = _gradients(a=torch.full((4,), 1.5), b=torch.full((4,), 2.0))
-    assert distances(one, two) == {
+    assert accuracy.distances(one, two) == {
         "out['loss']": 0.0,
         "out['gradients']['a']": 0.5,
         "out['gradients']['b']": 0.0,

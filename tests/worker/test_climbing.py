@@ -6,8 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfdash.worker import climbing, footprint
 from perfdash.worker.child import ChildFailed
+from tests.lazy import lazy
+
+climbing = lazy("perfdash.worker.climbing")
+footprint = lazy("perfdash.worker.footprint")
+
 
 NO_ROOM = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
 

@@ -2,12 +2,14 @@ import copy
 import functools
 
 import pytest
-import torch
 
-from perfdash.worker.decoders import cache_bytes, estimate, to_int8, weight_bytes, with_linear_layers
-from perfdash.worker.decoding import CACHES, Decoder, check
+from tests.lazy import lazy
 
-transformers = pytest.importorskip("transformers")
+torch = lazy("torch")
+transformers = lazy("transformers", or_skip=True)
+decoders = lazy("perfdash.worker.decoders")
+decoding = lazy("perfdash.worker.decoding")
+
 
 BATCH, PROMPT, NEW, VOCABULARY = 3, 7, 6, 101
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -15,7 +17,7 @@ SHAPE = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 32, "vocab_size
 
 
 @functools.cache
-def model(name, dtype=torch.float32):
+def model(name, dtype="float32"):
     # Weights ten times the usual size, so that the chosen tokens are far apart and differ from step to step.
     torch.manual_seed(0)
     transformers.logging.set_verbosity_error()
@@ -29,7 +31,7 @@ def model(name, dtype=torch.float32):
         wide["hidden_size"] = wide.pop("n_embd")
         del wide["n_positions"]
         made = transformers.BloomForCausalLM(transformers.BloomConfig(**wide))
-    return made.eval().to(dtype)
+    return made.eval().to(getattr(torch, dtype))
 
 
 def prompts(length=PROMPT):
@@ -39,7 +41,8 @@ def prompts(length=PROMPT):
 
 
 MODELS = pytest.mark.parametrize("name", ["gpt2", "multi_query", "bloom"])
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+CACHES = ("dynamic", "static")
 BOTH = pytest.mark.parametrize("cache", CACHES)
 
 
@@ -48,7 +51,7 @@ BOTH = pytest.mark.parametrize("cache", CACHES)
 @BOTH
 def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache):
     module = model(name, dtype)
-    decode = Decoder(module, module, prompts(), NEW, cache)
+    decode = decoding.Decoder(module, module, prompts(), NEW, cache)
     tokens = decode().tokens
     kind = "static" if cache == "static" else None  # which generate compiles on GPUs only
     expected = module.generate(
@@ -62,7 +65,7 @@ def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache
     assert len(tokens.unique()) > NEW // 2
     assert torch.equal(tokens, expected)
     assert torch.equal(decode().tokens, tokens)
-    other = Decoder(module, module, {"input_ids": prompts()["input_ids"] * 0 + 5}, NEW, cache)
+    other = decoding.Decoder(module, module, {"input_ids": prompts()["input_ids"] * 0 + 5}, NEW, cache)
     other()
     assert torch.equal(decode().tokens, tokens)
 
@@ -72,20 +75,20 @@ def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache
 @BOTH
 def test_logits_are_those_of_a_forward_pass_over_all_tokens(name, dtype, cache):
     module = model(name, dtype)
-    decode = Decoder(module, module, prompts(), NEW, cache)
+    decode = decoding.Decoder(module, module, prompts(), NEW, cache)
     tokens, logits = decode(keep_logits=BATCH)
     with torch.no_grad():
         whole = torch.cat([prompts()["input_ids"], tokens], dim=1)
         expected = module(input_ids=whole, use_cache=False).logits[:, PROMPT - 1 : -1]
     assert logits.shape == (BATCH, NEW, VOCABULARY)
-    assert error(logits, expected) < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert error(logits, expected) < (1e-5 if dtype == "float32" else 2e-2)
     assert decode().logits is None
 
 
 def test_some_logits_are_of_the_first_and_the_last_prompts():
     module = model("gpt2")
     many = {"input_ids": torch.randint(VOCABULARY, (7, PROMPT), generator=torch.Generator().manual_seed(3))}
-    decode = Decoder(module, module, many, NEW)
+    decode = decoding.Decoder(module, module, many, NEW)
     every = decode(keep_logits=7).logits
     assert torch.equal(decode(keep_logits=3).logits, every[[0, 1, 6]])
     assert torch.equal(decode(keep_logits=1).logits, every[[0]])
@@ -95,7 +98,7 @@ def test_some_logits_are_of_the_first_and_the_last_prompts():
 def test_forced_tokens_are_gone_on_with_instead_of_the_chosen_ones():
     module = model("gpt2")
     forced = torch.randint(VOCABULARY, (BATCH, NEW), generator=torch.Generator().manual_seed(2))
-    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=BATCH, forced=forced)
+    tokens, logits = decoding.Decoder(module, module, prompts(), NEW)(keep_logits=BATCH, forced=forced)
     with torch.no_grad():
         whole = torch.cat([prompts()["input_ids"], forced], dim=1)
         expected = module(input_ids=whole, use_cache=False).logits[:, PROMPT - 1 : -1]
@@ -121,10 +124,10 @@ class Calls:
 def test_prefill_and_each_step_lie_between_marks(cache):
     module = model("gpt2")
     calls = Calls(module)
-    Decoder(calls, module, prompts(), 3, cache)(calls)
+    decoding.Decoder(calls, module, prompts(), 3, cache)(calls)
     assert calls.seen == ["mark", PROMPT, "mark", 1, "mark", 1, "mark"]
     calls.seen.clear()
-    assert Decoder(calls, module, prompts(), 1, cache)(calls).tokens.shape == (BATCH, 1)
+    assert decoding.Decoder(calls, module, prompts(), 1, cache)(calls).tokens.shape == (BATCH, 1)
     assert calls.seen == ["mark", PROMPT, "mark"]
 
 
@@ -140,8 +143,8 @@ def test_compiles_whole_and_in_the_first_call_only(name, cache, graphs):
     torch._dynamo.reset()
     module = model(name)
     compiled = torch.compile(module, backend=count, fullgraph=True)
-    decode = Decoder(compiled, module, prompts(), NEW, cache)
-    plain = Decoder(module, module, prompts(), NEW, cache)().tokens
+    decode = decoding.Decoder(compiled, module, prompts(), NEW, cache)
+    plain = decoding.Decoder(module, module, prompts(), NEW, cache)().tokens
     for _ in range(3):
         assert torch.equal(decode().tokens, plain)
         assert len(made) == graphs
@@ -152,10 +155,10 @@ def test_compiles_whole_and_in_the_first_call_only(name, cache, graphs):
 
 def test_the_last_position_and_not_one_more():
     module = model("gpt2")
-    check(module, 20, 12)
+    decoding.check(module, 20, 12)
     with pytest.raises(ValueError, match=r"prompt of 20 and 13 new tokens are 33; GPT2LMHeadModel has 32"):
-        Decoder(module, module, prompts(20), 13)
-    check(model("bloom"), 20, 10_000)
+        decoding.Decoder(module, module, prompts(20), 13)
+    decoding.check(model("bloom"), 20, 10_000)
 
 
 def test_models_without_a_cache_are_refused():
@@ -163,13 +166,13 @@ def test_models_without_a_cache_are_refused():
     config = transformers.BertConfig(**settings, intermediate_size=64)
     masked = transformers.BertForMaskedLM(config).eval()
     with pytest.raises(ValueError, match="BertForMaskedLM has no cache"):
-        Decoder(masked, masked, prompts(), NEW)
+        decoding.Decoder(masked, masked, prompts(), NEW)
     # It fills a cache even where its attention looks both ways.
     encoder = transformers.BertLMHeadModel(config).eval()
     with pytest.raises(ValueError, match="BertLMHeadModel is configured as an encoder"):
-        Decoder(encoder, encoder, prompts(), NEW)
+        decoding.Decoder(encoder, encoder, prompts(), NEW)
     config.is_decoder = True
-    Decoder(encoder, encoder, prompts(), NEW)
+    decoding.Decoder(encoder, encoder, prompts(), NEW)
 
 
 @BOTH
@@ -180,23 +183,24 @@ def test_a_model_that_leaves_the_cache_empty_is_refused(cache):
         return module(input_ids=input_ids, use_cache=False)
 
     with pytest.raises(ValueError, match="left it empty"):
-        Decoder(forgetful, module, prompts(), NEW, cache)()
+        decoding.Decoder(forgetful, module, prompts(), NEW, cache)()
 
 
 def test_inputs_that_are_no_prompts_are_refused():
     module = model("gpt2")
+    assert decoding.CACHES == CACHES
     with pytest.raises(ValueError, match="input_ids of shape"):
-        Decoder(module, module, {**prompts(), "labels": prompts()["input_ids"]}, NEW)
+        decoding.Decoder(module, module, {**prompts(), "labels": prompts()["input_ids"]}, NEW)
     with pytest.raises(ValueError, match="no cache 'paged'"):
-        Decoder(module, module, prompts(), NEW, "paged")
+        decoding.Decoder(module, module, prompts(), NEW, "paged")
     with pytest.raises(ValueError, match="both must be at least 1"):
-        Decoder(module, module, prompts(), 0)
+        decoding.Decoder(module, module, prompts(), 0)
 
 
 @MODELS
 def test_linear_layers_say_what_conv1d_layers_said(name):
     module = model(name)
-    changed = with_linear_layers(copy.deepcopy(module))
+    changed = decoders.with_linear_layers(copy.deepcopy(module))
     assert not [layer for layer in changed.modules() if type(layer).__name__ == "Conv1D"]
     with torch.no_grad():
         assert error(changed(**prompts()).logits, module(**prompts()).logits) < 1e-6
@@ -208,14 +212,15 @@ def test_linear_layers_say_what_conv1d_layers_said(name):
 def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
     pytest.importorskip("torchao")
     module = model(name, dtype)
-    tokens, logits = Decoder(module, module, prompts(), NEW)(keep_logits=BATCH)
-    small, note = to_int8(module, dynamic)
-    near = Decoder(small, small, prompts(), NEW)(keep_logits=BATCH, forced=tokens).logits
+    dtype = getattr(torch, dtype)
+    tokens, logits = decoding.Decoder(module, module, prompts(), NEW)(keep_logits=BATCH)
+    small, note = decoders.to_int8(module, dynamic)
+    near = decoding.Decoder(small, small, prompts(), NEW)(keep_logits=BATCH, forced=tokens).logits
     assert 0 < error(near, logits) < 0.1
-    assert torch.equal(Decoder(module, module, prompts(), NEW)(keep_logits=BATCH).logits, logits)
+    assert torch.equal(decoding.Decoder(module, module, prompts(), NEW)(keep_logits=BATCH).logits, logits)
     assert "in 8 linear layers, with " in note
     assert note.startswith("int8 weights and activations" if dynamic else "int8 weights in")
-    assert weight_bytes(small, dtype) < 0.6 * weight_bytes(module, dtype)
+    assert decoders.weight_bytes(small, dtype) < 0.6 * decoders.weight_bytes(module, dtype)
 
 
 @pytest.mark.parametrize(
@@ -224,36 +229,36 @@ def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
 def test_the_cache_is_as_large_as_said(name, heads):
     module = model(name)
     # 2 (keys and values) x 2 layers x 3 prompts x heads x 13 positions x 16 values x 4 bytes
-    assert cache_bytes(module.config, 3, 13, torch.float32) == 2 * 2 * 3 * heads * 13 * 16 * 4
+    assert decoders.cache_bytes(module.config, 3, 13, torch.float32) == 2 * 2 * 3 * heads * 13 * 16 * 4
     made = transformers.StaticCache(config=module.config, max_cache_len=13)
     with torch.no_grad():
         module(**prompts(), past_key_values=made, use_cache=True)
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in made.layers)
-    assert kept == cache_bytes(module.config, 3, 13, torch.float32)
+    assert kept == decoders.cache_bytes(module.config, 3, 13, torch.float32)
 
 
 def test_estimate_by_hand():
     module = model("gpt2")
     # GPT-2: embeddings of 101 tokens and 32 positions, two blocks of 12 h^2 + 13 h, the last norm of 2 h.
     weights = 4 * (101 * 64 + 32 * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64)
-    assert weight_bytes(module, torch.float32) == weights
+    assert decoders.weight_bytes(module, torch.float32) == weights
     # Prefill: keys and values of 20 positions; four tensors of 4 h in GELU beside two of h.
     prefill = 2 * 2 * 3 * 20 * 64 * 4 + 3 * 20 * (4 * 256 + 2 * 64) * 4
-    assert estimate(module, 3, 20, 2, torch.float32) == weights + prefill
+    assert decoders.estimate(module, 3, 20, 2, torch.float32) == weights + prefill
     # Last step of many: keys and values of 31 positions, the last token's not; the activations of one token.
     step = 2 * 2 * 3 * 31 * 64 * 4 + 3 * (4 * 256 + 2 * 64) * 4
-    assert estimate(module, 3, 1, 31, torch.float32) == weights + step
+    assert decoders.estimate(module, 3, 1, 31, torch.float32) == weights + step
 
 
 def test_estimate_of_the_reference_size_needs_no_memory():
     shape = {"hidden_size": 2048, "n_head": 16, "n_layer": 24, "vocab_size": 50_258}
     with torch.device("meta"):
         module = transformers.BloomForCausalLM(transformers.BloomConfig(**shape))
-    assert weight_bytes(module, torch.bfloat16) == 2 * 1_311_535_104
-    one = estimate(module, 1, 8, 100, torch.bfloat16)
+    assert decoders.weight_bytes(module, torch.bfloat16) == 2 * 1_311_535_104
+    one = decoders.estimate(module, 1, 8, 100, torch.bfloat16)
     assert 2.6e9 < one < 2.7e9
     # Keys and values of a bfloat16 token: 196,608 bytes.
-    assert estimate(module, 1920, 8, 100, torch.bfloat16) - one > 1919 * 107 * 196_608
+    assert decoders.estimate(module, 1920, 8, 100, torch.bfloat16) - one > 1919 * 107 * 196_608
 
 
 def error(actual, expected):

@@ -7,13 +7,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torch import nn
 
 from perfdash.records import Case, Job
-from perfdash.worker import accuracy, checks, nest, sides
-from perfdash.worker.device import Cpu
-from perfdash.worker.scenarios import training
+from tests.lazy import lazy
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+accuracy = lazy("perfdash.worker.accuracy")
+checks = lazy("perfdash.worker.checks")
+device = lazy("perfdash.worker.device")
+nest = lazy("perfdash.worker.nest")
+training = lazy("perfdash.worker.scenarios.training")
+sides = lazy("perfdash.worker.sides")
+
 
 JOB = Job(Case("s", "m", scenario="training"), "python", "", "", tolerance=1e-3, factor=2.0)
 SEEDS = range(4)
@@ -48,10 +54,11 @@ def compared(seed, harm=lambda module: None, by=1.2e-7, bound=None, build=networ
         torch.manual_seed(0)
         baseline.restore(), own.restore()
 
+    cpu = device.Cpu(1)
     return checks.Compared(
-        job=replace(JOB, distance_bound=bound), scenario=training, backend=SimpleNamespace(), device=Cpu(1),
-        baseline=baseline, own=own, model=moved, eager_step=training.make_step(module, baseline, Cpu(1)),
-        backend_step=training.make_step(moved, own, Cpu(1)), seed=restore,
+        job=replace(JOB, distance_bound=bound), scenario=training, backend=SimpleNamespace(), device=cpu,
+        baseline=baseline, own=own, model=moved, eager_step=training.make_step(module, baseline, cpu),
+        backend_step=training.make_step(moved, own, cpu), seed=restore,
     )  # fmt: skip
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import copy
 
 import pytest
-import torch
 
 from perfdash.records import Case, Job
-from perfdash.worker import decoders, memory, sides
 from perfdash.worker.backends import int8_weights
-from perfdash.worker.device import Cpu
 from perfdash.worker.failures import Unmeasurable
-from perfdash.worker.scenarios import generation
+from tests.lazy import lazy
 
-transformers = pytest.importorskip("transformers")
+torch = lazy("torch")
+transformers = lazy("transformers", or_skip=True)
+decoders = lazy("perfdash.worker.decoders")
+device = lazy("perfdash.worker.device")
+memory = lazy("perfdash.worker.memory")
+generation = lazy("perfdash.worker.scenarios.generation")
+sides = lazy("perfdash.worker.sides")
 
 
 def made(new_tokens=5, positions=32, **settings):
@@ -31,7 +34,7 @@ def made(new_tokens=5, positions=32, **settings):
 
 def test_prefill_and_decode_are_timed_apart():
     side = made()
-    step = generation.make_step(side.module, side, Cpu(1))
+    step = generation.make_step(side.module, side, device.Cpu(1))
     tokens = step()
     assert tokens.shape == (3, 5)
     assert torch.equal(step(), tokens)
@@ -44,8 +47,8 @@ def test_another_model_is_judged_along_the_tokens_of_eager(cache):
     side = made(cache=cache)
     other = copy.deepcopy(side.module)
     torch.nn.init.normal_(other.transformer.h[1].mlp.c_proj.weight, std=0.5)
-    eager = generation.make_step(side.module, side, Cpu(1))
-    own = generation.make_step(other, side, Cpu(1))
+    eager = generation.make_step(side.module, side, device.Cpu(1))
+    own = generation.make_step(other, side, device.Cpu(1))
     expected = eager.observe()["logits"]
     alone = own.observe()["logits"]
     own.follow(eager)
@@ -60,7 +63,7 @@ def test_another_model_is_judged_along_the_tokens_of_eager(cache):
 def test_more_tokens_than_positions():
     side = made(new_tokens=30)
     with pytest.raises(Unmeasurable, match="has 32 positions"):
-        generation.make_step(side.module, side, Cpu(1))
+        generation.make_step(side.module, side, device.Cpu(1))
 
 
 def test_int8_weights_are_a_copy_a_quarter_of_the_size():
@@ -74,20 +77,20 @@ def test_int8_weights_are_a_copy_a_quarter_of_the_size():
     inside = 2 * 12 * 64 * 64  # elements of the linear layers: 12 hidden^2 a layer
     assert held == pytest.approx(whole - 3 * inside, rel=0.06)
     assert "8 linear layers" in int8_weights.notes(model)[0]
-    step = generation.make_step(model, side, Cpu(1))
+    step = generation.make_step(model, side, device.Cpu(1))
     assert step().shape == (3, 5)
 
 
 def test_what_cannot_fit_is_not_tried():
     side = made(memory_limit_bytes=1000)
-    step = generation.make_step(side.module, side, Cpu(1))
+    step = generation.make_step(side.module, side, device.Cpu(1))
     for call in (step, step.observe):
         with pytest.raises(
             MemoryError, match="3 prompts of 7 and 5 new tokens need at least 1 MB, and there are 0 MB"
         ):
             call()
     ample = made(memory_limit_bytes=1 << 30)
-    assert generation.make_step(ample.module, ample, Cpu(1))().shape == (3, 5)
+    assert generation.make_step(ample.module, ample, device.Cpu(1))().shape == (3, 5)
 
 
 def test_of_a_back_end_only_weights_and_cache_are_sure():
@@ -99,11 +102,11 @@ def test_of_a_back_end_only_weights_and_cache_are_sure():
     assert least < decoders.estimate(side.module, batch, prompt, 5, dtype)
     tight = made(memory_limit_bytes=least)
     with pytest.raises(MemoryError):
-        generation.make_step(tight.module, tight, Cpu(1))()
-    assert generation.make_step(copy.deepcopy(tight.module), tight, Cpu(1))().shape == (3, 5)
+        generation.make_step(tight.module, tight, device.Cpu(1))()
+    assert generation.make_step(copy.deepcopy(tight.module), tight, device.Cpu(1))().shape == (3, 5)
 
 
 def test_a_model_whose_code_was_not_read_is_tried():
     side = made(memory_limit_bytes=1000)
     side.module.config.model_type = "another"
-    assert generation.make_step(side.module, side, Cpu(1))().shape == (3, 5)
+    assert generation.make_step(side.module, side, device.Cpu(1))().shape == (3, 5)

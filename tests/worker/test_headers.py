@@ -5,8 +5,9 @@ import os
 import pytest
 
 from perfdash.worker import headers
+from tests.lazy import lazy
 
-codecache = pytest.importorskip("torch._inductor.codecache")
+codecache = lazy("torch._inductor.codecache", or_skip=True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,27 +1,31 @@
 """In-place activated batch norm against torch's batch norm and activation; the activations; segments."""
 
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F
 
-from perfdash.worker.activated import ACTIVATIONS, Chain, InPlaceNorm, NormActivation, norm_named
+from tests.lazy import lazy
 
-LAYOUTS = (torch.contiguous_format, torch.channels_last)
+torch = lazy("torch")
+nn = lazy("torch.nn")
+F = lazy("torch.nn.functional")
+activated = lazy("perfdash.worker.activated")
 
 
-def pair(activation="leaky_relu", dtype=torch.float32):
+LAYOUTS = ("contiguous_format", "channels_last")
+
+
+def pair(activation="leaky_relu", dtype="float32"):
     """A plain and an in-place norm of 5 channels with the same random state; some weights are negative."""
     torch.manual_seed(0)
-    plain = NormActivation(5, activation)
+    plain = activated.NormActivation(5, activation)
     with torch.no_grad():
         plain.weight.copy_(torch.tensor([1.0, -0.5, 2.0, 0.3, -1.5]))
         plain.bias.normal_()
         plain.running_mean.normal_()
         plain.running_var.uniform_(0.5, 2)
-    in_place = InPlaceNorm(5, activation)
+    in_place = activated.InPlaceNorm(5, activation)
     in_place.load_state_dict(plain.state_dict())
-    return plain.to(dtype), in_place.to(dtype)
+    kind = getattr(torch, dtype)
+    return plain.to(kind), in_place.to(kind)
 
 
 def step(norm, x, grad, *more):
@@ -31,12 +35,13 @@ def step(norm, x, grad, *more):
     return [out, *torch.autograd.grad(out, (x, norm.weight, norm.bias), grad)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("activation", ["leaky_relu", "none"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-12)])
 def test_the_same_as_batch_norm_and_activation(dtype, tolerance, activation, training, layout):
     norms = pair(activation, dtype)
+    dtype, layout = getattr(torch, dtype), getattr(torch, layout)
     x = (3 * torch.randn(4, 5, 6, 7, dtype=dtype) + 1).to(memory_format=layout)
     grad = torch.randn_like(x)
     plain, in_place = (step(norm.train(training), x, grad) for norm in norms)
@@ -49,7 +54,7 @@ def test_the_same_as_batch_norm_and_activation(dtype, tolerance, activation, tra
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("sums", [False, True], ids=["alone", "with a shortcut"])
 def test_gradients_by_differences(training, sums):
-    _, norm = pair(dtype=torch.float64)
+    _, norm = pair(dtype="float64")
     norm.train(training)
     x, shortcut = (torch.randn(2, 5, 3, 2, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
@@ -85,7 +90,7 @@ def lambda_norm(norm, after):
 
 
 def test_writes_over_its_input_only_where_that_is_allowed():
-    norm = InPlaceNorm(5)
+    norm = activated.InPlaceNorm(5)
     x = torch.randn(2, 5, 3, 3)
     y = x.clone()
     assert norm(y) is y
@@ -102,28 +107,32 @@ def test_an_input_that_somebody_kept_is_refused_in_the_backward_pass():
     x = torch.randn(2, 5, 3, 3, requires_grad=True)
     kept = torch.sigmoid(x)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        InPlaceNorm(5)(kept).sum().backward()
+        activated.InPlaceNorm(5)(kept).sum().backward()
 
 
 def test_keeps_its_output_alone():
     x = torch.randn(2, 5, 3, 3, requires_grad=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        InPlaceNorm(5)(x + 0)
+        activated.InPlaceNorm(5)(x + 0)
     assert sorted(kept) == [5, 5, 5, x.numel()]
 
 
 def test_a_weight_of_zero_counts_as_eps():
-    norm = InPlaceNorm(5)
+    norm = activated.InPlaceNorm(5)
     nn.init.zeros_(norm.weight)
     out, *grads = step(norm, torch.randn(4, 5, 3, 3), torch.ones(4, 5, 3, 3))
     assert out.abs().max() < 10 * norm.eps
     assert all(grad.isfinite().all() for grad in grads)
 
 
-@pytest.mark.parametrize("make", [InPlaceNorm, lambda channels: NormActivation(channels, "relu")])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: activated.InPlaceNorm(5), lambda: activated.NormActivation(5, "relu")],
+    ids=["InPlaceNorm", "NormActivation"],
+)
 def test_one_value_per_channel_is_refused_in_training_alone(make):
-    norm = make(5)
+    norm = make()
     with pytest.raises(ValueError, match="more than 1 value per channel when training"):
         norm(torch.randn(1, 5, 1, 1))
     assert norm.eval()(torch.randn(1, 5, 1, 1)).shape == (1, 5, 1, 1)
@@ -133,7 +142,7 @@ def test_under_autocast():
     grads = []
     for name in ("plain", "in_place"):
         torch.manual_seed(0)
-        norm = norm_named(name, 8, "leaky_relu")
+        norm = activated.norm_named(name, 8, "leaky_relu")
         module = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), norm, nn.Conv2d(8, 2, 3))
         with torch.autocast("cpu", torch.bfloat16):
             out = module(torch.randn(4, 3, 8, 8))
@@ -151,7 +160,7 @@ def test_compiled_with_a_break_in_the_graph():
     grads = []
     for wrap in (lambda module: module, lambda module: torch.compile(module, backend="aot_eager")):
         torch.manual_seed(0)
-        module = nn.Sequential(nn.Conv2d(3, 4, 3), InPlaceNorm(4), nn.Conv2d(4, 2, 3))
+        module = nn.Sequential(nn.Conv2d(3, 4, 3), activated.InPlaceNorm(4), nn.Conv2d(4, 2, 3))
         wrap(module)(torch.randn(2, 3, 8, 8)).square().sum().backward()
         grads.append([parameter.grad for parameter in module.parameters()])
     torch.testing.assert_close(*grads)
@@ -160,15 +169,15 @@ def test_compiled_with_a_break_in_the_graph():
 @pytest.mark.parametrize(("one", "other"), [("mish", "mish_naive"), ("swish", "swish_naive")])
 def test_naive_activations_compute_the_same(one, other):
     x = torch.randn(100, dtype=torch.float64, requires_grad=True)
-    y, z = ACTIVATIONS[one](x), ACTIVATIONS[other](x)
+    y, z = activated.ACTIVATIONS[one](x), activated.ACTIVATIONS[other](x)
     torch.testing.assert_close(z, y)
     torch.testing.assert_close(torch.autograd.grad(z.sum(), x), torch.autograd.grad(y.sum(), x))
 
 
 def test_saving_swish():
     x = torch.randn(100, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(ACTIVATIONS["swish_saving"](x), F.silu(x))
-    assert torch.autograd.gradcheck(ACTIVATIONS["swish_saving"], (x,))
+    torch.testing.assert_close(activated.ACTIVATIONS["swish_saving"](x), F.silu(x))
+    assert torch.autograd.gradcheck(activated.ACTIVATIONS["swish_saving"], (x,))
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "mish", "swish", "none"])
@@ -179,8 +188,8 @@ def test_checkpointed_segments_change_no_gradient(cut, activation):
         torch.manual_seed(0)
         layers = []
         for channels in (3, 4, 4):
-            layers += [nn.Conv2d(channels, 4, 3, padding=1), NormActivation(4, activation)]
-        chain = Chain([*layers, nn.MaxPool2d(2)], checkpoint)
+            layers += [nn.Conv2d(channels, 4, 3, padding=1), activated.NormActivation(4, activation)]
+        chain = activated.Chain([*layers, nn.MaxPool2d(2)], checkpoint)
         chain(torch.randn(2, 3, 8, 8)).square().sum().backward()
         grads.append([parameter.grad for parameter in chain.parameters()])
     torch.testing.assert_close(*grads, rtol=0, atol=0)
@@ -189,11 +198,17 @@ def test_checkpointed_segments_change_no_gradient(cut, activation):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: norm_named("layer", 4, "relu"), "norm 'layer' is unknown; known are plain, in_place"),
-        (lambda: norm_named("plain", 4, "gelu"), "activation 'gelu' is unknown; known are relu"),
-        (lambda: InPlaceNorm(4, "relu"), "cannot invert activation 'relu'; it takes leaky_relu or none"),
-        (lambda: Chain([InPlaceNorm(4)], "pre"), "checkpoint takes norm = plain"),
-        (lambda: Chain([], "both"), "checkpoint 'both' is unknown; known are post and pre"),
+        (
+            lambda: activated.norm_named("layer", 4, "relu"),
+            "norm 'layer' is unknown; known are plain, in_place",
+        ),
+        (lambda: activated.norm_named("plain", 4, "gelu"), "activation 'gelu' is unknown; known are relu"),
+        (
+            lambda: activated.InPlaceNorm(4, "relu"),
+            "cannot invert activation 'relu'; it takes leaky_relu or none",
+        ),
+        (lambda: activated.Chain([activated.InPlaceNorm(4)], "pre"), "checkpoint takes norm = plain"),
+        (lambda: activated.Chain([], "both"), "checkpoint 'both' is unknown; known are post and pre"),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):

@@ -1,9 +1,13 @@
+from __future__ import annotations
+
 import collections
 import dataclasses
 
-import torch
+from tests.lazy import lazy
 
-from perfdash.worker import nest
+torch = lazy("torch")
+nest = lazy("perfdash.worker.nest")
+
 
 Pair = collections.namedtuple("Pair", "a b")
 

@@ -3,10 +3,11 @@
 import types
 
 import pytest
-import torch
 
-from perfdash.worker import quality
-from perfdash.worker.quality import Labelled
+from tests.lazy import lazy
+
+torch = lazy("torch")
+quality = lazy("perfdash.worker.quality")
 
 
 def data_of(images, labels, classes=None, notes=()):
@@ -14,7 +15,7 @@ def data_of(images, labels, classes=None, notes=()):
         for start in range(0, len(labels), size):
             yield (images[start : start + size],), labels[start : start + size]
 
-    return Labelled(len(labels), classes, batches, list(notes))
+    return quality.Labelled(len(labels), classes, batches, list(notes))
 
 
 def same(inputs):
@@ -94,7 +95,7 @@ def test_inputs_by_keyword_and_a_back_end_wrong_by_a_known_amount():
         wrong = (inputs["row"] < 10)[:, None]
         return {"logits": torch.where(wrong, torch.tensor([1.0, 0, 0, 0]), inputs["values"])}
 
-    found = quality.score(lambda inputs: inputs["values"], backend, Labelled(100, 4, batches), 16)
+    found = quality.score(lambda inputs: inputs["values"], backend, quality.Labelled(100, 4, batches), 16)
     assert (found["eager_value"], found["eager_top1"]) == (1, 1)
     assert (found["top1"], found["agreement"]) == (0.93, 0.93)
     f1 = [2 * 25 / (50 + 7), 2 * 22 / (44 + 3), 2 * 23 / (46 + 2), 2 * 23 / (46 + 2)]
@@ -138,7 +139,7 @@ def test_other_numbers_of_classes():
     with pytest.raises(ValueError, match=r"back end have shape \(2, 2\), not \(2, 3\)"):
         quality.score(same, lambda inputs: inputs[0][:, :2], data, 2)
     with pytest.raises(ValueError, match="no samples"):
-        quality.score(same, same, Labelled(0, None, lambda size: iter(())), 2)
+        quality.score(same, same, quality.Labelled(0, None, lambda size: iter(())), 2)
 
 
 def test_where_logits_are():
@@ -166,14 +167,14 @@ def test_logits_of_a_transformers_output():
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [
-        (torch.zeros(2, 3, 4), r"a tensor \(2, 3, 4\) of float32"),
-        (torch.zeros(2, 3, dtype=torch.long), "of int64"),
-        ({"out": torch.zeros(2, 3)}, "a dict with out"),
-        ({"logits": torch.zeros(2, 3, 4)}, r"\(2, 3, 4\)"),
-        ((torch.zeros(2), None), r"a tuple of a tensor \(2,\) of float32, a NoneType"),
-        (3, "a int"),
+        (lambda: torch.zeros(2, 3, 4), r"a tensor \(2, 3, 4\) of float32"),
+        (lambda: torch.zeros(2, 3, dtype=torch.long), "of int64"),
+        (lambda: {"out": torch.zeros(2, 3)}, "a dict with out"),
+        (lambda: {"logits": torch.zeros(2, 3, 4)}, r"\(2, 3, 4\)"),
+        (lambda: (torch.zeros(2), None), r"a tuple of a tensor \(2,\) of float32, a NoneType"),
+        (lambda: 3, "a int"),
     ],
 )
 def test_outputs_without_logits(outputs, said):
     with pytest.raises(ValueError, match=said):
-        quality.logits(outputs)
+        quality.logits(outputs())

@@ -2,12 +2,14 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdash.records import Sampling
-from perfdash.worker.device import Cpu, Sample
-from perfdash.worker.latency import folded, half_width, is_clean, of_last_part, sample_pairs, warm_up
+from tests.lazy import lazy
+
+device = lazy("perfdash.worker.device")
+latency = lazy("perfdash.worker.latency")
 
 
 class Script:
@@ -27,22 +29,22 @@ class Script:
     def time(self, call, repeats):
         wall = sum(call() for _ in range(repeats))
         self.log.append(repeats)
-        return Sample(wall, wall)
+        return device.Sample(wall, wall)
 
 
 def test_clean_is_about_the_machine_not_the_model():
-    assert is_clean(Sample(1000, 995))
-    assert not is_clean(Sample(1000, 900, involuntary=1))
-    assert not is_clean(Sample(1000, 900))
-    assert is_clean(Sample(1000, 10, voluntary=1)), "the model slept"
-    assert not is_clean(Sample(1000, 10, voluntary=1, involuntary=1))
-    assert is_clean(Sample(1000, None))
+    assert latency.is_clean(device.Sample(1000, 995))
+    assert not latency.is_clean(device.Sample(1000, 900, involuntary=1))
+    assert not latency.is_clean(device.Sample(1000, 900))
+    assert latency.is_clean(device.Sample(1000, 10, voluntary=1)), "the model slept"
+    assert not latency.is_clean(device.Sample(1000, 10, voluntary=1, involuntary=1))
+    assert latency.is_clean(device.Sample(1000, None))
 
 
 def test_warm_up_goes_on_while_times_fall():
     times = iter([100, 90, 80, 70, 60, 50, *[50] * 100])
     device = Script()
-    assert warm_up(lambda: next(times), device) == 50
+    assert latency.warm_up(lambda: next(times), device) == 50
     assert len(device.log) == 11
 
 
@@ -60,16 +62,18 @@ class Decodes:
 
 
 def test_the_last_part_is_the_sum_of_its_steps():
-    found = sample_pairs(Decodes(), Decodes(), Script(), Sampling(min_pairs=6, min_s=0, max_pairs=6), 0)
+    found = latency.sample_pairs(
+        Decodes(), Decodes(), Script(), Sampling(min_pairs=6, min_s=0, max_pairs=6), 0
+    )
     assert found["parts"] == ["prefill", "decode"]
     assert found["eager_parts_ns"] == found["backend_parts_ns"] == [[10, 60]] * 6
     assert found["eager_steps_ns"] == [20, 40]
-    assert folded([1, 2, 3], 3) == [1, 2, 3]
-    assert of_last_part([[1, 2, 3]], 3) == of_last_part([], 3) == []
+    assert latency.folded([1, 2, 3], 3) == [1, 2, 3]
+    assert latency.of_last_part([[1, 2, 3]], 3) == latency.of_last_part([], 3) == []
 
 
 def test_short_calls_are_batched_to_a_millisecond():
-    found = sample_pairs(
+    found = latency.sample_pairs(
         lambda: 100_000, lambda: 30_000, Script(), Sampling(min_pairs=10, min_s=0, max_pairs=20), 0
     )
     assert found["repeats"] == {"eager": 10, "backend": 34}
@@ -91,7 +95,7 @@ def test_the_order_within_pairs_is_random_and_seeded():
 
     def run():
         order.clear()
-        sample_pairs(side("a"), side("b"), Script(), Sampling(min_pairs=40, min_s=0, max_pairs=40), 7)
+        latency.sample_pairs(side("a"), side("b"), Script(), Sampling(min_pairs=40, min_s=0, max_pairs=40), 7)
         return order[-80:]
 
     first = run()
@@ -101,23 +105,24 @@ def test_the_order_within_pairs_is_random_and_seeded():
     assert run() == first
 
 
+@settings(deadline=None)  # the first example imports torch
 @given(st.lists(st.floats(-1, 1), min_size=6, max_size=300))
 def test_half_width_is_finite_and_within_the_range(ratios):
-    assert 0 <= half_width(ratios) <= (max(ratios) - min(ratios)) / 2
+    assert 0 <= latency.half_width(ratios) <= (max(ratios) - min(ratios)) / 2
 
 
 def test_half_width_of_few_is_infinite():
-    assert half_width([0.0] * 5) == math.inf
+    assert latency.half_width([0.0] * 5) == math.inf
 
 
 def test_cpu_samples_tell_cpu_time_and_waiting():
     import time
 
-    busy = Cpu(threads=1).time(lambda: sum(range(200_000)), 1)
+    busy = device.Cpu(threads=1).time(lambda: sum(range(200_000)), 1)
     assert busy.cpu_ns is not None
     assert busy.cpu_ns > 0
-    asleep = Cpu(threads=1).time(lambda: time.sleep(0.01), 1)
+    asleep = device.Cpu(threads=1).time(lambda: time.sleep(0.01), 1)
     assert asleep.voluntary >= 1
     assert asleep.wall_ns > 9e6
     assert asleep.cpu_ns < 5e6
-    assert Cpu(threads=2).time(lambda: None, 1).cpu_ns is None
+    assert device.Cpu(threads=2).time(lambda: None, 1).cpu_ns is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from perfdash.records import Case, Job
-from perfdash.worker import sides
+from tests.lazy import lazy
+
+torch = lazy("torch")
+sides = lazy("perfdash.worker.sides")
 
 
 def made(dtype, baseline=None):

@@ -6,13 +6,19 @@ import contextlib
 from dataclasses import dataclass
 
 import pytest
-import torch
 
 from perfdash.records import Case, Job
-from perfdash.worker import accuracy, losses, nest, sides
-from perfdash.worker.device import Cpu
 from perfdash.worker.failures import Unmeasurable
-from perfdash.worker.scenarios import training
+from tests.lazy import lazy
+
+torch = lazy("torch")
+accuracy = lazy("perfdash.worker.accuracy")
+device = lazy("perfdash.worker.device")
+losses = lazy("perfdash.worker.losses")
+nest = lazy("perfdash.worker.nest")
+training = lazy("perfdash.worker.scenarios.training")
+sides = lazy("perfdash.worker.sides")
+modules = lazy("tests.worker.modules")
 
 
 def job(**settings):
@@ -22,7 +28,7 @@ def job(**settings):
 def made(module, inputs, **settings):
     side = sides.baseline_side(module, inputs, job(**settings), torch.device("cpu"))
     side.keep_state()
-    return training.make_step(module, side, Cpu(1)), side
+    return training.make_step(module, side, device.Cpu(1)), side
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "none"])
@@ -50,18 +56,6 @@ def test_it_is_forward_backward_and_the_step(optimizer):
     assert not step.marks
 
 
-class _Wrong(torch.optim.SGD):
-    """Steps as often as it is told to, in the direction that it is told to."""
-
-    times, sign = 1, 1
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for _ in range(self.times):
-            for parameter in self.param_groups[0]["params"]:
-                parameter.add_(parameter.grad, alpha=-self.sign * self.param_groups[0]["lr"])
-
-
 @pytest.mark.parametrize(("times", "sign", "verdict"), [
     (1, 1, "pass"), (0, 1, "fail"), (2, 1, "fail"), (1, -1, "fail"), (1, 1.05, "fail"),
 ])  # fmt: skip
@@ -71,7 +65,7 @@ def test_a_step_that_is_left_out_done_twice_or_turned_round_is_wrong(monkeypatch
     step, side = made(module, (torch.randn(8, 30),))
     right = nest.detach(step.observe())
     side.restore()
-    kind = type("Kind", (_Wrong,), {"times": times, "sign": sign})
+    kind = type("Kind", (modules.WrongSgd,), {"times": times, "sign": sign})
     monkeypatch.setattr(torch.optim, "SGD", kind)
     found = accuracy.compare(right, nest.detach(step.observe()), right, tolerance=1e-2, factor=2.0,
                              of_group=training.OF_GROUP)  # fmt: skip
@@ -128,7 +122,7 @@ def test_the_backward_pass_runs_in_the_context_of_what_was_compiled():
             within.append(module.weight.grad.clone())
 
     side = sides.baseline_side(module, inputs, job(), torch.device("cpu"))
-    training.make_step(Compiled(), side, Cpu(1))()
+    training.make_step(Compiled(), side, device.Cpu(1))()
     assert len(within) == 1
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 
 import pytest
-import torch
 
-from perfdash.worker import memory
+from tests.lazy import lazy
+
+torch = lazy("torch")
+memory = lazy("perfdash.worker.memory")
 
 
 def held(module):

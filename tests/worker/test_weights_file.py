@@ -5,11 +5,14 @@ import pickle
 import warnings
 
 import pytest
-import safetensors.torch
-import torch
-from torch import nn
 
-from perfdash.worker import weights
+from tests.lazy import lazy
+
+safetensors = lazy("safetensors.torch")
+torch = lazy("torch")
+nn = lazy("torch.nn")
+weights = lazy("perfdash.worker.weights")
+modules = lazy("tests.worker.modules")
 
 
 def small(classes=3):
@@ -32,7 +35,7 @@ def assert_same(module, state):
 
 def saved(state, path):
     if path.suffix == ".safetensors":
-        safetensors.torch.save_file(state, path)
+        safetensors.save_file(state, path)
     else:
         torch.save(state, path)
     return str(path)
@@ -90,18 +93,10 @@ def test_names_that_do_not_matter(tmp_path):
     assert_same(module, {**state, "1.num_batches_tracked": torch.tensor(0)})
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(6, 4)
-        self.head = nn.Linear(4, 6, bias=False)
-        self.head.weight = self.embedding.weight
-
-
 @pytest.mark.parametrize("kept", ["embedding.weight", "head.weight"])
 def test_a_tied_weight_under_one_of_its_names(tmp_path, kept):
     value = torch.randn(6, 4)
-    module = Tied()
+    module = modules.Tied()
     weights.load_into(module, saved({kept: value}, tmp_path / "w.safetensors"))
     assert module.head.weight is module.embedding.weight
     assert torch.equal(module.head.weight, value)
@@ -110,7 +105,7 @@ def test_a_tied_weight_under_one_of_its_names(tmp_path, kept):
 def test_a_tied_weight_that_is_none_in_the_file(tmp_path):
     state = {"embedding.weight": torch.ones(6, 4), "head.weight": torch.zeros(6, 4)}
     with pytest.raises(ValueError, match=r"1 tied to another in the model, but not in the file .head.weight"):
-        weights.load_into(Tied(), saved(state, tmp_path / "w.pt"))
+        weights.load_into(modules.Tied(), saved(state, tmp_path / "w.pt"))
 
 
 def test_a_folder_of_transformers(tmp_path):
@@ -163,15 +158,15 @@ def test_broken_files(tmp_path, name, content):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"epoch": 3}, "'epoch' is a int"),
-        ({}, "it is empty"),
-        ([torch.zeros(1)], "holds a list"),
-        (torch.zeros(1), "holds a Tensor"),
+        (lambda: {"epoch": 3}, "'epoch' is a int"),
+        (dict, "it is empty"),
+        (lambda: [torch.zeros(1)], "holds a list"),
+        (lambda: torch.zeros(1), "holds a Tensor"),
     ],
 )
 def test_files_of_something_else(tmp_path, content, said):
     with pytest.raises(ValueError, match=said):
-        weights.load_into(small(), saved(content, tmp_path / "w.pt"))
+        weights.load_into(small(), saved(content(), tmp_path / "w.pt"))
 
 
 def test_torchscript_is_no_state_dict(tmp_path):

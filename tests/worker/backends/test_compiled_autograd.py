@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import nn
 
 from perfdash.records import Case, Job, Status
 from perfdash.worker.backends import inductor_compiled_autograd as backend
 from tests.conftest import HERE, perfdash
+from tests.lazy import lazy
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
 
 
 def test_the_backward_pass_is_handed_to_the_compiler():

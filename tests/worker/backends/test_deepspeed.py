@@ -6,19 +6,19 @@ import sys
 import types
 
 import pytest
-import torch
-from torch import nn
 
 from perfdash.records import Case, Job, Status
-from perfdash.worker import probing
 from perfdash.worker.backends import deepspeed
 from perfdash.worker.failures import Unmeasurable
+from tests.lazy import lazy
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+probing = lazy("perfdash.worker.probing")
+modules = lazy("tests.worker.modules")
+
 
 JOB = Job(Case("s", "m", device="cuda", dtype="float16", backend="deepspeed"), "python", "", "")
-
-
-class Fused(nn.Linear):
-    """A layer as its kernels are injected."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def package(monkeypatch):
     def init_inference(model, **options):
         asked.update(options)
         if asked["knows"]:
-            model[0] = Fused(4, 4)
+            model[0] = modules.Fused(4, 4)
         return types.SimpleNamespace(module=model)
 
     fake = types.ModuleType("deepspeed")
@@ -42,8 +42,8 @@ def test_a_copy_with_its_kernels(package):
     package["knows"] = True
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     model = deepspeed.prepare(module, (), JOB)
-    assert isinstance(model[0], Fused)
-    assert not isinstance(module[0], Fused)
+    assert isinstance(model[0], modules.Fused)
+    assert not isinstance(module[0], modules.Fused)
     assert package["dtype"] is torch.float16
     assert package["replace_with_kernel_inject"] is True
     assert len(deepspeed.held_tensors(model)) == 2

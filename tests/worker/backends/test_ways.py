@@ -3,74 +3,25 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from perfdash.records import Case, Job, Status
-from perfdash.worker import memory, nest, registry
+from perfdash.worker import registry
 from perfdash.worker.failures import Unmeasurable
+from tests.lazy import lazy
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+memory = lazy("perfdash.worker.memory")
+nest = lazy("perfdash.worker.nest")
+modules = lazy("tests.worker.modules")
+
 
 BACKENDS = ("torchscript", "onnxruntime", "onnxruntime-int8", "openvino", "int8-dynamic")
 COMPILED = ("inductor-freezing", "int8-static")
-
-
-@dataclass
-class Output:
-    logits: torch.Tensor
-    hidden: Any = None
-
-
-torch.utils._pytree.register_dataclass(Output)
-
-
-class Mlp(nn.Module):
-    """Keywords in; a registered class, None and a number among the tensors out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(16, 64)
-        self.last = nn.Linear(64, 10)
-
-    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> Any:
-        hidden = torch.relu(self.first(x))
-        return {"out": Output(self.last(hidden) * scale, None), "kept": (hidden, None, 3)}
-
-
-class Lstm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(8, 32, batch_first=True)
-        self.head = nn.Linear(32, 10)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.lstm(images)[0][:, -1])
-
-
-class Branch(nn.Module):
-    """Its way depends on the data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x) if x.sum() > 0 else x
-
-
-class FixedBatch(nn.Module):
-    """The batch size is written into it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x).reshape(4, 2, 4).sum(1)
 
 
 def cnn() -> nn.Module:
@@ -87,10 +38,10 @@ def cnn() -> nn.Module:
 def case(kind: str, batch: int = 4) -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     if kind == "mlp":
-        return Mlp().eval(), {"x": torch.randn(batch, 16), "scale": torch.tensor([2.0])}
+        return modules.Mlp().eval(), {"x": torch.randn(batch, 16), "scale": torch.tensor([2.0])}
     if kind == "cnn":
         return cnn().eval(), (torch.randn(batch, 1, 8, 8),)
-    return Lstm().eval(), (torch.randn(batch, 8, 8),)
+    return modules.Lstm().eval(), (torch.randn(batch, 8, 8),)
 
 
 def job(backend: str, folder: Path, batch: int = 4, **more: Any) -> Job:
@@ -193,7 +144,7 @@ def test_other_processes_of_the_case_read_the_same_file(backend, tmp_path):
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_a_model_of_one_batch_size_says_so(backend, tmp_path):
-    module, inputs = FixedBatch().eval(), (torch.randn(4, 8),)
+    module, inputs = modules.FixedBatch().eval(), (torch.randn(4, 8),)
     model = prepared(backend, module, inputs, tmp_path)
     assert_like(backend, call(model, inputs), call(module, inputs))
     assert any("batch size 4 only" in note for note in find(backend).notes(model))
@@ -207,11 +158,11 @@ def test_control_flow_on_data_is_refused_clearly(backend, tmp_path):
     with pytest.raises(
         RuntimeError, match=r"torch\.export cannot capture this model: .*(guard|data|dynamic)"
     ):
-        prepared(backend, Branch().eval(), (torch.randn(2, 4),), tmp_path)
+        prepared(backend, modules.Branch().eval(), (torch.randn(2, 4),), tmp_path)
 
 
 def test_tracing_says_what_it_fixed(tmp_path):
-    model = prepared("torchscript", Branch().eval(), (torch.randn(2, 4),), tmp_path)
+    model = prepared("torchscript", modules.Branch().eval(), (torch.randn(2, 4),), tmp_path)
     assert any("tracing fixed 1 values" in note for note in find("torchscript").notes(model))
 
 

@@ -5,11 +5,14 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from perfdash.records import Case, Job
 from perfdash.worker import registry
-from perfdash.worker.datasets import digits
+from tests.lazy import lazy
+
+torch = lazy("torch")
+digits = lazy("perfdash.worker.datasets.digits")
+
 
 FIRST = [6, 1, 2, 5, 7, 0, 6, 5, 8, 7, 6, 8]  # labels of the test part
 

@@ -1,11 +1,13 @@
 """Image folders: layouts, preprocessing, broken files."""
 
 import pytest
-import torch
 from PIL import Image
 
 from perfdash.records import Case, Job
-from perfdash.worker.datasets import images
+from tests.lazy import lazy
+
+torch = lazy("torch")
+images = lazy("perfdash.worker.datasets.images")
 
 
 def job(path, loader="torchvision", target="resnet18", **settings):

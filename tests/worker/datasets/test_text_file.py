@@ -1,12 +1,15 @@
 """Texts with labels: the file, the tokenizer, and what is wrong with them."""
 
 import pytest
-import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from perfdash.records import Case, Job
-from perfdash.worker.datasets import text
+from tests.lazy import lazy
+
+tokenizers = lazy("tokenizers")
+torch = lazy("torch")
+transformers = lazy("transformers")
+text = lazy("perfdash.worker.datasets.text")
+
 
 VOCABULARY = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3, "film": 4, "[END]": 5}
 
@@ -26,9 +29,11 @@ def job(path, **inputs):
 
 
 def make_tokenizer(folder, **special):
-    words = Tokenizer(models.WordLevel(VOCABULARY, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", **special).save_pretrained(folder)
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(VOCABULARY, unk_token="[UNK]"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="[UNK]", **special
+    ).save_pretrained(folder)
 
 
 @pytest.fixture

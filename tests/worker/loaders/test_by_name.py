@@ -3,12 +3,15 @@
 import importlib
 
 import pytest
-import torch
 
 from perfdash.records import Case, Job, Status
 from perfdash.worker import registry
 from perfdash.worker.failures import Unmeasurable, classify
-from perfdash.worker.loaders import models, torchbench
+from perfdash.worker.loaders import models
+from tests.lazy import lazy
+
+torch = lazy("torch")
+torchbench = lazy("perfdash.worker.loaders.torchbench")
 
 
 def job(loader, target, batch_size=2, **settings):

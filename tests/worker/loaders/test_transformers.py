@@ -5,10 +5,12 @@ import pytest
 from perfdash.records import Case, Job, Status
 from perfdash.suites import load_suite, suite_names
 from perfdash.worker import failures
-from perfdash.worker.loaders import transformers as loader
+from tests.lazy import lazy
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch = lazy("torch", or_skip=True)
+transformers = lazy("transformers", or_skip=True)
+loader = lazy("perfdash.worker.loaders.transformers")
+
 
 BERT = {
     "vocab_size": 50,

@@ -1,53 +1,61 @@
 """Networks of norms and activations: parameters, one step, and what a step keeps in memory."""
 
-import pytest
-import torch
-from torch.nn import functional as F
+import importlib
 
-from perfdash.worker import activated
-from perfdash.worker.models import activated_efficientnet, activated_resnet, activated_vgg
+import pytest
+
+from tests.lazy import lazy
+
+torch = lazy("torch")
+F = lazy("torch.nn.functional")
+activated = lazy("perfdash.worker.activated")
+activated_efficientnet = lazy("perfdash.worker.models.activated_efficientnet")
+activated_resnet = lazy("perfdash.worker.models.activated_resnet")
+activated_vgg = lazy("perfdash.worker.models.activated_vgg")
+
 
 SE = {"groups": 32, "width": 4, "se": True}
 PARAMETERS = [
-    (activated_resnet.build, {"depth": 34}, 21_797_672),
-    (activated_resnet.build, {}, 25_557_032),
-    (activated_resnet.build, SE, 27_559_896),
-    (activated_vgg.build, {}, 138_361_768),
-    (activated_efficientnet.build, {"variant": "b0"}, 5_288_548),
-    (activated_efficientnet.build, {"variant": "b1"}, 7_794_184),
-    (activated_efficientnet.build, {"variant": "b2"}, 9_109_994),
-    (activated_efficientnet.build, {"variant": "b3"}, 12_233_232),
+    ("activated_resnet", {"depth": 34}, 21_797_672),
+    ("activated_resnet", {}, 25_557_032),
+    ("activated_resnet", SE, 27_559_896),
+    ("activated_vgg", {}, 138_361_768),
+    ("activated_efficientnet", {"variant": "b0"}, 5_288_548),
+    ("activated_efficientnet", {"variant": "b1"}, 7_794_184),
+    ("activated_efficientnet", {"variant": "b2"}, 9_109_994),
+    ("activated_efficientnet", {"variant": "b3"}, 12_233_232),
 ]
 SMALL = [
-    *((activated_vgg.build, {"norm": norm}) for norm in ("plain", "in_place")),
-    *((activated_vgg.build, {"checkpoint": cut, "activation": "relu"}) for cut in ("post", "pre")),
-    *((activated_resnet.build, {"norm": norm}) for norm in ("plain", "in_place", "in_place_sum")),
-    *((activated_resnet.build, {"norm": norm, **SE}) for norm in ("plain", "in_place")),
-    *((activated_resnet.build, {"depth": 34, "activation": name}) for name in ("mish", "mish_naive", "relu")),
-    (activated_resnet.build, {"checkpoint": "post"}),
-    (activated_resnet.build, {"checkpoint": "pre"}),
-    *((activated_efficientnet.build, {"activation": name}) for name in ("swish", "swish_saving", "relu")),
+    *(("activated_vgg", {"norm": norm}) for norm in ("plain", "in_place")),
+    *(("activated_vgg", {"checkpoint": cut, "activation": "relu"}) for cut in ("post", "pre")),
+    *(("activated_resnet", {"norm": norm}) for norm in ("plain", "in_place", "in_place_sum")),
+    *(("activated_resnet", {"norm": norm, **SE}) for norm in ("plain", "in_place")),
+    *(("activated_resnet", {"depth": 34, "activation": name}) for name in ("mish", "mish_naive", "relu")),
+    ("activated_resnet", {"checkpoint": "post"}),
+    ("activated_resnet", {"checkpoint": "pre"}),
+    *(("activated_efficientnet", {"activation": name}) for name in ("swish", "swish_saving", "relu")),
 ]
 
 
-def label(value):
-    return value.__module__.rpartition(".")[2] if callable(value) else str(value)
+def build(network, batch_size, **settings):
+    return importlib.import_module(f"perfdash.worker.models.{network}").build(batch_size, **settings)
 
 
-def step(build, batch_size=4, dtype=torch.float32, seed=0, **settings):
+def step(network, batch_size=4, dtype="float32", seed=0, **settings):
     """The loss and the gradients of one step by name, in float64."""
     torch.manual_seed(seed)
-    module, (images,) = build(batch_size, size=64, classes=10, **settings)
+    kind = getattr(torch, dtype)
+    module, (images,) = build(network, batch_size, size=64, classes=10, **settings)
     assert module.training
-    loss = F.cross_entropy(module.to(dtype)(images.to(dtype)), torch.arange(batch_size))
+    loss = F.cross_entropy(module.to(kind)(images.to(kind)), torch.arange(batch_size))
     loss.backward()
     return loss.item(), {name: value.grad.double() for name, value in module.named_parameters()}
 
 
-def kept_bytes(build, batch_size=2, size=64, **settings):
+def kept_bytes(network, batch_size=2, size=64, **settings):
     """What autograd keeps of one forward pass: storages, each once, without parameters and buffers."""
     torch.manual_seed(0)
-    module, (images,) = build(batch_size, size=size, **settings)
+    module, (images,) = build(network, batch_size, size=size, **settings)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
     kept = {}
 
@@ -64,16 +72,16 @@ def kept_bytes(build, batch_size=2, size=64, **settings):
     return total
 
 
-@pytest.mark.parametrize(("build", "settings", "parameters"), PARAMETERS, ids=label)
-def test_the_published_number_of_parameters(build, settings, parameters):
+@pytest.mark.parametrize(("network", "settings", "parameters"), PARAMETERS, ids=str)
+def test_the_published_number_of_parameters(network, settings, parameters):
     with torch.device("meta"):
-        module, _ = build(1, **settings)
+        module, _ = build(network, 1, **settings)
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
 
 
-@pytest.mark.parametrize(("build", "settings"), SMALL, ids=label)
-def test_a_step_has_a_finite_loss_and_gradients_everywhere(build, settings):
-    loss, grads = step(build, **settings)
+@pytest.mark.parametrize(("network", "settings"), SMALL, ids=str)
+def test_a_step_has_a_finite_loss_and_gradients_everywhere(network, settings):
+    loss, grads = step(network, **settings)
     assert 0 < loss < 20
     for name, grad in grads.items():
         assert grad.isfinite().all(), name
@@ -86,25 +94,25 @@ def distances(grads, judge):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("build", "norm", "settings"),
+    ("network", "norm", "settings"),
     [
-        (activated_resnet.build, "in_place", {}),
-        (activated_resnet.build, "in_place_sum", {}),
-        (activated_resnet.build, "in_place", SE),
-        (activated_vgg.build, "in_place", {}),
+        ("activated_resnet", "in_place", {}),
+        ("activated_resnet", "in_place_sum", {}),
+        ("activated_resnet", "in_place", SE),
+        ("activated_vgg", "in_place", {}),
     ],
-    ids=label,
+    ids=str,
 )
-def test_gradients_of_a_whole_step_are_unchanged(build, norm, settings):
+def test_gradients_of_a_whole_step_are_unchanged(network, norm, settings):
     """In float64 to rounding. In float32 as close to float64 as plain is: what the sign of a small value
     decides in a leaky ReLU moves the gradients of either by per cents, so the worst of two seeds counts."""
     plain, in_place = [], []
     for seed in range(2):
-        _, judge = step(build, 8, torch.float64, seed, **settings)
-        _, exact = step(build, 8, torch.float64, seed, norm=norm, **settings)
+        _, judge = step(network, 8, "float64", seed, **settings)
+        _, exact = step(network, 8, "float64", seed, norm=norm, **settings)
         assert distances(exact, judge)[-1] < 1e-9
-        plain.append(distances(step(build, 8, seed=seed, **settings)[1], judge)[-1])
-        in_place.append(distances(step(build, 8, seed=seed, norm=norm, **settings)[1], judge)[-1])
+        plain.append(distances(step(network, 8, seed=seed, **settings)[1], judge)[-1])
+        in_place.append(distances(step(network, 8, seed=seed, norm=norm, **settings)[1], judge)[-1])
     assert max(in_place) < 2 * max(plain)
     assert max(in_place) < 0.1
 
@@ -116,28 +124,28 @@ def test_both_norms_have_the_same_state():
 
 
 @pytest.mark.parametrize(
-    ("build", "settings", "low", "high"),
+    ("network", "settings", "low", "high"),
     [
         # Plain overwrites in leaky_relu too, so that an activation counts twice: conv output, result.
-        (activated_resnet.build, {"norm": "in_place"}, 0.18, 0.20),
-        (activated_resnet.build, {"norm": "in_place_sum"}, 0.42, 0.46),
-        (activated_resnet.build, {"norm": "in_place", **SE}, 0.36, 0.39),
-        (activated_vgg.build, {"norm": "in_place"}, 0.40, 0.44),
-        (activated_vgg.build, {"checkpoint": "post"}, 0.68, 0.73),
-        (activated_vgg.build, {"checkpoint": "pre"}, 0.54, 0.59),
+        ("activated_resnet", {"norm": "in_place"}, 0.18, 0.20),
+        ("activated_resnet", {"norm": "in_place_sum"}, 0.42, 0.46),
+        ("activated_resnet", {"norm": "in_place", **SE}, 0.36, 0.39),
+        ("activated_vgg", {"norm": "in_place"}, 0.40, 0.44),
+        ("activated_vgg", {"checkpoint": "post"}, 0.68, 0.73),
+        ("activated_vgg", {"checkpoint": "pre"}, 0.54, 0.59),
     ],
-    ids=label,
+    ids=str,
 )
-def test_the_share_of_activation_memory_that_is_saved(build, settings, low, high):
+def test_the_share_of_activation_memory_that_is_saved(network, settings, low, high):
     plain = {name: value for name, value in settings.items() if name not in ("norm", "checkpoint")}
-    assert low < 1 - kept_bytes(build, **settings) / kept_bytes(build, **plain) < high
+    assert low < 1 - kept_bytes(network, **settings) / kept_bytes(network, **plain) < high
 
 
 def test_in_place_saves_more_than_a_fifth_against_torch_modules_as_they_come(monkeypatch):
     """nn.LeakyReLU() by default does not overwrite its input, which is then kept as well."""
-    in_place = kept_bytes(activated_resnet.build, norm="in_place")
+    in_place = kept_bytes("activated_resnet", norm="in_place")
     monkeypatch.setitem(activated.ACTIVATIONS, "leaky_relu", lambda x: F.leaky_relu(x, activated.SLOPE))
-    assert 0.40 < 1 - in_place / kept_bytes(activated_resnet.build) < 0.46
+    assert 0.40 < 1 - in_place / kept_bytes("activated_resnet") < 0.46
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,16 @@ import threading
 import warnings
 
 import pytest
-import torch
-from torch import nn
 
-from perfdash.worker import quality, trained
-from perfdash.worker.datasets import digits
+from tests.lazy import lazy
+
+torch = lazy("torch")
+nn = lazy("torch.nn")
+digits = lazy("perfdash.worker.datasets.digits")
+quality = lazy("perfdash.worker.quality")
+trained = lazy("perfdash.worker.trained")
+modules = lazy("tests.worker.modules")
+
 
 NAMES = ("fcn", "cnn", "lstm")
 
@@ -30,17 +35,6 @@ def cache(tmp_path_factory):
 
 def build(name, batch_size=4):
     return importlib.import_module(f"perfdash.worker.models.digits_{name}").build(batch_size)
-
-
-class Tiny(nn.Module):
-    """Trained in a fraction of a second."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 10)
-
-    def forward(self, images):
-        return self.layer(images.flatten(1))
 
 
 @pytest.mark.slow
@@ -72,16 +66,16 @@ def test_f1_is_high_and_the_cache_serves_the_second(name, cache, monkeypatch):
 def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
     torch.manual_seed(5)
-    first = trained.trained(Tiny).state_dict()
+    first = trained.trained(modules.Tiny).state_dict()
     after = torch.rand(1)
     (file,) = (tmp_path / "trained").iterdir()
     assert file.name.startswith("tiny-")
     torch.manual_seed(5)
-    cached = trained.trained(Tiny).state_dict()
+    cached = trained.trained(modules.Tiny).state_dict()
     assert torch.equal(torch.rand(1), after)  # trained or read, what is drawn next is the same
     file.unlink()
     torch.manual_seed(6)
-    anew = trained.trained(Tiny).state_dict()
+    anew = trained.trained(modules.Tiny).state_dict()
     for name, tensor in first.items():
         assert torch.equal(tensor, cached[name])
         assert torch.equal(tensor, anew[name])
@@ -91,14 +85,14 @@ def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"broken", None])
 def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
-    trained.trained(Tiny)
+    trained.trained(modules.Tiny)
     (file,) = (tmp_path / "trained").iterdir()
     good = file.read_bytes()
     if content is None:  # whole, but of another model
         torch.save(nn.Linear(1, 1).state_dict(), file)
     else:
         file.write_bytes(content)
-    trained.trained(Tiny)
+    trained.trained(modules.Tiny)
     assert file.read_bytes() == good
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
@@ -106,15 +100,15 @@ def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path / "file"))
-    assert trained.trained(Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert trained.trained(modules.Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_digest_follows_torch_and_the_sources(monkeypatch):
-    before = trained._digest(Tiny)
-    assert trained._digest(Tiny) == before
-    monkeypatch.setattr(torch, "__version__", "0.0")
-    assert trained._digest(Tiny) != before
+    before = trained._digest(modules.Tiny)
+    assert trained._digest(modules.Tiny) == before
+    monkeypatch.setattr("torch.__version__", "0.0")
+    assert trained._digest(modules.Tiny) != before
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):

@@ -3,19 +3,20 @@
 import importlib
 
 import pytest
-import torch
 
-from perfdash.worker import nest
-from perfdash.worker.models import (
-    deeprecommender,
-    demucs,
-    dlrm,
-    soft_actor_critic,
-    speech_transformer,
-    tacotron2,
-    transformer,
-    tts_angular,
-)
+from tests.lazy import lazy
+
+torch = lazy("torch")
+deeprecommender = lazy("perfdash.worker.models.deeprecommender")
+demucs = lazy("perfdash.worker.models.demucs")
+dlrm = lazy("perfdash.worker.models.dlrm")
+soft_actor_critic = lazy("perfdash.worker.models.soft_actor_critic")
+speech_transformer = lazy("perfdash.worker.models.speech_transformer")
+tacotron2 = lazy("perfdash.worker.models.tacotron2")
+transformer = lazy("perfdash.worker.models.transformer")
+tts_angular = lazy("perfdash.worker.models.tts_angular")
+nest = lazy("perfdash.worker.nest")
+
 
 PARAMETERS = {
     "bert_pytorch": 115_798_306,
@@ -83,9 +84,11 @@ def test_a_seed_settles_the_output_and_the_batch_is_free(name):
         assert a.shape[1:] == c.shape[1:]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 @pytest.mark.parametrize("name", SMALL)
 def test_other_precisions(name, dtype):
+    dtype = getattr(torch, dtype)
+
     def cast(tensor):
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 

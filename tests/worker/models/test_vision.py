@@ -4,18 +4,19 @@ import copy
 import importlib
 
 import pytest
-import torch
-from torch.nn import functional as F
 
-from perfdash.worker import nest
-from perfdash.worker.models import (
-    background_matting,
-    drq,
-    efficientdet,
-    learning_to_paint,
-    super_slomo,
-    yolov3,
-)
+from tests.lazy import lazy
+
+torch = lazy("torch")
+F = lazy("torch.nn.functional")
+background_matting = lazy("perfdash.worker.models.background_matting")
+drq = lazy("perfdash.worker.models.drq")
+efficientdet = lazy("perfdash.worker.models.efficientdet")
+learning_to_paint = lazy("perfdash.worker.models.learning_to_paint")
+super_slomo = lazy("perfdash.worker.models.super_slomo")
+yolov3 = lazy("perfdash.worker.models.yolov3")
+nest = lazy("perfdash.worker.nest")
+
 
 PARAMETERS = {
     "background_matting": 17_908_868,
@@ -115,9 +116,11 @@ def test_a_seed_settles_the_output_and_inputs_matter(name, small):
             assert (a[0] - a[1]).abs().max() > 1e-3 * a.abs().max()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 @pytest.mark.parametrize("name", SMALL)
 def test_other_precisions(name, dtype, small):
+    dtype = getattr(torch, dtype)
+
     def cast(tensor):
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
@@ -143,8 +146,9 @@ def test_one_graph(name, small):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_formulae_are_one_graph(dtype):
+    dtype = getattr(torch, dtype)
     warp = super_slomo.warp, torch.rand(1, 3, 8, 8, dtype=dtype), torch.randn(1, 2, 8, 8, dtype=dtype)
     anchors = torch.tensor(yolov3.ANCHORS[0], dtype=dtype)
     boxes = yolov3.decoded, torch.randn(1, 3, 2, 4, yolov3.BOX, dtype=dtype), anchors, 32

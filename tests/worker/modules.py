@@ -1,0 +1,98 @@
+"""Small modules, and a wrong optimizer, for the tests of the worker; a test imports this lazily."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    hidden: Any = None
+
+
+torch.utils._pytree.register_dataclass(Output)
+
+
+class Mlp(nn.Module):
+    """Keywords in; a registered class, None and a number among the tensors out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 64)
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> Any:
+        hidden = torch.relu(self.first(x))
+        return {"out": Output(self.last(hidden) * scale, None), "kept": (hidden, None, 3)}
+
+
+class Lstm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 32, batch_first=True)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(images)[0][:, -1])
+
+
+class Branch(nn.Module):
+    """Its way depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if x.sum() > 0 else x
+
+
+class FixedBatch(nn.Module):
+    """The batch size is written into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).reshape(4, 2, 4).sum(1)
+
+
+class Fused(nn.Linear):
+    """A layer as its kernels are injected."""
+
+
+class Tiny(nn.Module):
+    """Trained in a fraction of a second."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4)
+        self.head = nn.Linear(4, 6, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+class WrongSgd(torch.optim.SGD):
+    """Steps as often as it is told to, in the direction that it is told to."""
+
+    times, sign = 1, 1
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for _ in range(self.times):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.add_(parameter.grad, alpha=-self.sign * self.param_groups[0]["lr"])
