@@ -18,6 +18,7 @@ PACKAGE = TESTS.parent / "perfdash"
 ALLOWED = {
     "records": set(),
     "errors": set(),
+    "finite_json": set(),
     "redaction": set(),
     "bundled": set(),
     "child_environment": set(),
@@ -28,14 +29,52 @@ ALLOWED = {
     "cases": {"errors", "judging", "records", "suites", "worker"},
     "settings": {"errors", "suites"},
     "stats": {"records"},
-    "history": {"errors", "records", "redaction", "stats"},
+    "history": {"errors", "finite_json", "records", "redaction", "stats"},
     "detect": {"errors", "history", "records", "stats"},
-    "runner": {"cases", "child_environment", "errors", "records", "redaction", "stats", "worker"},
-    "report": {"bisection", "detect", "errors", "history", "records", "stats"},
-    "bisection": {"bundled", "child_environment", "errors", "history", "records", "stats", "worker"},
+    "runner": {
+        "cases",
+        "child_environment",
+        "errors",
+        "finite_json",
+        "records",
+        "redaction",
+        "stats",
+        "worker",
+    },
+    "report": {"bisection", "detect", "errors", "finite_json", "history", "records", "stats"},
+    "bisection": {
+        "bundled",
+        "child_environment",
+        "errors",
+        "finite_json",
+        "history",
+        "records",
+        "stats",
+        "worker",
+    },
     "publish": {"errors", "history", "redaction", "report"},
-    "site": {"bundled", "detect", "errors", "history", "records", "redaction", "report", "stats"},
-    "serve": {"detect", "errors", "history", "records", "redaction", "report", "site", "stats"},
+    "site": {
+        "bundled",
+        "detect",
+        "errors",
+        "finite_json",
+        "history",
+        "records",
+        "redaction",
+        "report",
+        "stats",
+    },
+    "serve": {
+        "detect",
+        "errors",
+        "finite_json",
+        "history",
+        "records",
+        "redaction",
+        "report",
+        "site",
+        "stats",
+    },
     "cli": {
         "bisection",
         "bundled",
@@ -43,6 +82,7 @@ ALLOWED = {
         "checkout",
         "detect",
         "errors",
+        "finite_json",
         "history",
         "publish",
         "records",
@@ -82,6 +122,10 @@ HEAVY = {
     "torch", "numpy", "scipy", "pandas", "matplotlib", "plotly", "sqlalchemy", "alembic", "ruptures", "rich",
     "prettytable", "jinja2", "git", "github", "starlette", "uvicorn",
 }  # fmt: skip
+
+
+# Where json.dumps gets no measured number: digests and quoted texts.
+TEXTS_ONLY = {"reproduce.py", "rows.py", "samples.py", "userbenchmark.py", "benchmark_database.py"}
 
 
 def modules() -> list[Path]:
@@ -144,6 +188,15 @@ def test_help_and_list_import_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_json_never_holds_nan():
+    """Numbers that leave go through finite_json.dumps; json.dumps is for texts alone."""
+    leave = {"cli", "report", "history", "publish", "site", "serve"}
+    for path in modules():
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        if part(path) in leave and path.name not in TEXTS_ONLY:
+            assert "json.dumps" not in {ast.unparse(call.func) for call in calls}, path
 
 
 def test_files_stay_small():

@@ -19,6 +19,7 @@ from typing import Any
 
 from perfdash.bisection.events import BEGUN, SCHEMA, Event
 from perfdash.errors import MachineError, UsageError
+from perfdash.finite_json import dumps
 
 FILE, LOCK, LOGS = "journal.jsonl", ".lock", "logs"
 FOLDER = "bisections"  # below the folder of the runs
@@ -83,7 +84,7 @@ class Journal:
 
         Raises MachineError when the disk refuses; then the file is as it was before.
         """
-        line = json.dumps({"at": now(), **event}, allow_nan=False, separators=(",", ":"))
+        line = dumps({"at": now(), **event}, separators=(",", ":"))
         try:
             _append(self.path, line + "\n")
         except OSError as error:

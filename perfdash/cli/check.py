@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.check import Checked
@@ -67,7 +68,7 @@ def check(
 
     found = _check(settings, origins["jobs"] == "default", seen)
     if as_json:
-        typer.echo(json.dumps([to_json(each) for each in found], indent=1))
+        typer.echo(dumps([to_json(each) for each in found], indent=1))
     else:
         typer.echo(_summary(found))
     raise typer.Exit(int(any(each.faulty for each in found)))

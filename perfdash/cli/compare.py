@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfdash.cli.store import Db, Out
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.detect.comparing import Comparison
@@ -46,7 +46,7 @@ def compare(
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     found = compared(old, new, resolve({"db": db, "out": out})[0], host_class)
     if form == "json":
-        typer.echo(json.dumps(to_plain(found), indent=1))
+        typer.echo(dumps(to_plain(found), indent=1))
     else:
         typer.echo(to_csv(found).rstrip("\n") if form == "csv" else comparison(found))
     nothing = found.nothing_to_compare

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
+
+from perfdash.finite_json import dumps
 
 
 def config(
@@ -21,8 +22,8 @@ def config(
         pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
     )
     if as_json:
-        typer.echo(json.dumps({k: {"value": values[k], "origin": origins[k]} for k in values}, indent=1))
+        typer.echo(dumps({k: {"value": values[k], "origin": origins[k]} for k in values}, indent=1))
         return
     width = max(map(len, values))
     for key, value in values.items():
-        typer.echo(f"{key:<{width}}  {json.dumps(value):<28}  {origins[key]}")
+        typer.echo(f"{key:<{width}}  {dumps(value):<28}  {origins[key]}")

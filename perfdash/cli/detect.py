@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.detect.columns import Column
@@ -42,7 +43,7 @@ def detect(
             "min_change": min_change,
             "changes": changes,
         }
-        typer.echo(json.dumps(answer, indent=1))
+        typer.echo(dumps(answer, indent=1))
         return
     missing = f" ({series.missing} missing)" if series.missing else ""
     deviation = f"{noise.deviation:.2%}" if series.ratio else f"{noise.deviation:.4g}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from perfdash.cli import gates, planning
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.plan import Plan
@@ -22,7 +22,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     settings, _ = resolve(flags)
     gates.check(settings)
     said = outlook(settings, planning.plan(settings)[0])
-    typer.echo(json.dumps(said, indent=1) if as_json else words(said))
+    typer.echo(dumps(said, indent=1) if as_json else words(said))
     return 0
 
 

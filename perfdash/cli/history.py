@@ -9,6 +9,7 @@ import typer
 
 from perfdash.cli.nights import read_folder
 from perfdash.cli.store import Db, Out, opened
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -113,7 +114,6 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the runs in the history, oldest first."""
-    import json
     from dataclasses import asdict
 
     from perfdash.history.queries import list_runs
@@ -123,7 +123,7 @@ def runs(
     with opened(db, out) as store, store.read() as connection:
         found = list_runs(connection, since=since, until=until, latest=latest)
     if as_json:
-        typer.echo(json.dumps([asdict(run) for run in found], indent=1))
+        typer.echo(dumps([asdict(run) for run in found], indent=1))
         return
     typer.echo(run_table(found))
 

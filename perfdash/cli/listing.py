@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from perfdash.finite_json import dumps
 
 
 def list_suites(
@@ -28,7 +29,7 @@ def list_suites(
     ]
     if as_json:
         typer.echo(
-            json.dumps(
+            dumps(
                 [
                     {
                         "suite": s.name,

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from perfdash.cli.store import Db, Out, opened
+from perfdash.finite_json import dumps
 
 app = typer.Typer(help="The heartbeat: a nightly says that it began, and how it ended.", no_args_is_help=True)
 
@@ -92,7 +93,6 @@ def list_(
     out: Out = None,
 ) -> None:
     """List nightlies, oldest first."""
-    import json
     from dataclasses import asdict
 
     from perfdash.history import nightlies
@@ -100,7 +100,7 @@ def list_(
     with opened(db, out) as store, store.read() as connection:
         found = nightlies.load(connection, job=job, latest=latest)
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=1))
+        typer.echo(dumps([asdict(each) for each in found], indent=1))
         return
     for each in found:
         words = (each.job, each.night, each.begun, each.ended or "-", each.state, each.why or "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfdash.cli.store import Db, Out, opened
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.detect.evidence import Evidence
@@ -68,7 +68,7 @@ def regressions(
         found = listed(store, everything=all_, worse=worse, run=run)
     from perfdash.report.alerts import alert_list, to_plain
 
-    typer.echo(json.dumps([to_plain(each) for each in found], indent=1) if as_json else alert_list(found))
+    typer.echo(dumps([to_plain(each) for each in found], indent=1) if as_json else alert_list(found))
     if junit:
         from perfdash.report.junit import write_alerts
 
@@ -135,7 +135,7 @@ def _one(store: Store, number: int, as_json: bool) -> None:
         (found,) = gather(connection, [kept.find(connection, number)])
         events = kept.events(connection, number)
     if as_json:
-        typer.echo(json.dumps(to_plain(found, events), indent=1))
+        typer.echo(dumps(to_plain(found, events), indent=1))
         return
     typer.echo(f"{alert_list([found])}\n{life(events)}")
 
@@ -165,7 +165,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
             }
             for each in found
         ]
-        typer.echo(json.dumps(plain, indent=1))
+        typer.echo(dumps(plain, indent=1))
         return
     typer.echo(f"{last.host_class}: {len(runs)} nights up to {last.started[:10]}")
     typer.echo(change_list(found, cases))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdash.cli.store import Db, Out
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.report.night import Night
@@ -136,7 +136,7 @@ def _csv(night: Night, site_url: str | None, gated: bool) -> str:
 def _json(night: Night, site_url: str | None, gated: bool) -> str:
     from perfdash.report.values import to_plain
 
-    return json.dumps(to_plain(night), indent=1)
+    return dumps(to_plain(night), indent=1)
 
 
 def _junit(night: Night, site_url: str | None, gated: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfdash.cli import planning
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.room import Room
@@ -46,7 +46,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     ):
         preflight.refuse(executor.introduce(real), real)
         found = room.search(real, executor, Path(logs), seen)
-    typer.echo(json.dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
+    typer.echo(dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
     return 0
 
 

@@ -34,6 +34,7 @@ def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """
     for each in runs:
         _check(each)
+    _refuse_two_in_one(runs)
     with store.write() as connection:
         return [_one(connection, each) for each in runs]
 
@@ -52,16 +53,34 @@ def _check(imported: Imported) -> None:
             raise ValueError(f"no column for {sorted(unknown)}")
 
 
+def _refuse_two_in_one(runs: Sequence[Imported]) -> None:
+    """Raises UsageError where foreign files of one import would replace each other."""
+    known: dict[str, Imported] = {}
+    for each in runs:
+        other = known.setdefault(each.key, each)
+        if not each.run.uid and other.content != each.content:
+            raise UsageError(
+                f"{other.run.source} and {each.run.source} are of one run (same name, start, host and "
+                "settings), but their numbers differ: import the right one, or give each its own --started"
+            )
+
+
 def _one(connection: sa.Connection, imported: Imported) -> str:
     run, rows = imported.run, imported.rows
     runs = schema.runs
     content = imported.content
     key = imported.key
-    query = sa.select(*runs.c["id", "content", "results", "ended"]).where(runs.c.key == key)
-    old = connection.execute(query).first()
+    query = sa.select(*runs.c["id", "key", "content", "results", "ended"])
+    old = connection.execute(query.where(runs.c.key == key)).first()
+    if old is None and not run.uid and not imported.copied:
+        old = connection.execute(query.where(runs.c.key == imported.earlier_key)).first()
     if old is not None and old.content == content:
         return KNOWN
-    if old is not None and (len(rows), run.ended or "") < (old.results, old.ended or ""):
+    if (
+        old is not None
+        and run.origin == "perfdash"
+        and (len(rows), run.ended or "") < (old.results, old.ended or "")
+    ):
         return OLDER
     values = {
         "key": key,

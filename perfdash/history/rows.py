@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from perfdash.finite_json import finite
 from perfdash.records import Case, Failure, Result, RunInfo
 
 # Of the back end's step: of a training step (worker.scenarios.training), of a generation (.generation).
@@ -93,14 +94,28 @@ class Imported:
         """The same for the same run, however often and from wherever it is taken in.
 
         Shards that are merged again, in whatever order, are the same run again. A foreign file is known
-        by its numbers: many are called alike.
+        by its name, start, host and what was measured how, so that a corrected one replaces it.
         """
         if self.copied:
             return self.copied[0]
         run = self.run
         if run.uid:
             return digest([run.origin, run.uid])
-        return digest([run.origin, run.name, run.started, run.host, self._numbers()])
+        names = ("suite", "device", "dtype", "amp_dtype", "threads", "scenario", "backend", "dynamic")
+        settings = sorted({tuple(str(getattr(row.case, name)) for name in names) for row in self.rows})
+        machine = [run.host, run.host_class, dict(run.setting)]
+        return digest([run.origin, self._file_name, run.started, machine, settings])
+
+    @property
+    def earlier_key(self) -> str:
+        """The key of a foreign file in stores of perfdash 0.1, which knew it by its numbers."""
+        run = self.run
+        return digest([run.origin, self._file_name, run.started, run.host, self._numbers()])
+
+    @property
+    def _file_name(self) -> str:
+        """What a foreign file calls its run; the name in the history has its start before it."""
+        return str(self.run.imported.get("name") or self.run.name)
 
     @property
     def content(self) -> str:
@@ -111,7 +126,10 @@ class Imported:
         """
         if self.copied:
             return self.copied[1]
-        return digest([self.run.state, self.run.ended, self._numbers()])
+        parts = [self.run.state, self.run.ended, self._numbers()]
+        if not self.run.uid:  # any number of it may have been corrected
+            parts.append([dict(row.values) for row in self.rows])
+        return digest(parts)
 
     def _numbers(self) -> list[Any]:
         names = (
@@ -284,15 +302,6 @@ def _failure(error: Failure) -> dict[str, Any]:
     """Of a failure what fits on a page; the run folder has the whole log."""
     told: dict[str, Any] = {"type": error.type, "message": error.message}
     return told | ({"tail": [line[:500] for line in error.tail]} if error.tail else {})
-
-
-def finite(value: Any) -> Any:
-    """A copy with NaN and infinities as None: no database has a word for them in JSON."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def thinned(samples: Iterable[float]) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.finite_json import dumps
 from perfdash.redaction import remember
 
 # The newest migration (a test compares it with the files): most openings need no Alembic at all.
@@ -207,11 +208,13 @@ def _url(address: str) -> sa.URL:
 
 def _engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url, connect_args={"timeout": _BUSY_S})
+        engine = sa.create_engine(url, connect_args={"timeout": _BUSY_S}, json_serializer=dumps)
         sa.event.listen(engine, "connect", _set_up_sqlite)
         return engine
     try:
-        return sa.create_engine(url, connect_args={"connect_timeout": _CONNECT_S}, pool_pre_ping=True)
+        return sa.create_engine(
+            url, connect_args={"connect_timeout": _CONNECT_S}, pool_pre_ping=True, json_serializer=dumps
+        )
     except ImportError as error:
         raise UsageError("a PostgreSQL history needs the extra: pip install 'perfdash[postgres]'") from error
 

@@ -65,20 +65,21 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
                 _number(row.values.get("compression_ratio"), ".3f"),
             ]
         )
-    return f"{run.name} ({run.state}), {run.host_class}, torch {run.torch or '?'}\n{table.get_string()}"
+    title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
+    return f"{title}\n{table.get_string()}"
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:
     """One line a night, a column a metric; `points[k]` are those of `metrics[k]`, night by night."""
-    table = PrettyTable(["run", "status", *metrics, "torch", "commit"])
+    table = PrettyTable(["run", "started", "status", *metrics, "torch", "commit"])
     table.align = "r"
-    for name in ("run", "status", "torch", "commit"):
+    for name in ("run", "started", "status", "torch", "commit"):
         table.align[name] = "l"
     for night in zip(*points, strict=True):
         first = night[0]
         values = [_number(point.value, ".6g") for point in night]
         commit = (first.torch_git_version or "")[:10]
-        table.add_row([first.run, first.status, *values, first.torch or "", commit])
+        table.add_row([first.run, first.started, first.status, *values, first.torch or "", commit])
     return f"{case.name}\n{table.get_string()}"
 
 

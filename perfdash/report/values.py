@@ -8,7 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from perfdash.history.rows import METRICS, finite
+from perfdash.finite_json import finite
+from perfdash.history.rows import METRICS
 from perfdash.history.summing import grouped, summarize
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night

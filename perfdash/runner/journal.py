@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import json
-import math
 import os
 import shutil
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.finite_json import dumps
 from perfdash.records import (
     SCHEMA,
     Case,
@@ -144,7 +144,7 @@ class Journal:
 
     def write_info(self, info: RunInfo) -> None:
         """run.json, replaced whole: a reader sees the old one or the new one."""
-        self._guard(lambda: _replace(self.folder / INFO, _document(finite(to_json(info)))))
+        self._guard(lambda: _replace(self.folder / INFO, _document(to_json(info))))
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """plan.json: all that was to be measured, and how (runner.plan)."""
@@ -318,23 +318,12 @@ def find_run(name: str, out: Path) -> Path:
     raise UsageError(f"no run {name!r}; the latest in {out}: {known}")
 
 
-def finite(value: Any) -> Any:
-    """A copy with NaN and infinities as None: JSON has no word for them."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
-
-
 def _document(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
+    return (dumps(value, indent=1) + "\n").encode()
 
 
 def _line(result: Result) -> str:
-    return json.dumps(finite(to_json(result)), allow_nan=False, separators=(",", ":")) + "\n"
+    return dumps(to_json(result), separators=(",", ":")) + "\n"
 
 
 def _lock(fd: int) -> bool:

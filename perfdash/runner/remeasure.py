@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import deque
@@ -14,9 +13,10 @@ from typing import Any
 
 from perfdash.cases import Planned
 from perfdash.errors import MachineError
+from perfdash.finite_json import dumps
 from perfdash.records import Result, to_json
 from perfdash.runner.assemble import assemble
-from perfdash.runner.journal import append_line, finite
+from perfdash.runner.journal import append_line
 from perfdash.runner.orders import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
@@ -125,9 +125,9 @@ class Bench:
             log=log.name,
         )
         result.conditions.update(answer.where)
-        line = {"pair": number + 1, "side": name, "result": finite(to_json(result))}
+        line = {"pair": number + 1, "side": name, "result": to_json(result)}
         with self._writing:
-            append_line(self._folder / FILE, json.dumps(line, allow_nan=False))
+            append_line(self._folder / FILE, dumps(line))
         return result
 
 

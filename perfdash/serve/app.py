@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import mimetypes
 import threading
@@ -21,7 +20,8 @@ from starlette.routing import Route
 
 from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
-from perfdash.history.rows import digest, finite
+from perfdash.finite_json import dumps
+from perfdash.history.rows import digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import links
@@ -116,7 +116,7 @@ def _api(one: Endpoint) -> Make:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
+    return dumps(value, separators=(",", ":"))
 
 
 def _answered(store: Store, kept: _Kept, request: Request, make: Make, kind: str) -> Response:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from perfdash.detect.metrics import METRICS
+from perfdash.finite_json import dumps
 from perfdash.history.rows import case_digest, digest
 from perfdash.report.quantities import shown
 from perfdash.site.cache import Cache
@@ -90,7 +91,7 @@ def all_changes(
     found.update(zip(wanted, work(lambda number: case_changes(history, number), wanted), strict=True))
     for key, numbers in missing:
         content = {case_digest(history.cases[n]): [asdict(event) for event in found[n]] for n in numbers}
-        text = json.dumps({name: events for name, events in sorted(content.items()) if events})
+        text = dumps({name: events for name, events in sorted(content.items()) if events})
         cache.put(key, {"json": np.frombuffer(text.encode(), dtype=np.uint8)})
     return found
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.finite_json import dumps
 from perfdash.redaction import redact
 
 MARKER = ".perfdash-site.json"
@@ -101,7 +102,7 @@ def opened(path: Path, store: str) -> Iterator[Folder]:
                     f"--out {path}: another `perfdash site` is writing it; wait until it has ended"
                 ) from error
             file.seek(0)
-            content = json.dumps({"perfdash": "site", "version": VERSION, "store": store}) + "\n"
+            content = dumps({"perfdash": "site", "version": VERSION, "store": store}) + "\n"
             if file.read() != content:
                 file.seek(0)
                 file.truncate()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -16,6 +15,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparing import Comparison, Side, compare
 from perfdash.detect.noise import noise_before
+from perfdash.finite_json import dumps
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import case_digest, digest
@@ -151,7 +151,7 @@ def plain(values: Singles) -> list[float | None]:
 
 
 def _call(function: str, data: Mapping[str, Any]) -> str:
-    return f"perfdash.{function}({json.dumps(data, separators=(',', ':'), allow_nan=False)});\n"
+    return f"perfdash.{function}({dumps(data, separators=(',', ':'))});\n"
 
 
 def night_options(nights: Sequence[tuple[RunLine, str]], words: Mapping[int, str]) -> dict[str, Any]:

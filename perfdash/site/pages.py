@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 import shlex
@@ -19,6 +18,7 @@ from markupsafe import Markup
 
 from perfdash import __version__
 from perfdash.detect.metrics import METRICS
+from perfdash.finite_json import dumps
 from perfdash.report import alerts as alert_words
 from perfdash.report import links, summaries
 from perfdash.report.changes import BAD, Change
@@ -114,7 +114,7 @@ def printable(html: str) -> str:
 
 def _block(data: Any) -> Markup:
     """JSON that stands in a page: no end of a script in it, nothing that a browser would run."""
-    return Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_SCRIPT))
+    return Markup(dumps(data, separators=(",", ":")).translate(_SCRIPT))
 
 
 @functools.cache

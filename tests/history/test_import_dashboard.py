@@ -33,7 +33,7 @@ def test_run(imported):
     assert (run.origin, run.started, run.name) == (
         "dynamo-dashboard",
         "2023-02-01T00:00:00Z",
-        "inductor_cpu_dashboard",
+        "2023-02-01T00-00-00Z_inductor_cpu_dashboard",
     )
     assert run.host_class == "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz"
     (published,) = run.environment["published"].values()

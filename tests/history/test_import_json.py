@@ -48,8 +48,8 @@ def written(tmp_path):
 def test_database_one_run_a_commit():
     first, second = read([FILES / "benchmark_database.jsonl"], Told(threads=1))
     assert (first.run.name, second.run.name) == (
-        "benchmark_database 0123456789",
-        "benchmark_database fedcba9876",
+        "2023-11-14T22-13-20Z_benchmark_database 0123456789",
+        "2023-11-15T22-13-20Z_benchmark_database fedcba9876",
     )
     assert (first.run.started, second.run.started) == ("2023-11-14T22:13:20Z", "2023-11-15T22:13:20Z")
     assert (first.run.host, first.run.host_class) == ("gpu-7", "linux.aws.h100 x86_64 NVIDIA H100 1")
@@ -137,7 +137,8 @@ def test_database_bad_records_are_refused(written, text, message):
 
 def test_userbenchmark_cpu():
     (run,) = read([FILES / "metrics-20230420004336.json"])
-    assert (run.run.name, run.run.started) == ("cpu metrics-20230420004336", "2023-04-20T00:43:36Z")
+    assert run.run.name == "2023-04-20T00-43-36Z_cpu metrics-20230420004336"
+    assert run.run.started == "2023-04-20T00:43:36Z"
     assert run.run.environment["worker"]["torch_git_version"].startswith("de1114554c")
     eager, compiled, unknown = run.rows
     assert eager.case == Case("torchbench", "alexnet", dtype="unspecified", batch_size=0, backend="eager")

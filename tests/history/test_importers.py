@@ -70,7 +70,8 @@ def test_the_pair_is_one_run_whichever_file_is_named():
     assert first.content == both.content
     assert first.key == both.key
     run = first.run
-    assert (run.name, run.started, run.origin) == (STEM, "2024-02-03T03:05:06Z", "dynamo-csv")
+    assert run.name == f"2024-02-03T03-05-06Z_{STEM}"
+    assert (run.started, run.origin) == ("2024-02-03T03:05:06Z", "dynamo-csv")
     assert (run.host, run.host_class, run.setting) == ("box", "box x 8", {"harness": "dynamo"})
     assert len(first.rows) == 7
 

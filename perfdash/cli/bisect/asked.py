@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfdash.errors import UsageError
+from perfdash.finite_json import dumps
 
 if TYPE_CHECKING:
     from perfdash.bisection.metrics import Metric
@@ -211,7 +212,7 @@ def harness(
         "threads": settings.threads,
         "timeout": settings.timeout,
     }
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    digest = hashlib.sha256(dumps(said, sort_keys=True).encode())
     for path in sources:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

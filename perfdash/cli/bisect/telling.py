@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
@@ -14,6 +13,7 @@ from perfdash.bisection.account import Account
 from perfdash.bisection.accounting import account
 from perfdash.bisection.course import Course
 from perfdash.bisection.journal import find, is_being_worked_on, read
+from perfdash.finite_json import dumps
 from perfdash.report.bisection import markdown, page
 from perfdash.settings import resolve
 
@@ -26,7 +26,7 @@ def write_reports(folder: Path, said: Account) -> None:
         for ending, text in (
             ("md", markdown(said)),
             ("html", page(said)),
-            ("json", json.dumps(said.to_json(), indent=1) + "\n"),
+            ("json", dumps(said.to_json(), indent=1) + "\n"),
         ):
             part = folder / f"{REPORT}.{ending}.part"
             part.write_text(text, encoding="utf-8", errors="replace")
@@ -37,7 +37,7 @@ def write_reports(folder: Path, said: Account) -> None:
 
 def told(said: Account, as_json: bool) -> str:
     """What is printed."""
-    return json.dumps(said.to_json(), indent=1) + "\n" if as_json else markdown(said)
+    return dumps(said.to_json(), indent=1) + "\n" if as_json else markdown(said)
 
 
 def tell_status(name: str, flags: Mapping[str, Any]) -> None:

@@ -90,6 +90,8 @@ def measured(numbers: Mapping[str, float | None], where: Where, device: str) -> 
             scaled = round(value * factor) if ours.endswith("_bytes") else value * factor
             row.values[ours] = quantities.metric(ours, scaled, where, column)
 
+    if row.ran and given.get("abs_latency") == 0:
+        raise where.wrong("abs_latency is 0 of a model that ran: correct it, or leave the cell empty")
     take("speedup", "speedup")
     take("abs_latency", "backend_ms")
     if {"speedup", "backend_ms"} <= row.values.keys():

@@ -95,7 +95,7 @@ def run_row(
     if not (told.host_class or host_class):
         raise Where(paths[0]).wrong("does not say on what it was measured: give --host or --host-class")
     return RunRow(
-        name=shown(name),
+        name=f"{when.replace(':', '-')}_{shown(name)}",  # a night's files are called as every other night's
         started=when,
         origin=origin,
         source=", ".join(shown(str(path)) for path in paths),
@@ -103,7 +103,7 @@ def run_row(
         host_class=told.host_class or host_class or "",
         setting={"harness": harness or origin},
         environment=environment or {},
-        imported={"files": files, "started": whence, "notes": list(notes)},
+        imported={"files": files, "name": shown(name), "started": whence, "notes": list(notes)},
     )
 
 

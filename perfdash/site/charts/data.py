@@ -5,11 +5,11 @@ A browser does not run such a block, so it may stand where scripts may not.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
+from perfdash.finite_json import dumps
 from perfdash.site.charts.svg import stays
 from perfdash.site.charts.values import Night, Number, Trend
 
@@ -62,4 +62,4 @@ def _numbers(values: Iterable[Number]) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).translate(_ESCAPES)
+    return dumps(value, separators=(",", ":"), ensure_ascii=True).translate(_ESCAPES)

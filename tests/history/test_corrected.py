@@ -1,0 +1,99 @@
+"""A foreign file that was corrected replaces what was imported of it before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from perfdash.errors import UsageError
+from perfdash.history import schema
+from perfdash.history.importers import Told, read
+from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history.queries import list_runs, rows_of
+from perfdash.history.store import open_store
+from perfdash.report.history import run_rows, run_table
+
+NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"
+HEAD = "dev,name,batch_size,speedup,abs_latency,compilation_latency,compression_ratio\n"
+ONE, TWO = "cpu,lcnet_050,64,1.25,8.0,12.8,0.96\n", "cpu,dpn107,64,1.5,80.0,32.8,0.9\n"
+TOLD = Told(started="2024-02-03", host="box", threads=1)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def written(tmp_path):
+    """written(lines, folder) is the run of a file with these lines."""
+
+    def write(lines, folder="first", told=TOLD):
+        path = tmp_path / folder / NAME
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(HEAD + lines)
+        return read([path], told)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "corrected",
+    [
+        ONE.replace("1.25", "1.35") + TWO,
+        ONE.replace("0.96", "0.86") + TWO,  # memory, which no digest of the past held
+        ONE,  # a line fewer
+    ],
+)
+def test_a_corrected_file_replaces_it(store, written, corrected):
+    assert take_in(store, written(ONE + TWO)) == [TAKEN_IN]
+    assert take_in(store, written(ONE + TWO)) == [KNOWN]
+    assert take_in(store, written(corrected, "mended")) == [REPLACED]
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+        found = {row.case.model: row.values for row in rows_of(connection, line.id)}
+    (wanted,) = written(corrected, "mended")
+    assert found == {row.case.model: row.values for row in wanted.rows}
+
+
+def test_other_threads_or_another_day_are_other_runs(store, written):
+    take_in(store, written(ONE))
+    take_in(store, written(ONE, told=replace(TOLD, threads=4)))
+    take_in(store, written(ONE, told=replace(TOLD, started="2024-02-04")))
+    with store.read() as connection:
+        assert len(list_runs(connection)) == 3
+
+
+def test_two_files_of_one_import_do_not_replace_each_other(store, written):
+    both = [*written(ONE), *written(ONE.replace("1.25", "1.3"), "second")]
+    with pytest.raises(UsageError, match="give each its own --started"):
+        take_in(store, both)
+
+
+def test_what_an_earlier_perfdash_took_in_is_known(store, written):
+    (run,) = written(ONE)
+    take_in(store, [run])
+    with store.write() as connection:
+        connection.execute(sa.update(schema.runs).values(key=run.earlier_key))
+    assert take_in(store, [run]) == [KNOWN]
+    assert take_in(store, written(ONE + TWO, "other")) == [TAKEN_IN], "by its numbers it is another"
+
+
+def test_a_night_is_named_and_shown_with_its_date(store, written):
+    take_in(store, written(ONE))
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+        rows = rows_of(connection, line.id)
+    assert line.name == "2024-02-03T00-00-00Z_inductor_timm_models_float32_inference_cpu"
+    for text in (run_table([line]), run_rows(line, rows)):
+        assert "2024-02-03T00:00:00Z" in text
+
+
+def test_a_latency_of_zero_is_refused(written):
+    with pytest.raises(UsageError, match=r"performance.csv, line 2: abs_latency is 0 of a model that ran"):
+        written(ONE.replace("8.0", "0.0"))
+    (run,) = written("cpu,lcnet_050,64,0.0,0.0,0.0,0.0\n")
+    assert run.rows[0].status == "fail_to_run", "zeros of a model that did not run are padding"
