@@ -154,7 +154,7 @@ hide_secrets_from() { # STAGE
 
 # A stage in a process group of its own, its output into its log and shown; the exit code.
 run_stage() { # STAGE ARGUMENTS...
-  local code=0 from_line watcher
+  local code=0 watcher
   hide_secrets_from "$1"
   touch "$night/$1.log"
   from_line="$(($(wc -l <"$night/$1.log") + 1))"
@@ -189,7 +189,15 @@ lacks() { # STAGE
   esac
 }
 
-last_words() { grep -v '^ *$' "$night/$1.log" | tail -1 | cut -c1-200 || true; }
+# The last line that a stage printed this time; where it failed, if it printed nothing else.
+from_line=1
+last_words() { # STAGE
+  local printed words
+  printed="$(tail --lines="+$from_line" "$night/$1.log" | grep -v '^ *$' || true)"
+  words="$(grep -v '^\[.*\]$' <<<"$printed" | tail -1 || true)"
+  if [ -z "$words" ]; then words="$(head -1 <<<"$printed")"; fi
+  cut -c1-200 <<<"${words:-it printed nothing}"
+}
 said_failures() { printf '%s\n' "${failures[@]}" | paste -sd';' | sed 's/;/; /g'; }
 
 worst=0
@@ -227,6 +235,7 @@ for stage in "${stages[@]}"; do
   if [ -n "$only" ] && [ "$stage" != "$only" ]; then continue; fi
   if [ "$stage" = "$from" ] || [ "$stage" = "$only" ]; then again=yes; fi
   if [ -n "$from" ] && [ "$again" = no ]; then
+    from_line=1
     if [ -e "$night/$stage.failed" ]; then fail "$stage" "$(cut -d' ' -f1 "$night/$stage.failed")" ", before"; fi
     continue
   fi

@@ -2,8 +2,15 @@
 # What each stage of a nightly begins with: its parameters with their defaults, its folder. Sourced by
 # ci/nightly.sh and the stages. docs/nightly.md says what each parameter means.
 set -Eeuo pipefail
-# 1 is a gate's; what nobody foresaw is none.
-trap 'if [ "$?" = 1 ]; then exit 3; fi' ERR
+# Says, in brackets, which line of the script failed, since the command may have said nothing. 1 is a gate's code,
+# and this is none.
+unforeseen() { # CODE
+  local line="${BASH_LINENO[-2]}" command
+  command="$(sed -n "${line}s/^ *//p" "$0" 2>/dev/null || true)"
+  printf '[%s, line %s: exit code %s: %s]\n' "${0#"$PWD"/}" "$line" "$1" "$command" >&2
+  if [ "$1" = 1 ]; then exit 3; fi
+}
+trap 'unforeseen "$?"' ERR
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . ci/secrets.sh
 
@@ -48,7 +55,7 @@ check_numbers() { # NAMES...
         ;;
       ROUNDS)
         [[ "${!name}" =~ ^([3-9]|[1-9][0-9])$ ]] ||
-          complain 2 "$name=${!name}: give a number from 3 to 99; 3 rounds are the fewest that separate change from noise"
+          complain 2 "$name=${!name}: give a number from 3 to 99; fewer rounds cannot tell change from noise"
         ;;
       *) [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || complain 2 "$name=${!name}: give a number from 1" ;;
     esac

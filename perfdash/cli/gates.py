@@ -48,18 +48,19 @@ def take_in(settings: RunSettings, info: RunInfo, results: list[Result], folder:
     """A run goes into the history; the exit code: 3 where it does not, and then nothing is lost."""
     if settings.no_history or stays_out(info):
         return 0
-    from perfdash.errors import MachineError
+    from perfdash.errors import MachineError, UsageError
     from perfdash.history.ingest import take_in as put
     from perfdash.history.rows import from_run
-    from perfdash.history.store import open_store
+    from perfdash.history.store import BrokenHistory, open_store
 
     try:
         with open_store(settings.history) as store:
             put(store, [from_run(info, results, str(folder))])
     except Exception as error:  # whatever it is, the run is saved, and its user must know how to go on
+        where = " --db FILE" if isinstance(error, (BrokenHistory, UsageError)) else ""
         typer.echo(
             f"The run is saved, but not in the history: {error}\n"
-            f"To take it in: perfdash history import {folder}",
+            f"To take it in: perfdash history import {folder}{where}",
             err=True,
         )
         return MachineError.exit_code

@@ -31,6 +31,16 @@ class NoHistory(UsageError):
     """There is none yet."""
 
 
+class BrokenHistory(MachineError):
+    """Its file is damaged: nothing can be put into it."""
+
+    def __init__(self, shown: str, reason: str) -> None:
+        super().__init__(
+            f"the history {shown} is damaged ({reason}): move it away, and take the runs, which stay in "
+            f"their folders, in again: perfdash history import FOLDER... --db {shown}"
+        )
+
+
 class Store:
     """The history; many processes may have it open. `write()` is one transaction, all or nothing."""
 
@@ -84,6 +94,8 @@ class Store:
         try:
             yield
         except DBAPIError as error:
+            if _is_damage(brief(error)):
+                raise BrokenHistory(self.shown, brief(error)) from error
             raise MachineError(
                 f"the history {self.shown} cannot be {what}: {brief(error)}; runs stay in their folders, "
                 "and `perfdash history import FOLDER` takes them in again"
@@ -96,6 +108,10 @@ def brief(error: DBAPIError) -> str:
     """The first line of what the database said; never the statement with its values, or a password."""
     said = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
     return re.sub(r"(?i)(password\s*[=:]\s*)\S+", r"\1***", said[0])
+
+
+def _is_damage(said: str) -> bool:
+    return "malformed" in said
 
 
 def open_store(address: str, *, create: bool = True) -> Store:
@@ -180,7 +196,9 @@ def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Sto
         if not isinstance(error, DBAPIError):
             raise
         said = brief(error)
-        if "not a database" in said or "malformed" in said:
+        if _is_damage(said):
+            raise BrokenHistory(shown, said) from error
+        if "not a database" in said:
             raise UsageError(f"--db {shown}: it is no SQLite database ({said}); give another file") from error
         raise MachineError(f"the history {shown} cannot be opened: {said}") from error
     return store

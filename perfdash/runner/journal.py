@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -30,6 +31,7 @@ from perfdash.records import (
 from perfdash.runner import dynamo_csv
 
 INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 SET_ASIDE = "results.damaged.jsonl"  # lines that were no records, as they were
 
 
@@ -173,9 +175,9 @@ class Journal:
         try:
             write()
         except OSError as error:
+            # Whether there is anything to go on with is known to whoever began the run.
             raise MachineError(
-                f"{self.folder} cannot be written: {error.strerror}; what was measured before is in "
-                f"its results.jsonl: make room, then perfdash run --resume {self.folder}"
+                f"{self.folder} cannot be written: {error.strerror}: make room there"
             ) from error
 
 
@@ -191,9 +193,12 @@ def read_info(folder: Path) -> RunInfo:
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """The plan.json of a run. Raises UsageError where there is none (made by an older perfdash)."""
+    from perfdash.runner.plan import plan_from_json
+
     try:
         plan: dict[str, Any] = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        plan_from_json(plan)
+    except (OSError, ValueError, UsageError) as error:
         raise UsageError(f"{folder / PLAN} cannot be read: {error}; this run cannot be resumed") from error
     return plan
 
@@ -291,7 +296,7 @@ def _lines(path: Path, data: bytes) -> Iterator[Result | DamagedLine]:
 
 def _record(path: Path, number: int, line: bytes) -> Result | DamagedLine:
     try:
-        plain = json.loads(line)
+        plain = read_json(line)
         schema = plain.get("schema", 0)
         newer = isinstance(schema, int) and schema > SCHEMA
         try:
@@ -320,6 +325,27 @@ def find_run(name: str, out: Path) -> Path:
 
 def _document(value: dict[str, Any]) -> bytes:
     return (dumps(value, indent=1) + "\n").encode()
+
+
+def printable(value: Any) -> Any:
+    """A copy with lone surrogates replaced: they can be neither printed nor stored.
+
+    They come from names of files that are not UTF-8.
+    """
+    if isinstance(value, str):
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {printable(key): printable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [printable(item) for item in value]
+    return value
+
+
+def read_json(line: bytes) -> Any:
+    """One line of JSON, printable. Raises ValueError."""
+    value = json.loads(line)
+    # Pairs of them are characters; only a line that has any is walked through.
+    return printable(value) if b"\\ud" in line.lower() else value
 
 
 def _line(result: Result) -> str:

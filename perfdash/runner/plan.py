@@ -83,8 +83,8 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
         shard = tuple(data["shard"]) if data["shard"] else None
         cases = tuple(planned_from_json(each) for each in data["cases"])
         return Plan(cases, tuple(data["costs"]), shard, tuple(data["mine"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"not a plan: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"not a plan: {type(error).__name__}: {error}") from error
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from typing import IO, Any
 from perfdash.records import Job
 from perfdash.runner import processes
 from perfdash.runner.cgroup import MemoryGroup
+from perfdash.runner.journal import read_json
 
 GRACE_S = 10.0  # for a killed process to be gone
 FORK_S = 60.0  # for the fork parent to have forked
@@ -174,7 +175,7 @@ class Watch:
             return bool(chunk)
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._take(read_json(line))
         return bool(chunk)
 
     def _take(self, event: dict[str, Any]) -> None:

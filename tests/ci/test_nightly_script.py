@@ -183,6 +183,16 @@ def alert(number, metric, change, **more):
             "change": change, "case": case, "details": {}, **more}  # fmt: skip
 
 
+def test_a_stage_that_fails_without_a_word_has_a_reason(stage):
+    (stage.venv / "bin" / "perfdash").write_text("#!/bin/sh\nexit 3\n")
+    done = stage.night("--every", "24h", "--site-dir", "site")
+    assert "setup failed with exit code 3: [ci/nightly/heartbeat.sh, line " in done.out
+    assert "publish failed with exit code 3: [ci/nightly/publish.sh, line " in done.out
+    (stage.venv / "bin" / "perfdash").write_text("#!/bin/sh\necho the disk is full\nexit 3\n")
+    again = stage.night("--resume", "last", "--only", "publish")
+    assert "publish failed with exit code 3: the disk is full\n" in again.out
+
+
 def test_what_is_bisected(stage):
     suite = stage.home / "own.toml"
     suite.write_text('name = "own"\n')

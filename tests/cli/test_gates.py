@@ -8,7 +8,7 @@ import pytest
 
 from perfdash.cli import gates, measure
 from perfdash.records import Case, Result, RunInfo, Status
-from perfdash.settings import resolve
+from perfdash.settings import RunSettings, resolve
 
 RUN = ["run", "--suite", "timm", "--models", "lcnet_050"]
 
@@ -67,3 +67,18 @@ def test_a_history_that_takes_nothing_any_more(tmp_path, monkeypatch, capsys):
     results = [Result(Case("s", "one"), "t", 1.0, Status.CRASH)]
     assert gates.take_in(settings, info, results, tmp_path / "r") == 3
     assert f"perfdash history import {tmp_path / 'r'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("damage", "advice"), [
+    (b"not a database, " * 100, "perfdash history import {folder} --db FILE"),
+    (b"SQLite format 3\0" + b"\xff" * 4096, "perfdash history import {folder} --db FILE"),
+])  # fmt: skip
+def test_a_broken_history_is_not_what_it_is_to_be_imported_into(tmp_path, capsys, damage, advice):
+    (tmp_path / "history.db").write_bytes(damage)
+    settings = RunSettings(out=tmp_path)
+    info = RunInfo("r", "2026-01-01T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0")
+    results = [Result(Case("s", "m"), "2026-01-01T00:00:00Z", 1.0, Status.PASS)]
+    assert gates.take_in(settings, info, results, tmp_path / "run") == 3
+    said = capsys.readouterr().err
+    assert "The run is saved, but not in the history" in said
+    assert said.strip().endswith(advice.format(folder=tmp_path / "run"))

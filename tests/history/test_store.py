@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema, store
-from perfdash.history.store import HEAD, VERSION_TABLE, open_store
+from perfdash.history.store import HEAD, VERSION_TABLE, BrokenHistory, open_store
 
 VERSIONS = Path(store.__file__).with_name("migrations") / "versions"
 
@@ -96,6 +96,17 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("not a database, " * 100)
     with pytest.raises(UsageError, match=r"notes\.txt: it is no SQLite database"):
         open_store(str(tmp_path / "notes.txt"))
+
+
+def test_a_history_that_is_damaged_is_not_to_be_imported_into(tmp_path):
+    path = tmp_path / "history.db"
+    open_store(str(path)).close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    advice = rf"history\.db is damaged.*: move it away, .*perfdash history import .*--db {path}"
+    with pytest.raises(BrokenHistory, match=advice), open_store(str(path)) as store, store.read() as reading:
+        reading.execute(sa.select(schema.hosts.c.name)).all()
 
 
 def test_another_programs_database_is_refused(tmp_path):

@@ -4,13 +4,14 @@ from dataclasses import replace
 import pytest
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.records import Case, Measurement, Result, RunInfo, Status
+from perfdash.records import Case, Failure, Measurement, Result, RunInfo, Status
 from perfdash.runner.journal import (
     Journal,
     find_run,
     is_being_measured,
     read_all,
     read_info,
+    read_plan,
     read_readable,
     read_results,
     read_saved,
@@ -225,6 +226,35 @@ def test_a_disk_that_refuses(tmp_path):
     (journal.folder / "results.jsonl").symlink_to("/dev/full")
     with pytest.raises(MachineError, match="No space left on device"):
         journal.append(result())
+
+
+def test_a_disk_that_is_full_from_the_start_promises_nothing(tmp_path):
+    """The folder is removed then: there is nothing to go on with."""
+    journal = Journal.create(tmp_path)
+    (journal.folder / "plan.part").symlink_to("/dev/full")
+    with pytest.raises(MachineError, match="No space left on device: make room there") as error:
+        journal.write_plan({})
+    assert "--resume" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "7", '{"cases": [7], "costs": [], "shard": null, "mine": []}', "{"]
+)
+def test_a_plan_that_is_none_is_one_message(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UsageError, match=r"plan\.json.*this run cannot be resumed"):
+        read_plan(tmp_path)
+
+
+def test_a_lone_surrogate_is_replaced(tmp_path):
+    """As in the name of a file that is not UTF-8, in a message: it could be neither printed nor stored."""
+    journal = Journal.create(tmp_path)
+    bad = result("a\udcff")
+    bad.error = Failure("OSError", "no file 'b\ud800' \U0001f600", tail=["\udfff"])
+    journal.append(bad)
+    (read,) = read_results(journal.folder)
+    assert read.case.model == "a\ufffd"
+    assert (read.error.message, read.error.tail) == ("no file 'b\ufffd' \U0001f600", ["\ufffd"])
 
 
 def test_find_run(tmp_path):
