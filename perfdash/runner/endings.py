@@ -32,6 +32,9 @@ def ending(outcome: Outcome) -> Ending:
     out_of_memory = Status.EAGER_OOM if where in _EAGER_PHASES else Status.OOM
     if outcome.limit:
         return _past_limit(outcome, where)
+    if outcome.frozen:
+        message = f"a process of it had been stopped (SIGSTOP) in phase {where}; it was ended"
+        return Status.INFRA_ERROR, where, Failure("Frozen", message)
     failed = outcome.find("failed")
     if failed:
         status = Status(failed["status"])

@@ -42,6 +42,12 @@ def is_frozen(session: int) -> bool:
     return any(fields[0] in (b"T", b"t") for pid, fields in _all() if session in (pid, int(fields[3])))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether this one process is stopped; false where it is gone."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] in (b"T", b"t")
+
+
 def descendants(root: int) -> list[int]:
     """A process and all below it. Needs the kernel's list of children, as usual kernels have it."""
     found, todo = [], [root]

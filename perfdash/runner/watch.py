@@ -28,6 +28,7 @@ GRACE_S = 10.0  # for a killed process to be gone
 FORK_S = 60.0  # for the fork parent to have forked
 _TAIL_BYTES = 16 << 10
 _RESIDENT_EVERY_S = 0.5
+_STOPPED_EVERY_S = 5.0  # how often it is looked whether a process was stopped; it must be so twice in a row
 MAX_MESSAGE = 1 << 22
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -71,7 +72,7 @@ class Outcome:
     events: list[dict[str, Any]] = field(default_factory=list)
     status: int | None = None  # of waitpid; None when the fork parent was lost with it
     limit: dict[str, Any] | None = None  # the one that it passed, as in records.Failure
-    frozen: bool = False  # something of it was stopped (SIGSTOP) when its time was up
+    frozen: bool = False  # something of it was stopped (SIGSTOP), and so it was ended
     oom_killed: str | None = None  # limit: by its own memory limit; kernel: for want of memory
     memory_limit_bytes: int | None = None  # the one it ran under
     tail: list[str] = field(default_factory=list)  # the last lines of its output
@@ -107,11 +108,13 @@ class Watch:
         self._stop = stop
         self._log = _Log(log)
         self._phase = "start"
+        self._was_stopped = False
         self._buffer = b""
 
     def run(self) -> Outcome:
         """Until the case has ended. Raises Stopped, the case ended, when `stop` is set."""
         self._case_deadline = time.monotonic() + self._job.timeout_s
+        self._next_look = time.monotonic() + _STOPPED_EVERY_S
         self._phase_deadline = self._end_deadline = math.inf
         pid_deadline = time.monotonic() + FORK_S
         watches_memory = self._group is None and self._job.memory_limit_bytes is not None
@@ -119,7 +122,8 @@ class Watch:
         try:
             while self._events in open_sources or self._waits_for_exit(open_sources):
                 now = time.monotonic()
-                wait = min(self._case_deadline, self._phase_deadline, self._end_deadline) - now
+                deadlines = (self._case_deadline, self._phase_deadline, self._end_deadline, self._next_look)
+                wait = min(deadlines) - now
                 if self.case_pid is None:
                     wait = min(wait, pid_deadline - now)
                 if watches_memory and self._phase != "latency":
@@ -137,6 +141,7 @@ class Watch:
                 if self.case_pid is None and time.monotonic() >= pid_deadline:
                     break  # the fork parent does not answer: frozen; the launcher ends it
                 self._check_time()
+                self._check_stopped()
                 if watches_memory and self._phase != "latency":
                     self._check_memory()
             self._drain()
@@ -203,6 +208,23 @@ class Watch:
             self._pass("time", "phase", self._job.phase_timeouts[self._phase], "s")
         elif now >= self._case_deadline:
             self._pass("time", "case", self._job.timeout_s, "s")
+
+    def _check_stopped(self) -> None:
+        """Ends a case of which a process is stopped at two looks in a row; a debugger's look is shorter."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _STOPPED_EVERY_S
+        if self.case_pid is None or self._end_deadline < math.inf:
+            return
+        # While latency is sampled only the case's own process is looked at: it must not be disturbed.
+        look = processes.is_stopped if self._phase == "latency" else processes.is_frozen
+        before, self._was_stopped = self._was_stopped, look(self.case_pid)
+        if before and self._was_stopped:
+            self.outcome.frozen = True
+            self._case_deadline = self._phase_deadline = math.inf
+            self._end_deadline = now + GRACE_S
+            self._kill()
 
     def _check_memory(self) -> None:
         limit = self._job.memory_limit_bytes

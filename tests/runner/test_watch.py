@@ -7,7 +7,9 @@ import socket
 
 import pytest
 
-from perfdash.records import Case, Job
+from perfdash.records import Case, Job, Status
+from perfdash.runner import watch as watching
+from perfdash.runner.endings import ending
 from perfdash.runner.watch import Watch
 
 
@@ -35,3 +37,47 @@ def test_what_a_worker_says_can_be_printed(watch):
     os.write(writer, b'{"event": "failed", "message": "no file \\udcff \\ud83d\\ude00"}\n')
     made._read(made._events)
     assert made.outcome.events[0]["message"] == "no file \ufffd \U0001f600"
+
+
+@pytest.fixture
+def stopped(watch, monkeypatch):
+    """run(states): the watch of a case that says nothing, and is stopped or not at each look."""
+    made, _ = watch
+    clock = [0.0]
+    killed = []
+
+    def run(states):
+        looks = iter(states)
+        monkeypatch.setattr(watching.processes, "is_frozen", lambda pid: next(looks, False))
+        monkeypatch.setattr(watching.processes, "kill_session", killed.append)
+        monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+
+        def wait(fds, seconds):
+            clock[0] += seconds
+            return []
+
+        monkeypatch.setattr(watching, "ready_of", wait)
+        made.case_pid = 4242
+        made._events, made._output = os.dup(made._events), os.dup(made._output)
+        return made.run(), clock[0], killed
+
+    return run
+
+
+def test_a_case_that_is_stopped_is_ended_at_the_second_look(stopped):
+    outcome, seconds, killed = stopped([False, True, True])
+    assert outcome.frozen
+    assert outcome.limit is None
+    assert seconds < 3600 / 100
+    assert killed == [4242]
+    status, _, failure = ending(outcome)
+    assert (status, failure.type) == (Status.INFRA_ERROR, "Frozen")
+    assert failure.message == "a process of it had been stopped (SIGSTOP) in phase start; it was ended"
+
+
+def test_one_look_is_not_enough(stopped):
+    """As where somebody has a debugger look at it."""
+    outcome, seconds, _ = stopped([True, False] * 360)
+    assert not outcome.frozen
+    assert outcome.limit["what"] == "time"
+    assert seconds >= 3600
