@@ -32,6 +32,7 @@ from perfdash.runner import dynamo_csv
 
 INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+ATTEMPTS = "attempts.jsonl"  # those that were not the last
 SET_ASIDE = "results.damaged.jsonl"  # lines that were no records, as they were
 
 
@@ -158,6 +159,22 @@ class Journal:
         Then the file is as it was before.
         """
         self._guard(lambda: _append(self.folder / RESULTS, _line(result).encode()))
+
+    def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
+        """An attempt at a case that is to be measured again, so that it counts after a kill as well."""
+        line = json.dumps(finite({"case": to_json(case), "attempt": attempt}), allow_nan=False)
+        # A line of its own, also after one that was cut short.
+        self._guard(lambda: _append(self.folder / ATTEMPTS, f"\n{line}\n".encode()))
+
+    def read_attempts(self) -> list[tuple[Case, dict[str, Any]]]:
+        """All attempts that were appended, oldest first; lines that are damaged are left out."""
+        path = self.folder / ATTEMPTS
+        found = []
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                plain = read_json(line)
+                found.append((Case(**plain["case"]), dict(plain["attempt"])))
+        return found
 
     def rewrite(self, results: Sequence[Result]) -> None:
         """The latest record of each case replaced (intervals made anew), those before it kept."""

@@ -21,7 +21,7 @@ from perfdash.runner import climbing, likeness, noise, null, planner, preflight
 from perfdash.runner.assemble import assemble, beyond, skipped
 from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
 from perfdash.runner.executor import Executor
-from perfdash.runner.journal import Journal, now
+from perfdash.runner.journal import Journal, now, read_all
 from perfdash.runner.orders import Answer, Order
 from perfdash.stats.settle import settle
 
@@ -79,7 +79,7 @@ class Session:
         self._queue: deque[int] = deque()
         self._again: deque[tuple[float, int]] = deque()  # (not before, index), in order of time
         self._busy: dict[int, tuple[int, Path]] = {}
-        self._attempts: dict[int, list[dict[str, Any]]] = {}
+        self._attempts = self._attempts_before()
         self._complained = False
         self.begun = False  # whether a case has been started
 
@@ -161,6 +161,20 @@ class Session:
         if self.policy.processes is not None or wanted <= 0:
             return set()
         return {real[place] for place in noise.spread_out(len(real), wanted)}
+
+    def _attempts_before(self) -> dict[int, list[dict[str, Any]]]:
+        """By index, attempts of a session that was killed: those that no result has come of yet."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        indices = {planned.case: index for index, planned in enumerate(self.planned)}
+        kept = {
+            (result.case, attempt["started"])
+            for result in read_all(self.journal.folder)
+            for attempt in result.attempts
+        }
+        for case, attempt in self.journal.read_attempts():
+            if case in indices and (case, attempt.get("started")) not in kept:
+                found.setdefault(indices[case], []).append(attempt)
+        return found
 
     def _processes(self, index: int) -> int:
         if self.policy.processes is not None:
@@ -258,13 +272,16 @@ class Session:
             result.phases_s["replicas"] = round(answer.replica_s, 4)
         before = self._attempts.setdefault(index, [])
         if may_be_the_machine(result, self.executor.slots > 1) and len(before) < self.policy.retries:
-            before.append(
-                {
-                    "started": result.started,
-                    "status": str(result.status),
-                    "error": to_json(result.error) if result.error else None,
-                }
-            )
+            attempt = {
+                "started": result.started,
+                "status": str(result.status),
+                "error": to_json(result.error) if result.error else None,
+            }
+            before.append(attempt)
+            try:
+                self.journal.append_attempt(planned.case, attempt)
+            except MachineError as error:
+                self.watcher.say(str(error))
             self._again.append((time.monotonic() + self.policy.retry_pause_s, index))
             if index in self._replicated and self._replicate_another():
                 self._replicated.discard(index)  # its turn comes last: too late for the others

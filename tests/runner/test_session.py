@@ -171,6 +171,50 @@ def test_after_so_many_tries_it_stays(start):
     assert result.error.message == "No space left on device"
 
 
+class Killed(BaseException):
+    """The end of perfdash itself, after which nothing of it is done."""
+
+
+def killed_after(run, attempts):
+    """The run, killed when it has tried so often; its folder."""
+    tried = run._take
+
+    def take(*arguments):
+        tried(*arguments)
+        if len(run.executor.orders) == attempts:
+            raise Killed
+
+    run._take = take
+    run._finish = lambda state: None
+    with pytest.raises(Killed):
+        run.run()
+    run.journal.close()
+    return run.journal.folder
+
+
+def test_attempts_and_their_budget_survive_the_end_of_perfdash(start):
+    folder = killed_after(start([case("a"), case("b")], Played(script={"a": [INFRA] * 9})), 2)
+    with (folder / "attempts.jsonl").open("ab") as file:
+        file.write(b'{"torn')
+    script = {"a": [INFRA] * 9}
+    again = start([case("a"), case("b")], Played(script=script), journal=Journal.reopen(folder))
+    again.run()
+    a = next(r for r in again.results if r.case.model == "a")
+    assert a.status is Status.INFRA_ERROR
+    assert len(a.attempts) == 2, "one was made before"
+    assert [order.planned.case.model for _, order in again.executor.orders].count("a") == 2
+    assert len(again.journal.read_attempts()) == 2
+    again.journal.close()
+
+    # Asked for again (--retry), it has a new budget.
+    done = read_results(folder)
+    script = {"a": [replace(INFRA), replace(INFRA)]}
+    retried = start([case("a")], Played(script=script), done=done, journal=Journal.reopen(folder), retries=2)
+    retried.run()
+    a = next(r for r in retried.results if r.case.model == "a")
+    assert (a.status, len(a.attempts)) == (Status.PASS, 2)
+
+
 @pytest.mark.parametrize(
     ("outcome", "tries"),
     [
