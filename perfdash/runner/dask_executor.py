@@ -46,6 +46,7 @@ class DaskExecutor:
         self._outbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._last_seen = time.monotonic()
         self._slots = 0
+        self._coreless: dict[str, str] = {}  # workers without a free core: what each said
 
     def __enter__(self) -> DaskExecutor:
         try:
@@ -90,6 +91,11 @@ class DaskExecutor:
                     f"a Dask worker has perfdash {reply['version']}, here is {__version__}: install the same"
                 )
         said: list[dict[str, Any]] = [reply["ok"] for reply in replies]
+        said[0]["notes"] = [
+            f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or what "
+            "else measures on its cores"
+            for address, reason in self._coreless.items()
+        ]
         self._expected = json.dumps(likeness.fingerprint(said[0]["environment"]))
         return said
 
@@ -140,6 +146,8 @@ class DaskExecutor:
             if self._client.status == "running":
                 self._client.cancel([future for future, _ in self._futures.values()], force=True)
                 self._client.run(remote.release)
+                if self._coreless:  # other runs may find a core for it
+                    self._client.run(remote.offer_slot, workers=list(self._coreless))
                 deadline = time.monotonic() + CONNECT_S
                 while not all(self._client.run(remote.is_released).values()) and time.monotonic() < deadline:
                     time.sleep(0.2)
@@ -169,10 +177,16 @@ class DaskExecutor:
             if text is None:  # lost meanwhile: a slot less
                 continue
             reply = json.loads(text)
+            if "no_core" in reply:
+                self._coreless[address] = reply["no_core"]
+                continue
             if "error" in reply:
                 kind, message = reply["error"]
                 raise UsageError(message) if kind == "UsageError" else MachineError(message)
             replies.append(reply)
+        self._workers()
+        if not replies and self._coreless:
+            raise MachineError(f"{next(iter(self._coreless.values()))}: end what measures there, then go on")
         if not replies:
             raise MachineError(f"every Dask worker at {self._address} was lost before it could measure")
         return replies
@@ -220,6 +234,8 @@ class DaskExecutor:
             )
         if "lost" in reply:
             return _failed("WorkerLost", "the Dask worker that measured it was lost")
+        if "no_core" in reply:
+            return _failed("NoFreeCore", reply["no_core"])
         if "error" in reply:
             return _failed("MachineError", reply["error"][1])
         answer = answer_from_text(reply["ok"])
@@ -233,7 +249,11 @@ class DaskExecutor:
         except (OSError, TimeoutError, TypeError):
             raise self._lost() from None
         # Two slots in one process would share its cores: such a worker is not one of ours.
-        found = sorted(address for address, facts in known.items() if facts["resources"].get("slot") == 1)
+        found = sorted(
+            address
+            for address, facts in known.items()
+            if facts["resources"].get("slot") == 1 and address not in self._coreless
+        )
         self._slots = len(found)
         return found
 

@@ -43,7 +43,7 @@ class _Open:
 
 
 def introduce(options: str, planned: str) -> str:
-    """Slot.introduce: JSON of {ok, version} or {error}."""
+    """Slot.introduce: JSON of {ok, version}, {no_core} or {error}."""
 
     def work(slot: Slot, log: Path) -> Any:
         said = slot.introduce([planned_from_json(each) for each in json.loads(planned)])
@@ -54,7 +54,7 @@ def introduce(options: str, planned: str) -> str:
 
 
 def null(options: str, planned: str, count: int) -> str:
-    """Slot.null: JSON of {ok} (an Answer) or {error}."""
+    """Slot.null: JSON of {ok} (an Answer), {no_core} or {error}."""
 
     def work(slot: Slot, log: Path) -> Any:
         outcomes = slot.null(planned_from_json(json.loads(planned)), count, log)
@@ -64,7 +64,7 @@ def null(options: str, planned: str, count: int) -> str:
 
 
 def measure(options: str, order: str, expected: str, begun: str) -> str:
-    """Slot.measure: JSON of {ok} (an Answer), {error}, {unlike} or {lost}.
+    """Slot.measure: JSON of {ok} (an Answer), {no_core}, {error}, {unlike} or {lost}.
 
     `expected` is the fingerprint of the run's environment: a slot that is unlike measures nothing.
     `begun` names an event of the cluster that is set when the case is begun.
@@ -97,6 +97,20 @@ def is_released() -> bool:
     return _Open.slot is None
 
 
+async def offer_slot(dask_worker: Any) -> None:
+    """Offers the slot again that was withdrawn for want of a core."""
+    await dask_worker.set_resources(slot=1)
+
+
+def _set_slots(count: int) -> None:
+    """Tells the scheduler how many slots this worker offers, from the thread of a task."""
+    from distributed import get_worker
+    from distributed.utils import sync
+
+    worker = get_worker()
+    sync(worker.loop, worker.set_resources, slot=count)
+
+
 def already_begun(event: str) -> bool:
     """Whether a worker had begun this order before and was lost; marks it as begun."""
     from distributed import Event
@@ -106,6 +120,10 @@ def already_begun(event: str) -> bool:
         return True
     begun.set()
     return False
+
+
+class _NoFreeCore(MachineError):
+    """Every core of this machine is measured on by somebody else."""
 
 
 class _Unlike(Exception):
@@ -125,6 +143,9 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
                 return json.dumps({"ok": work(slot, Path(folder) / "log"), "version": __version__})
         except _Unlike as error:
             return json.dumps({"unlike": error.args[0]})
+        except _NoFreeCore as error:
+            _set_slots(0)  # else this worker, always free, would be given every case
+            return json.dumps({"no_core": str(error)})
         except Stopped:
             _close()
             return json.dumps({"error": ["MachineError", "cancelled"]})
@@ -161,7 +182,7 @@ def _slot(options: str) -> Slot:
                     return slot
         if time.monotonic() > deadline:
             what = "core" if gpus == [None] else "core and GPU"
-            raise MachineError(f"no {what} is free for another slot on {socket.gethostname()}")
+            raise _NoFreeCore(f"no {what} is free for another slot on {socket.gethostname()}")
         time.sleep(0.2)
 
 

@@ -135,6 +135,8 @@ class Session:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""
         said = self.executor.introduce(planned)
         preflight.refuse(said, planned)
+        for note in said[0].get("notes", ()):
+            self.watcher.say(note)
         environment = said[0]["environment"]
         if self.info.environment:
             likeness.refuse(self.info.environment, environment, self.info.id)

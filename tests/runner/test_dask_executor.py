@@ -1,0 +1,121 @@
+"""The Dask executor against a scheduler that is played: no cluster is started here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+
+from perfdash import __version__
+from perfdash.errors import MachineError
+from perfdash.runner import remote
+from perfdash.runner.dask_executor import DaskExecutor
+from perfdash.runner.locks import Locks
+from perfdash.runner.orders import Options
+
+OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
+NO_CORE = json.dumps({"no_core": "no core is free for another slot on farm"})
+
+
+class Future:
+    def __init__(self, text):
+        self.text = text
+        self.status = "finished"
+
+    def result(self, timeout=None):
+        return self.text
+
+    def cancelled(self):
+        return False
+
+    def exception(self):
+        return None
+
+
+class Client:
+    """A client of a cluster whose workers answer with these texts, by address."""
+
+    status = "running"
+
+    def __init__(self, texts):
+        self.texts = texts
+        self.asked = []
+        self.ran = []
+
+    def scheduler_info(self, n_workers):
+        return {"workers": {address: {"resources": {"slot": 1}} for address in self.texts}}
+
+    def submit(self, function, *arguments, workers, **options):
+        self.asked.append(workers[0])
+        return Future(self.texts[workers[0]])
+
+    def run(self, function, workers=None):
+        self.ran.append((function.__name__, workers))
+        return dict.fromkeys(workers or self.texts, True)
+
+    def cancel(self, futures, force):
+        pass
+
+    def close(self, timeout=None):
+        pass
+
+
+def introduced(number):
+    said = {"environment": {"host_class": "h x 2", "worker": {}}, "where": {"slot": number}}
+    return json.dumps({"ok": said, "version": __version__})
+
+
+@pytest.fixture
+def executor(tmp_path):
+    def make(texts):
+        made = DaskExecutor("tcp://farm:8786", OPTIONS, tmp_path)
+        made._client = Client(texts)
+        made._workers()
+        return made
+
+    return make
+
+
+def test_a_worker_without_a_core_is_left_out_and_told(executor):
+    run = executor({"tcp://farm:1": introduced(0), "tcp://farm:2": NO_CORE})
+    said = run.introduce([])
+    assert [each["where"] for each in said] == [{"slot": 0}]
+    assert said[0]["notes"] == [
+        "no core is free for another slot on farm: the Dask worker tcp://farm:2 is left out of this run; "
+        "stop one worker there, or what else measures on its cores"
+    ]
+    assert run.slots == 1
+    run.introduce([])
+    assert run._client.asked == ["tcp://farm:1", "tcp://farm:2", "tcp://farm:1"]
+    run.close()
+    assert ("offer_slot", ["tcp://farm:2"]) in run._client.ran, "other runs may use it"
+
+
+def test_without_a_core_for_any_worker_nothing_can_be_measured(executor):
+    run = executor({"tcp://farm:1": NO_CORE})
+    with pytest.raises(MachineError, match="no core is free for another slot on farm"):
+        run.introduce([])
+
+
+def test_a_worker_that_joins_late_and_has_no_core_is_no_fault_of_the_case(executor, tmp_path):
+    answer = executor({})._answer(Future(NO_CORE), tmp_path / "log")
+    failed = answer.outcomes[0].find("failed")
+    assert (failed["status"], failed["type"]) == ("infra_error", "NoFreeCore")
+
+
+def test_a_worker_without_a_core_withdraws_its_slot(monkeypatch):
+    withdrawn = []
+    monkeypatch.setattr(remote, "_ended_when_cancelled", lambda stop: contextlib.nullcontext())
+    monkeypatch.setattr(remote, "_set_slots", withdrawn.append)
+    monkeypatch.setattr(remote, "_without_nannys_variables", lambda: None)
+    monkeypatch.setattr(remote, "LOCK_S", 0.0)
+    monkeypatch.setattr(remote.processes, "end_strays", lambda: None)
+    monkeypatch.setattr(remote.scratch, "sweep", lambda: None)
+    monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: None))
+    from perfdash.runner.orders import to_text
+
+    reply = json.loads(remote._serve(to_text(OPTIONS), lambda slot, log: None))
+    remote._Open.idle.cancel()
+    assert reply["no_core"].startswith("no core is free for another slot on ")
+    assert withdrawn == [0]
