@@ -22,13 +22,15 @@ shopt -s inherit_errexit
 here="$PWD"
 cd "$(dirname "$0")/.."
 . ci/secrets.sh
-drop_secrets
 
 venv="${PERFDASH_VENV:-.venv}"
 ours="$(cd "$venv/bin" 2>/dev/null && pwd)/python"
 folder="${PERFDASH_ENVIRONMENTS:-${XDG_CACHE_HOME:-$HOME/.cache}/perfdash/environments}"
 : "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}" "${JOB:=nightly}"
 : "${TORCH_WITH=torchvision timm transformers}" "${KEEP_ENVIRONMENTS:=6}" "${KEEP_NIGHTS:=20}"
+# pip, git and builds see neither secrets nor these, which may hold an address with a user's name.
+export -n TORCH TORCH_INDEX TORCH_REPO TORCH_WITH UNDER_TEST
+drop_secrets
 good="$folder/good-${JOB//[^A-Za-z0-9._-]/_}"
 doubts=3
 

@@ -3,9 +3,9 @@
 # in the file `python`, torch's commit in `git_version`.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
-drop_secrets
 ci/torch_build.sh >"$PERFDASH_NIGHTLY/.python"
 mv "$PERFDASH_NIGHTLY/.python" "$PERFDASH_NIGHTLY/python"
+drop_secrets
 # Read, not imported, which takes seconds.
 "$(measured_python)" -c '
 import importlib.util, pathlib, runpy

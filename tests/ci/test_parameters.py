@@ -45,6 +45,14 @@ def test_a_number_that_is_a_command_is_refused_and_not_run(stage, name, words, p
     assert not stage.calls()
 
 
+def test_a_parameter_with_a_password_is_refused_and_not_lost(stage):
+    """Where secrets are left out of the environment, it must not be taken for one of them."""
+    done = script(stage, "nightly/torch.sh", UNDER_TEST="git+https://me:s3cret@host/x")
+    assert (done.returncode, "put it into ~/.netrc" in done.stderr) == (2, True)
+    done = script(stage, "nightly/torch.sh", UNDER_TEST="git+https://me@127.0.0.1:9/x")
+    assert "UNDER_TEST=git+https://me@127.0.0.1:9/x cannot be read by pip" in done.stderr
+
+
 def test_what_installs_packages_gets_no_secret(stage):
     """Neither ci/torch_build.sh nor ci/setup.sh, whatever the stage around them gets."""
     (stage.venv / "bin" / "python").unlink()
