@@ -45,7 +45,7 @@ def is_frozen(session: int) -> bool:
 def is_stopped(pid: int) -> bool:
     """Whether this one process is stopped; false where it is gone."""
     fields = _stat(pid)
-    return bool(fields) and fields[0] in (b"T", b"t")
+    return fields is not None and fields[0] in (b"T", b"t")
 
 
 def descendants(root: int) -> list[int]:
