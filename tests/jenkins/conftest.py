@@ -28,6 +28,7 @@ def standins(tmp_path: Path) -> Path:
     for stage in STAGES:
         shutil.copy(HERE / "standin.sh", nightly / f"{stage}.sh")
     shutil.copy(ROOT / "ci" / "nightly" / "common.sh", nightly)
+    shutil.copy(ROOT / "ci" / "secrets.sh", scm / "ci")
     cell = (ROOT / "ci" / "nightly" / "cell.sh").read_text()
     assert '}m" ' in cell
     (nightly / "cell.sh").write_text(cell.replace('}m" ', '}s" '))
