@@ -1,8 +1,9 @@
 """The shared language: what a case is, what was measured of it, how it ended.
 
-Standard library only, and no syntax newer than Python 3.9: the worker imports this file under any
-interpreter that has torch. The JSON forms are read by other programs, so a name here is never
-changed, only added; a change of meaning raises SCHEMA.
+Standard library only (methods.py too), and no syntax newer than Python 3.9: the worker imports this file
+under any interpreter that has torch. The JSON forms are read by other programs, so a name here is never
+changed, only added; a change of meaning raises SCHEMA, and another way of measuring raises the metric's
+number in methods.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-SCHEMA = 1
+from perfdash import methods
+
+SCHEMA = 2
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
@@ -201,6 +204,7 @@ class Result:
     wall_s: float
     status: Status
     schema: int = SCHEMA
+    method: dict[str, int] = field(default_factory=lambda: dict(methods.CURRENT))  # a version per metric
     failed_phase: Optional[str] = None
     error: Optional[Failure] = None
     skip_reason: Optional[str] = None
@@ -276,7 +280,10 @@ def job_from_json(data: dict[str, Any]) -> Job:
 
 
 def result_from_json(data: dict[str, Any]) -> Result:
-    """The inverse of to_json for a Result. Raises ValueError for a newer schema or a broken record."""
+    """The inverse of to_json for a Result. Raises ValueError for a newer schema or a broken record.
+
+    A record of schema 1 has no method: it counts as version 1 of every metric.
+    """
     if data.get("schema", 0) > SCHEMA:
         raise ValueError(
             f"record has schema {data['schema']}, this perfdash knows up to {SCHEMA}: update perfdash"
@@ -285,6 +292,8 @@ def result_from_json(data: dict[str, Any]) -> Result:
     try:
         data["case"] = _build(Case, data["case"])
         data["status"] = Status(data["status"])
+        of_record = data.get("method", dict.fromkeys(methods.CURRENT, 1))
+        data["method"] = {str(name): int(number) for name, number in of_record.items()}
         for key, cls in (
             ("error", Failure),
             ("eager_ms", Measurement),
@@ -294,7 +303,7 @@ def result_from_json(data: dict[str, Any]) -> Result:
             if data.get(key) is not None:
                 data[key] = _build(cls, data[key])
         result: Result = _build(Result, data)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a perfdash result record: {error}") from error
     return result
 

@@ -16,7 +16,8 @@ PACKAGE = TESTS.parent / "perfdash"
 
 # What each part may import of perfdash, beside itself.
 ALLOWED = {
-    "records": set(),
+    "methods": set(),
+    "records": {"methods"},
     "errors": set(),
     "finite_json": set(),
     "redaction": set(),
@@ -29,19 +30,20 @@ ALLOWED = {
     "cases": {"errors", "judging", "records", "suites", "worker"},
     "settings": {"errors", "suites"},
     "stats": {"records"},
-    "history": {"errors", "finite_json", "records", "redaction", "stats"},
-    "detect": {"errors", "history", "records", "stats"},
+    "history": {"errors", "finite_json", "methods", "records", "redaction", "stats"},
+    "detect": {"errors", "history", "methods", "records", "stats"},
     "runner": {
         "cases",
         "child_environment",
         "errors",
         "finite_json",
+        "methods",
         "records",
         "redaction",
         "stats",
         "worker",
     },
-    "report": {"bisection", "detect", "errors", "finite_json", "history", "records", "stats"},
+    "report": {"bisection", "detect", "errors", "finite_json", "history", "methods", "records", "stats"},
     "bisection": {
         "bundled",
         "child_environment",
@@ -59,6 +61,7 @@ ALLOWED = {
         "errors",
         "finite_json",
         "history",
+        "methods",
         "records",
         "redaction",
         "report",
@@ -69,6 +72,7 @@ ALLOWED = {
         "errors",
         "finite_json",
         "history",
+        "methods",
         "records",
         "redaction",
         "report",
@@ -84,6 +88,7 @@ ALLOWED = {
         "errors",
         "finite_json",
         "history",
+        "methods",
         "publish",
         "records",
         "redaction",
@@ -159,7 +164,7 @@ def test_arrows_point_one_way(path):
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in modules() if part(p) in ("worker", "records")],
+    [p for p in modules() if part(p) in ("worker", "records", "methods")],
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_worker_needs_only_torch_and_python_3_9(path):

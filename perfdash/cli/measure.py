@@ -87,6 +87,12 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
         for index in plan.mine
         if plan.cases[index].case not in done or done[plan.cases[index].case] in statuses
     ]
+    if left:
+        try:
+            likeness.refuse_other_method(results, folder.name)
+        except UsageError:
+            journal.close()
+            raise
     lost = sum(status == "infra_error" for status in done.values())
     if lost and "infra_error" not in statuses:
         typer.echo(f"{lost} cases ended in infra_error; --retry infra_error measures them again", err=True)

@@ -51,6 +51,7 @@ def columns() -> list[sa.ColumnElement[Any]]:
         schema.hosts.c.name.label("host"),
         beds.c.host_class,
         beds.c.setting.cast(sa.Text).label("setting"),
+        runs.c.method.cast(sa.Text).label("method"),
         env.c.torch,
         env.c.torch_git_version,
         env.c.python,

@@ -100,6 +100,7 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         "results": len(rows),
         "perfdash": run.perfdash,
         "imported": dict(run.imported),
+        "method": dict(run.method),
         "taken_in": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "judged": None,
     }

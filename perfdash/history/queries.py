@@ -47,6 +47,7 @@ class RunLine:
     results: int
     judged: str | None
     commits: dict[str, str] = field(default_factory=dict)  # of packages that come from a repository
+    method: dict[str, int] = field(default_factory=dict)  # a version per metric; empty: 1 of each
 
 
 def list_runs(
@@ -68,7 +69,7 @@ def list_runs(
     query = (
         sa.select(
             *runs.c["id", "name", "started", "state", "origin", "source", "testbed_id", "environment_id",
-                   "noise", "expected", "results", "judged"],
+                   "noise", "expected", "results", "judged", "method"],
             schema.hosts.c.name.label("host"), beds.c.host_class, beds.c.setting,
             *env.c["torch", "torch_git_version", "python", "packages", "facts", "commits"],
         )
@@ -90,7 +91,8 @@ def list_runs(
     if latest is not None:
         query = query.limit(latest)
     found = [dict(row._mapping) for row in connection.execute(query)]
-    return [RunLine(**{**row, "commits": row["commits"] or {}}) for row in found][::-1]
+    known = [{**row, "commits": row["commits"] or {}, "method": row["method"] or {}} for row in found]
+    return [RunLine(**row) for row in known][::-1]
 
 
 def command_of(connection: sa.Connection, run: RunLine) -> list[str]:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from perfdash import methods
+from perfdash.errors import UsageError
 from perfdash.finite_json import finite
 from perfdash.records import Case, Failure, Result, RunInfo
 
@@ -60,7 +62,8 @@ class RunRow:
 
     `origin` names the format it came from (`perfdash`, `dynamo-csv`, ...), `source` the file or folder.
     `host_class` and `setting` say which runs may be compared: both must be equal. `environment` is what
-    run.json says of host and packages, as far as it is known.
+    run.json says of host and packages, as far as it is known. `method` is that of its records, a version per
+    metric (perfdash.methods); empty: version 1 of each.
     """
 
     name: str
@@ -79,6 +82,7 @@ class RunRow:
     perfdash: str | None = None
     uid: str | None = None  # of a run of perfdash: no other run has it
     imported: Mapping[str, Any] = field(default_factory=dict)  # of a foreign file: files, what was assumed
+    method: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,11 @@ def _plain(value: Any) -> Any:
 
 
 def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
-    """A run of perfdash as the history keeps it."""
+    """A run of perfdash as the history keeps it.
+
+    Raises UsageError where its records were measured by different methods.
+    """
+    results = list(results)
     host_class, setting = testbed(info)
     run = RunRow(
         name=info.id,
@@ -186,8 +194,22 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
         expected=info.cases,
         perfdash=info.perfdash,
         uid=uid(info),
+        method=one_method(results, source),
     )
     return Imported(run, tuple(from_result(result) for result in results))
+
+
+def one_method(results: Iterable[Result], source: str) -> dict[str, int]:
+    """The method that all records of a run share. Raises UsageError where they do not: no run mixes them."""
+    first: Result | None = None
+    for result in results:
+        first = first or result
+        if found := methods.changes(first.method, result.method):
+            raise UsageError(
+                f"{source}: {first.case.name} and {result.case.name} were measured by different methods "
+                f"({', '.join(found)}), which are never mixed: remove the records of one method"
+            )
+    return dict(first.method) if first else {}
 
 
 def uid(info: RunInfo) -> str:

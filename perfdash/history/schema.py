@@ -82,6 +82,7 @@ runs = Table(
     Column("perfdash", Text),
     Column("imported", JSON, nullable=False),  # of a foreign file: which, and what was assumed
     Column("taken_in", Text, nullable=False),
+    Column("method", JSON),  # of its records, a version per metric; none: version 1 of each
     Column("judged", Text),  # when its changes were looked for (perfdash.detect)
     Index(None, "testbed_id", "started"),
 )

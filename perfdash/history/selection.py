@@ -77,5 +77,6 @@ def read(connection: sa.Connection, line: RunLine) -> Imported:
         state=line.state,
         noise=line.noise,
         expected=line.expected,
+        method=line.method,
     )
     return Imported(run, tuple(rows_of(connection, line.id)))

@@ -5,10 +5,12 @@ Numbers from unlike hosts or packages are never mixed; whoever would mix them as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from perfdash.errors import MachineError
+from perfdash import methods
+from perfdash.errors import MachineError, UsageError
+from perfdash.records import Result
 
 # What a number depends on, of the host (host.facts) and of the measured interpreter (hello).
 _HOST = (
@@ -47,6 +49,16 @@ def refuse(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
         raise MachineError(
             f"{run} was begun in another environment, so it cannot go on here (then | now):\n{shown(found)}"
         )
+
+
+def refuse_other_method(results: Iterable[Result], run: str) -> None:
+    """Raises UsageError where what a run has measured was measured otherwise than this perfdash does."""
+    for result in results:
+        if found := methods.changes(result.method, methods.CURRENT):
+            raise UsageError(
+                f"{run} cannot go on: perfdash now measures by another method ({', '.join(found)}), and a "
+                "run never mixes two. Start a new run, or resume it with the perfdash that began it."
+            )
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perfdash import methods
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result, RunInfo
 from perfdash.runner import likeness
@@ -61,6 +62,7 @@ def refuse(shards: Sequence[Shard]) -> None:
                 likeness.fingerprint(environment),
             )
         _refuse(f"{names} were measured with different settings", _settings(first), _settings(other))
+        _refuse_methods(names, first, other)
         found = differences(first.plain_plan, other.plain_plan)
         if found or first.info.plan.get("fingerprint") != other.info.plan.get("fingerprint"):
             found = found or ["the durations that the shards were cut by"]
@@ -111,6 +113,17 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
 def _refuse(why: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     if found := likeness.differences(one, other):
         raise UsageError(f"{why}:\n{likeness.shown(found)}")
+
+
+def _refuse_methods(names: str, one: Shard, other: Shard) -> None:
+    """Raises UsageError where the records of two shards were measured by different methods."""
+    for mine in one.results[:1]:
+        for theirs in other.results:
+            if found := methods.changes(mine.method, theirs.method):
+                raise UsageError(
+                    f"{names} were measured by different methods ({', '.join(found)}), which are never "
+                    "mixed: measure one of them again"
+                )
 
 
 def _settings(shard: Shard) -> dict[str, Any]:

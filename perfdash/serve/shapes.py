@@ -60,7 +60,7 @@ SHAPES: dict[str, Shape] = {
         id=WHOLE, name=TEXT, started=TEXT, state=TEXT, origin=TEXT, host=TEXT, testbed_id=WHOLE,
         host_class=TEXT, setting=OPEN, environment_id=WHOLE, torch=of(TEXT), torch_git_version=of(TEXT),
         python=of(TEXT), packages=OPEN, facts=OPEN, noise=OPEN, expected=of(WHOLE), results=WHOLE,
-        judged=of(TEXT), commits=OPEN,
+        judged=of(TEXT), commits=OPEN, method=OPEN,
     ),
     "Result": record(
         case=named("Case"), status=TEXT, verdict=of(TEXT), basis=of(TEXT), started=of(TEXT),

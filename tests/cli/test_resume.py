@@ -103,6 +103,12 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
         refused(3, "was begun in another environment", words)
     (half.folder / "run.json").write_text(json.dumps(info))
 
+    record = json.loads((half.folder / "results.jsonl").read_bytes().splitlines()[0])
+    older = {**record, "method": {**record["method"], "latency": 0}}
+    (half.folder / "results.jsonl").write_text(json.dumps(older) + "\n")
+    refused(2, "perfdash now measures by another method (latency 0 -> ", "Start a new run")
+    (half.folder / "results.jsonl").write_text(json.dumps(record) + "\n")
+
     journal = Journal.reopen(half.folder)
     refused(2, "is being measured by another perfdash")
     journal.close()

@@ -158,6 +158,7 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
     with sqlite3.connect(path) as connection:  # as 0001 left it
         connection.execute("drop table nightlies")
         connection.execute("alter table environments drop column commits")
+        connection.execute("alter table runs drop column method")
         for name in PARTS:
             connection.execute(f"alter table results drop column {name}")
         connection.execute("update perfdash_version set version_num = '0001'")

@@ -1,5 +1,10 @@
 import json
+from dataclasses import replace
 
+import pytest
+
+from perfdash.errors import UsageError
+from perfdash.records import Case, Result, Status
 from perfdash.runner import likeness
 
 ENVIRONMENT = {
@@ -53,3 +58,11 @@ def test_what_nobody_has_found_out_is_no_difference():
 def test_many_differences_are_shortened():
     text = likeness.shown([f"line {number}" for number in range(50)])
     assert text.splitlines()[-1] == "  ... and 38 more"
+
+
+def test_a_run_goes_on_by_the_method_that_it_began_with():
+    result = Result(Case("s", "m"), "", 0.0, Status.PASS)
+    likeness.refuse_other_method([result], "night")
+    older = replace(result, method={**result.method, "memory": 0})
+    with pytest.raises(UsageError, match=r"night cannot go on: .* another method \(memory 0 -> \d+\)"):
+        likeness.refuse_other_method([result, older], "night")

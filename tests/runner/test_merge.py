@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.records import RunInfo, Status
 from perfdash.runner.assemble import assemble
@@ -101,6 +102,14 @@ def test_mixed_runs_are_refused_with_what_differs(shard, tmp_path, change, words
     with pytest.raises(UsageError) as refused:
         merge([read_shard(shard(1)), read_shard(shard(2, **change))], tmp_path / "runs")
     assert words in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_shards_of_different_methods_are_refused(shard, tmp_path, monkeypatch):
+    first = shard(1)
+    monkeypatch.setitem(methods.CURRENT, "memory", methods.CURRENT["memory"] + 1)
+    with pytest.raises(UsageError, match=r"different methods \(memory \d+ -> \d+\)"):
+        merge([read_shard(first), read_shard(shard(2))], tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 

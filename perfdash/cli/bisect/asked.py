@@ -192,7 +192,8 @@ def harness(
     from perfdash.runner.host import mask_secrets
 
     package = Path(perfdash.__file__).parent
-    sources = [] if command else [package / "records.py", *sorted((package / "worker").rglob("*.py"))]
+    sources = [] if command else [package / name for name in ("records.py", "methods.py")]
+    sources += [] if command else sorted((package / "worker").rglob("*.py"))
     if planned and planned.loader == "python":
         sources.append(Path(planned.target.rpartition(":")[0]))
     if planned and planned.backend_file:

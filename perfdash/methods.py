@@ -1,0 +1,64 @@
+"""The version of how each metric is measured: a number a metric, in every result record.
+
+Numbers of different methods are never compared: a change of method starts a new baseline. To change a
+method, add the meaning of the new number to its list below, and name the change in CHANGELOG.md.
+Python 3.9 syntax, standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# The meaning of each number, from 1 on; the last is the current one.
+MEANINGS: dict[str, tuple[str, ...]] = {
+    "latency": (
+        "median wall time of the clean pairs; of all pairs where fewer than half are clean",
+    ),
+    "speedup": (
+        "ratio of those medians; where fewer than half of the pairs are clean, CPU time widens the interval",
+    ),
+    "compilation": (
+        "first compiled call minus a steady one, with cold caches; CPU seconds of the whole process tree",
+    ),
+    "memory": (
+        "held tensors and constants plus the transient high-water mark of steady calls; CUDA: allocator peak",
+    ),
+    "accuracy": (
+        "closeness to eager, or to a float64 judge within a factor of eager's; without a judge, cosine 0.99",
+    ),
+    "capture": (
+        "graphs, breaks and fallbacks by Dynamo's and Inductor's counters while compiling",
+    ),
+}  # fmt: skip
+CURRENT: dict[str, int] = {name: len(meanings) for name, meanings in MEANINGS.items()}
+
+# The columns of the history by the methods that their numbers depend on.
+_LATENCY, _SPEEDUP, _MEMORY, _CAPTURE = ("latency",), ("speedup", "latency"), ("memory",), ("capture",)
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("eager_ms", "eager_ms_low", "eager_ms_high"), _LATENCY),
+    **dict.fromkeys(("backend_ms", "backend_ms_low", "backend_ms_high"), _LATENCY),
+    **dict.fromkeys(("forward_ms", "backward_ms", "optimizer_ms", "prefill_ms", "decode_ms"), _LATENCY),
+    **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "speedup_sd"), _SPEEDUP),
+    **dict.fromkeys(("compilation_s", "compilation_cpu_s", "first_call_s"), ("compilation",)),
+    **dict.fromkeys(("eager_peak_bytes", "backend_peak_bytes", "compression_ratio"), _MEMORY),
+    **dict.fromkeys(("compile_peak_bytes", "compile_held_bytes", "weights_bytes"), _MEMORY),
+    **dict.fromkeys(("graphs", "graph_breaks", "calls_captured", "fallbacks"), _CAPTURE),
+    "status": ("accuracy", "capture"),  # a pass in which nothing was captured is none
+}
+
+
+def numbers(method: Mapping[str, int], column: str) -> dict[str, int]:
+    """The versions that a column (or `status`) depends on; 1 where a record does not say."""
+    return {name: method.get(name, 1) for name in _COLUMNS.get(column, ())}
+
+
+def alike(one: Mapping[str, int], other: Mapping[str, int], column: str) -> bool:
+    """Whether two numbers of a column were measured by the same method."""
+    return numbers(one, column) == numbers(other, column)
+
+
+def changes(old: Mapping[str, int], new: Mapping[str, int], column: str | None = None) -> list[str]:
+    """The methods that differ, each as `latency 1 -> 2`; of one column or of all."""
+    names = dict.fromkeys([*CURRENT, *old, *new]) if column is None else numbers(old, column)
+    pairs = [(name, old.get(name, 1), new.get(name, 1)) for name in names]
+    return [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]
