@@ -50,10 +50,11 @@ def confirm(
     """Measure the suspects of a night again, both builds in turn; only what stands is an alert."""
     from perfdash.cases import planned_from_json
     from perfdash.cli.planning import check_machine, slots
-    from perfdash.detect.confirming import suspects
+    from perfdash.detect.confirming import of_this_method, suspects
     from perfdash.detect.nightly import judge_run
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
+    from perfdash.methods import CURRENT, changes
     from perfdash.runner.journal import find_run as find_folder
     from perfdash.runner.journal import read_info, read_plan
     from perfdash.settings import resolve
@@ -66,8 +67,14 @@ def confirm(
     with opened(db, out or folder.parent) as store:
         with store.read() as connection:
             judged = judge_run(connection, find_run(connection, info.id))
-            wanted = suspects([each for each in judged.findings if each.alarm or not certain])
+            found = of_this_method(judged.findings, judged.run)
+            wanted = suspects([each for each in found if each.alarm or not certain])
             cases = cases_by_id(connection, wanted)
+        if left_out := len(judged.findings) - len(found):
+            typer.echo(
+                f"{left_out} findings are left out: perfdash now measures them by another method "
+                f"({', '.join(changes(judged.run.method, CURRENT))})"
+            )
         by_case = {cases[number]: findings for number, findings in list(wanted.items())[:limit]}
         plan = {each.case: each for each in map(planned_from_json, read_plan(folder)["cases"])}
         planned = with_secrets([plan[case] for case in by_case if case in plan])

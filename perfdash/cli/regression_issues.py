@@ -86,7 +86,7 @@ def _tracked(connection: sa.Connection, each: Evidence, night: Night, site_url: 
     events = kept.events(connection, alert.id or 0)
     page = f"{site_url.rstrip('/')}/{model_page(night.testbed, case)}" if site_url and case else None
     live = alert.state in kept.LIVE
-    left_alone = alert.state in (kept.ACKNOWLEDGED, kept.NEW)
+    left_alone = alert.state in (kept.ACKNOWLEDGED, kept.NEW, kept.SUPERSEDED)
     told = live and not left_alone
     said = next((row.details.get("error") for row in night.rows if row.case == case), None) or {}
     series = digest([night.testbed, case_digest(case) if case else None, alert.kind, alert.metric])

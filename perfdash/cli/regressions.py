@@ -142,10 +142,12 @@ def _one(store: Store, number: int, as_json: bool) -> None:
 
 def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> None:
     from dataclasses import asdict
+    from itertools import pairwise
 
     from perfdash.detect.dating import over_time
     from perfdash.detect.metrics import METRICS
     from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
+    from perfdash.methods import changes
     from perfdash.report.alerts import change_list
 
     with store.read() as connection:
@@ -168,4 +170,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
         typer.echo(dumps(plain, indent=1))
         return
     typer.echo(f"{last.host_class}: {len(runs)} nights up to {last.started[:10]}")
+    for before, after in pairwise(runs):
+        if other := changes(before.method, after.method):
+            typer.echo(f"From {after.started[:10]} on by another method ({', '.join(other)}): not compared")
     typer.echo(change_list(found, cases))

@@ -2,7 +2,8 @@
 
 new -> confirmed (the nights after its birth, and they alone, show it too, or it stood a re-measurement)
 -> open (ever after), each of them -> acknowledged (by a person) or fixed (back where it was) ->
-reopened. A new one that is gone in the next nights is dismissed.
+reopened. A new one that is gone in the next nights is dismissed. One whose metric is measured by another
+method since is superseded: nothing of before is compared with it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from perfdash.history.alerts import (
     NEW,
     OPEN,
     REOPENED,
+    SUPERSEDED,
     Alert,
 )
 from perfdash.history.queries import Panel, RunLine
+from perfdash.methods import changes, numbers
 from perfdash.records import Status
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
 # A level is back when the mean of the last nights is so many standard errors away from the changed one.
 _SURE = 5.0
 _LOOKED_BACK = 10
+_NOT_MEASURED = ("", str(Status.INFRA_ERROR))
 # A new alert is confirmed or gone when the nights after its birth say so by so much; by so many at most.
 _ENOUGH, _TOLD_BY = 2.5, 5
 _DATED_FOR = 15  # nights in which an alert's date and size are made better
@@ -94,6 +98,9 @@ def advance(
         if alert.seen_run_id == tonight.id:  # the night is judged again: it was told what it is
             matched.update(of_it)
             continue
+        if other := other_method(alert, tonight):
+            changed += _by_another_method(alert, panel, other, at)
+            continue
         if alert.state == FIXED:
             told = [index for index in same if findings[index].alarm and index not in matched]
             if told and _like(alert, findings[told[0]]):
@@ -126,6 +133,31 @@ def advance(
         and not (finding.kind == "drift" and (finding.case_id, finding.metric, finding.direction) in stepped)
     ]
     return changed
+
+
+def other_method(alert: Alert, run: RunLine) -> list[str]:
+    """By which methods a run was measured otherwise than what an alert tells of: `latency 1 -> 2`."""
+    return changes(alert.details.get("method", {}), run.method, alert.metric or "")
+
+
+def _by_another_method(
+    alert: Alert, panel: Panel, other: Sequence[str], at: str
+) -> list[tuple[Alert, str | None]]:
+    """What a night by another method makes of an alert: its numbers say nothing of those of before.
+
+    A case that still fails does so by the new method too; every other alert is over.
+    """
+    tonight = panel.runs[-1]
+    row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
+    measured = alert.case_id is None or (row is not None and panel.statuses[row, -1] not in _NOT_MEASURED)
+    if alert.state == FIXED or not measured:
+        return []
+    note = f"{', '.join(other)}: {tonight.name} was measured by another method"
+    if alert.kind == "status" and _observed(alert, panel, False) == AGAIN:
+        details = {**alert.details, "method": numbers(tonight.method, "status")}
+        return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
+    details = {**alert.details, "superseded": list(other)}
+    return [(replace(alert, state=SUPERSEDED, changed=at, details=details), note)]
 
 
 def dated(alert: Alert, panel: Panel) -> Alert:
@@ -199,6 +231,8 @@ def _born(finding: Finding, panel: Panel, at: str) -> Alert:
     details = {**finding.details, "born_run_id": panel.runs[-1].id}
     if finding.sd is not None:
         details["sd"] = finding.sd
+    if changes({}, panel.runs[-1].method, finding.metric or ""):
+        details["method"] = numbers(panel.runs[-1].method, finding.metric or "")
     if good is not None:
         compare = environment_changes if finding.kind == "host" else package_changes
         details["changed"] = compare(good, bad)
@@ -247,7 +281,7 @@ def _observed(alert: Alert, panel: Panel, found: bool) -> str:
     status = "" if row is None else str(panel.statuses[row, -1])
     if alert.kind == "vanished":
         return (AGAIN if is_whole(panel.runs[-1]) else UNKNOWN) if row is None or not status else BACK
-    if row is None or status in ("", str(Status.INFRA_ERROR)):
+    if row is None or status in _NOT_MEASURED:
         return UNKNOWN
     passed = is_pass(status, panel.values["calls_captured"][row, -1])
     if alert.kind == "status":

@@ -13,6 +13,7 @@ from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import CONFIRMED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.history.rows import PARTS
+from perfdash.methods import CURRENT, alike
 from perfdash.stats import remeasure
 
 PAIRS = remeasure.PAIRS
@@ -50,6 +51,11 @@ def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
         if finding.case_id is not None and finding.kind in ("metric", "status", "count"):
             by_case.setdefault(finding.case_id, []).append(finding)
     return dict(sorted(by_case.items(), key=lambda item: min(map(_urgency, item[1]))))
+
+
+def of_this_method(findings: Sequence[Finding], run: RunLine) -> list[Finding]:
+    """The findings of a run that this perfdash would measure by the method of that run."""
+    return [each for each in findings if alike(run.method, CURRENT, each.metric or "")]
 
 
 def _urgency(finding: Finding) -> tuple[bool, bool, float]:

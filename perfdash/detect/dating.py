@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfdash.detect.findings import logs
 from perfdash.detect.metrics import METRICS
-from perfdash.history.queries import Panel, RunLine
+from perfdash.history.queries import Panel, RunLine, of_method
+from perfdash.methods import numbers
 from perfdash.stats.alarm import HOST
 from perfdash.stats.changepoints import Change, change_points
 from perfdash.stats.intervals import Array
@@ -33,18 +34,25 @@ class Dated:
 def over_time(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
     """Every change of level that lasted, of all cases and judged metrics but parts; see stats.changepoints.
 
-    A step that most cases of the host make in the same direction on the same night is one.
+    A step that most cases of the host make in the same direction on the same night is one. Nights of
+    different methods are never looked at together.
     """
     for metric in METRICS.values():
         if metric.whole:  # its changes are the whole's, once more
             continue
-        values = np.exp(logs(panel, metric.name))
-        found = [
-            _dated(panel, case_id, metric.name, change)
-            for row, case_id in enumerate(panel.case_ids)
-            for change in change_points(values[row], min_change=metric.minimum, persistence=persistence)
-        ]
-        yield from _together(panel, metric.name, values, found)
+        for method in _methods(panel, metric.name):
+            values = np.exp(logs(of_method(panel, method), metric.name))
+            found = [
+                _dated(panel, case_id, metric.name, change)
+                for row, case_id in enumerate(panel.case_ids)
+                for change in change_points(values[row], min_change=metric.minimum, persistence=persistence)
+            ]
+            yield from _together(panel, metric.name, values, found)
+
+
+def _methods(panel: Panel, metric: str) -> list[Mapping[str, int]]:
+    """The methods by which a metric was measured; each has levels of its own."""
+    return list({str(numbers(run.method, metric)): run.method for run in panel.runs}.values())
 
 
 def _together(panel: Panel, metric: str, values: Array, found: list[Dated]) -> Iterator[Dated]:

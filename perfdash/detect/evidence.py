@@ -14,7 +14,8 @@ from scipy import special
 from perfdash.detect.dating import Dated, date
 from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import Alert
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
+from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
+from perfdash.methods import alike
 from perfdash.records import Case
 from perfdash.stats.intervals import CONFIDENCE
 
@@ -121,7 +122,11 @@ def _of(alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], pa
     mine = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
     if mine is None or bad is None or alert.case_id is None or alert.metric is None:
         return Evidence(alert, case, good, bad, seen)
-    before = sum((run.started, run.id) < (bad.started, bad.id) for run in mine.runs)
+    mine = of_method(mine, bad.method)
+    before = sum(
+        (run.started, run.id) < (bad.started, bad.id) and alike(run.method, bad.method, alert.metric)
+        for run in mine.runs
+    )
     dated = date(mine, alert.case_id, alert.metric, bad.id, alert.direction)
     return Evidence(alert, case, good, bad, seen, dated, _speedups(mine, alert, good, seen), before)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from perfdash.detect.metrics import COUNTS, METRICS, Metric
 from perfdash.history.queries import Panel, RunLine
+from perfdash.methods import alike
 from perfdash.records import PASSING, Status
 from perfdash.stats import alarm
 from perfdash.stats.drift import drift
@@ -283,12 +284,16 @@ def _of_count(panel: Panel, name: str) -> list[Finding]:
 
 
 def _of_status(panel: Panel) -> list[Finding]:
-    """A case that passed and does not, or the other way about; a pass that captures nothing is none."""
+    """A case that passed and does not, or the other way about; a pass that captures nothing is none.
+
+    Only nights of the last night's method of checking are looked at.
+    """
     words = panel.statuses.astype(str).astype(object)
     empty = np.isin(words.astype(str), list(_PASSING)) & (panel.values["calls_captured"] == 0)
     words[empty] = NOTHING_CAPTURED
     found = []
-    for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN))):
+    same = np.array([alike(run.method, panel.runs[-1].method, "status") for run in panel.runs])
+    for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN)) & same):
         before, after = str(words[row, good]), str(words[row, -1])
         if (before in _PASSING) == (after in _PASSING):
             continue

@@ -13,7 +13,7 @@ from perfdash.detect.findings import LIKE, NIGHTS, READ, Finding, drifts, is_a_n
 from perfdash.detect.parts import with_parts
 from perfdash.history import alerts as kept
 from perfdash.history import schema
-from perfdash.history.queries import Panel, RunLine, list_runs, panel
+from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
 from perfdash.history.store import Store
 
 # Runs before the latest so many are history: change points tell of them, not alerts.
@@ -56,13 +56,14 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
 
 
 def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
-    """What changed on the night of a run, by the nights before it; changes nothing."""
+    """What changed on the night of a run, by the nights before it of the same method; changes nothing."""
     before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS)
     runs = [each for each in before if each.origin == run.origin and _earlier(each, run)]
-    night = panel(connection, [*runs, run], READ)
+    night = of_method(panel(connection, [*runs, run], READ), run.method)
     if not is_a_night(night):
         return Judged(run, night, [], unlike=bool(runs))
-    alerts = kept.load(connection, testbed_id=run.testbed_id, states=(*kept.LIVE, kept.FIXED))
+    every = kept.load(connection, testbed_id=run.testbed_id, states=(*kept.LIVE, kept.FIXED))
+    alerts = [alert for alert in every if not life.other_method(alert, run)]
     night = life.without_fixed(night, alerts)
     start = life.starts(night, alerts)
     found = with_parts(judge(night, start), alerts)

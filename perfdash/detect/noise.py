@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from perfdash.detect.comparing import COMPARED, Noise, PastNoise
 from perfdash.detect.findings import logs
 from perfdash.history.ingest import testbed_values
-from perfdash.history.queries import cases_by_id, list_runs, panel
+from perfdash.history.queries import cases_by_id, list_runs, of_method, panel
 from perfdash.history.rows import RunRow
 from perfdash.history.schema import testbeds
 from perfdash.records import Case
@@ -22,7 +22,10 @@ _FEWEST = 5
 
 
 def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> Noise:
-    """What the nights before these runs tell of the noise; a step among them counts as noise."""
+    """What the nights before these runs tell of the noise; a step among them counts as noise.
+
+    Only nights of the last run's method count.
+    """
     digest = testbed_values(runs[0])["digest"]
     testbed = connection.execute(sa.select(testbeds.c.id).where(testbeds.c.digest == digest)).scalar()
     if testbed is None:
@@ -35,7 +38,7 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> Noise:
     ][-NIGHTS:]
     if len(before) < _FEWEST:
         return {}
-    past = panel(connection, before, COMPARED)
+    past = of_method(panel(connection, before, COMPARED), runs[-1].method)
     cases = cases_by_id(connection, past.case_ids)
     found: dict[str, dict[Case, PastNoise]] = {}
     for metric in COMPARED:

@@ -13,8 +13,9 @@ from perfdash.history import schema
 
 NEW, CONFIRMED, OPEN, REOPENED = "new", "confirmed", "open", "reopened"
 ACKNOWLEDGED, FIXED, DISMISSED = "acknowledged", "fixed", "dismissed"
+SUPERSEDED = "superseded"  # its metric is measured by another method since
 LIVE = (NEW, CONFIRMED, OPEN, REOPENED, ACKNOWLEDGED)
-STATES = (*LIVE, FIXED, DISMISSED)
+STATES = (*LIVE, FIXED, DISMISSED, SUPERSEDED)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.rows import METRICS, Row
 from perfdash.history.samples import unpack
+from perfdash.methods import alike
 from perfdash.records import Case
 
 _CASE = (
@@ -250,6 +251,20 @@ def panel(
         for name, column in zip(names, columns[3:], strict=True):
             values[name][at] = np.array(column, dtype=float)  # None becomes NaN
     return Panel(list(runs), measured, values, statuses)
+
+
+# What was captured says of each night whether its own numbers count, and is compared with no other night's.
+_OF_ITS_NIGHT = ("calls_captured", "graphs")
+
+
+def of_method(panel: Panel, method: Mapping[str, int]) -> Panel:
+    """The panel without the numbers that were measured by another method: they are never compared."""
+    values = dict(panel.values)
+    for name in values.keys() - set(_OF_ITS_NIGHT):
+        other = [not alike(run.method, method, name) for run in panel.runs]
+        if any(other):
+            values[name] = np.where(other, np.nan, values[name])
+    return replace(panel, values=values)
 
 
 def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:

@@ -115,10 +115,24 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         for case in cases_by_id(connection, new).values()
     ]
     text = f"the {len(earlier)} runs before it on this kind of machine, the last like it {alike[-1].name}"
-    caution = None
+    caution = _by_new_method(alike, run)
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
     return Night(imported, tuple(ordered(found)), text, caution=caution)
+
+
+def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
+    """Which numbers cannot be judged yet, since perfdash measures them by a new method; None: all can."""
+    since: dict[str, list[str]] = {}
+    for name in sorted({name for each in before for name in (*each.method, *run.method)}):
+        known = [each for each in before if each.method.get(name, 1) == run.method.get(name, 1)]
+        if len(known) < min(FEWEST, len(before)):
+            first = known[0] if known else run
+            since.setdefault(first.started[:10], []).append(name)
+    if not since:
+        return None
+    told = (f"{', '.join(names)} (measured by a new method since {day})" for day, names in since.items())
+    return f"changes of {' and '.join(told)}, which need {FEWEST} nights before"
 
 
 def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:

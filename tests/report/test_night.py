@@ -76,6 +76,21 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
     assert headline(second) == "No change that could be told"
 
 
+def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
+    nights = farm(9, models=4, change=slower("model01", 5, 3.0))
+    nights = nights[:5] + [replace(n, run=replace(n.run, method={"latency": 2})) for n in nights[5:]]
+    with open_store(str(tmp_path / "h.db")) as store:
+        for each in nights:
+            take_in(store, [each])
+            judge_new(store)
+        with store.read() as connection:
+            told = [of_history(connection, each) for each in nights[4:]]
+    assert [night.changes for night in told] == [()] * 5
+    said = "changes of latency (measured by a new method since 2026-01-06), which need 3 nights before"
+    assert [night.caution for night in told] == [None, said, said, said, None]
+    assert headline(told[1]) == "No change that could be told"
+
+
 def test_a_night_with_a_run_for_each_setting(tmp_path):
     """Six runs a night on one testbed: each is told of by its own kind."""
 

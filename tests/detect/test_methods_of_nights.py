@@ -1,0 +1,178 @@
+"""Nights by different methods: never compared, a new baseline, no alert."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect.confirming import of_this_method
+from perfdash.detect.dating import over_time
+from perfdash.detect.evidence import gather
+from perfdash.detect.findings import Finding
+from perfdash.detect.metrics import METRICS
+from perfdash.detect.nightly import judge_new
+from perfdash.detect.noise import noise_before
+from perfdash.history import alerts as kept
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs, of_method, panel
+from perfdash.history.store import open_store
+from perfdash.methods import CURRENT
+from tests.detect.simulated import farm, slower
+
+LATENCY, MEMORY, ACCURACY, CAPTURE = ({name: 2} for name in ("latency", "memory", "accuracy", "capture"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as opened:
+        yield opened
+
+
+def by(method, runs, from_night):
+    """The runs, of another method from a night on."""
+    return [
+        replace(each, run=replace(each.run, method=method)) if night >= from_night else each
+        for night, each in enumerate(runs)
+    ]
+
+
+def judged(store, runs, first=11):
+    take_in(store, runs[:first])
+    judge_new(store, latest=1)
+    for night in runs[first:]:
+        take_in(store, [night])
+        judge_new(store)
+    return alerts(store)
+
+
+def alerts(store):
+    with store.read() as connection:
+        return [
+            (alert.kind, alert.metric, alert.direction, [e.state for e in kept.events(connection, alert.id)])
+            for alert in kept.load(connection, states=kept.STATES)
+        ]
+
+
+def everything(factor, from_night, *metrics):
+    """A change of all models at once."""
+
+    def change(night, name, values):
+        if night >= from_night:
+            for metric in metrics:
+                values[metric] *= factor
+        return values
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("models", "change", "method"),
+    [
+        (4, slower("model03", 12, 1.2), LATENCY),
+        (24, everything(1.2, 12, "backend_ms", "eager_ms"), LATENCY),
+        (4, everything(1.3, 12, "eager_peak_bytes"), MEMORY),
+        (4, everything(3.0, 12, "fallbacks"), CAPTURE),
+    ],
+)
+def test_a_change_of_method_raises_no_alert(store, models, change, method):
+    assert judged(store, by(method, farm(16, models, change=change), 12)) == []
+
+
+def test_the_same_change_without_one_does(store):
+    found = judged(store, by(MEMORY, farm(16, 4, change=slower("model03", 12, 1.2)), 12))
+    assert found == [("metric", "backend_ms", 1, ["new", "confirmed", "open"])]
+
+
+def test_the_new_baseline_is_judged_from_its_third_night_on(store):
+    runs = by(LATENCY, farm(24, 4, change=slower("model03", 20, 1.2)), 12)
+    assert [each[:3] for each in judged(store, runs, 19)] == [("metric", "backend_ms", 1)]
+    with store.read() as connection:
+        (alert,) = kept.load(connection)
+        (evidence,) = gather(connection, [alert])
+    assert alert.details["method"] == LATENCY
+    assert evidence.before == 8, "nights by the old method are no baseline"
+    assert evidence.dated.first.started.startswith("2026-01-21")
+
+
+def failing(first, last):
+    return lambda night, name: "fail_accuracy" if name == "model01" and first <= night < last else "pass"
+
+
+@pytest.mark.parametrize("method", [ACCURACY, CAPTURE])
+def test_a_status_by_another_method_of_checking_is_no_failure(store, method):
+    assert judged(store, by(method, farm(14, 4, statuses=failing(12, 99)), 12)) == []
+
+
+def test_an_alert_is_over_when_its_metric_is_measured_otherwise(store):
+    back = slower("model03", 12, 1.2, until=16)  # which would read as fixed
+    found = judged(store, by(LATENCY, farm(20, 4, change=back), 16))
+    assert found == [("metric", "backend_ms", 1, ["new", "confirmed", "open", "superseded"])]
+    with store.read() as connection:
+        assert kept.load(connection) == []
+        (alert,) = kept.load(connection, states=[kept.SUPERSEDED])
+        last = kept.events(connection, alert.id)[-1]
+    assert last.note.startswith("latency 1 -> 2: 2026-01-17T01-00-00Z_farm")
+
+
+def test_a_failure_that_the_new_check_sees_too_goes_on(store):
+    found = judged(store, by(ACCURACY, farm(18, 4, statuses=failing(12, 17)), 15))
+    assert found == [("status", "status", 1, ["new", "confirmed", "open", "open", "fixed"])]
+
+
+def test_a_failure_that_the_new_check_does_not_see_is_not_called_fixed(store):
+    found = judged(store, by(ACCURACY, farm(18, 4, statuses=failing(12, 15)), 15))
+    assert found == [("status", "status", 1, ["new", "confirmed", "open", "superseded"])]
+
+
+def test_what_was_fixed_by_the_old_method_is_not_reopened(store):
+    def change(night, name, values):
+        bad = 12 <= night < 15 or night >= 24
+        return slower("model03", 0 if bad else 10**6, 1.2)(night, name, values)
+
+    found = judged(store, by(LATENCY, farm(28, 4, change=change), 17))
+    assert [each[3][-1] for each in found] == ["fixed", "open"]
+
+
+def test_change_points_lie_within_one_method(store):
+    def change(night, name, values):
+        if name == "model01":
+            values["backend_ms"] *= (1.0 if night < 20 else 1.2) * (1.0 if night < 40 else 0.6)
+        return values
+
+    take_in(store, by(LATENCY, farm(60, models=3, change=change), 40))
+    with store.read() as connection:
+        runs = list_runs(connection)
+        found = list(over_time(panel(connection, runs, METRICS)))
+    assert [(each.metric, each.first.started[:10]) for each in found] == [("backend_ms", "2026-01-21")]
+
+
+def test_the_noise_of_another_method_says_nothing(store):
+    runs = by(LATENCY, farm(12, models=3), 9)
+    take_in(store, runs)
+    with store.read() as connection:
+        noise = noise_before(connection, [runs[-2].run, runs[-1].run])
+    assert noise["backend_ms"] == {}
+    assert len(noise["backend_peak_bytes"]) == 3
+
+
+def test_what_was_captured_says_of_each_night_whether_it_counts(store):
+    take_in(store, by(CAPTURE, farm(4, models=1), 2))
+    with store.read() as connection:
+        runs = list_runs(connection)
+        found = of_method(panel(connection, runs, ["calls_captured", "fallbacks"]), runs[-1].method)
+    assert found.values["calls_captured"].tolist() == [[100.0] * 4]
+    assert found.values["fallbacks"].tolist()[0][2:] == [1.0, 1.0]
+    assert str(found.values["fallbacks"][0, 0]) == "nan"
+
+
+def test_only_what_is_measured_as_that_night_is_confirmed(store, monkeypatch):
+    take_in(store, farm(1, models=1))
+    with store.read() as connection:
+        (run,) = list_runs(connection)
+    findings = [Finding("metric", 1, name, 1, 0, 1) for name in ("backend_ms", "backend_peak_bytes")]
+    monkeypatch.setitem(CURRENT, "memory", 1)
+    monkeypatch.setitem(CURRENT, "latency", 1)
+    assert of_this_method(findings, run) == findings
+    monkeypatch.setitem(CURRENT, "latency", 2)
+    assert of_this_method(findings, run) == findings[1:]
