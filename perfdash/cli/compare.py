@@ -64,6 +64,11 @@ def compare(
 
 def _gate(found: Comparison) -> int:
     """1 where something got worse for real, with the names; else 0."""
+    if found.methods:
+        methods = ", ".join(found.methods)
+        typer.echo(
+            f"--fail-on regression: not compared, as measured by different methods ({methods})", err=True
+        )
     worse = [one.case.model for one in found.both if one.regressed]
     if worse:
         typer.echo(f"--fail-on regression: {len(worse)} of {len(found.both)}: {', '.join(worse)}", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,9 @@ from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, s
 from perfdash.detect.metrics import METRICS
 from perfdash.errors import UsageError
 from perfdash.history.ingest import testbed_values
+from perfdash.history.queries import OF_ITS_NIGHT
 from perfdash.history.rows import Imported, Row
+from perfdash.methods import alike, changes
 from perfdash.records import Case
 from perfdash.stats.alarm import FLOOR, discoveries
 from perfdash.stats.intervals import CONFIDENCE, Array
@@ -65,16 +67,20 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """One case on both sides; statuses are those of each side's last run that has it."""
+    """One case on both sides; statuses are those of each side's last run that has it.
+
+    checked_alike: whether both statuses come from the same method of checking; others are not compared.
+    """
 
     case: Case
     old_status: str
     new_status: str
     deltas: Mapping[str, Delta]
+    checked_alike: bool = True
 
     @property
     def status_direction(self) -> int:
-        if not {self.old_status, self.new_status}.isdisjoint(NO_STATUS):
+        if not self.checked_alike or not {self.old_status, self.new_status}.isdisjoint(NO_STATUS):
             return OTHER
         was, is_now = is_pass(self.old_status), is_pass(self.new_status)
         return OTHER if was == is_now else (WORSE if was else BETTER)
@@ -93,7 +99,11 @@ class Compared:
 
     @property
     def changed(self) -> bool:
-        return self.old_status != self.new_status or any(d.significant for d in self.deltas.values())
+        return self.other_status or any(d.significant for d in self.deltas.values())
+
+    @property
+    def other_status(self) -> bool:
+        return self.checked_alike and self.old_status != self.new_status
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,11 @@ class Means:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`both` has the significant changes first, then the largest."""
+    """`both` has the significant changes first, then the largest.
+
+    methods: what the runs were measured by differently (`latency 1 -> 2`): only numbers of the method of
+    the newest run are compared.
+    """
 
     old: Side
     new: Side
@@ -121,6 +135,7 @@ class Comparison:
     only_old: list[Case]
     only_new: list[Case]
     means: list[Means]
+    methods: list[str] = field(default_factory=list)
 
     @property
     def nothing_to_compare(self) -> str | None:
@@ -130,6 +145,8 @@ class Comparison:
         statuses = ({one.old_status, one.new_status} for one in self.both)
         if not any(each.isdisjoint(NO_STATUS) for each in statuses):
             return "no case has a result on both sides"
+        if self.methods and not any(one.deltas or one.checked_alike for one in self.both):
+            return "every case in both was measured by different methods"
         return None
 
 
@@ -161,7 +178,8 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
     Several runs on a side tell more of it; without either only speedups are tested, by their own
     intervals.
     """
-    sides = [_by_case(side) for side in (old, new)]
+    method = new.runs[-1].run.method
+    sides = [_by_case(side, method) for side in (old, new)]
     both = [case for case in sides[0] if case in sides[1]]
     rows = [[side[case] for case in both] for side in sides]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
@@ -179,10 +197,12 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
     for (place, name, _), real in zip(tested, found.tolist(), strict=True):
         if real and _matters(name, raw[place][name]):
             raw[place][name] = raw[place][name]._replace(significant=True)
+    before, after = _checked_by(old), _checked_by(new)
     compared = [
-        Compared(case, _word(was[-1]), _word(now[-1]), deltas)
+        Compared(case, _word(was[-1]), _word(now[-1]), deltas, alike(before[case], after[case], "status"))
         for case, was, now, deltas in zip(both, *rows, raw, strict=True)
     ]
+    runs = [imported.run for side in (old, new) for imported in side.runs]
     return Comparison(
         old,
         new,
@@ -190,6 +210,7 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         [case for case in sides[0] if case not in sides[1]],
         [case for case in sides[1] if case not in sides[0]],
         [means for name, pair in logs.items() if (means := _means(name, pair))],
+        list(dict.fromkeys(text for run in runs for text in changes(run.method, method))),
     )
 
 
@@ -223,12 +244,29 @@ def _order(one: Compared) -> tuple[Any, ...]:
     )
 
 
-def _by_case(side: Side) -> dict[Case, list[Row]]:
+def _by_case(side: Side, method: Mapping[str, int]) -> dict[Case, list[Row]]:
+    """The rows of each case, without numbers that were measured by another method."""
     found: dict[Case, list[Row]] = {}
-    for run in side.runs:
-        for row in run.rows:
-            found.setdefault(row.case, []).append(row)
+    for imported in side.runs:
+        other = changes(imported.run.method, method)
+        for row in imported.rows:
+            mine = _of_method(row, imported.run.method, method) if other else row
+            found.setdefault(row.case, []).append(mine)
     return found
+
+
+def _of_method(row: Row, measured: Mapping[str, int], method: Mapping[str, int]) -> Row:
+    kept = {
+        name: value
+        for name, value in row.values.items()
+        if name in OF_ITS_NIGHT or alike(measured, method, name)
+    }
+    return replace(row, values=kept)
+
+
+def _checked_by(side: Side) -> dict[Case, Mapping[str, int]]:
+    """The method of the last run that has a case."""
+    return {row.case: imported.run.method for imported in side.runs for row in imported.rows}
 
 
 def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:

@@ -254,13 +254,13 @@ def panel(
 
 
 # What was captured says of each night whether its own numbers count, and is compared with no other night's.
-_OF_ITS_NIGHT = ("calls_captured", "graphs")
+OF_ITS_NIGHT = ("calls_captured", "graphs")
 
 
 def of_method(panel: Panel, method: Mapping[str, int]) -> Panel:
     """The panel without the numbers that were measured by another method: they are never compared."""
     values = dict(panel.values)
-    for name in values.keys() - set(_OF_ITS_NIGHT):
+    for name in values.keys() - set(OF_ITS_NIGHT):
         other = [not alike(run.method, method, name) for run in panel.runs]
         if any(other):
             values[name] = np.where(other, np.nan, values[name])

@@ -28,13 +28,14 @@ def comparison(found: Comparison) -> str:
         f"Old: {_title(found.old)}",
         f"New: {_title(found.new)}",
         f"{len(found.both)} cases in both",
+        *_by_different_methods(found),
         "",
     ]
     if nothing:
         parts.append(f"Nothing to compare: {nothing}")
     else:
         counted = f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise"
-        parts += [_means(found.means), "", counted]
+        parts += [*([] if found.methods and not found.means else [_means(found.means), ""]), counted]
     if changed:
         parts.append(_changes(changed))
     if found.both:
@@ -46,6 +47,11 @@ def comparison(found: Comparison) -> str:
         if cases:
             parts.append(f"{title}: {', '.join(case.name for case in cases)}")
     return "\n".join(parts)
+
+
+def _by_different_methods(found: Comparison) -> list[str]:
+    told = f"Measured by different methods, so not compared: {', '.join(found.methods)}"
+    return [told] if found.methods else []
 
 
 def _title(side: Side) -> str:
@@ -95,7 +101,7 @@ def _changes(changed: Sequence[Compared]) -> str:
     table.align = "l"
     for one in changed:
         case = [one.case.model, one.case.batch_size, one.case.amp_dtype or one.case.dtype, one.case.backend]
-        if one.old_status != one.new_status:
+        if one.other_status:
             word = {1: "worse", -1: "better", 0: ""}[one.status_direction]
             table.add_row([*case, word, "status", one.old_status, one.new_status, "", ""])
         for name, delta in one.deltas.items():
@@ -186,6 +192,7 @@ def to_plain(found: Comparison) -> dict[str, Any]:
         "only_old": [vars(case) for case in found.only_old],
         "only_new": [vars(case) for case in found.only_new],
         "nothing_to_compare": found.nothing_to_compare,
+        "methods": list(found.methods),
     }
 
 

@@ -64,12 +64,15 @@ def against(imported: Imported, found: Comparison) -> Night:
     untested = sum(
         any(delta.p is None for name, delta in one.deltas.items() if name in METRICS) for one in found.both
     )
-    caution = None
+    cautions = []
     if untested:
-        caution = (
+        cautions.append(
             f"numbers of {untested} of {len(found.both)} cases could not be tested, as nothing is known of "
             "their noise; give several runs, or a history"
         )
+    if found.methods:
+        cautions.append(f"what was measured by different methods ({', '.join(found.methods)})")
+    caution = "; ".join(cautions) or None
     return Night(imported, tuple(ordered(of_comparison(found))), title, caution=caution)
 
 

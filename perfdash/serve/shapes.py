@@ -104,5 +104,6 @@ SHAPES: dict[str, Shape] = {
         means=many(record(metric=TEXT, cases=WHOLE, old=_SPAN, new=_SPAN, ratio=_SPAN)),
         cases=many(named("Compared")), only_old=many(named("Case")), only_new=many(named("Case")),
         nothing_to_compare=of(TEXT),
+        methods=many(TEXT),
     ),
 }  # fmt: skip

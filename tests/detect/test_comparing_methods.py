@@ -1,0 +1,86 @@
+"""Two sides by different methods: what both measured alike is compared, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from perfdash.cli.compare import _gate
+from perfdash.detect.comparing import PastNoise, Side, compare
+from perfdash.errors import UsageError
+from perfdash.report.changes import of_comparison
+from perfdash.report.comparison import comparison, to_plain
+from perfdash.report.night import against
+from tests.history.made import case, row, run
+
+VALUES = {"speedup": 2.0, "backend_ms": 10.0, "compilation_cpu_s": 30.0, "backend_peak_bytes": 1e8,
+          "compression_ratio": 2.0, "calls_captured": 9.0}  # fmt: skip
+NOISE = {name: {case("a"): PastNoise(0.001, 40.0, np.ones(10))} for name in VALUES}
+
+
+def night(method=(), status="pass", day=1, factor=1.0):
+    worse = {name: value * factor for name, value in VALUES.items()}
+    return run(f"2026-11-{day:02}", [row("a", status, **worse)], method=dict.fromkeys(method, 2))
+
+
+def compared(old, *new):
+    return compare(Side("old", tuple(old)), Side("new", new), NOISE)
+
+
+@pytest.mark.parametrize(
+    ("method", "left"),
+    [
+        ([], {"speedup", "backend_ms", "compilation_cpu_s", "backend_peak_bytes"}),
+        (["latency"], {"compilation_cpu_s", "backend_peak_bytes"}),
+        (["speedup"], {"backend_ms", "compilation_cpu_s", "backend_peak_bytes"}),
+        (["memory", "compilation"], {"speedup", "backend_ms"}),
+    ],
+)
+def test_only_what_both_measured_alike_is_compared(method, left):
+    found = compared([night()], night(method, day=2, factor=1.5))
+    (one,) = found.both
+    assert one.deltas.keys() == left
+    means = {each.metric for each in found.means}
+    assert ("compression_ratio" in means) == ("memory" not in method)
+    assert set(found.methods) == {f"{name} 1 -> 2" for name in method}
+
+
+def test_nights_of_a_window_by_the_old_method_do_not_count():
+    window = [night(day=1, factor=3.0), night(day=2, factor=3.0), night(["latency"], day=3)]
+    (one,) = compared(window, night(["latency"], day=4)).both
+    assert one.deltas["backend_ms"].change == pytest.approx(0.0)
+    assert one.deltas["backend_peak_bytes"].change < 0, "of memory all nights count"
+
+
+def test_a_status_by_another_method_of_checking_is_no_change():
+    worse = night(["accuracy"], "fail_accuracy", 2)
+    found = compared([night()], worse)
+    (one,) = found.both
+    assert not one.changed
+    assert not one.regressed
+    assert of_comparison(found) == []
+    assert "fail_accuracy" not in comparison(found).partition("All cases in both")[0]
+    alike = compared([night()], replace(worse, run=replace(worse.run, method={})))
+    assert [each.what for each in of_comparison(alike)] == ["status"]
+
+
+def test_it_is_said_what_is_not_compared(capsys):
+    found = compared([night()], night(["memory"], day=2))
+    assert "Measured by different methods, so not compared: memory 1 -> 2" in comparison(found)
+    assert to_plain(found)["methods"] == ["memory 1 -> 2"]
+    assert _gate(found) == 0
+    assert "not compared, as measured by different methods (memory 1 -> 2)" in capsys.readouterr().err
+    caution = against(found.new.runs[0], found).caution
+    assert caution == "what was measured by different methods (memory 1 -> 2)"
+
+
+def test_where_nothing_is_left_no_gate_passes():
+    every = ["latency", "speedup", "compilation", "memory", "accuracy", "capture"]
+    found = compared([night()], night(every, day=2))
+    assert found.nothing_to_compare == "every case in both was measured by different methods"
+    assert "Nothing to compare" in comparison(found)
+    assert "Nothing changed" not in comparison(found)
+    with pytest.raises(UsageError, match="nothing to compare: the sides were measured by different methods"):
+        _gate(found)
