@@ -217,7 +217,7 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
 def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:
     """The settings of which two lists of cases share no value: " (batch_size 1 | 8)"."""
     parts = []
-    for name in (field.name for field in fields(Case)):
+    for name in (each.name for each in fields(Case)):
         values = [sorted({str(getattr(case, name)) for case in cases}) for cases in (old, new)]
         if all(values) and not set(values[0]) & set(values[1]):
             parts.append(f"{name} {' | '.join(_few(each) for each in values)}")

@@ -14,7 +14,7 @@ from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.rows import METRICS, Row
 from perfdash.history.samples import unpack
-from perfdash.methods import alike
+from perfdash.methods import alike, numbers
 from perfdash.records import Case
 
 _CASE = (
@@ -166,6 +166,7 @@ class Point:
     value: float | None
     torch: str | None
     torch_git_version: str | None
+    method: dict[str, int] = field(default_factory=dict)  # versions that the metric depends on
 
 
 def series(
@@ -181,6 +182,7 @@ def series(
             results.c[metric],
             env.c.torch,
             env.c.torch_git_version,
+            runs.c.method,
         )
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(env, runs.c.environment_id == env.c.id)
@@ -189,18 +191,18 @@ def series(
     )
     if testbed_id is not None:
         query = query.where(runs.c.testbed_id == testbed_id)
-    return [Point(*row) for row in connection.execute(query)]
+    return [Point(*row[:-1], numbers(row.method or {}, metric)) for row in connection.execute(query)]
 
 
 def trend(
     connection: sa.Connection, suite: str, *, testbed_id: int | None = None, since: str = ""
 ) -> list[dict[str, Any]]:
-    """The summaries of a suite, oldest run first, with the run's name, start and torch."""
+    """The summaries of a suite, oldest run first, with the run's name, start, torch and method."""
     runs, env = schema.runs, schema.environments
     query = (
         sa.select(
             runs.c.name.label("run"), runs.c.started, runs.c.testbed_id, env.c.torch, env.c.torch_git_version,
-            schema.summaries,
+            runs.c.method, schema.summaries,
         )
         .join_from(schema.summaries, runs, schema.summaries.c.run_id == runs.c.id)
         .join(env, runs.c.environment_id == env.c.id)
@@ -209,7 +211,7 @@ def trend(
     )  # fmt: skip
     if testbed_id is not None:
         query = query.where(runs.c.testbed_id == testbed_id)
-    return [dict(row._mapping) for row in connection.execute(query)]
+    return [{**row._mapping, "method": row.method or {}} for row in connection.execute(query)]
 
 
 @dataclass(frozen=True)

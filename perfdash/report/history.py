@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from prettytable import PrettyTable
 
 from perfdash.history.queries import Point, RunLine
 from perfdash.history.rows import Row
+from perfdash.methods import changes
 from perfdash.records import Case
 
 
@@ -70,7 +72,10 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:
-    """One line a night, a column a metric; `points[k]` are those of `metrics[k]`, night by night."""
+    """One line a night, a column a metric; `points[k]` are those of `metrics[k]`, night by night.
+
+    Below it, from which night on a metric is measured by another method.
+    """
     table = PrettyTable(["run", "started", "status", *metrics, "torch", "commit"])
     table.align = "r"
     for name in ("run", "started", "status", "torch", "commit"):
@@ -80,7 +85,16 @@ def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[P
         values = [_number(point.value, ".6g") for point in night]
         commit = (first.torch_git_version or "")[:10]
         table.add_row([first.run, first.started, first.status, *values, first.torch or "", commit])
-    return f"{case.name}\n{table.get_string()}"
+    return "\n".join([case.name, str(table.get_string()), *_by_another_method(metrics, points)])
+
+
+def _by_another_method(metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> list[str]:
+    return [
+        f"{metric}: another method from {after.run} on ({', '.join(other)}), not comparable with before"
+        for metric, nights in zip(metrics, points, strict=True)
+        for before, after in pairwise(nights)
+        if (other := changes(before.method, after.method, metric))
+    ]
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:

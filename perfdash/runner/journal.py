@@ -162,7 +162,7 @@ class Journal:
 
     def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
         """An attempt at a case that is to be measured again, so that it counts after a kill as well."""
-        line = json.dumps(finite({"case": to_json(case), "attempt": attempt}), allow_nan=False)
+        line = dumps({"case": to_json(case), "attempt": attempt})
         # A line of its own, also after one that was cut short.
         self._guard(lambda: _append(self.folder / ATTEMPTS, f"\n{line}\n".encode()))
 

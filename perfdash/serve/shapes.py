@@ -71,7 +71,8 @@ SHAPES: dict[str, Shape] = {
         },
     ),
     "Point": record(
-        run=TEXT, started=TEXT, status=TEXT, value=of(NUMBER), torch=of(TEXT), torch_git_version=of(TEXT)
+        run=TEXT, started=TEXT, status=TEXT, value=of(NUMBER), torch=of(TEXT), torch_git_version=of(TEXT),
+        method=OPEN,
     ),
     "Alert": record(
         id=WHOLE, state=TEXT, kind=TEXT, direction=TEXT, case=of(named("Case")), metric=of(TEXT),
@@ -81,8 +82,8 @@ SHAPES: dict[str, Shape] = {
         events=many(record(at=TEXT, state=TEXT, run=of(TEXT), note=of(TEXT))),
     ),
     "Night": record(
-        run=TEXT, started=TEXT, torch=of(TEXT), torch_git_version=of(TEXT), suite=TEXT, device=TEXT,
-        dtype=TEXT, threads=WHOLE, scenario=TEXT, backend=TEXT, dynamic=YES_NO, cases=WHOLE,
+        run=TEXT, started=TEXT, torch=of(TEXT), torch_git_version=of(TEXT), method=OPEN, suite=TEXT,
+        device=TEXT, dtype=TEXT, threads=WHOLE, scenario=TEXT, backend=TEXT, dynamic=YES_NO, cases=WHOLE,
         attempted=WHOLE, passed=WHOLE, measured=WHOLE, speedup=of(NUMBER), speedup_low=of(NUMBER),
         speedup_high=of(NUMBER), speedup_clipped=of(NUMBER), compilation_s=of(NUMBER),
         compression_ratio=of(NUMBER), compression_ratio_arithmetic=of(NUMBER), statuses=OPEN,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdash.detect.metrics import METRICS
 from perfdash.finite_json import dumps
+from perfdash.history.queries import RunLine
 from perfdash.history.rows import case_digest, digest
+from perfdash.methods import changes
 from perfdash.report.quantities import shown
 from perfdash.site.cache import Cache
 from perfdash.site.happened import build_words
 from perfdash.site.history import FORMAT, History, as_logs, epoch
-from perfdash.stats.changepoints import change_points
+from perfdash.stats.changepoints import Change, change_points
+from perfdash.stats.intervals import Array
 
 _PERSISTENCE = 3
 _DAY = 86400
@@ -25,7 +30,10 @@ _TURNS = 7
 
 @dataclass(frozen=True)
 class Event:
-    """A mark on the charts. `metric` None: on all of them. kind: change, worse, better, environment."""
+    """A mark on the charts. `metric` None: on all of them.
+
+    kind: change, worse, better, environment; or method, on those of the metrics that it is of.
+    """
 
     at: float
     kind: str
@@ -51,7 +59,7 @@ def case_changes(history: History, number: int) -> list[Event]:
     found = []
     for name, metric in METRICS.items():
         values = np.exp(as_logs(history.values[name][row, nights], passed))
-        for change in change_points(values, min_change=metric.minimum, persistence=_PERSISTENCE):
+        for change in _of_each_method(values, history.codes_of(name, nights), metric.minimum):
             first, good, bad = runs[change.index], runs[max(0, change.low - 1)], runs[change.high]
             text = (
                 f"{metric.title} {change.change:+.1%} ({shown(name, change.before)} to "
@@ -59,6 +67,23 @@ def case_changes(history: History, number: int) -> list[Event]:
                 f"{bad.started[:10]} ({build_words(bad)})"
             )
             found.append(Event(epoch(first.started), "change", text, name, run=first.name))
+    return found
+
+
+def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -> Iterator[Change]:
+    """The change points among the nights of each method, never across a change of it."""
+    for method in np.unique(methods).tolist():
+        same = np.where(methods == method, values, np.nan)
+        yield from change_points(same, min_change=minimum, persistence=_PERSISTENCE)
+
+
+def method_changes(runs: Sequence[RunLine]) -> list[Event]:
+    """From which runs on another method measures."""
+    found = []
+    for before, after in pairwise(runs):
+        if other := changes(before.method, after.method):
+            text = f"another method from here on: {', '.join(other)}; not compared with the nights before"
+            found.append(Event(epoch(after.started), "method", text, run=after.name))
     return found
 
 

@@ -31,7 +31,18 @@ class Figure:
     svg: Markup
 
 
-def _trend(line: Line, times: Sequence[float], weekly: int, **other: object) -> charts.Trend:
+def _trend(
+    line: Line,
+    times: Sequence[float],
+    weekly: int,
+    marks: Sequence[charts.Mark] = (),
+    failed: Sequence[int] = (),
+) -> charts.Trend:
+    """With a mark where another method begins."""
+    by_method = [
+        charts.Mark(times[place], "method", f"another method from here on ({name})")
+        for place, name in line.breaks.items()
+    ]
     bounded = any(value is not None and math.isfinite(value) for value in line.lows)
     return charts.Trend(
         line.title,
@@ -42,7 +53,9 @@ def _trend(line: Line, times: Sequence[float], weekly: int, **other: object) -> 
         unit=line.unit,
         ratio=line.ratio,
         weekly=weekly,
-        **other,  # type: ignore[arg-type]
+        marks=[*marks, *by_method],
+        failed=failed,
+        breaks=tuple(line.breaks),
     )
 
 
@@ -53,7 +66,7 @@ def model_figures(view: ModelView) -> tuple[list[Figure], Markup]:
         marks = [
             charts.Mark(event.at, event.kind, event.text, event.href)
             for event in view.events
-            if event.metric in (None, line.name) or _moves(event, line.name)
+            if event.kind != "method" and (event.metric in (None, line.name) or _moves(event, line.name))
         ]
         data[line.name] = _trend(line, view.times, view.weekly, marks=marks, failed=view.failed)
     figures = [

@@ -6,9 +6,10 @@ replaced, pruned or taken in late changes what it touches, and nothing else is r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -18,12 +19,13 @@ from numpy.typing import NDArray
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.history.rows import PARTS, case_digest, digest
+from perfdash.methods import changes, numbers
 from perfdash.records import PASSING, Case, Status
 from perfdash.site.cache import Arrays, Cache
 from perfdash.site.kinds import latest_days
 from perfdash.stats.intervals import Array
 
-FORMAT = 3  # of what is kept: another number makes all of it anew
+FORMAT = 4  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Metrics with a chart of their own, in the order of the page.
@@ -93,6 +95,31 @@ class History:
     passed: Flags
     weeks: Weeks
     marks: dict[int, str]  # of each run, what tells it from all others and from what it was before
+    methods: Sequence[Mapping[str, int]]  # of the weeks, then of the recent nights
+
+    @cached_property
+    def method_codes(self) -> dict[str, NDArray[np.int32]]:
+        """Of each of READ, and `status`, a number a week and recent night: equal if they are comparable."""
+        return {name: codes(self.methods, name) for name in (*READ, "status")}
+
+    def codes_of(self, name: str, nights: Sequence[int]) -> NDArray[np.int32]:
+        """The method_codes of some of the recent nights."""
+        return self.method_codes[name][len(self.weeks.mondays) :][nights]
+
+    def breaks(self, name: str, weeks: Sequence[int], nights: Sequence[int]) -> dict[int, str]:
+        """Of some weeks and recent nights those from which on another method measures, with its name."""
+        places = [*weeks, *(len(self.weeks.mondays) + night for night in nights)]
+        known = self.method_codes[name][places]
+        return {
+            k: ", ".join(changes(self.methods[places[k - 1]], self.methods[places[k]], name))
+            for k in (np.flatnonzero(np.diff(known)) + 1).tolist()
+        }
+
+
+def codes(every: Sequence[Mapping[str, int]], name: str) -> NDArray[np.int32]:
+    """A number for each method: alike where numbers of a column may be compared."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(str(numbers(one, name)), len(known)) for one in every], dtype=np.int32)
 
 
 def beds(connection: sa.Connection) -> list[Bed]:
@@ -161,6 +188,7 @@ def read_history(
         passed,
         _weeks(digests, [monday(group[0].started) for group in older], by_week),
         marks,
+        [group[-1].method for group in older] + [run.method for run in recent],
     )
 
 
@@ -234,11 +262,15 @@ class _Reader:
             yield from (found[run.id] or made[run.id] for run in some)
 
     def week(self, runs: Sequence[RunLine]) -> Arrays:
-        """Of some runs: values (CHARTED x cases x 3: median, least, most), and _COUNTS."""
+        """Of some runs: values (CHARTED x cases x 3: median, least, most), and _COUNTS.
+
+        Values by another method than that of the last run are left out.
+        """
         key = self._key("week", runs)
         found = self.cache.get(key)
         if found is None:
-            found = _aggregated(self._read(runs))
+            alike = np.array([codes([run.method for run in runs], name) for name in CHARTED])
+            found = _aggregated(self._read(runs), alike == alike[:, -1:])
             self.cache.put(key, found)
         return found
 
@@ -273,7 +305,8 @@ def _passed(whole: Panel) -> Flags:
     return good & captured
 
 
-def _aggregated(nights: Sequence[Arrays]) -> Arrays:
+def _aggregated(nights: Sequence[Arrays], alike: Flags) -> Arrays:
+    """`alike` (CHARTED x nights): whether a metric was measured as in the last of these nights."""
     cases = np.unique(np.concatenate([one["cases"] for one in nights]))
     values = np.full((len(CHARTED), len(cases), len(nights)), np.nan, dtype=np.float32)
     counts = {name: np.zeros(len(cases), dtype=np.int32) for name in _COUNTS}
@@ -282,7 +315,8 @@ def _aggregated(nights: Sequence[Arrays]) -> Arrays:
         counts["tried"][rows] += 1
         counts["passed"][rows] += one["passed"]
         counts["failed"][rows] += failed(one["words"])[one["statuses"]]
-        values[:, rows, place] = np.where(one["passed"], one["values"][: len(CHARTED)], np.nan)
+        counts_here = one["passed"] & alike[:, [place]]
+        values[:, rows, place] = np.where(counts_here, one["values"][: len(CHARTED)], np.nan)
     return {"cases": cases, "values": three(values), **counts}
 
 

@@ -21,7 +21,7 @@ from perfdash.report.links import alert_link, model_page
 from perfdash.report.quantities import percent, shown
 from perfdash.report.reproduce import command
 from perfdash.report.steps import new_tokens, parts_of, per_token, tokens_per_second
-from perfdash.site.changes import Event, case_changes
+from perfdash.site.changes import Event, case_changes, method_changes
 from perfdash.site.happened import build_words, machine_changes
 from perfdash.site.history import (
     BOUNDED,
@@ -120,6 +120,7 @@ class Around:
     told: Collection[int]  # the alerts that the page of regressions has
     host_alerts: list[Alert]
     machine: list[tuple[RunLine, list[str]]]
+    methods: list[Event]
     by_model: Mapping[tuple[str, str], list[int]]
     shown: Mapping[int, Other]
     runs: Mapping[int, RunLine]
@@ -149,6 +150,7 @@ def around(connection: sa.Connection, history: History, lives: BedLives | None =
         {life.alert.id or 0 for life in lives.lives} if lives else set(),
         of_host,
         machine_changes(history.recent),
+        method_changes(history.runs),
         by_model,
         {number: _shown_as(history, number) for number in history.row},
         {run.id: run for run in history.runs},
@@ -282,7 +284,8 @@ class _Points:
         if not np.isfinite(columns[0]).any():
             return None
         values, lows, highs = (column.tolist() for column in columns)
-        return Line(name, title, hint, values, lows, highs, unit, ratio)
+        breaks = history.breaks(name, self.weeks, self.nights)
+        return Line(name, title, hint, values, lows, highs, unit, ratio, breaks)
 
 
 def _word(status: str, passed: bool) -> str:
@@ -295,7 +298,7 @@ def _word(status: str, passed: bool) -> str:
 def _events(around: Around, number: int, times: Sequence[float], changes: Sequence[Event]) -> list[Event]:
     """All that is marked on a case's charts, oldest first."""
     first = times[0] if times else math.inf
-    events = list(changes)
+    events = [*changes, *around.methods]
     for alert in [*around.alerts.get(number, []), *around.host_alerts]:
         bad = around.runs.get(alert.bad_run_id or -1)
         if bad is None:

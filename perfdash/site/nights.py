@@ -20,6 +20,7 @@ from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import case_digest, digest
 from perfdash.history.selection import read
+from perfdash.methods import numbers
 from perfdash.records import PASSING
 from perfdash.report.changes import Change, of_comparison, ordered
 from perfdash.report.links import compare_page, model_page
@@ -28,7 +29,7 @@ from perfdash.site.history import FORMAT, Bed, History, Singles
 from perfdash.site.kinds import latest_days, partners, shapes
 
 SHOWN = 250  # cases of a comparison on the page
-_DATA = 2  # the form of the data files
+_DATA = 3  # the form of the data files
 _DIGITS = 12  # of a case's digest: among ten thousand cases two are alike once in five million stores
 COLUMNS: dict[str, tuple[str, ...]] = {
     "speedup": ("low", "high"), "backend_ms": ("low", "high"), "eager_ms": ("low", "high"),
@@ -140,9 +141,15 @@ def night_file(history: History, night: int) -> str:
         "file": file_of(history, run),
         "case": [case_digest(history.cases[numbers[row]])[:_DIGITS] for row in here.tolist()],
         "status": words,
+        "methods": {name: _method_word(run, name) for name in (*COLUMNS, "status")},
         "metrics": metrics,
     }
     return _call("night", data)
+
+
+def _method_word(run: RunLine, column: str) -> str:
+    """By which method a column was measured: nights of which it differs are not compared."""
+    return ", ".join(f"{name} {number}" for name, number in numbers(run.method, column).items())
 
 
 def plain(values: Singles) -> list[float | None]:

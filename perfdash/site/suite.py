@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.history.queries import RunLine, case_numbers, rows_of
@@ -18,6 +19,7 @@ from perfdash.report.links import model_page
 from perfdash.site.history import Bed, History, as_logs, epoch, failed, read_history
 from perfdash.site.setting import Setting
 from perfdash.site.trends import Drawn, Trend, drawn, read_trends
+from perfdash.stats.intervals import Array
 
 COLUMNS = 90  # nights of the heat map
 _UP = "../../../"  # from the page to the top of the site
@@ -137,29 +139,39 @@ def _columns(history: History, numbers: Sequence[int]) -> list[int]:
 def _heat(
     history: History, numbers: Sequence[int], nights: Sequence[int], several: bool
 ) -> tuple[list[HeatLine], str]:
-    """Compiled latency against each case's own median of those nights; speedup where that is all there is."""
+    """Compiled latency against each case's own median of those nights (of one method); speedup where that is
+    all there is."""
     rows = [history.row[number] for number in numbers]
     at = np.ix_(rows, nights)
     passed = history.passed[at]
     logs = -as_logs(history.values["backend_ms"][at], passed)
-    measure = "compiled latency against the row's median"
+    measure, column = "compiled latency against the row's median", "backend_ms"
     if not np.isfinite(logs).any():
         logs = as_logs(history.values["speedup"][at], passed)
-        measure = "speedup against the row's median"
+        measure, column = "speedup against the row's median", "speedup"
     crosses = failed(history.statuses[at])
+    methods = history.codes_of(column, nights)
     lines = []
     for place, number in enumerate(numbers):
         case, values = history.cases[number], logs[place]
-        known = values[np.isfinite(values)]
-        middle = float(np.median(known)) if len(known) else 0.0
+        middles = _medians(values, methods)
         label = f"{case.model} ({case.batch_size})" if several else case.model
         ratios = [
             float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
-            for value in values.tolist()
+            for value, middle in zip(values.tolist(), middles.tolist(), strict=True)
         ]
         there = np.flatnonzero(crosses[place]).tolist()
         lines.append(HeatLine(label, _UP + model_page(history.bed.digest, case), ratios, there))
     return lines, measure
+
+
+def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
+    """For each night the median of the nights that were measured by its method; 0 where there is none."""
+    middles = np.zeros(len(values))
+    for method in np.unique(methods).tolist():
+        known = values[(methods == method) & np.isfinite(values)]
+        middles[methods == method] = float(np.median(known)) if len(known) else 0.0
+    return middles
 
 
 def _gone(history: History, numbers: Sequence[int], tonight: set[Case]) -> list[tuple[Case, str, str]]:

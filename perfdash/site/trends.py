@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.history.summing import Summary
+from perfdash.methods import alike, changes
 from perfdash.site.history import Bed, epoch, monday
 from perfdash.site.setting import Setting
 
@@ -27,7 +28,8 @@ _NUMBERS = (
 class Line:
     """One metric over nights, NaN or None where there is nothing.
 
-    `lows` and `highs` are an interval, or of the first `weekly` points the range.
+    `lows` and `highs` are an interval, or of the first `weekly` points the range. `breaks`: the points from
+    which on another method measures, with what it is called.
     """
 
     name: str
@@ -38,6 +40,12 @@ class Line:
     highs: list[float | None]
     unit: str = ""
     ratio: bool = False
+    breaks: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def column(self) -> str:
+        """The column whose method decides what may be compared."""
+        return "status" if self.name == "pass_rate" else self.name
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Trend:
             return [getattr(summary, name) for summary in every]
 
         rates = [100 * s.passed / s.attempted if s.attempted else None for s in every]
-        return [
+        lines = [
             Line("pass_rate", "Pass rate", "passed / attempted", rates, empty, empty, "%"),
             Line(
                 "speedup", "Geometric mean speedup", "not clipped; band: 95 % over models",
@@ -73,6 +81,8 @@ class Trend:
                 of("compression_ratio"), empty, empty, "x", True,
             ),
         ]  # fmt: skip
+        methods = [run.method for run, _ in nights]
+        return [replace(line, breaks=_breaks(methods, line.column)) for line in lines]
 
 
 def read_trends(
@@ -112,6 +122,11 @@ def _whole(setting: Setting, nights: list[tuple[RunLine, Summary]]) -> Trend:
     return Trend(setting, kept, len(nights) - len(kept))
 
 
+def _breaks(methods: Sequence[Mapping[str, int]], column: str) -> dict[int, str]:
+    pairs = enumerate(pairwise(methods), start=1)
+    return {k: ", ".join(other) for k, (old, new) in pairs if (other := changes(old, new, column))}
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A trend as it is drawn: one `times` for all lines, the first `weekly` of them weeks."""
@@ -123,25 +138,26 @@ class Drawn:
 
 
 def drawn(trend: Trend, first_daily: str) -> Drawn:
-    """What started before `first_daily` by weeks: median, least and most; the rest night by night."""
+    """What started before `first_daily` by weeks: median, least and most; the rest night by night.
+
+    A week is that of the nights by the method of its last.
+    """
     old = [pair for pair in trend.nights if pair[0].started < first_daily]
     new = trend.nights[len(old) :]
     weeks = [(day, list(group)) for day, group in groupby(old, key=lambda pair: monday(pair[0].started))]
     recent = trend.lines(new)
     by_week = [trend.lines(group) for _, group in weeks]
+    methods = [group[-1][0].method for _, group in weeks] + [run.method for run, _ in new]
     lines = []
     for place, line in enumerate(recent):
-        spans = [_span(week[place].values) for week in by_week]
+        spans = [_span(_of_last(group, week[place])) for (_, group), week in zip(weeks, by_week, strict=True)]
         lines.append(
-            Line(
-                line.name,
-                line.title,
-                line.hint,
-                [span[0] for span in spans] + line.values,
-                [span[1] for span in spans] + line.lows,
-                [span[2] for span in spans] + line.highs,
-                line.unit,
-                line.ratio,
+            replace(
+                line,
+                values=[span[0] for span in spans] + line.values,
+                lows=[span[1] for span in spans] + line.lows,
+                highs=[span[2] for span in spans] + line.highs,
+                breaks=_breaks(methods, line.column),
             )
         )
     return Drawn(
@@ -150,6 +166,13 @@ def drawn(trend: Trend, first_daily: str) -> Drawn:
         len(weeks),
         lines,
     )
+
+
+def _of_last(nights: Sequence[tuple[RunLine, Summary]], line: Line) -> list[float | None]:
+    """The values of the nights that were measured as the last of them."""
+    last = nights[-1][0].method
+    pairs = zip(nights, line.values, strict=True)
+    return [value for (run, _), value in pairs if alike(run.method, last, line.column)]
 
 
 def _span(values: Sequence[float | None]) -> tuple[Any, Any, Any]:

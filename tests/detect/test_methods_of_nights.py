@@ -32,7 +32,7 @@ def store(tmp_path):
 def by(method, runs, from_night):
     """The runs, of another method from a night on."""
     return [
-        replace(each, run=replace(each.run, method=method)) if night >= from_night else each
+        replace(each, run=replace(each.run, method=method if night >= from_night else {}))
         for night, each in enumerate(runs)
     ]
 
@@ -167,7 +167,7 @@ def test_what_was_captured_says_of_each_night_whether_it_counts(store):
 
 
 def test_only_what_is_measured_as_that_night_is_confirmed(store, monkeypatch):
-    take_in(store, farm(1, models=1))
+    take_in(store, by({}, farm(1, models=1), 0))
     with store.read() as connection:
         (run,) = list_runs(connection)
     findings = [Finding("metric", 1, name, 1, 0, 1) for name in ("backend_ms", "backend_peak_bytes")]

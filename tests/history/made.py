@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from perfdash.history.rows import Imported, Row, RunRow
+from perfdash.methods import CURRENT
 from perfdash.records import Case
 
 PACKAGES = {"timm": "1.0.31"}
@@ -44,6 +45,7 @@ def run(
         command=("perfdash", "run"),
         expected=len(rows),
         perfdash="0.1",
+        method=dict(CURRENT),
     )
     changed = replace(info, **other)
     return Imported(replace(changed, uid=f"{changed.started} {changed.host}"), tuple(rows))

@@ -43,7 +43,7 @@ def test_a_history_of_before_opens_and_its_runs_are_of_the_first_method(of_befor
 
 
 def test_the_method_of_a_run_is_kept(store, tmp_path):
-    take_in(store, [run("2026-11-01", [row()], method=NEW), run("2026-11-02", [row()])])
+    take_in(store, [run("2026-11-01", [row()], method=NEW), run("2026-11-02", [row()], method={})])
     with store.read() as connection:
         first, second = list_runs(connection)
         assert read(connection, first).run.method == NEW

@@ -20,12 +20,14 @@ def good(model, ratio, verdict, basis="pooled", **change):
         compilation_s=20.0, compilation_cpu_s=19.0, compression_ratio=1.1,
         capture={"graphs": 1, "graph_breaks": 0},
         phases_s={"load": 0.5, "compile": 40.0, "latency": 19.0},
+        method={"latency": 3, "memory": 1},
     )  # fmt: skip
 
 
 def failed(model, status, phase, message):
     error = Failure("RuntimeError", message, "a.log", ["last line"])
-    return Result(Case("timm", model), "t", 3.0, status, failed_phase=phase, error=error)
+    method = {"latency": 3, "memory": 1}
+    return Result(Case("timm", model), "t", 3.0, status, failed_phase=phase, error=error, method=method)
 
 
 def a_night():

@@ -78,7 +78,8 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
 
 def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
     nights = farm(9, models=4, change=slower("model01", 5, 3.0))
-    nights = nights[:5] + [replace(n, run=replace(n.run, method={"latency": 2})) for n in nights[5:]]
+    for place, each in enumerate(nights):
+        nights[place] = replace(each, run=replace(each.run, method={"latency": 2} if place >= 5 else {}))
     with open_store(str(tmp_path / "h.db")) as store:
         for each in nights:
             take_in(store, [each])

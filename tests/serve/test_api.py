@@ -66,6 +66,7 @@ def test_a_description_that_is_wrong_would_be_seen(described):
         "value": 1.0,
         "torch": None,
         "torch_git_version": "a",
+        "method": {"latency": 1},
     }
     assert complaints(point, schemas["Point"], schemas) == []
     for wrong in ({"value": "1"}, {"value": True}, {"run": None}, {"more": 1}):

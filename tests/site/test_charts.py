@@ -144,6 +144,18 @@ def test_a_night_without_a_value_breaks_line_and_band():
     assert drawn(root, "band")[0].count("z") == 2
 
 
+def test_nights_by_different_methods_are_not_joined():
+    values = [1.0, 2.0, 3.0, 4.0]
+    bounds = {"lows": [0.9 * v for v in values], "highs": [1.1 * v for v in values]}
+    root = parsed(charts.trend(line(values, **bounds, breaks=[2]), "p"))
+    (path,), (band,) = drawn(root, "line"), drawn(root, "band")
+    assert path.count("M") == 2
+    assert band.count("z") == 2
+    (whole,) = drawn(parsed(charts.trend(line(values, **bounds), "p")), "line")
+    assert whole.count("M") == 1
+    assert drawn(parsed(charts.spark(line(values, breaks=[2]), "p")), "line")[0].count("M") == 2
+
+
 def test_weeks_apart_are_joined_only_where_the_points_are_weeks():
     at = (
         [START + k * 7 * DAY for k in range(4)]
@@ -252,13 +264,13 @@ def test_marks_differ_by_letter_and_shape_and_say_what_they_are():
     ]
     root = parsed(charts.trend(line([1.0] * 9, marks=marks), "p"))
     signs = [g for g in root.iter("g") if g.attrib.get("class", "").startswith("mark ")]
-    assert len({next(one.text for one in g.iter("text")) for g in signs}) == 4
-    assert len({[p.attrib["d"] for p in g.iter("path")][1] for g in signs}) == 4
+    assert len({next(one.text for one in g.iter("text")) for g in signs}) == 5
+    assert len({[p.attrib["d"] for p in g.iter("path")][1] for g in signs}) == 5
     assert next(signs[0].iter("title")).text.endswith("what worse is")
     assert "what worse is" in root[1].text
     assert {a.attrib["href"] for a in root.iter("a")} == {"r.html#3"}
     key = charts.marks_key()
-    assert key.count("<li>") == 7
+    assert key.count("<li>") == 8
 
 
 def test_many_environments_are_ticks_not_a_forest():
@@ -388,6 +400,8 @@ def test_the_block_of_numbers_is_what_was_given():
     ]
     assert found["charts"]["speedup"]["failed"] == [41, 42]
     assert found["charts"]["only"]["marks"][0][2] == NASTY
+    parted = charts.data_block({"a": line([1.0, 2.0], breaks=(1,))}, [Night("a"), Night("b")])
+    assert '"breaks":[1]' in parted
 
 
 def luminance(colour: str) -> float:

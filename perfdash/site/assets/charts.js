@@ -141,7 +141,8 @@
   }
 
   const plain = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
-  const SIGNS = { worse: ["worse", "W"], better: ["better", "B"], change: ["other", "C"], environment: ["env", "E"] };
+  const SIGNS = { worse: ["worse", "W"], better: ["better", "B"], change: ["other", "C"], environment: ["env", "E"],
+    method: ["muted", "M"] };
 
   /** The outline of the intervals: a closed shape for each stretch of nights that have one. */
   function outline(chart, when) {
@@ -149,12 +150,15 @@
     let begin = -1;
     for (let k = 0; k <= when.length; k++) {
       const here = k < when.length && chart.low[k] !== null && chart.high[k] !== null;
-      if (here && begin < 0) begin = k;
-      if (here || begin < 0) continue;
+      const joined = here && !chart.breaks.includes(k);
+      if (begin < 0 || joined) {
+        if (here && begin < 0) begin = k;
+        continue;
+      }
       const times = when.slice(begin, k);
       x.push(...times, ...[...times].reverse(), times[0], null);
       y.push(...chart.high.slice(begin, k), ...chart.low.slice(begin, k).reverse(), chart.high[begin], null);
-      begin = -1;
+      begin = here ? k : -1;
     }
     return { x, y };
   }
@@ -172,9 +176,13 @@
       marker: { symbol: "x-thin", size: 7, line: { width: 2, color: c.fail } },
       text: chart.failed.map((k) => told(chart, k).map(plain).join("<br>")), hovertemplate: "%{text}<extra></extra>",
     };
+    // Nights by different methods are not joined: an empty point parts them.
+    const parted = (values, gap) => values.flatMap((one, k) => (chart.breaks.includes(k) ? [gap(k), one] : [one]));
+    const texts = data.t.map((_, k) => told(chart, k).map(plain).join("<br>"));
     const line = {
-      x: when, y: chart.v, mode: "lines+markers", line: { color: c.line, width: 1.6 }, marker: { size: 4, color: c.line },
-      text: data.t.map((_, k) => told(chart, k).map(plain).join("<br>")), hovertemplate: "%{text}<extra></extra>",
+      x: parted(when, (k) => when[k]), y: parted(chart.v, () => null), mode: "lines+markers",
+      line: { color: c.line, width: 1.6 }, marker: { size: 4, color: c.line },
+      text: parted(texts, () => ""), hovertemplate: "%{text}<extra></extra>",
     };
     const many = chart.marks.filter(([, kind]) => kind === "environment").length > 8;
     const marks = chart.marks.filter(([, kind]) => SIGNS[kind] && !(many && kind === "environment"));

@@ -61,20 +61,22 @@
 
   /** Cases that both nights have, with old, new, and new / old with the interval of both together. */
   function rows(old, now, name) {
+    const alike = old.methods[name] === now.methods[name], checked = old.methods.status === now.methods.status;
     return old.case.flatMap((id, k) => {
       const j = now.place.get(id);
       if (j === undefined) return [];
       const before = value(old, k, name), after = value(now, j, name);
-      const ratio = before && after ? after.v / before.v : null;
+      const ratio = alike && before && after ? after.v / before.v : null;
       const known = ratio !== null && before.half !== null && after.half !== null;
       const half = known ? Math.hypot(before.half, after.half) : null;
-      return [{ id, before, after, ratio, half, was: old.status[k], is: now.status[j] }];
+      const was = old.status[k], is = now.status[j];
+      return [{ id, before, after, ratio, half, was, is, changed: checked && was !== is }];
     });
   }
 
   /** What changed most comes first: another status, then the largest ratios either way. */
   function byChange(a, b) {
-    const far = (row) => (row.was !== row.is ? Infinity : row.ratio === null ? -1 : Math.abs(Math.log(row.ratio)));
+    const far = (row) => (row.changed ? Infinity : row.ratio === null ? -1 : Math.abs(Math.log(row.ratio)));
     return far(a) === far(b) ? 0 : far(b) - far(a);
   }
 
@@ -98,7 +100,7 @@
       cell(interval, row.half),
       element("td", { textContent: status }));
     const badge = element("span", { className: "badge info", textContent: "changed" });
-    if (row.was !== row.is) made.lastChild.append(" ", badge);
+    if (row.changed) made.lastChild.append(" ", badge);
     return made;
   }
 
@@ -135,7 +137,9 @@
     }
     if (mine !== asked) return; // the reader has chosen another one meanwhile
     const all = rows(old, now, name).sort(byChange);
-    const changed = all.filter((row) => row.was !== row.is).length;
+    const changed = all.filter((row) => row.changed).length;
+    const differ = [name, "status"].filter((one) => old.methods[one] !== now.methods[one])
+      .map((one) => `${one === "status" ? "status" : title}: ${old.methods[one]} | ${now.methods[one]}`);
     const headings = ["case", "old", "new", "new / old", "95 %", "status"];
     const heading = (text, k) => element("th", { scope: "col", textContent: text, className: k && k < 5 ? "num" : "" });
     const head = element("tr", {}, ...headings.map(heading));
@@ -152,7 +156,9 @@
     const judged = words.every(Boolean)
       ? ["; this does: ", element("code", { textContent: asking })]
       : [": perfdash compare does, but has no word for one of these runs alone."];
+    const parted = `Measured by different methods, so not compared: ${differ.join("; ")}.`;
     out.replaceChildren(
+      ...(differ.length ? [element("p", { className: "note warn", textContent: parted })] : []),
       element("p", { textContent: means(all, unit) }),
       element("p", { className: "note" },
         "The intervals are those of the two measurements; what differs from night to night is not in them. " +

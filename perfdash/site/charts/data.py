@@ -50,6 +50,7 @@ def _chart(chart: Trend) -> str:
         "ratio": chart.ratio,
         "weekly": chart.weekly,
         "failed": [int(k) for k in chart.failed],
+        "breaks": [int(k) for k in chart.breaks],
         "marks": [[round(mark.at), mark.kind, mark.text, mark.href if stays(mark.href) else ""]
                   for mark in chart.marks],
     }  # fmt: skip

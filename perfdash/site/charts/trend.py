@@ -40,7 +40,7 @@ def trend(data: Trend, prefix: str, *, width: int = 560, height: int = 190) -> M
     if data.unit == "%" and known and max(known) <= 100:
         high = min(high, 100.2)  # no axis for what cannot be
     axis = Axis(low, high, (bottom - TOP) * _FINE, 0, data.ratio)
-    xs, joined = _places(tuple(data.times), data.weekly, days, (right - LEFT) * _FINE)
+    xs, joined = _joined(data, days, (right - LEFT) * _FINE)
     parts = [_dates(days, LEFT, right, TOP, bottom), _levels(axis, data, right, whole)]
     parts.append(f'<g class="plot" transform="translate({LEFT} {TOP})scale(.1)">')
     parts += _lines(data, values, lows, highs, axis, xs, joined)
@@ -72,7 +72,7 @@ def spark(data: Trend, prefix: str) -> Markup:
     known = _known(values)
     days = time_axis(*_ends(data))
     axis = Axis(*value_range(known, (), (), data.ratio), 280, 20, data.ratio)
-    xs, joined = _places(tuple(data.times), data.weekly, days, 1540)
+    xs, joined = _joined(data, days, 1540)
     ys = axis.places(values)
     parts = [_mark_lines(data, days), _path("line", _line(xs, ys, joined))]
     if known:
@@ -93,6 +93,15 @@ def _ends(data: Trend) -> tuple[float, float, float | None]:
 
 def _known(values: Sequence[Number]) -> list[float]:
     return [value for value in values if value is not None]
+
+
+def _joined(data: Trend, days: TimeAxis, width: int) -> tuple[list[int], list[bool]]:
+    """Where the nights lie, and whether each is joined with the one before: only if measured alike."""
+    xs, joined = _places(tuple(data.times), data.weekly, days, width)
+    if data.breaks:
+        apart = set(data.breaks)
+        joined = [join and k not in apart for k, join in enumerate(joined)]
+    return xs, joined
 
 
 @lru_cache(maxsize=64)
@@ -204,10 +213,10 @@ def _crosses(xs: list[int], places: Sequence[int], y: int) -> str:
 
 
 def _mark_lines(data: Trend, days: TimeAxis) -> str:
-    """Of a spark: where alerts lie."""
+    """Of a spark: where alerts lie, and where another method begins."""
     out = []
     for mark in data.marks[-8:]:
-        if mark.kind in ("worse", "better") and days.first <= mark.at <= days.last:
+        if mark.kind in ("worse", "better", "method") and days.first <= mark.at <= days.last:
             out.append(f'<path class="mark {mark.kind}" d="M{days.at(mark.at) * 1540:.0f} 0v300"/>')
     return "".join(out)
 

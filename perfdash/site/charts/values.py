@@ -18,9 +18,10 @@ _HUGE, _TINY = 1e150, 1e-150
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at a time: a change point, an alert, another environment.
+    """Something that happened at a time: a change point, an alert, another environment or method.
 
-    kind: change | worse | better | environment. text: one short sentence. href: a relative link, or "".
+    kind: change | worse | better | environment | method. text: one short sentence. href: a relative link,
+    or "".
     """
 
     at: float
@@ -35,7 +36,8 @@ class Trend:
 
     values, and lows and highs where there are intervals, are as long as times; failed: places of the
     nights on which the case failed. ratio: a logarithmic axis with a line at 1.0. weekly: the first so
-    many points are weeks: the median, and from the lowest to the highest.
+    many points are weeks: the median, and from the lowest to the highest. breaks: places from which on
+    another method measures: no line joins them to what was before.
     """
 
     title: str
@@ -48,6 +50,7 @@ class Trend:
     unit: str = ""
     ratio: bool = False
     weekly: int = 0
+    breaks: Sequence[int] = ()
 
     @cached_property
     def columns(self) -> tuple[list[Number], list[Number], list[Number]]:
