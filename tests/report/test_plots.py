@@ -45,6 +45,7 @@ def night(day="2026-11-01", **other):
         "device": "cpu", "dtype": "float32", "threads": 1, "scenario": "inference", "backend": "inductor",
         "dynamic": False, "cases": 10, "attempted": 10, "passed": 9, "speedup": 0.9, "speedup_low": 0.8,
         "speedup_high": 1.0, "speedup_clipped": 1.1, "compilation_s": 20.0, "compression_ratio": 1.2,
+        "method": {},
     } | other  # fmt: skip
 
 
@@ -256,6 +257,19 @@ def test_the_trend_shows_both_means_and_a_hole_is_a_hole():
     assert rate.lines[0].get_ydata()[0] == 90
     assert math.isnan(rate.lines[0].get_ydata()[4])
     assert "clipped at 1" in speedup.get_ylabel()
+
+
+def test_a_trend_is_parted_where_the_method_changes():
+    nights = [night(f"2026-11-0{day}", method={"memory": 2} if day > 3 else {}) for day in range(1, 7)]
+    with look():
+        (picture,) = trend(nights)
+    speedup, _, _, memory = picture.figure.axes
+    lines = [line for line in memory.lines if line.get_marker() == "o"]
+    assert [len(line.get_xdata()) for line in lines] == [3, 3]
+    assert len([line for line in memory.lines if line.get_linestyle() == ":"]) == 1
+    assert [len(line.get_xdata()) for line in speedup.lines if line.get_marker() == "o"] == [6]
+    note = "from 2026-11-04 on by another method (dotted): memory 1 -> 2"
+    assert note in picture.figure.get_suptitle()
 
 
 def test_trends_never_mix_testbeds_or_settings():

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from perfdash.methods import alike, changes
 from perfdash.report.plots.drawing import BLACK, WIDTH, Picture, heading, number, shown
 from perfdash.report.plots.grouping import Setting
 from perfdash.report.plots.ladder import colour_of, marker_of
@@ -71,6 +73,10 @@ def _figure(title: str, every_line: Mapping[str, Sequence[Night]]) -> Figure:
     last = max((night for every in lines.values() for night in every), key=_day)
     runs = f"{count} run{'s' if count > 1 else ''} up to {shown(last['run'])}"
     notes = [f"{runs}, torch {shown(last['torch'] or '?')}"]
+    ordered = sorted((night for every in lines.values() for night in every), key=_day)
+    for before, after in pairwise(ordered):
+        if other := changes(before["method"], after["method"]):
+            notes.append(f"from {after['started'][:10]} on by another method (dotted): {', '.join(other)}")
     few = _runs(every_line) - _runs(lines)
     if few:
         notes.append(
@@ -96,8 +102,27 @@ def _runs(lines: Mapping[str, Sequence[Night]]) -> int:
 
 
 def _line(axis: Axes, name: str, nights: Sequence[Night], colour: str, marker: str) -> None:
-    days = [_day(night) for night in nights]
     mark = marker if len(nights) <= _MARKED else ""
+    for place, same in enumerate(_by_method(name, nights)):
+        if place:  # nothing is joined, or compared, across it
+            axis.axvline(_day(same[0]), color=BLACK, linewidth=0.8, linestyle=":", zorder=1)
+        _part(axis, name, same, colour, mark)
+
+
+def _by_method(name: str, nights: Sequence[Night]) -> list[list[Night]]:
+    """The nights in stretches that were measured by one method."""
+    column = "status" if name == "pass_rate" else name
+    found: list[list[Night]] = []
+    for night in nights:
+        if found and alike(found[-1][-1]["method"], night["method"], column):
+            found[-1].append(night)
+        else:
+            found.append([night])
+    return found
+
+
+def _part(axis: Axes, name: str, nights: Sequence[Night], colour: str, mark: str) -> None:
+    days = [_day(night) for night in nights]
     axis.plot(days, [_value(night, name) for night in nights], color=colour, marker=mark, markersize=3.2)
     if name == "speedup":
         clipped = [_value(night, "speedup_clipped") for night in nights]
