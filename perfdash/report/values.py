@@ -39,6 +39,7 @@ def to_plain(night: Night) -> dict[str, Any]:
                 "host": run.host,
                 "host_class": run.host_class,
                 "setting": dict(run.setting),
+                "method": dict(run.method),
                 "environment": dict(run.environment),
                 "noise": dict(run.noise),
                 "expected": run.expected,

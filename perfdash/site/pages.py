@@ -19,6 +19,7 @@ from markupsafe import Markup
 from perfdash import __version__
 from perfdash.detect.metrics import METRICS
 from perfdash.finite_json import dumps
+from perfdash.methods import MEANINGS
 from perfdash.report import alerts as alert_words
 from perfdash.report import links, summaries
 from perfdash.report.changes import BAD, Change
@@ -98,7 +99,7 @@ def render_machines(views: Sequence[MachineView]) -> str:
 
 
 def render_method() -> str:
-    return _page("method.html", links.METHOD)
+    return _page("method.html", links.METHOD, methods=MEANINGS)
 
 
 def _page(template: str, path: str, **values: Any) -> str:
