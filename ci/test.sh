@@ -1,21 +1,77 @@
 #!/usr/bin/env bash
-# Every check and test: lint, format, types, tests. Arguments go to pytest: then it runs once, as they say.
+# Every check and test.
+#
+#   ci/test.sh                 lint and types, then the tests: quick ones, slow ones, those that need all cores
+#   ci/test.sh --quick         lint, types and the quick tests: minutes
+#   ci/test.sh --thorough      all, with ten times as many random examples and simulated trials
+#   ci/test.sh WORDS           lint and types, then pytest once with these words: --lf, -k name, tests/stats
+#
+# At the end it prints how long each part took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Tests start Python thousands of times: what is compiled once is kept, also where the machine says otherwise.
+export PYTHONDONTWRITEBYTECODE=
+
+parts=(quick slow machine)
+case "${1:-}" in
+  --quick) parts=(quick) && shift ;;
+  --thorough) export TEST_EFFORT=10 && shift ;;
+esac
+[ "$#" = 0 ] || parts=(chosen)
+
 ci/setup.sh
 ci/postgres.sh
 ci/browser.sh
 ci/groovy.sh
 bin="${PERFDASH_VENV:-.venv}/bin"
-"$bin/ruff" check .
-"$bin/ruff" format --check .
-"$bin/mypy"
-"$bin/shellcheck" ci/*.sh ci/nightly/*.sh
-ci/jenkins_lint.sh
-if [ "$#" -gt 0 ]; then
-  exec "$bin/python" -m pytest -m "not cuda" "$@"
-fi
-# Those that measure need a core each; some need them all.
-"$bin/python" -m pytest -m "not cuda and not slow" -n 2
-"$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --own-core --dist loadfile
-"$bin/python" -m pytest -m "machine and not cuda"
+scratch="$(mktemp -d)"
+times=()
+summary() {
+  rm -rf "$scratch"
+  if [ "${#times[@]}" != 0 ]; then printf 'Time: %s\n' "$(printf '%s, ' "${times[@]}" | sed 's/, $//')"; fi
+}
+trap summary EXIT
+
+timed() { # NAME COMMAND...
+  local began="$SECONDS" code=0
+  "${@:2}" || code="$?"
+  times+=("$1 $(((SECONDS - began) / 60)):$(printf '%02d' $(((SECONDS - began) % 60)))")
+  return "$code"
+}
+
+# All at once; what failed is shown whole.
+lint() {
+  local checks=("ruff check ." "ruff format --check ." mypy "shellcheck ci/*.sh ci/nightly/*.sh" ci/jenkins_lint.sh)
+  local number pids=() failed=0
+  for number in "${!checks[@]}"; do
+    PATH="$bin:$PATH" bash -c "${checks[$number]}" >"$scratch/$number" 2>&1 &
+    pids+=("$!")
+  done
+  for number in "${!checks[@]}"; do
+    wait "${pids[$number]}" || {
+      failed=1
+      echo "--- ${checks[$number]}"
+      cat "$scratch/$number"
+    }
+  done
+  return "$failed"
+}
+
+tests() { # PART [WORDS...]
+  case "$1" in
+    quick) "$bin/python" -m pytest -m "not cuda and not slow" -n "$(nproc)" ;;
+    # Each process on a core of its own, since they measure.
+    slow) "$bin/python" -m pytest -m "slow and not machine and not cuda" -n 2 --own-core --dist loadfile \
+      --no-loadscope-reorder ;;
+    machine) "$bin/python" -m pytest -m "machine and not cuda" ;;
+    chosen) "$bin/python" -m pytest -m "not cuda" "${@:2}" ;;
+  esac
+}
+
+timed "lint and types" lint
+# A part that fails does not hide what the next one would say.
+worst=0
+for part in "${parts[@]}"; do
+  timed "$part" tests "$part" "$@" || worst="$?"
+done
+exit "$worst"

@@ -49,7 +49,7 @@ class CommandServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._environment = dict(os.environ)
-        self._workers = WarmWorkers()
+        self.workers = WarmWorkers()
 
     def can_run(self, env: dict[str, str]) -> bool:
         """Whether a fork is as good as a new interpreter for a call with this environment."""
@@ -78,7 +78,7 @@ class CommandServer:
         assert self._socket is not None
         call = {"arguments": arguments, "cwd": str(cwd), "env": env}
         if quickly and arguments[:1] in (["run"], ["check"]):
-            call["workers"] = self._workers.address
+            call["workers"] = self.workers.address
         message = json.dumps(call).encode()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             socket.send_fds(self._socket, [message], [out.fileno(), err.fileno()])
@@ -109,7 +109,7 @@ class CommandServer:
         self._socket = ours
 
     def close(self) -> None:
-        self._workers.close()
+        self.workers.close()
         if self._socket is not None and self._process is not None:
             self._socket.close()
             self._process.wait(30)

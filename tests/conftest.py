@@ -22,6 +22,7 @@ from perfdash.runner.journal import read_info, read_results
 from tests.command_server import CommandServer
 from tests.lazy import note_imports
 from tests.stores import address, postgres, postgres_address, store  # noqa: F401 (fixtures)
+from tests.warm_workers import WarmSubprocess
 
 HERE = Path(__file__).parent
 
@@ -41,6 +42,43 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker and config.getoption("--own-core"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+# Tests that start many processes come after those of pure functions, so that most faults show at once.
+LATE = (
+    "tests/bisection/builds/",
+    "tests/ci/",
+    "tests/cli/",
+    "tests/jenkins/",
+    "tests/runner/",
+    "tests/serve/",
+)
+# Slow files are given to the processes of -n as they come: the longest first, so that none ends long after the
+# others.
+LONGEST = (
+    "tests/ci/test_three_nights.py", "tests/truth/test_truth.py", "tests/jenkins/test_real.py",
+    "tests/worker/models/", "tests/test_wheel.py", "tests/truth/", "tests/cli/",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def order(item: pytest.Item) -> tuple[int, bool]:
+        place = next(
+            (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST)
+        )
+        slow = item.get_closest_marker("slow") is not None
+        return (place if slow else 0, item.nodeid.startswith(LATE) and not slow)
+
+    items.sort(key=order)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Shows a failure when it happens, not after all other tests; the details follow at the end."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        why = getattr(getattr(report.longrepr, "reprcrash", None), "message", "").splitlines()[:1]
+        sys.__stdout__.write(f"\nFAILED {report.nodeid} ({report.when}): {''.join(why)[:200]}\n")
+        sys.__stdout__.flush()
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
@@ -123,3 +161,11 @@ def command(tmp_path: Path):
         return perfdash(*arguments, cwd=tmp_path, quickly=True, **options)
 
     return run
+
+
+@pytest.fixture
+def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process starts as workers are warm ones."""
+    from perfdash.runner import launcher
+
+    monkeypatch.setattr(launcher, "subprocess", WarmSubprocess(_server.workers.address))

@@ -79,29 +79,32 @@ class WarmPopen:
         return 0
 
 
+class WarmSubprocess:
+    """The module `subprocess` for the launcher: a worker under this interpreter is a warm one."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def Popen(self, words: list[str], *, env: dict[str, str], **options: Any) -> Any:
+        if words[0] != sys.executable or "LD_PRELOAD" in env:
+            return subprocess.Popen(words, env=env, **options)
+        orders = json.loads(words[-1])
+        call = {"orders": orders, "env": env, "cwd": str(options["cwd"])}
+        descriptors = [options["stdout"].fileno(), orders["control"], *orders["locks"]]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.connect(self._address)
+            socket.send_fds(server, [json.dumps(call).encode()], descriptors)
+            return WarmPopen(int(server.recv(MAX_MESSAGE)))
+
+
 def use_warm_workers(address: str) -> None:
     """From now on this process starts its workers there, those under another interpreter excepted."""
     from perfdash.runner import launcher
 
-    class Subprocess:
-        """The module `subprocess`, but for what the launcher starts."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(subprocess, name)
-
-        @staticmethod
-        def Popen(words: list[str], *, env: dict[str, str], **options: Any) -> Any:
-            if words[0] != sys.executable or "LD_PRELOAD" in env:
-                return subprocess.Popen(words, env=env, **options)
-            orders = json.loads(words[-1])
-            call = {"orders": orders, "env": env, "cwd": str(options["cwd"])}
-            descriptors = [options["stdout"].fileno(), orders["control"], *orders["locks"]]
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-                server.connect(address)
-                socket.send_fds(server, [json.dumps(call).encode()], descriptors)
-                return WarmPopen(int(server.recv(MAX_MESSAGE)))
-
-    launcher.subprocess = Subprocess()  # type: ignore[attr-defined]
+    launcher.subprocess = WarmSubprocess(address)  # type: ignore[attr-defined]
 
 
 def serve(listening: socket.socket) -> None:

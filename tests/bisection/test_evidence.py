@@ -21,6 +21,7 @@ from perfdash.bisection.evidence import (
     weigh,
 )
 from perfdash.bisection.host import without_host
+from tests.effort import trials
 
 rows = st.lists(
     st.lists(st.floats(-1, 1), min_size=1, max_size=4).map(lambda v: [round(x, 3) for x in v]),
@@ -76,7 +77,7 @@ def test_a_step_its_size_and_its_interval():
 
 
 @given(rows)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=trials(40))
 def test_shifted_and_mirrored_values(builds):
     found = weigh(builds)
     shifted = weigh([[value + 0.5 for value in each] for each in builds])

@@ -21,6 +21,7 @@ from perfdash.bisection.question import (
     Question,
     Resumed,
 )
+from tests.effort import trials
 
 
 class World:
@@ -300,7 +301,7 @@ def test_a_host_that_moves_while_it_was_interrupted():
     st.sets(st.integers(0, 20)),
     st.integers(1, 4),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=trials(25))
 def test_whatever_is_measured_it_ends(last, values, broken, jobs):
     bisection = Bisection(Question(last, jobs=jobs, most_pairs=6, most_repeats=6))
     asked, turn = 0, itertools.cycle(values)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from perfdash.bisection.search import Belief, belief, culprits, information, next_builds, unbroken
+from tests.effort import trials
 
 weights = st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda each: sum(each) > 0.01)
 
@@ -106,7 +107,7 @@ def test_cheap_builds_before_dear_ones_and_impossible_ones_never():
 
 
 @given(st.integers(2, 40), st.integers(1, 6), st.data())
-@settings(max_examples=60)
+@settings(max_examples=trials(60))
 def test_builds_are_distinct_and_possible(n, count, data):
     mass = np.array([data.draw(st.floats(0, 1)) for _ in range(n)]) + 1e-6
     cost = np.array([data.draw(st.sampled_from([1.0, 10.0, np.inf])) for _ in range(n + 1)])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ci.nights import CHECKOUT
+from tests.effort import trials
 
 WORDS = st.lists(
     st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"), exclude_characters="\u2028\u2029")),
@@ -23,7 +24,7 @@ def bash(script: str, *words: str, cwd: Path | None = None) -> subprocess.Comple
 
 
 @given(words=WORDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=trials(40))
 def test_quoted_words_come_back(words: list[str]) -> None:
     ran = bash('arguments_of "$(quoted "$@")"; printf \'%s\\0\' "${more[@]}"', *words)
     assert ran.returncode == 0, ran.stderr

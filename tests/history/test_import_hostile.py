@@ -18,6 +18,7 @@ from perfdash.history.foreign.telling import from_seconds
 from perfdash.history.importers import Told, read, recognise
 from perfdash.history.rows import COUNTS, METRICS
 from perfdash.records import Status
+from tests.effort import trials
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SAMPLES = sorted((FIXTURES / "imports").iterdir())
@@ -176,7 +177,7 @@ def damaged(draw):
     return data
 
 
-HERE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+HERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=trials(100))
 
 
 @pytest.mark.parametrize("told", [None, TOLD], ids=["nothing", "told"])

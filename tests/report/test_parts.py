@@ -9,6 +9,7 @@ from prettytable import PrettyTable
 
 from perfdash.report.comment import comment
 from perfdash.report.parts import LIMIT, parts, size
+from tests.effort import trials
 from tests.report.nights import NIGHTS
 
 
@@ -152,7 +153,7 @@ blocks = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=trials(60))
 @given(blocks, st.integers(2000, 5000))
 def test_nothing_is_lost_and_each_part_is_whole(wanted, limit):
     texts, number = [], 0

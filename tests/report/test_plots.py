@@ -17,6 +17,7 @@ from perfdash.report.plots import KINDS, files_of_rows, files_of_trend
 from perfdash.report.plots.drawing import Picture, encoded, log_ticks, look, number, shown
 from perfdash.report.plots.ladder import PER_PAGE
 from perfdash.report.plots.trend import trend
+from tests.effort import trials
 
 FILE = re.compile(r"[A-Za-z0-9._-]+")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -221,7 +222,7 @@ def test_a_name_is_drawn_with_glyphs_that_there_are(text):
         encoded(Picture("p", "t", figure))  # a glyph that is missing is a warning, and an error here
 
 
-@settings(max_examples=300)
+@settings(max_examples=trials(100))
 @given(st.floats(1e-12, 1e14), st.floats(1.05, 1e6))
 def test_ticks_are_few_round_and_inside(low, factor):
     ticks = log_ticks(low, low * factor)

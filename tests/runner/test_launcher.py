@@ -153,7 +153,7 @@ def test_memory_has_a_limit_that_sees_shared_memory_too(parent, tmp_path, monkey
     assert not outcome.find("done")
 
 
-def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch):
+def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch, warm_workers):
     monkeypatch.setattr(watch, "FORK_S", 1.0)
     with ForkParent(LAUNCH) as parent:
         _guard, fork_parent = processes.descendants(parent._process.pid)
@@ -170,7 +170,7 @@ def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch):
         assert (outcome.status, outcome.limit) == (None, None)
 
 
-def test_told_to_stop_it_ends_the_case(tmp_path):
+def test_told_to_stop_it_ends_the_case(tmp_path, warm_workers):
     parent = ForkParent(LAUNCH).__enter__()
     stop = Stop()
     threading.Timer(1.0, stop.set).start()
@@ -184,7 +184,7 @@ def test_told_to_stop_it_ends_the_case(tmp_path):
     assert processes.session_members(pid) == []
 
 
-def test_the_loss_of_the_fork_parent_is_told(tmp_path):
+def test_the_loss_of_the_fork_parent_is_told(tmp_path, warm_workers):
     with ForkParent(LAUNCH) as parent:
         pid = parent._process.pid
         threading.Timer(2.0, os.kill, (pid, signal.SIGKILL)).start()
@@ -196,7 +196,7 @@ def test_the_loss_of_the_fork_parent_is_told(tmp_path):
         assert not parent.run(job(tmp_path, "itself"), tmp_path / "log").events
 
 
-def test_nothing_is_left_when_it_closes():
+def test_nothing_is_left_when_it_closes(warm_workers):
     with ForkParent(LAUNCH) as parent:
         pid = parent._process.pid
         home = Path(parent._home.path)
@@ -225,7 +225,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
 
 
 @pytest.mark.parametrize("victim", ["guard", "fork parent", "both"])
-def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim):
+def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim, warm_workers):
     with ForkParent(LAUNCH) as parent:
         slow = replace(job(tmp_path, "hangs"), case=Case("t", "hangs", backend="aot-eager"))
         struck = []

@@ -21,6 +21,7 @@ from perfdash.stats.noise_level import (
     noise_level,
     row_medians,
 )
+from tests.effort import trials
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,7 +147,7 @@ def test_a_step_is_found_with_its_size_and_nights():
     assert found.baseline == pytest.approx(values[:, :60].mean(axis=1), abs=0.006)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=trials(15))
 @given(st.integers(0, 10**6), st.floats(-20, 20))
 def test_neither_order_nor_unit_nor_sign_matters(seed, unit):
     values = host(seed, series=60)
