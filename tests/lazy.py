@@ -21,25 +21,36 @@ def note_imports(collected: str) -> None:
 
 
 class _Lazy:
-    """Stands for a module; what is read from it or set on it is read from or set on the module."""
+    """Stands for a module: what is read from it or set on it is read from or set on the module."""
+
+    __slots__ = ("_lazy_name", "_lazy_skip")
 
     def __init__(self, name: str, or_skip: bool) -> None:
-        vars(self).update(_name=name, _or_skip=or_skip)
+        object.__setattr__(self, "_lazy_name", name)
+        object.__setattr__(self, "_lazy_skip", or_skip)
 
-    def _module(self) -> Any:
-        return pytest.importorskip(self._name) if self._or_skip else importlib.import_module(self._name)
+    def _lazy_module(self) -> Any:
+        return (pytest.importorskip if self._lazy_skip else importlib.import_module)(self._lazy_name)
 
     def __getattr__(self, name: str) -> Any:
         # pytest reads such names of every object in a test file while it collects.
         if name.startswith(("__", "_pytest", "_mock_")):
             raise AttributeError(name)
-        return getattr(self._module(), name)
+        return getattr(self._lazy_module(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._module(), name, value)
+        setattr(self._lazy_module(), name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self._module(), name)
+        delattr(self._lazy_module(), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._lazy_module())
+
+    @property
+    def __dict__(self) -> dict[str, Any]:
+        """monkeypatch reads it to know how to undo a change."""
+        return vars(self._lazy_module())
 
 
 def lazy(name: str, *, or_skip: bool = False) -> Any:
