@@ -45,16 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Tests that start many processes come after those of pure functions, so that most faults show at once.
-LATE = (
-    "tests/bisection/builds/",
-    "tests/ci/",
-    "tests/cli/",
-    "tests/jenkins/",
-    "tests/runner/",
-    "tests/serve/",
-)
-# Slow files are given to the processes of -n as they come: the longest first, so that none ends long after the
-# others.
+LATE = tuple(f"tests/{name}/" for name in ("bisection/builds", "ci", "cli", "jenkins", "runner", "serve"))
+# Slow files go to the processes of -n as they come: the longest first, so that none ends after the others.
 LONGEST = (
     "tests/ci/test_three_nights.py", "tests/truth/test_truth.py", "tests/jenkins/test_real.py",
     "tests/worker/models/", "tests/test_wheel.py", "tests/truth/", "tests/cli/",
@@ -63,9 +55,8 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> tuple[int, bool]:
-        place = next(
-            (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST)
-        )
+        found = (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name))
+        place = next(found, len(LONGEST))
         slow = item.get_closest_marker("slow") is not None
         return (place if slow else 0, item.nodeid.startswith(LATE) and not slow)
 
