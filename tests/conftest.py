@@ -63,13 +63,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=order)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+class ShowFailures:
     """Shows a failure when it happens, not after all other tests; the details follow at the end."""
-    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
-        why = getattr(getattr(report.longrepr, "reprcrash", None), "message", "").splitlines()[:1]
-        sys.__stdout__.write(f"\nFAILED {report.nodeid} ({report.when}): {''.join(why)[:200]}\n")
-        sys.__stdout__.flush()
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            lines = getattr(getattr(report.longrepr, "reprcrash", None), "message", "").splitlines()
+            self._terminal.write_line("")
+            self._terminal.write_line(f"FAILED {report.nodeid} ({report.when}): {''.join(lines[:1])[:200]}")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        session.config.pluginmanager.register(ShowFailures(terminal))
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
