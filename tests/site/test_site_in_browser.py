@@ -147,6 +147,34 @@ def test_nights_of_one_name_are_kept_apart(browser: Browser, tmp_path):  # noqa:
     assert "perfdash compare 2026-01-05T01:00:00Z 2026-01-07T01:00:00Z" in text
 
 
+def test_nights_by_different_methods_are_not_compared(browser: Browser, tmp_path):  # noqa: F811
+    with open_store(str(tmp_path / "history.db")) as store:
+        for day, method in ((0, {}), (1, {"latency": 2})):
+            take_in(store, [night(day, method=method)])
+        folder = built(store, tmp_path / "site")
+    address = (folder / path_of(folder, "compare")).as_uri()
+    browser.open(address)
+    browser.wait("document.querySelectorAll('#any-two select').length === 3")
+    nights = json.loads(str(browser.ask("document.querySelector('#compare-data').textContent")))["nights"]
+    ratio = "document.querySelector('#two tbody td:nth-child(4)')?.textContent"
+    two = f"{address}#old={nights[0]['file']}&new={nights[1]['file']}"
+    browser.open(f"{two}&metric=backend_ms")
+    browser.wait(f"{ratio} === ''")
+    text = str(browser.ask("document.querySelector('#any-two').textContent"))
+    assert "not compared: compiled latency, ms: latency 1 | latency 2." in text
+    browser.open(f"{two}&metric=compilation_s")
+    browser.wait(f"{ratio} === '1.000'")
+    assert "not compared" not in str(browser.ask("document.querySelector('#any-two').textContent"))
+    browser.open((folder / path_of(folder, "model")).as_uri())
+    browser.wait("document.querySelector('figure[data-chart=backend_ms] button')")
+    browser.ask("document.querySelector('figure[data-chart=backend_ms] button').click()")
+    browser.wait("document.querySelector('figure[data-chart=backend_ms] .js-plotly-plot .main-svg')")
+    plot = "document.querySelector('figure[data-chart=backend_ms] .js-plotly-plot')"
+    line = f"{plot}.data.find((one) => one.line?.width > 1)"
+    assert browser.ask(f"JSON.stringify({line}.y.map((one) => one === null))") == "[false,true,false]"
+    assert browser.complaints() == []
+
+
 def test_a_table_is_sorted_and_filtered(browser: Browser, folder):  # noqa: F811
     browser.open((folder / path_of(folder, "suite")).as_uri() + "#q=swin")
     browser.wait("document.querySelectorAll('#models tbody tr:not([hidden])').length === 1")
