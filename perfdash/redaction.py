@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -86,12 +86,17 @@ def redact_all(value: Any) -> Any:
 
 @contextlib.contextmanager
 def redacted_output() -> Iterator[None]:
-    """Keep secrets out of standard output and standard error while this is open."""
+    """Keep secrets out of standard output and standard error while this is open.
+
+    A reader that has gone away (`| head`) ends nothing: files, gates and the exit code come out all the same.
+    """
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Redacting(stream)) for stream in before)
     try:
         yield
     finally:
+        for stream in before:
+            _Redacting(stream).flush()  # or the interpreter does it at its end, and complains
         sys.stdout, sys.stderr = before
 
 
@@ -102,8 +107,24 @@ class _Redacting:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(redact(text))
+        clean = redact(text)
+        self._unless_gone(lambda: self._stream.write(clean))
         return len(text)
+
+    def flush(self) -> None:
+        self._unless_gone(self._stream.flush)
+
+    def _unless_gone(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BrokenPipeError:
+            with contextlib.suppress(OSError, ValueError):  # a stream without a file
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
+        except ValueError:  # closed
+            if not self._stream.closed:
+                raise
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -6,11 +6,12 @@ import base64
 import html
 import io
 import json
+import os
 import sys
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdash import redaction
@@ -104,6 +105,7 @@ def test_shapes_of_secrets_that_nobody_named(text, clean):
     assert redacted(text, ()) == clean
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_ordinary_text_stays(text):
     assert redacted(text, ("0123456789abcdef",)) == text or "***" in redacted(text, ())
@@ -112,6 +114,16 @@ def test_ordinary_text_stays(text):
 def test_nested_values_and_what_was_remembered():
     remember(TOKEN, None, "")
     assert redact_all({"a": [TOKEN, 1, None, (f"x {TOKEN}",)]}) == {"a": ["***", 1, None, ["x ***"]]}
+
+
+def test_a_reader_that_has_gone_away_ends_nothing(monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with redacted_output():
+            print("line", flush=True)
+            print("another")
 
 
 def test_output_is_redacted_while_it_is_open(monkeypatch):

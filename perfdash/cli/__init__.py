@@ -100,9 +100,6 @@ def _called() -> int:
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("perfdash: interrupted", err=True)
         code = 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        code = 0
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own: wrong usage
             error.show()

@@ -59,7 +59,7 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
 
     statuses = planning.statuses(retry)
     here = resolve({"out": flags["out"], "db": flags["db"]})[0]
-    folder = find_run(name, here.out)
+    folder = find_run(name, here.out, without_results=True)
     info, old = read_info(folder), read_plan(folder)
     # The history is where it is now: run.json does not say, since an address may hold a password.
     settings = _settings_of(info, flags).model_copy(

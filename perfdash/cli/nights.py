@@ -75,7 +75,8 @@ def night_of(word: str, settings: RunSettings, *, baseline: str | None = None) -
     imported = imported_of(word, settings)
     if baseline is not None:
         return replace(
-            against(imported, compared(baseline, word, settings)), nightly=_heartbeat(imported, settings)
+            against(imported, compared(baseline, word, settings, imported.run.host_class)),
+            nightly=_heartbeat(imported, settings),
         )
     try:
         with open_store(settings.history, create=False) as store:

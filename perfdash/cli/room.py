@@ -20,7 +20,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     """Searches and prints; nothing is kept. The exit code; raises UsageError as the run would."""
     from perfdash.errors import UsageError
     from perfdash.records import to_json
-    from perfdash.runner import preflight, room
+    from perfdash.runner import host, preflight, room
     from perfdash.settings import resolve
 
     settings, _ = resolve(flags)
@@ -38,6 +38,9 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
         if not as_json:
             typer.echo(f"{found.case.model}, {_way(found)}: {_size(found)}", err=True)
 
+    def trying(room_: Room, size: int) -> None:
+        typer.echo(f"{room_.case.model}, {_way(room_)}: trying batch size {size}", err=True)
+
     slots = planning.slots(settings)[:1]  # side by side they would take each other's memory
     planning.check_machine(settings, plan.cases)
     with (
@@ -45,9 +48,23 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
         planning.executor(settings, slots, Path(logs)) as executor,
     ):
         preflight.refuse(executor.introduce(real), real)
-        found = room.search(real, executor, Path(logs), seen)
+        typer.echo(limit_words(settings.memory_limit, host.default_memory_limit()), err=True)
+        found = room.search(real, executor, Path(logs), seen, trying)
     typer.echo(dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
     return 0
+
+
+def limit_words(given_gib: float | None, default_bytes: int | None) -> str:
+    """Up to how much memory is tried, and that it takes its time."""
+    if given_gib:
+        return f"Memory limit: {given_gib:g} GiB. Every try builds the model anew."
+    known = (
+        f"{default_bytes / 2**30:.1f} GiB, 90 % of this machine's memory" if default_bytes else "none known"
+    )
+    return (
+        f"Memory limit: {known}, unless the suite gives one. Filling it takes minutes a model; "
+        "--memory-limit GIB sets a smaller one."
+    )
 
 
 def words(found: list[Room]) -> str:

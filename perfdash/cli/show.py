@@ -22,7 +22,11 @@ def show(
     from perfdash.runner.journal import find_run, is_being_measured, read_saved
     from perfdash.settings import resolve
 
-    folder = find_run(run, resolve({"out": out})[0].out)
+    below = resolve({"out": out})[0].out
+    folder = find_run(run, below)
+    newest = find_run(run, below, without_results=True)
+    if newest != folder:
+        typer.echo(f"perfdash: {newest.name} has no result; this is the last run with results", err=True)
     info, results, warnings = read_saved(folder)
     for warning in warnings:
         typer.echo(f"perfdash: {warning}", err=True)

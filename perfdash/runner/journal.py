@@ -300,6 +300,13 @@ def is_being_measured(folder: Path) -> bool:
         os.close(fd)
 
 
+def _has_results(folder: Path) -> bool:
+    try:
+        return (folder / RESULTS).stat().st_size > 0
+    except OSError:
+        return False
+
+
 def _lines(path: Path, data: bytes) -> Iterator[Result | DamagedLine]:
     """Each record, or damaged line, in order. Raises UsageError for a record of a newer perfdash."""
     *lines, rest = data.split(b"\n")
@@ -328,11 +335,15 @@ def _record(path: Path, number: int, line: bytes) -> Result | DamagedLine:
     return result
 
 
-def find_run(name: str, out: Path) -> Path:
-    """A run by path, by folder name below `out`, or `last`. Raises UsageError with the runs there are."""
+def find_run(name: str, out: Path, *, without_results: bool = False) -> Path:
+    """A run by path, by folder name below `out`, or `last`. Raises UsageError with the runs there are.
+
+    `last` is the last run with results, as in the history, unless none has any or `without_results`: a run
+    that was interrupted before its first case has ended is only of interest to those who resume it.
+    """
     runs = sorted(path.parent for path in out.glob("*/run.json"))
     if name == "last" and runs:
-        return runs[-1]
+        return next((run for run in reversed(runs) if without_results or _has_results(run)), runs[-1])
     for candidate in (Path(name), out / name):
         if (candidate / "run.json").is_file():
             return candidate

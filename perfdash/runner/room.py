@@ -70,9 +70,16 @@ def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
 
 
 def search(
-    planned: Sequence[Planned], executor: Executor, logs: Path, seen: Callable[[Room], None]
+    planned: Sequence[Planned],
+    executor: Executor,
+    logs: Path,
+    seen: Callable[[Room], None],
+    trying: Callable[[Room, int], None] = lambda *_: None,
 ) -> list[Room]:
-    """Each side on a slot of its own until it is known; `seen` is told as each is."""
+    """Each side on a slot of its own until it is known.
+
+    `seen` gets each side when it is known, `trying` gets it with each batch size that is tried.
+    """
     waiting = deque((each, Room(each.case, side, _variant(each))) for each, side in sides(planned))
     order = [(room.case, room.side) for _, room in waiting]
     found: dict[tuple[Case, str], Room] = {}
@@ -88,6 +95,7 @@ def search(
                 seen(room)
                 continue
             busy[slot] = each, room, size
+            trying(room, size)
             tried = replace(each, case=replace(each.case, batch_size=size), skip_reason=None)
             role = "room_eager" if room.side == EAGER else "room"
             executor.start(slot, Order(tried, role=role), logs / f"{tried.case.name}.{room.side}.log")

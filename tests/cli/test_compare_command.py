@@ -35,6 +35,22 @@ def test_output_for_programs_says_it_too(called, unlike, form):
         assert "batch_size" in json.loads(told.out)["nothing_to_compare"]
 
 
+def test_the_baseline_is_of_the_hosts_of_the_run(called, tmp_path):
+    """Two hosts measured on each date: the run says of which it is."""
+    hosts = ("farm", "desk")
+    nights = [
+        run(day, [row()], host=host, host_class=f"{host} x 4", name=f"{day}_{host}")
+        for day in ("2026-11-01", "2026-11-02")
+        for host in hosts
+    ]
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, nights)
+    words = ["--repo", "a/b", "--issue", "1", "--dry-run", "--baseline", "2026-11-01"]
+    told = called("post", "2026-11-02_desk", *words)
+    assert told.code == 0, told.err
+    assert "Compared with 2026-11-01_desk" in told.out.replace("\\", "")
+
+
 def test_a_report_with_a_baseline_and_a_gate(called, unlike):
     told = called("report", "2026-11-08", "--baseline", "2026-11-01", "--fail-on", "regression")
     assert told.code == 2

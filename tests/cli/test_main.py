@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
+from perfdash.cli import main
 from perfdash.errors import MachineError, UsageError
 
 SECRET = "ghx-0123456789abcdef"
@@ -22,6 +26,19 @@ def test_debug_does_not_change_the_exit_code(called, monkeypatch, error, code, d
     assert told.code == code
     assert SECRET not in told.err
     assert ("Traceback" in told.err) == (bool(debug) and error is not KeyboardInterrupt)
+
+
+def test_a_reader_that_has_gone_away_does_not_change_the_exit_code(monkeypatch, capsys):
+    """`perfdash list | head -0`"""
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "argv", ["perfdash", "list"])
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as left:
+            main()
+    assert left.value.code == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_what_a_command_prints_holds_no_secret(called):

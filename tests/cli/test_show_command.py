@@ -36,6 +36,15 @@ def test_a_run_in_which_nothing_has_finished_yet(called, tmp_path):
     assert (told.code, "no case has finished" in told.out) == (0, True)
 
 
+def test_last_is_that_of_the_history(called, tmp_path):
+    whole = json.dumps(to_json(Result(Case("s", "one"), "t", 1.0, Status.CRASH)))
+    saved(tmp_path / "runs" / "2026-11-01", f"{whole}\n")
+    saved(tmp_path / "runs" / "2026-11-02", "", replace(INFO, state="interrupted"))
+    told = called("show")
+    assert (told.code, "one" in told.out) == (0, True)
+    assert "2026-11-02 has no result; this is the last run with results" in told.err
+
+
 def test_the_rest_of_a_torn_run_is_shown(called, tmp_path):
     whole = json.dumps(to_json(Result(Case("s", "one"), "t", 1.0, Status.CRASH)))
     saved(tmp_path / "runs" / "r", f"{whole}\n{whole[:50]}")

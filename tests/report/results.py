@@ -43,5 +43,12 @@ def a_night():
         wrong,
         failed("crashed", Status.CRASH, "compile", "ended by SIGSEGV in phase compile"),
         failed("too_big", Status.OOM, "memory", "can't allocate memory\nwith more lines"),
-        Result(Case("timm", "left_out"), "t", 0.0, Status.SKIPPED, skip_reason="needs a GPU"),
+        Result(
+            Case("timm", "left_out"),
+            "t",
+            0.0,
+            Status.SKIPPED,
+            skip_reason="needs a GPU",
+            method={"latency": 3, "memory": 1},
+        ),  # fmt: skip
     ]

@@ -268,6 +268,19 @@ def test_find_run(tmp_path):
         find_run("nothing", tmp_path)
 
 
+def test_last_is_the_last_run_with_results(tmp_path):
+    for name, records in (("2026-11-01", 1), ("2026-11-02", 0)):
+        (tmp_path / name).mkdir()
+        journal = Journal(tmp_path / name)
+        journal.write_info(INFO)
+        for _ in range(records):
+            journal.append(result())
+    assert find_run("last", tmp_path).name == "2026-11-01"
+    assert find_run("last", tmp_path, without_results=True).name == "2026-11-02"
+    (tmp_path / "2026-11-01" / "results.jsonl").unlink()
+    assert find_run("last", tmp_path).name == "2026-11-02", "none has any"
+
+
 def test_not_a_run_folder(tmp_path):
     with pytest.raises(UsageError, match="not a run folder"):
         read_info(tmp_path)

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdash.cli.room import words
+from perfdash.cli.room import limit_words, words
 from perfdash.records import Case, Status
 from perfdash.runner.executor import Message
 from perfdash.runner.orders import Answer
@@ -50,6 +50,25 @@ class Played:
         return self.messages.pop(0)
 
 
+def test_every_try_is_told_before_it_is_made(tmp_path):
+    told = []
+    search([planned(batch_size=4)], Played(room_eager=20), tmp_path, print, lambda _, size: told.append(size))
+    assert told[:4] == [4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("given_gib", "default", "said"),
+    [
+        (2.0, 1 << 34, "Memory limit: 2 GiB."),
+        (None, 1 << 34, "16.0 GiB, 90 % of this machine's memory"),
+        (None, None, "Memory limit: none known"),
+    ],
+)
+def test_it_says_how_much_memory_is_filled(given_gib, default, said):
+    assert said in limit_words(given_gib, default)
+
+
+@settings(deadline=None)
 @given(room=st.integers(0, 3 * MOST), start=st.integers(1, 3 * MOST))
 def test_the_search_ends_close_below_the_first_that_fails(room, start):
     found = Room(Case("s", "m"), "eager")

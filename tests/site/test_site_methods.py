@@ -8,8 +8,6 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from history.made import run
-from stored import FIRST, result
 
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, rows_of, series, trend
@@ -24,6 +22,8 @@ from perfdash.site.nights import compare_view, night_file
 from perfdash.site.pages import render_compare, render_model, render_suite
 from perfdash.site.suite import suite_view
 from perfdash.site.trends import read_trends
+from tests.history.made import run
+from tests.site.stored import FIRST, result
 
 CASE = Case("timm", "resnet18")
 LATENCY = {"latency": 2}
