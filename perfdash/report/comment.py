@@ -15,6 +15,7 @@ from perfdash.report.grid_tables import digits
 from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.news import news
 from perfdash.report.night import Night
+from perfdash.report.published import published
 from perfdash.report.reproduce import command, pattern
 from perfdash.report.steps import Table, generation, training
 from perfdash.report.summaries import by_suite
@@ -63,6 +64,8 @@ def _dashboard(
         "not in the means."
     )
     parts += [f"{title}\n\n{fenced(text)}" for title, text in by_suite(rows)]
+    if own := published(night.run.environment, rows, setting.title):
+        parts.append(f"What the source published, and what perfdash makes of its rows\n\n{fenced(own)}")
     if marked := _marked(rows):
         parts.append(marked)
     suites: dict[str, list[Row]] = {}

@@ -11,6 +11,7 @@ from perfdash.history.queries import Point, RunLine
 from perfdash.history.rows import Row
 from perfdash.methods import changes
 from perfdash.records import Case
+from perfdash.report.published import published
 
 
 def run_table(runs: Sequence[RunLine]) -> str:
@@ -68,7 +69,8 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
             ]
         )
     title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
-    return f"{title}\n{table.get_string()}"
+    own = published(run.facts, rows)
+    return f"{title}\n{table.get_string()}" + (f"\n\nWhat the source published\n{own}" if own else "")
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:

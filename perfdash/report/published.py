@@ -1,0 +1,125 @@
+"""The sums that an imported file publishes itself, beside those that perfdash makes of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from prettytable import PrettyTable
+
+from perfdash.history.rows import Row
+from perfdash.history.summing import summarize
+from perfdash.records import PASSING, Status
+from perfdash.report import summaries
+from perfdash.report.markdown import plain
+from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+
+_PASSING = {str(status) for status in PASSING}
+Sum = Callable[[Sequence[Row]], str]
+
+
+class _Meaning(NamedTuple):
+    """What a published table holds: its sum by the rules of the dynamo dashboard, and perfdash's own."""
+
+    theirs: Sum
+    ours: Sum
+
+
+def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str = "") -> str:
+    """Each published sum, the same by the source's rules from its rows, and perfdash's; why they differ.
+
+    `environment` is the run's; of several sections only those that hold the words of `section`. Empty where
+    the source publishes no sums.
+    """
+    known = environment.get("published")
+    known = known if isinstance(known, Mapping) else {}
+    tables = [each for name, each in known.items() if len(known) == 1 or section in name]
+    suites = list(dict.fromkeys(row.case.suite for row in rows))
+    if not any(tables) or not suites:
+        return ""
+    shown = PrettyTable(["what", "by", *map(plain, suites)])
+    shown.align = "l"
+    for title, cells in (item for table in tables for item in table.items()):
+        for compiler in dict.fromkeys(name for of_suite in cells.values() for name in of_suite):
+            of = {
+                suite: [row for row in rows if (row.case.suite, row.case.backend) == (suite, _ours(compiler))]
+                for suite in suites
+            }
+            first = plain(title if len({*_compilers(cells)}) == 1 else f"{title}, {compiler}")
+            shown.add_row(
+                [first, "published", *(plain(cells.get(suite, {}).get(compiler, "-")) for suite in suites)]
+            )
+            meaning = _meaning(title)
+            if meaning:
+                shown.add_row(["", "its rules, its rows", *(meaning.theirs(of[suite]) for suite in suites)])
+                shown.add_row(["", "perfdash", *(meaning.ours(of[suite]) for suite in suites)])
+    return f"{shown.get_string()}\n{_why(rows)}"
+
+
+def _compilers(cells: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [name for of_suite in cells.values() for name in of_suite]
+
+
+def _ours(compiler: str) -> str:
+    return compiler.replace("_", "-")
+
+
+def _counted(rows: Sequence[Row]) -> list[Row]:
+    """What the source counts as passed: the accuracy passes, checked or not, and it was timed."""
+    return [row for row in rows if str(row.status) in _PASSING and "speedup" in row.values]
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [row.values[name] for row in _counted(rows) if name in row.values]
+
+
+def _their_rate(rows: Sequence[Row]) -> str:
+    return f"{len(_counted(rows))}/{len(rows)}"
+
+
+def _their_speedup(rows: Sequence[Row]) -> str:
+    values = _values(rows, "speedup")
+    if not values:
+        return "-"
+    return f"{clipped_geometric_mean(values):.2f}x clipped, {geometric_mean(values):.3f}x not"
+
+
+def _their_compilation(rows: Sequence[Row]) -> str:
+    values = _values(rows, "compilation_s")
+    return f"{arithmetic_mean(values):.2f}" if values else "-"
+
+
+def _their_compression(rows: Sequence[Row]) -> str:
+    values = _values(rows, "compression_ratio")
+    return f"{arithmetic_mean(values):.2f}x" if values else "-"
+
+
+def _our_speedup(rows: Sequence[Row]) -> str:
+    of = summarize(rows)
+    return "-" if of.speedup is None else f"{of.speedup:.3f}x ({of.measured} cases)"
+
+
+_MEANINGS = {
+    "pass": _Meaning(_their_rate, lambda rows: summaries.pass_rate(summarize(rows))),
+    "speedup": _Meaning(_their_speedup, _our_speedup),
+    "compilation": _Meaning(_their_compilation, lambda rows: summaries.compilation(summarize(rows))),
+    "compression": _Meaning(_their_compression, lambda rows: summaries.compression(summarize(rows))),
+}
+
+
+def _meaning(title: str) -> _Meaning | None:
+    return next((each for word, each in _MEANINGS.items() if word in title.lower()), None)
+
+
+def _why(rows: Sequence[Row]) -> str:
+    unchecked = sum(row.status == Status.PASS_DUE_TO_SKIP for row in _counted(rows))
+    parts = [
+        "The source takes a slowdown for 1.00x in its mean speedup (clipped), and means of ratios for "
+        "compression are arithmetic; perfdash's means are geometric and not clipped."
+    ]
+    if unchecked:
+        parts.append(
+            f"The source counts {unchecked} cases as passed whose outputs were not checked "
+            f"({Status.PASS_DUE_TO_SKIP}); perfdash leaves them out of pass rate and means."
+        )
+    return " ".join(parts)

@@ -1,0 +1,75 @@
+"""An imported dashboard shows its own sums beside perfdash's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from perfdash.history.importers import Told, read
+from perfdash.report.comment import comment
+from perfdash.report.night import Night
+from perfdash.report.published import published
+from tests.history.made import row
+
+DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
+
+
+@pytest.fixture(scope="module")
+def imported():
+    (run,) = read([DASHBOARD], Told(started="2023-02-01"))
+    return run
+
+
+@pytest.fixture(scope="module")
+def lines(imported):
+    """The cells of each line of the table."""
+    text = published(imported.run.environment, imported.rows)
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "|" in line
+    ]
+
+
+def below(lines, title):
+    place = next(number for number, line in enumerate(lines) if line[0] == title)
+    return lines[place : place + 3]
+
+
+def test_pass_rates(lines):
+    theirs, again, ours = below(lines, "Passrate")
+    assert theirs[1:3] == ["published", "91%, 49/54"]
+    assert again[1:3] == ["its rules, its rows", "49/54"]
+    assert ours[1:3] == ["perfdash", "90%, 46/51 (+3 not checked)"]
+
+
+def test_means(lines):
+    theirs, again, ours = below(lines, "Geometric mean speedup")
+    assert theirs[2:] == ["1.04x", "1.00x", "1.07x"]
+    assert again[2] == "1.04x clipped, 0.926x not"
+    assert ours[2] == "0.936x (46 cases)"
+    for title in (
+        "Mean compilation time (seconds)",
+        "Peak memory footprint compression ratio (higher is better)",
+    ):
+        theirs, again, _ = below(lines, title)
+        assert [float(cell.strip("x")) for cell in again[2:]] == pytest.approx(
+            [float(cell.strip("x")) for cell in theirs[2:]], abs=0.011
+        )
+
+
+def test_it_says_why_they_differ(imported):
+    text = published(imported.run.environment, imported.rows)
+    assert "not clipped" in text
+    assert re.search(r"counts \d+ cases as passed whose outputs were not checked \(pass_due_to_skip\)", text)
+
+
+def test_it_is_in_the_comment(imported):
+    text = comment(Night(imported))
+    assert "What the source published, and what perfdash makes of its rows" in text
+    assert "49/54" in text
+
+
+def test_a_source_without_sums():
+    assert published({}, [row()]) == ""
+    assert published({"published": None}, [row()]) == ""
