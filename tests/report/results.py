@@ -50,5 +50,5 @@ def a_night():
             Status.SKIPPED,
             skip_reason="needs a GPU",
             method={"latency": 3, "memory": 1},
-        ),  # fmt: skip
+        ),
     ]
