@@ -14,6 +14,8 @@ import pytest
 from tests.ci.nights import CHECKOUT
 from tests.ci.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stage(tmp_path):

@@ -8,6 +8,8 @@ import pytest
 
 from tests.ci.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 ALL = ["setup", "torch", "host", "measure", "merge", "detect", "report", "post", "confirm", "bisect",
        "report2", "post2", "publish", "notify"]  # fmt: skip
 POST = {"POST": "yes", "REPO": "o/r", "ISSUE": "7", "GITHUB_TOKEN": "ghp_hidden"}

@@ -48,9 +48,9 @@ def three(tmp_path_factory, hub):
     nights = [night("--base-runs", "3")]
     commits["words"] = library.commit("Only words")
     nights.append(night())
-    for number in range(8):
-        title = "A more thorough mixer" if number == 4 else f"Change {number}"
-        commits[title] = library.commit(title, steps=16 if number == 4 else None)
+    for number in range(5):
+        title = "A more thorough mixer" if number == 2 else f"Change {number}"
+        commits[title] = library.commit(title, steps=16 if number == 2 else None)
     nights.append(night())
     return home, nights, commits
 

@@ -16,6 +16,8 @@ from tests.ci.nights import CHECKOUT, variables
 from tests.repositories import Repository
 from tests.wheels import make_index, make_wheel
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = CHECKOUT / "ci" / "torch_build.sh"
 COMMIT = "c0ffee" + "0" * 34
 

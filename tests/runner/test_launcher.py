@@ -21,6 +21,8 @@ from perfdash.runner.endings import ending
 from perfdash.runner.launcher import ForkParent, Launch, environment
 from perfdash.runner.watch import Stop, Stopped
 
+pytestmark = pytest.mark.slow
+
 MODELS = Path(__file__).parents[1] / "truth" / "models.py"
 LAUNCH = Launch(sys.executable, cores=(min(os.sched_getaffinity(0)),), threads=1)
 

@@ -22,6 +22,8 @@ from perfdash.errors import MachineError
 from tests.environments import sleeping
 from tests.repositories import Repository
 
+pytestmark = pytest.mark.slow
+
 # Builds the first commit of a repository in a process of its own.
 BUILD = """
 import sys

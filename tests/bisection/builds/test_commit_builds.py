@@ -14,6 +14,8 @@ from perfdash.errors import MachineError
 from tests.environments import ask, listed, own, sleeping
 from tests.repositories import Repository, picture
 
+pytestmark = pytest.mark.slow
+
 # A package with a C extension: built incrementally, and each compilation is counted.
 COMPILED = r"""
 name = "compiled"

@@ -15,6 +15,8 @@ from perfdash.bisection.revisions.revert import taken_back
 from perfdash.errors import MachineError
 from tests.repositories import Repository, picture
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 name = "outer"
 kind = "commits"

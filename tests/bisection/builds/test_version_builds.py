@@ -15,6 +15,8 @@ from perfdash.bisection.revisions import Where, open_source
 from perfdash.errors import MachineError, UsageError
 from tests.wheels import make_index, make_interpreter, make_wheel, site_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:

@@ -12,6 +12,8 @@ from perfdash.bisection.recipes import load_recipe
 from perfdash.errors import MachineError
 from tests.environments import ask, listed, own
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("files", "paths"),
