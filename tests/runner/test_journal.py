@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -287,3 +288,18 @@ def test_not_a_run_folder(tmp_path):
     (tmp_path / "run.json").write_text("[]")
     with pytest.raises(UsageError, match=r"run\.json"):
         read_info(tmp_path)
+
+
+def test_a_record_is_on_the_disk_when_append_returns(tmp_path, monkeypatch):
+    journal = Journal.create(tmp_path)
+    path, kept, synced = journal.folder / "results.jsonl", os.fsync, []
+
+    def fsync(descriptor):
+        kept(descriptor)
+        synced.append(path.read_bytes() if path.exists() else b"")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.append(result("one"))
+    assert synced
+    assert synced[-1] == path.read_bytes()
+    journal.close()
