@@ -39,6 +39,7 @@ app = typer.Typer(
     help="Track what torch.compile does to real models: speed, compile time, memory, accuracy.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # it takes "[default: 1]" in a help text for markup, and shows nothing of it
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
