@@ -53,6 +53,9 @@ def assemble(
     accuracy = main.find("accuracy")
     if accuracy:
         result.accuracy = {key: value for key, value in accuracy.items() if key != "event"}
+        beside_eager = accuracy["status"] == "pass" and accuracy.get("metric") in ("cosine", "relative_rmse")
+        if beside_eager and (why := accuracy.get("no_judge")):
+            result.notes.append(f"outputs were compared with eager's alone, without a float64 judge: {why}")
     quality = main.find("quality")
     if quality:
         result.quality = {key: value for key, value in quality.items() if key != "event"}

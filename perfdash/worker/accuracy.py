@@ -14,6 +14,8 @@ import torch
 from perfdash.worker.nest import leaves, structure
 
 _COSINE = 0.99
+_OTHER_DIRECTION = 0.1  # relative rmse that `cosine` allows: outputs of another size have the same direction
+_GATED = 0.05  # the same without a judge in gradients behind ReLUs, where nobody can tell what rounding does
 _ONE_GATE = 1e-2  # a single one of a late layer moves its gradients by that, and few runs of eager's meet it
 _JUDGEABLE = 0.5  # of its size: at all of it, no gradient would do as well
 _NO_DIGITS = 0.1  # of what a leaf of a group counts as at least
@@ -60,12 +62,14 @@ def compare(
     of_group: float = 0.0,
     noise: Optional[Mapping[str, float]] = None,
     gated: Collection[str] = (),
+    unjudged: float = 0.01,
 ) -> dict[str, Any]:
     """The verdict on compiled outputs: {status: pass | fail | skipped, metric, value, tolerance, detail}.
 
     Per leaf: allclose to eager; else rmse(judge, compiled) <= factor * rmse(judge, eager) +
-    tolerance / 10; without a judge (None), or with `cosine`, cosine similarity >= 0.99. NaN equals
-    NaN where both have it. The leaf furthest beyond, or nearest to, its bound is the one reported.
+    tolerance / 10; without a judge (None), or with `cosine`, cosine similarity >= 0.99 and relative rmse to
+    eager <= `unjudged` (with `cosine` at least 0.1). NaN equals NaN where both have it. The leaf furthest
+    beyond, or nearest to, its bound is the one reported.
 
     `of_group`: a leaf counts as at least this share of the size of its group (all that is under one key
     of the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
@@ -88,7 +92,7 @@ def compare(
             known = (noise or {}).get(_group(path), 0.0)
             is_gated = any(_group(path) == f"out[{name!r}" for name in gated)
             verdict, ratio = _compare_leaf(
-                path, one, other, reference, tolerance, factor, cosine, floor, known, is_gated
+                path, one, other, reference, tolerance, factor, cosine, floor, known, is_gated, unjudged
             )
         else:
             equal = _same_value(one, other)
@@ -212,6 +216,7 @@ def _compare_leaf(
     floor: float = 0.0,
     noise: float = 0.0,
     gated: bool = False,
+    unjudged: float = 0.01,
 ) -> tuple[dict[str, Any], float]:
     """The verdict on one tensor, and value / bound (over 1: wrong)."""
     if not (eager.is_floating_point() or eager.is_complex() or eager.is_quantized):
@@ -233,19 +238,21 @@ def _compare_leaf(
     one, other = one[finite], other[finite]
     if one.numel() == 0:
         return _verdict(True, "allclose", 0.0, tolerance, f"{path}: nothing finite to compare{note}"), 0.0
-    scale = min(1.0, max(floor, _rms(one)))
+    size = max(floor, _rms(one))
+    scale = min(1.0, size)
+    alone = max(unjudged, _GATED) if gated else unjudged
     if cosine:
-        return _cosine(path, one, other, note)
+        return _beside_eager(path, one, other, size, max(alone, _OTHER_DIRECTION), note)
     if bool(((one - other).abs() <= tolerance * scale + tolerance * one.abs()).all()):
         value, bound, metric = _rms(one - other), tolerance * scale, "allclose"
         verdict = _verdict(True, metric, value, bound, f"{path}: rmse to eager {value:.3g}{note}")
         return verdict, 0.0 if not bound else value / bound
     if judge is None:
-        return _cosine(path, one, other, note)
+        return _beside_eager(path, one, other, size, alone, note)
     reference = _plain(judge)[finite]
     eager_error, value = _rms(reference - one), _rms(reference - other)
     if not (math.isfinite(eager_error) and math.isfinite(value)):
-        return _cosine(path, one, other, note + "; the judge is not finite")
+        return _beside_eager(path, one, other, size, alone, note + "; the judge is not finite")
     slack = (max(tolerance, _ONE_GATE) if gated else tolerance / 10) * scale
     by_chance = factor * _CHANCE * noise * _rms(one)
     bound = max(factor * eager_error, min(by_chance, _JUDGEABLE * _rms(one))) + slack
@@ -291,13 +298,22 @@ def _same_value(one: Any, two: Any) -> bool:
     return bool(one == two) or bool(one != one and two != two)
 
 
-def _cosine(path: str, one: torch.Tensor, other: torch.Tensor, note: str) -> tuple[dict[str, Any], float]:
+def _beside_eager(
+    path: str, one: torch.Tensor, other: torch.Tensor, size: float, bound: float, note: str
+) -> tuple[dict[str, Any], float]:
+    """The verdict on a tensor that eager's alone can be held against: its direction, and its distance.
+
+    The cosine does not see another size: twice the right output has 1.000.
+    """
     norms = (one.norm() * other.norm()).item()
-    value = (one * other).sum().item() / norms if norms else float(bool((one == other).all()))
-    verdict = _verdict(
-        value >= _COSINE, "cosine", value, _COSINE, f"{path}: cosine similarity {value:.6f}{note}"
-    )
-    return verdict, (1 - value) / (1 - _COSINE)
+    cosine = (one * other).sum().item() / norms if norms else float(bool((one == other).all()))
+    error = _rms(one - other)
+    relative = error / size if size else float(error > 0)
+    detail = f"{path}: relative rmse to eager {relative:.3g}, cosine similarity {cosine:.6f}{note}"
+    turned, away = (1 - cosine) / (1 - _COSINE), relative / bound
+    if turned > away:
+        return _verdict(cosine >= _COSINE, "cosine", cosine, _COSINE, detail), turned
+    return _verdict(relative <= bound, "relative_rmse", relative, bound, detail), away
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,8 @@ from perfdash.worker.sides import Side
 
 _NEARBY = 4  # runs of eager from parameters nearby
 _NO_MEMORY = "no memory for it: "
+# How far from eager's (relative rmse) outputs may be where no judge could be made, by the case's dtype.
+_UNJUDGED = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "amp": 0.05}
 
 
 @dataclass
@@ -49,6 +51,7 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     other = observed(compared.backend_step, follows=compared.eager_step)
     of_group = getattr(compared.scenario, "OF_GROUP", 0.0)
     distance = accuracy.distance(eager, other, of_group)
+    unjudged = max(job.tolerance, _UNJUDGED.get(job.case.dtype, 0.01))
     judge, why_none = None, ""
     noise: dict[str, float] = {}  # the same dict to the end: it grows when eager is asked again
     judged: Callable[[Any, Any], dict[str, Any]]
@@ -70,6 +73,7 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
             cosine=job.cosine,
             of_group=of_group,
             gated=getattr(compared.scenario, "GATED", ()),
+            unjudged=unjudged,
         )
     verdict = judged(eager, other)
     if verdict["status"] == "fail" and is_random and hasattr(compared.backend, "prepare_repeatable"):
@@ -85,13 +89,16 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
         verdict = _asked_again(compared, verdict, eager, other, judge, noise, judged)
     if (
         why_none.startswith(_NO_MEMORY)
+        and job.until_oom
         and not job.cosine
-        and (verdict["status"], verdict["metric"]) == ("pass", "cosine")
+        and verdict["status"] == "pass"
+        and verdict["metric"] in ("cosine", "relative_rmse")
     ):
         # As far as it goes, which is not far: smaller batches of it were judged.
         verdict["status"] = "skipped"
     if why_none:
         verdict["detail"] += f"; no float64 judge: {why_none}"
+        verdict["no_judge"] = why_none
     return {**verdict, "distance": distance}
 
 
@@ -136,7 +143,7 @@ def _asked_again(
                 del nearby
             verdict = judged(eager, other)
             verdict["detail"] += "; eager was asked again, its parameters moved in their last place"
-        elif verdict["metric"] == "relative_rmse" and verdict["value"] is not None:
+        elif compared.job.distance_bound is not None and verdict["value"] is not None:
             verdict = _beyond_judging(compared, verdict, eager, other)
     except (RuntimeError, MemoryError) as error:
         if not failures.is_out_of_memory(error):
@@ -192,7 +199,7 @@ def _judge(compared: Compared) -> tuple[Any, str]:
         step = compared.scenario.make_step(module, side, compared.device)
         return observed(step, follows=compared.eager_step), ""
     except Exception as error:
-        lost = compared.job.until_oom and failures.is_out_of_memory(error)
+        lost = failures.is_out_of_memory(error)
         return None, f"{_NO_MEMORY if lost else ''}{type(error).__name__}: {str(error)[:200]}"
 
 

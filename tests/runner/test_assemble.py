@@ -155,6 +155,16 @@ def test_no_message_holds_a_secret():
     assert result.error.tail == ["HF_TOKEN=***"]
 
 
+@pytest.mark.parametrize(("metric", "status", "noted"), [
+    ("relative_rmse", "pass", True), ("allclose", "pass", False), ("relative_rmse", "fail", False),
+])  # fmt: skip
+def test_a_pass_without_a_judge_is_noted(metric, status, noted):
+    script = events()
+    script[8] |= {"status": status, "metric": metric, "no_judge": "no memory for it: MemoryError"}
+    result, _ = run(Outcome(script, status=0))
+    assert any("without a float64 judge: no memory for it" in note for note in result.notes) == noted
+
+
 def test_a_lost_replica_is_noted():
     result, _ = run(Outcome(events(), status=0), ended("compile", 9))
     assert result.conditions["processes"] == 1

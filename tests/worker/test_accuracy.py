@@ -46,10 +46,41 @@ def test_nan_equals_nan_only_in_the_same_places():
     assert accuracy.compare(inf, -inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
 
 
-def test_without_a_judge_by_cosine():
+@pytest.mark.parametrize(("change", "status"), [
+    (lambda x: x * 2, "fail"),  # cosine similarity 1.000
+    (lambda x: x * (1 + 0.13 * torch.randn(1000)), "fail"),  # 13 % noise: cosine similarity 0.992
+    (lambda x: x * 1.05, "fail"), (lambda x: -x, "fail"),
+    (lambda x: x * 1.005, "pass"), (lambda x: x * (1 + 0.004 * torch.randn(1000)), "pass"),
+])  # fmt: skip
+def test_without_a_judge_direction_and_distance_both_count(change, status):
+    torch.manual_seed(0)
+    x = torch.randn(1000)
+    verdict = accuracy.compare(x, change(x), None, tolerance=1e-3, factor=2)
+    assert verdict["status"] == status, verdict
+    assert verdict["metric"] in ("relative_rmse", "cosine")
+    assert "relative rmse to eager" in verdict["detail"]
+
+
+def test_what_may_be_away_without_a_judge_is_told_by_the_caller():
     x = torch.linspace(1, 2, 100)
-    assert accuracy.compare(x, x * 1.05, None, tolerance=1e-3, factor=2)["metric"] == "cosine"
-    assert accuracy.compare(x, -x, None, tolerance=1e-3, factor=2)["status"] == "fail"
+    assert accuracy.compare(x, x * 1.04, None, tolerance=1e-3, factor=2, unjudged=0.05)["status"] == "pass"
+    assert accuracy.compare(x, x * 1.06, None, tolerance=1e-3, factor=2, unjudged=0.05)["status"] == "fail"
+
+
+def test_a_suite_that_asks_for_the_cosine_still_gets_the_size_checked():
+    x = torch.linspace(1, 2, 100)
+    assert (
+        accuracy.compare(x, x * 1.08, x.double(), tolerance=1e-3, factor=2, cosine=True)["status"] == "pass"
+    )
+    assert accuracy.compare(x, x * 2, x.double(), tolerance=1e-3, factor=2, cosine=True)["status"] == "fail"
+
+
+def test_a_gate_that_rounding_opens_is_allowed_without_a_judge_too():
+    x = torch.linspace(1, 2, 100)
+    one, other = {"gradients": {"w": x}}, {"gradients": {"w": x * 1.02}}
+    allowed = {"tolerance": 1e-3, "factor": 2, "of_group": 0.01}
+    assert accuracy.compare(one, other, None, gated=("gradients",), **allowed)["status"] == "pass"
+    assert accuracy.compare(one, other, None, **allowed)["status"] == "fail"
 
 
 def test_integers_must_be_equal():
@@ -89,7 +120,7 @@ def test_objects_and_arrays():
 
     x = torch.randn(10)
     assert accuracy.two_runs_differ(Output(x), Output(x.clone())) is None
-    assert accuracy.compare(Output(x), Output(x * 2), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert accuracy.compare(Output(x), Output(x * 1.004), None, tolerance=1e-3, factor=2)["status"] == "pass"
     assert accuracy.compare(Output(x), Output(-x), None, tolerance=1e-3, factor=2)["status"] == "fail"
     assert accuracy.compare(Output(x), Output(x[:5]), None, tolerance=1e-3, factor=2)["metric"] == "structure"
     assert accuracy.two_runs_differ(np.ones(3), np.ones(3)) is None

@@ -1,0 +1,97 @@
+"""What the accuracy check says of two sides that are told apart by construction; both run in eager."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from perfdash.records import Case, Job
+from perfdash.worker import checks, sides
+from perfdash.worker.device import Cpu
+from perfdash.worker.scenarios import inference
+
+JOB = Job(Case("s", "m"), "python", "", "")
+
+
+class Calls(nn.Module):
+    """Calls a function of the module and its input; `buffer`, where given, is the buffer `seen`."""
+
+    def __init__(self, function, buffer=None):
+        super().__init__()
+        self.function = function
+        if buffer is not None:
+            self.register_buffer("seen", buffer)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eager_differs=None, **settings):
+    """The event of two functions, the second of which stands for the compiled side."""
+    torch.manual_seed(0)
+    inputs = (torch.randn(32, 8),) if inputs is None else inputs
+    job = replace(JOB, **settings)
+    module = Calls(eager, buffer)
+    baseline = sides.baseline_side(module, inputs, job, torch.device("cpu"))
+    own = sides.backend_side(baseline, job)
+
+    def model(*arguments):
+        return (compiled or eager)(module, *arguments)
+
+    def seed():
+        torch.manual_seed(0)
+        baseline.restore(), own.restore()
+
+    compared = checks.Compared(
+        job=job, scenario=inference, backend=backend or SimpleNamespace(), device=Cpu(1), baseline=baseline,
+        own=own, model=model, eager_step=inference.make_step(module, baseline, Cpu(1)),
+        backend_step=inference.make_step(model, own, Cpu(1)), seed=seed,
+    )  # fmt: skip
+    with inference.context(job):
+        return checks.accuracy_of(compared, eager_differs)
+
+
+def in_float32(module, x):
+    """No float64 copy of it runs."""
+    if x.dtype != torch.float32:
+        raise TypeError("float32 only")
+    return x.sin()
+
+
+def out_of_memory(module, x):
+    if x.dtype != torch.float32:
+        raise MemoryError("DefaultCPUAllocator: can't allocate memory")
+    return x.sin()
+
+
+def test_without_a_judge_twice_the_right_value_is_wrong():
+    found = verdict(in_float32, lambda module, x: 2 * x.sin())
+    assert (found["status"], found["metric"]) == ("fail", "relative_rmse")
+    assert found["distance"]["cosine"] == pytest.approx(1.0)
+    assert verdict(in_float32, lambda module, x: 1.004 * x.sin())["status"] == "pass"
+
+
+@pytest.mark.parametrize(("dtype", "by", "status"), [
+    ("bfloat16", 1.03, "pass"), ("bfloat16", 1.1, "fail"),
+    ("float16", 1.015, "pass"), ("float16", 1.05, "fail"),
+])  # fmt: skip
+def test_fewer_bits_may_be_further_away_without_a_judge(dtype, by, status):
+    def eager(module, x):
+        if x.dtype == torch.float64:
+            raise TypeError("no float64")
+        return x.sin()
+
+    case = replace(JOB.case, dtype=dtype)
+    assert verdict(eager, lambda module, x: by * x.sin(), case=case)["status"] == status
+
+
+@pytest.mark.parametrize("until_oom", [False, True])
+def test_a_judge_that_had_no_memory_says_so(until_oom):
+    found = verdict(out_of_memory, lambda module, x: 1.004 * x.sin(), until_oom=until_oom)
+    assert "no float64 judge: no memory for it" in found["detail"]
+    assert found["no_judge"].startswith("no memory for it")
+    assert found["status"] == ("skipped" if until_oom else "pass")
