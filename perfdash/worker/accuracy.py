@@ -37,7 +37,7 @@ def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[
             continue
         # Rounding: some 100 units of the last place in float32, a few where a unit is large.
         allowed = max(1e-5, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else 1e-5
-        if one.numel() == 0 or torch.equal(one, two):
+        if one.numel() == 0 or same(one, two):
             continue
         one, two = _plain(one), _plain(two)
         if not torch.equal(one.isfinite(), two.isfinite()):
@@ -220,7 +220,7 @@ def _compare_leaf(
 ) -> tuple[dict[str, Any], float]:
     """The verdict on one tensor, and value / bound (over 1: wrong)."""
     if not (eager.is_floating_point() or eager.is_complex() or eager.is_quantized):
-        wrong = int((eager != compiled).sum().item())
+        wrong = int((_dense(eager) != _dense(compiled)).sum().item())
         verdict = _verdict(wrong == 0, "elements_differ", wrong, 0, f"{path}: {wrong} elements differ")
         return verdict, math.inf if wrong else 0.0
     one, other = _plain(eager), _plain(compiled)
@@ -316,13 +316,26 @@ def _beside_eager(
     return _verdict(relative <= bound, "relative_rmse", relative, bound, detail), away
 
 
+def same(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """torch.equal, also of sparse tensors, which it refuses; NaN equals NaN."""
+    one, two = _dense(one), _dense(two)
+    if torch.equal(one, two):
+        return True
+    if one.shape != two.shape or not one.is_floating_point():
+        return False
+    return bool(((one == two) | (one.isnan() & two.isnan())).all())
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Any tensor as a flat dense float64 one on the CPU."""
     tensor = tensor.detach()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
+    tensor = _dense(tensor)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     return tensor.to("cpu", torch.float64).flatten()

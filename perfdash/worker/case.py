@@ -152,8 +152,8 @@ class _Case:
         # CUDA starts here, in the forked process and nowhere earlier.
         self.device = device.open_device(job.case.device, job.case.threads)
         self.baseline = sides.baseline_side(module, inputs, job, self.device.torch_device)
-        if getattr(self.scenario, "CHANGES_MODULE", False) and not job.role.startswith("room"):
-            self.baseline.keep_state()
+        if not job.role.startswith("room"):
+            self.baseline.keep_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))
         self.sides.append(self.baseline)
         self.eager_step = self.make_step(self.baseline, self.baseline.module)
         held = self.baseline.held()

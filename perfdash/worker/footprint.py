@@ -50,6 +50,7 @@ def of_backend(compared: Compared, constants_bytes: int, context: Context) -> di
         held, constants = sum(memory.storage_bytes([*named, *inputs]).values()), 0
     drop_eager(compared.device, compared.baseline, own, compared.eager_step)
     if compared.device.kind == "cuda" and named is not None:  # it has its own weights
+        own.state = None
         own.module.to("cpu")
         torch.cuda.empty_cache()
     figures = of_step(compared.backend_step, compared.device, context)
@@ -67,6 +68,7 @@ def drop_eager(device: Cpu | Cuda, baseline: Side, own: Side, eager_step: Any) -
         for tensor in nest.tensors_in(baseline.inputs):
             tensor.data = tensor.data.to("cpu")
     if own.module is not baseline.module:
+        baseline.state = None  # it holds the buffers that are to go
         baseline.module.to("cpu")
     gc.collect()
     torch.cuda.empty_cache()

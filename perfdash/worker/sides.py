@@ -18,6 +18,14 @@ from perfdash.worker import memory, nest
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A tensor of the module, and what it held."""
+
+    tensor: torch.Tensor
+    values: torch.Tensor  # on the host
+
+
 @dataclass
 class Side:
     """`job` is the order with the dtype of this side; inputs are a tuple or a dict."""
@@ -26,8 +34,9 @@ class Side:
     module: Any
     inputs: Any
     pristine: Any  # the inputs as they were at the start, on the host: a model may change them
-    # Parameters and buffers as they were, where steps change them; on the host as well.
-    state: Optional[list[torch.Tensor]] = None
+    # Buffers as they were, and parameters where steps change them, by name.
+    state: Optional[dict[str, Kept]] = None
+    keeps_parameters: bool = False
 
     def held(self) -> dict[int, int]:
         """Bytes of parameters, buffers and inputs by storage (memory.storage_bytes)."""
@@ -37,25 +46,35 @@ class Side:
         """The inputs as positional arguments and keywords."""
         return ((), self.inputs) if isinstance(self.inputs, dict) else (tuple(self.inputs), {})
 
-    def keep_state(self) -> None:
-        """From now on `restore` sets parameters and buffers back to what they are now."""
-        self.state = [tensor.detach().to("cpu", copy=True) for tensor in self._state()]
+    def keep_state(self, parameters: bool = True) -> None:
+        """From now on `restore` sets buffers, and with `parameters` these too, back to what they are now."""
+        kept = dict(self.module.named_buffers())
+        if parameters:
+            kept.update(self.module.named_parameters())
+        self.keeps_parameters = parameters
+        self.state = {
+            name: Kept(tensor, tensor.detach().to("cpu", copy=True)) for name, tensor in kept.items()
+        }
 
     def restore(self) -> None:
         """The inputs, and what was kept of the module, as they were at the start."""
         with torch.no_grad():
             for tensor, pristine in zip(nest.tensors_in(self.inputs), nest.tensors_in(self.pristine)):
-                tensor.copy_(pristine)
-            if self.state is not None:
-                for tensor, pristine in zip(self._state(), self.state):
-                    tensor.copy_(pristine)
+                overwrite(tensor, pristine)
+            for name, kept in (self.state or {}).items():
+                overwrite(kept.tensor, kept.values)
+                owner, leaf = self._place(name)
+                if getattr(owner, leaf) is not kept.tensor:  # a step has put another one in its place
+                    setattr(owner, leaf, kept.tensor)
+
+    def _place(self, name: str) -> tuple[Any, str]:
+        """The module that has a parameter or buffer, and what it calls it."""
+        where, _, leaf = name.rpartition(".")
+        return self.module.get_submodule(where), leaf
 
     def with_inputs(self, inputs: Any) -> Side:
         """The same side over other inputs."""
         return replace(self, inputs=inputs, pristine=inputs)
-
-    def _state(self) -> list[torch.Tensor]:
-        return [*self.module.parameters(), *self.module.buffers()]
 
     def prepared(self, inputs: Any) -> Any:
         """Other inputs as this side takes them: on its device, in its dtype."""
@@ -64,6 +83,35 @@ class Side:
         where = devices[0] if devices else "cpu"
         found = nest.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
         return nest.map_tensors(found, _channels_last) if self.job.variant.get("channels_last") else found
+
+
+def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Sets a tensor to values of its shape, also where several of its elements are one place in memory.
+
+    `copy_` refuses those: of an expanded tensor, of windows that overlap (unfold).
+    """
+    if tensor.layout is not torch.strided:
+        tensor.copy_(values)
+        return
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dim] > 1:
+            tensor, values = tensor.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
+    if not _may_overlap(tensor):
+        tensor.copy_(values)
+        return
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    places = torch.arange(extent, device=tensor.device).as_strided(tensor.shape, tensor.stride())
+    window = tensor.as_strided((extent,), (1,), tensor.storage_offset())
+    window[places.flatten()] = values.to(tensor).flatten()
+
+
+def _may_overlap(tensor: torch.Tensor) -> bool:
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def baseline_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
@@ -79,7 +127,7 @@ def backend_side(baseline: Side, job: Job) -> Side:
     where = next((tensor.device for tensor in nest.tensors_in(baseline.inputs)), torch.device("cpu"))
     own = _side(copy.deepcopy(baseline.module), nest.detach(baseline.pristine), job, where)
     if baseline.state is not None:
-        own.keep_state()
+        own.keep_state(baseline.keeps_parameters)
     return own
 
 
@@ -94,7 +142,7 @@ def variant_side(baseline: Side, module: Any, job: Job, where: torch.device) -> 
         own.module.to(memory_format=torch.channels_last)
         own.inputs = nest.map_tensors(own.inputs, _channels_last)
     if baseline.state is not None:
-        own.keep_state()
+        own.keep_state(baseline.keeps_parameters)
     return own
 
 

@@ -110,6 +110,26 @@ def test_two_runs():
     assert "structure" in accuracy.two_runs_differ((x,), [x])
 
 
+@pytest.mark.parametrize(
+    "convert", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr, torch.Tensor.to_mkldnn]
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_outputs_that_are_not_dense(convert):
+    torch.manual_seed(0)
+    x = torch.randn(6, 6).relu()
+    assert two_runs_differ(convert(x), convert(x.clone())) is None
+    assert two_runs_differ(convert(x), convert(2 * x)) is not None
+    assert compare(convert(x), convert(x), x.double(), tolerance=1e-3, factor=2)["status"] == "pass"
+    assert compare(convert(x), convert(2 * x), x.double(), tolerance=1e-3, factor=2)["status"] == "fail"
+
+
+def test_sparse_whole_numbers():
+    x = torch.eye(4, dtype=torch.int64)
+    found = compare(x.to_sparse(), (2 * x).to_sparse(), None, tolerance=1e-3, factor=2)
+    assert (found["status"], found["value"]) == ("fail", 4)
+    assert compare(x.to_sparse(), x.to_sparse(), None, tolerance=1e-3, factor=2)["status"] == "pass"
+
+
 def test_objects_and_arrays():
     class Output:
         def __init__(self, x):

@@ -37,6 +37,7 @@ def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eag
     job = replace(JOB, **settings)
     module = Calls(eager, buffer)
     baseline = sides.baseline_side(module, inputs, job, torch.device("cpu"))
+    baseline.keep_state(parameters=False)
     own = sides.backend_side(baseline, job)
 
     def model(*arguments):

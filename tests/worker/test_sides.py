@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from perfdash.records import Case, Job
 from tests.lazy import lazy
 
@@ -58,3 +62,77 @@ def test_data_are_cast_as_the_inputs_are():
     images, labels = own.prepared((torch.randn(3, 4), torch.arange(3)))
     assert (images.dtype, labels.dtype) == (torch.bfloat16, torch.int64)
     assert eager.prepared({"x": torch.randn(1)})["x"].dtype == torch.float32
+
+
+def kept(module, inputs, parameters=False):
+    side = sides.baseline_side(module, inputs, Job(Case("s", "m"), "python", "", ""), torch.device("cpu"))
+    side.keep_state(parameters)
+    return side
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x.expand(4, 3, 10),
+        lambda x: x[:1].expand(5, 10),
+        lambda x: x.flatten().unfold(0, 4, 1),  # windows that overlap
+        lambda x: x.t(),
+        lambda x: x[:, ::3],
+        lambda x: x[0, 0].expand(7),
+        lambda x: x[:0].expand(0, 10),
+    ],
+)
+def test_inputs_whose_elements_share_memory_come_back(make):
+    x = torch.randn(3, 10)
+    tensor = make(x)
+    side = kept(torch.nn.ReLU(), (tensor,))
+    before, strides = tensor.clone(), tensor.stride()
+    side.restore()
+    x.mul_(2)
+    side.restore()
+    assert torch.equal(side.inputs[0], before)
+    assert side.inputs[0].stride() == strides, "it is the model's own input, as it was laid out"
+
+
+def test_what_lies_beside_an_input_is_left_alone():
+    whole = torch.arange(20.0)
+    side = kept(torch.nn.ReLU(), (whole[4:10].unfold(0, 3, 1),))
+    whole.zero_()
+    side.restore()
+    assert whole.tolist() == [0.0] * 4 + [4.0, 5.0, 6.0, 7.0, 8.0, 9.0] + [0.0] * 10
+
+
+class Remembers(torch.nn.Module):
+    """Counts its calls in place, and puts another tensor in place of a buffer at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.inner.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("history", torch.zeros(1, 2))
+
+    def forward(self, x):
+        self.inner.calls += 1
+        self.history = torch.cat([self.history, x])
+        return x + self.inner.calls + self.history.sum()
+
+
+def test_buffers_come_back_in_inference_too():
+    module = Remembers()
+    x = torch.ones(1, 2)
+    side = kept(module, (x,))
+    with torch.no_grad():
+        first, second = module(x), module(x)
+        side.restore()
+        again = module(x)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, again)
+    assert set(side.state) == {"inner.calls", "history"}, "no copy of the parameters is made"
+
+
+def test_a_copy_in_another_dtype_keeps_what_its_baseline_keeps():
+    eager, _ = made("float32")
+    eager.keep_state(parameters=False)
+    assert not sides.backend_side(eager, eager.job).keeps_parameters
+    own = sides.backend_side(eager, replace(eager.job, case=replace(eager.job.case, dtype="bfloat16")))
+    assert own.state == {}
