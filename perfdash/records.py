@@ -30,6 +30,7 @@ class Status(str, enum.Enum):
     FAIL_TO_RUN = "fail_to_run"
     EAGER_FAIL_TO_RUN = "eager_fail_to_run"
     EAGER_TWO_RUNS_DIFFER = "eager_two_runs_differ"
+    NO_FINITE_OUTPUT = "no_finite_output"
     MODEL_FAIL_TO_LOAD = "model_fail_to_load"
     MISSING_DEPENDENCY = "missing_dependency"
     NEEDS_NETWORK = "needs_network"

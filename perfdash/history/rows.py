@@ -291,6 +291,7 @@ def from_result(result: Result) -> Row:
         "parameters": result.memory.get("parameters"),
         "load_s": result.phases_s.get("load"),  # from configuration or file to a model on its device
         "break_reasons": result.capture.get("break_reasons"),
+        "recompile_limit": result.capture.get("recompile_limit"),
         "conditions": {
             name: value for name, value in result.conditions.items() if isinstance(value, int | float | str)
         },

@@ -14,15 +14,16 @@ from perfdash.records import PASSING, Status
 from perfdash.stats.intervals import geometric_mean_interval
 from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
-_NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP})
+_NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT})
 
 
 @dataclass(frozen=True)
 class Summary:
     """Of some cases: counts, and means over those that passed with something captured.
 
-    `attempted`: neither skipped nor passed for being skipped. `measured`: behind the speedups. `speedup`:
-    geometric mean, low to high its 95 % interval over models. None: nothing to say it of.
+    `attempted`: neither skipped, nor passed for being skipped, nor without a finite output. `measured`:
+    behind the speedups. `speedup`: geometric mean, low to high its 95 % interval over models. None: nothing
+    to say it of.
     """
 
     cases: int
@@ -65,8 +66,8 @@ def summarize(rows: Sequence[Row]) -> Summary:
 
 
 def is_counted(row: Row) -> bool:
-    """Whether a row's numbers enter the means: it passed, and something was captured."""
-    return row.status == Status.PASS and not nothing_captured(row)
+    """Whether a row's numbers enter the means: it passed, and what ran is what was captured."""
+    return row.status == Status.PASS and not nothing_captured(row) and not gave_up(row)
 
 
 def is_compiled(row: Row) -> bool:
@@ -83,6 +84,11 @@ def nothing_captured(row: Row) -> bool:
     if row.case.backend == "eager":
         return False
     return row.values.get("calls_captured") == 0 or row.values.get("graphs") == 0
+
+
+def gave_up(row: Row) -> bool:
+    """Whether dynamo reached its limit of recompiles: part of the compiled side ran in eager."""
+    return bool(row.details.get("recompile_limit"))
 
 
 def setting_of(row: Row) -> tuple[Any, ...]:

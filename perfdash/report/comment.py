@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from prettytable import PrettyTable
 
 from perfdash.history.rows import Row
-from perfdash.history.summing import nothing_captured
+from perfdash.history.summing import gave_up, nothing_captured
 from perfdash.report import dashboard, links
 from perfdash.report.dashboard import Setting
 from perfdash.report.grid_tables import digits
@@ -138,6 +138,10 @@ def _marked(rows: Sequence[Row]) -> str:
     lines = []
     for title, some in (
         ("Nothing was captured: the compiled side is eager", [r for r in rows if nothing_captured(r)]),
+        (
+            "Dynamo reached its limit of recompiles: part of the compiled side ran in eager",
+            [r for r in rows if gave_up(r)],
+        ),
         (
             "Graph breaks",
             [r for r in rows if not nothing_captured(r) and (r.values.get("graph_breaks") or 0) > 0],

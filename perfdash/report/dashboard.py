@@ -10,7 +10,7 @@ from typing import Any
 from prettytable import PrettyTable
 
 from perfdash.history.rows import Row
-from perfdash.history.summing import is_counted, nothing_captured
+from perfdash.history.summing import gave_up, is_counted, nothing_captured
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.markdown import plain
 
@@ -112,6 +112,8 @@ def _status(row: Row | None) -> str:
         return plain(row.status, 40)
     if nothing_captured(row):
         return f"{row.status} (nothing captured)"
+    if gave_up(row):
+        return f"{row.status} (recompile limit)"
     known = row.values.get("graph_breaks") or 0.0
     breaks = int(known) if math.isfinite(known) else 0
     return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)

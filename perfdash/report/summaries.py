@@ -12,7 +12,11 @@ from perfdash.records import Status
 from perfdash.report.markdown import plain
 
 Cell = Callable[[Summary], str]
-_APART = {Status.SKIPPED: "skipped", Status.PASS_DUE_TO_SKIP: "not checked"}
+_APART = {
+    Status.SKIPPED: "skipped",
+    Status.PASS_DUE_TO_SKIP: "not checked",
+    Status.NO_FINITE_OUTPUT: "without a finite output",
+}
 
 
 def pass_rate(of: Summary) -> str:

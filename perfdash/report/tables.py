@@ -137,6 +137,8 @@ def status_text(result: Result) -> str:
         and not result.capture.get("graphs")
     ):
         return "pass (nothing captured)"
+    if result.status is Status.PASS and result.capture.get("recompile_limit"):
+        return "pass (recompile limit)"
     if result.status is Status.CRASH and result.error:
         return f"crash ({result.error.type})"
     return str(result.status)

@@ -9,13 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfdash.history.rows import Row
-from perfdash.history.summing import nothing_captured
+from perfdash.history.summing import gave_up, is_counted, nothing_captured
 from perfdash.records import Status
 from perfdash.report.dashboard import failure
 
 # Endings that leave numbers of the back end, be they of wrong outputs.
 _WITH_NUMBERS = frozenset(
-    {Status.PASS, Status.PASS_DUE_TO_SKIP, Status.FAIL_ACCURACY, Status.EAGER_TWO_RUNS_DIFFER}
+    {
+        Status.PASS,
+        Status.PASS_DUE_TO_SKIP,
+        Status.FAIL_ACCURACY,
+        Status.EAGER_TWO_RUNS_DIFFER,
+        Status.NO_FINITE_OUTPUT,
+    }
 )
 
 # What a number is of that is not plainly right: the sign behind it, and its meaning.
@@ -23,7 +29,9 @@ MARKS = {
     "✗": "the outputs are wrong (`fail_accuracy`)",
     "≠": "eager differs from itself, so the outputs were not judged (`eager_two_runs_differ`)",
     "?": "the outputs were not checked (`pass_due_to_skip`)",
+    "∞": "neither side returns a finite number, so nothing was compared (`no_finite_output`)",
     "∅": "nothing was captured: what ran is eager",
+    "↺": "dynamo reached its limit of recompiles: part of what ran is eager",
     "∄": "eager ran out of memory: measured without it, and not checked if it had none before (`eager_oom`)",
 }
 
@@ -162,17 +170,17 @@ def has_numbers(row: Row) -> bool:
 def mark(row: Row) -> str:
     """The sign behind the numbers of a result that is no plain pass."""
     if row.status == Status.PASS:
-        return "∅" if nothing_captured(row) else ""
+        return "∅" if nothing_captured(row) else "↺" if gave_up(row) else ""
     signs = {
         Status.FAIL_ACCURACY: "✗", Status.EAGER_TWO_RUNS_DIFFER: "≠", Status.PASS_DUE_TO_SKIP: "?",
-        Status.EAGER_OOM: "∄",
+        Status.EAGER_OOM: "∄", Status.NO_FINITE_OUTPUT: "∞",
     }  # fmt: skip
     return next((sign for status, sign in signs.items() if row.status == status), "")
 
 
 def is_sound(row: Row) -> bool:
     """Whether it ran, its outputs were found right, and what ran is what its name says."""
-    return row.status == Status.PASS and not nothing_captured(row)
+    return is_counted(row)
 
 
 def quality_of(row: Row) -> Mapping[str, Any]:

@@ -186,6 +186,7 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
         "probe_ms": first["probe_ms"],
         "l2_flush": first["l2_flush"],
     }
+    _fill_recompiles(result, events)
     if retries := sum(event.get("allocator_retries", 0) for event in events):
         result.notes.append(
             f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: "
@@ -205,6 +206,23 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
     lost = sum(not outcome.find("done") for outcome in outcomes)
     if lost:
         result.notes.append(f"{lost} of {len(outcomes)} processes failed")
+
+
+def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
+    """What dynamo did while the model was timed: it compiled more graphs, or gave compiling up."""
+    if not result.capture:
+        return
+    recompiles = sum(event.get("recompiles", 0) for event in events)
+    limit = next((event["recompile_limit"] for event in events if event.get("recompile_limit")), None)
+    result.capture |= {"recompiles": recompiles, "recompile_limit": limit}
+    if limit:
+        result.notes.append(
+            f"dynamo reached its limit of recompiles: part of the compiled side ran in eager ({limit})"
+        )
+    elif recompiles:
+        result.notes.append(
+            f"dynamo compiled {recompiles} more graphs while the model was timed: the times include that"
+        )
 
 
 def _parts(events: Sequence[dict[str, Any]], clean_fractions: Sequence[float]) -> dict[str, Any]:

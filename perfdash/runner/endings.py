@@ -22,6 +22,7 @@ _ACCURACY_STATUS = {
     "fail": Status.FAIL_ACCURACY,
     "skipped": Status.PASS_DUE_TO_SKIP,
     "eager_two_runs_differ": Status.EAGER_TWO_RUNS_DIFFER,
+    "no_finite_output": Status.NO_FINITE_OUTPUT,
 }
 
 

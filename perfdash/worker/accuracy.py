@@ -108,6 +108,46 @@ def compare(
     return worst
 
 
+def nothing_finite(outputs: Any) -> bool:
+    """Whether outputs show nothing that could be compared: none at all, or only NaN and infinities.
+
+    Whole numbers and plain values count only where there is nothing floating.
+    """
+    every = [leaf for _, leaf in leaves(outputs) if leaf is not None]
+    tensors = [leaf for leaf in every if isinstance(leaf, torch.Tensor) and leaf.numel()]
+    floating = [leaf for leaf in tensors if leaf.is_floating_point() or leaf.is_complex()]
+    if floating:
+        return not any(bool(_dense(leaf).isfinite().any()) for leaf in floating)
+    return not tensors and all(isinstance(leaf, torch.Tensor) for leaf in every)
+
+
+def other_effects(
+    eager: Mapping[str, torch.Tensor],
+    compiled: Mapping[str, torch.Tensor],
+    exact: bool,
+    tolerance: float,
+    unjudged: float,
+) -> Optional[dict[str, Any]]:
+    """The verdict on what two sides left in inputs and buffers (Side.changed); None where it is the same.
+
+    Not `exact`: only what the compiled side changes and eager does not.
+    """
+    for path in compiled:
+        if path not in eager:
+            detail = f"the compiled side changes {path}, which eager leaves as it is"
+            return _verdict(False, "effect", None, None, detail)
+    if not exact:
+        return None
+    for path in eager:
+        if path not in compiled:
+            detail = f"eager changes {path}, the compiled side leaves it as it is"
+            return _verdict(False, "effect", None, None, detail)
+    verdict = compare(dict(eager), dict(compiled), None, tolerance=tolerance, factor=1.0, unjudged=unjudged)
+    if verdict["status"] == "pass":
+        return None
+    return {**verdict, "detail": f"both sides change it, to other values: {verdict['detail']}"[:1000]}
+
+
 def relative_errors(eager: Any, judge: Any, of_group: float) -> dict[str, float]:
     """Of each group the largest rmse to the judge over the RMS of a leaf; of leaves above `of_group`.
 

@@ -292,6 +292,7 @@ class _Case:
             linux.malloc_steady()
         elif allocator != "default" and not linux.is_mapped(allocator):
             raise failures.Unmeasurable(Status.INFRA_ERROR, f"{allocator} is not loaded in this process")
+        graphs = compilation.compiled_graphs()
         before = device.probe(self.device.kind)
         load = os.getloadavg()[0]
         if self.eager_lost:
@@ -308,4 +309,6 @@ class _Case:
         figures["load"] = round(load, 2)
         figures["cores"] = sorted(os.sched_getaffinity(0))
         figures["torch_threads"] = torch.get_num_threads()
+        figures["recompiles"] = compilation.compiled_graphs() - graphs
+        figures["recompile_limit"] = compilation.gave_up()
         self.emit("latency", **figures)

@@ -47,10 +47,15 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     state = compared.device.random_state()
     eager = observed(compared.eager_step)
     is_random = not torch.equal(compared.device.random_state(), state)
+    effects = compared.baseline.changed()
     seed()
     other = observed(compared.backend_step, follows=compared.eager_step)
+    own_effects = compared.own.changed()
     of_group = getattr(compared.scenario, "OF_GROUP", 0.0)
     distance = accuracy.distance(eager, other, of_group)
+    if all(accuracy.nothing_finite(_shown(compared, each)) for each in (eager, other)):
+        detail = "neither eager nor the compiled side returns a finite number: nothing could be compared"
+        return {"status": "no_finite_output", "detail": detail, "distance": distance}
     unjudged = max(job.tolerance, _UNJUDGED.get(job.case.dtype, 0.01))
     judge, why_none = None, ""
     noise: dict[str, float] = {}  # the same dict to the end: it grows when eager is asked again
@@ -84,7 +89,7 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
         again = observed(step, follows=compared.eager_step)
         verdict, distance = judged(eager, again), accuracy.distance(eager, again, of_group)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
-        other = again
+        other, own_effects = again, compared.own.changed()
     if verdict["status"] == "fail" and of_group:
         verdict = _asked_again(compared, verdict, eager, other, judge, noise, judged)
     if (
@@ -96,10 +101,20 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
     ):
         # As far as it goes, which is not far: smaller batches of it were judged.
         verdict["status"] = "skipped"
+    if verdict["status"] != "fail" and not job.variant:
+        # What is converted elsewhere (CAPTURES), or computes in other bits, is not held to eager's updates.
+        exact = getattr(compared.backend, "CAPTURES", True) and job.distance_bound is None
+        verdict = accuracy.other_effects(effects, own_effects, exact, job.tolerance, unjudged) or verdict
     if why_none:
         verdict["detail"] += f"; no float64 judge: {why_none}"
         verdict["no_judge"] = why_none
     return {**verdict, "distance": distance}
+
+
+def _shown(compared: Compared, observation: Any) -> Any:
+    """What the model itself returns of all that a step is judged by."""
+    name = getattr(compared.scenario, "OUTPUT", None)
+    return observation if name is None else observation[name]
 
 
 def _nearby(compared: Compared, eps: float | None = None) -> Iterator[Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import statistics
 import time
-from typing import Any, Callable, Iterator
+from collections import Counter
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
@@ -15,6 +17,8 @@ from perfdash.worker import linux
 
 _REASONS = 20  # how many reasons for graph breaks are kept
 _REASON_CHARS = 300
+# "cache_size_limit reached" (torch 2.4), "recompile_limit reached", "Dynamo recompile limit exceeded".
+_LIMIT = re.compile(r"(cache_size|recompile)[_ ]limit")
 
 
 def use_caches_in(scratch: str) -> None:
@@ -77,17 +81,18 @@ def capture_figures() -> Iterator[dict[str, Any]]:
     from torch._dynamo.utils import counters
 
     counters.clear()
+    _break_reasons().clear()
     with _count_fallbacks(fallbacks):
         try:
             yield figures
         finally:
-            breaks = counters["graph_break"]
+            breaks = Counter(map(_reason, _break_reasons()))
             figures.update(
                 graphs=int(counters["stats"]["unique_graphs"]),
                 calls_captured=int(counters["stats"]["calls_captured"]),
                 graph_breaks=int(sum(breaks.values())),
                 unique_graph_breaks=len(breaks),
-                break_reasons={str(r)[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
+                break_reasons={r[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
                 fallbacks=fallbacks,
                 cache_hits=int(
                     counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
@@ -96,6 +101,43 @@ def capture_figures() -> Iterator[dict[str, Any]]:
                 autograd_compiles=int(counters["compiled_autograd"]["compiles"]),
                 cudagraph_skips=int(counters["inductor"]["cudagraph_skips"]),
             )
+
+
+def compiled_graphs() -> int:
+    """How many graphs dynamo has compiled since capture_figures began."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+def gave_up() -> Optional[str]:
+    """Dynamo's message where it has reached its limit of recompiles since capture_figures began.
+
+    From then on what it has no code for runs in eager, without an error.
+    """
+    from torch._dynamo.utils import counters
+
+    texts = [*counters["unimplemented"], *counters["graph_break"]]
+    titles = [str(text).partition("\n")[0] for text in texts]
+    return next((title[:_REASON_CHARS] for title in titles if _LIMIT.search(title)), None)
+
+
+def _break_reasons() -> list[Any]:
+    """Why each graph ended before its function did. dynamo's counter lacks branches that depend on data."""
+    from torch._dynamo import utils
+
+    found: list[Any] = utils.graph_break_reasons
+    return found
+
+
+def _reason(of_break: Any) -> str:
+    """The reason in words; of a branch on data, which has none of its own, with its place in the code."""
+    text = str(of_break.reason)
+    if not text.startswith("generic_jump"):
+        return text
+    frame = of_break.user_stack[-1] if of_break.user_stack else None
+    where = f" in {os.path.basename(frame.filename)}:{frame.lineno}" if frame else ""
+    return f"a branch that depends on data{where} ({text})"
 
 
 @contextlib.contextmanager

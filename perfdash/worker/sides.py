@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from perfdash.records import Job
-from perfdash.worker import memory, nest
+from perfdash.worker import accuracy, memory, nest
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -66,6 +66,28 @@ class Side:
                 owner, leaf = self._place(name)
                 if getattr(owner, leaf) is not kept.tensor:  # a step has put another one in its place
                     setattr(owner, leaf, kept.tensor)
+
+    def changed(self) -> dict[str, torch.Tensor]:
+        """Copies of the inputs, and of the buffers that were kept, that are not as they were, by path.
+
+        Nothing of the module where parameters are kept too: there the step says what it changes.
+        """
+        pairs = [
+            (path, tensor, pristine)
+            for (path, tensor), pristine in zip(
+                ((path, leaf) for path, leaf in nest.leaves(self.inputs, "inputs") if torch.is_tensor(leaf)),
+                nest.tensors_in(self.pristine),
+            )
+        ]
+        if not self.keeps_parameters:
+            for name, kept in (self.state or {}).items():
+                owner, leaf = self._place(name)
+                pairs.append((f"buffer {name}", getattr(owner, leaf), kept.values))
+        return {
+            path: tensor.detach().clone()
+            for path, tensor, pristine in pairs
+            if tensor.shape != pristine.shape or not accuracy.same(tensor.detach().to("cpu"), pristine)
+        }
 
     def _place(self, name: str) -> tuple[Any, str]:
         """The module that has a parameter or buffer, and what it calls it."""

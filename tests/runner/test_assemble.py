@@ -5,7 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from perfdash.history.rows import from_result
+from perfdash.history.summing import is_counted
 from perfdash.records import Status
+from perfdash.report.dashboard import all_numbers
+from perfdash.report.tables import status_text
 from perfdash.runner.assemble import assemble, skipped
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread
@@ -60,6 +64,7 @@ def test_pooled_and_own_spread():
         ("fail", Status.FAIL_ACCURACY),
         ("skipped", Status.PASS_DUE_TO_SKIP),
         ("eager_two_runs_differ", Status.EAGER_TWO_RUNS_DIFFER),
+        ("no_finite_output", Status.NO_FINITE_OUTPUT),
     ],
 )
 def test_status_from_accuracy_keeps_the_numbers(word, status):
@@ -163,6 +168,20 @@ def test_a_pass_without_a_judge_is_noted(metric, status, noted):
     script[8] |= {"status": status, "metric": metric, "no_judge": "no memory for it: MemoryError"}
     result, _ = run(Outcome(script, status=0))
     assert any("without a float64 judge: no memory for it" in note for note in result.notes) == noted
+
+
+def test_what_dynamo_did_while_it_was_timed_is_told():
+    script = events()
+    script[10] |= {"recompiles": 2, "recompile_limit": None}
+    result, _ = run(Outcome(script, status=0))
+    assert (result.capture["recompiles"], result.capture["recompile_limit"]) == (2, None)
+    assert "compiled 2 more graphs while the model was timed" in result.notes[0]
+    script[10] |= {"recompile_limit": "recompile_limit reached"}
+    result, _ = run(Outcome(script, status=0))
+    assert "ran in eager (recompile_limit reached)" in result.notes[0]
+    row = from_result(result)
+    assert (is_counted(row), status_text(result)) == (False, "pass (recompile limit)")
+    assert "pass (recompile limit)" in all_numbers([row])
 
 
 def test_a_lost_replica_is_noted():

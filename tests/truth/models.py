@@ -147,6 +147,35 @@ def other_shape(batch_size):
     return small(lambda x: x[:32] if torch.compiler.is_compiling() else x)
 
 
+def nothing_finite(batch_size):
+    return small(lambda x: x * float("nan"))
+
+
+def changes_its_input(batch_size):
+    """The compiled side alone."""
+
+    def function(x):
+        return x.add_(1) - 1 if torch.compiler.is_compiling() else x + 0
+
+    return small(function)
+
+
+class Recompiles(nn.Module):
+    """A number that dynamo compiles for is another one at every call; the output does not depend on it."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x + 0 * self.calls
+
+
+def recompiles(batch_size):
+    return Recompiles(), (torch.randn(8, 8),)
+
+
 def never_the_same(batch_size):
     return small(lambda x: x + noise(x))
 

@@ -19,6 +19,9 @@ STATUSES = {
     "nearly_right": Status.PASS,
     "not_a_number": Status.FAIL_ACCURACY,
     "other_shape": Status.FAIL_ACCURACY,
+    "nothing_finite": Status.NO_FINITE_OUTPUT,
+    "changes_its_input": Status.FAIL_ACCURACY,
+    "recompiles": Status.PASS,
     "never_the_same": Status.EAGER_TWO_RUNS_DIFFER,
     "dropout": Status.PASS,
     "graph_break": Status.PASS,
@@ -112,6 +115,13 @@ def test_capture_is_told(failures):
     assert failures.results["itself"].capture["graphs"] == 1
     assert failures.results["graph_break"].capture["graph_breaks"] >= 1
     assert failures.results["graph_break"].capture["break_reasons"]
+
+
+def test_what_dynamo_did_while_timing_is_told(failures):
+    assert failures.results["itself"].capture["recompile_limit"] is None
+    result = failures.results["recompiles"]
+    assert "limit" in result.capture["recompile_limit"]
+    assert any("part of the compiled side ran in eager" in note for note in result.notes)
 
 
 def test_detail_of_a_wrong_result(failures):

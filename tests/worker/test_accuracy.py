@@ -117,17 +117,19 @@ def test_two_runs():
 def test_outputs_that_are_not_dense(convert):
     torch.manual_seed(0)
     x = torch.randn(6, 6).relu()
-    assert two_runs_differ(convert(x), convert(x.clone())) is None
-    assert two_runs_differ(convert(x), convert(2 * x)) is not None
-    assert compare(convert(x), convert(x), x.double(), tolerance=1e-3, factor=2)["status"] == "pass"
-    assert compare(convert(x), convert(2 * x), x.double(), tolerance=1e-3, factor=2)["status"] == "fail"
+    assert accuracy.two_runs_differ(convert(x), convert(x.clone())) is None
+    assert accuracy.two_runs_differ(convert(x), convert(2 * x)) is not None
+    assert accuracy.compare(convert(x), convert(x), x.double(), tolerance=1e-3, factor=2)["status"] == "pass"
+    assert (
+        accuracy.compare(convert(x), convert(2 * x), x.double(), tolerance=1e-3, factor=2)["status"] == "fail"
+    )
 
 
 def test_sparse_whole_numbers():
     x = torch.eye(4, dtype=torch.int64)
-    found = compare(x.to_sparse(), (2 * x).to_sparse(), None, tolerance=1e-3, factor=2)
+    found = accuracy.compare(x.to_sparse(), (2 * x).to_sparse(), None, tolerance=1e-3, factor=2)
     assert (found["status"], found["value"]) == ("fail", 4)
-    assert compare(x.to_sparse(), x.to_sparse(), None, tolerance=1e-3, factor=2)["status"] == "pass"
+    assert accuracy.compare(x.to_sparse(), x.to_sparse(), None, tolerance=1e-3, factor=2)["status"] == "pass"
 
 
 def test_objects_and_arrays():

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from perfdash.records import Case, Job
-from perfdash.worker import checks, sides
+from perfdash.worker import accuracy, checks, sides
 from perfdash.worker.device import Cpu
-from perfdash.worker.scenarios import inference
+from perfdash.worker.scenarios import inference, training
 
 JOB = Job(Case("s", "m"), "python", "", "")
 
@@ -96,3 +96,94 @@ def test_a_judge_that_had_no_memory_says_so(until_oom):
     assert "no float64 judge: no memory for it" in found["detail"]
     assert found["no_judge"].startswith("no memory for it")
     assert found["status"] == ("skipped" if until_oom else "pass")
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        lambda x: x * NAN,
+        lambda x: x / 0,
+        lambda x: {"logits": x * NAN, "tokens": torch.arange(3)},
+        lambda x: None,
+        lambda x: x[:0],
+    ],
+)
+def test_where_no_output_is_finite_nothing_was_compared(outputs):
+    found = verdict(lambda module, x: outputs(x))
+    assert found["status"] == "no_finite_output"
+    assert "nothing could be compared" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [lambda x: (x * NAN, x), lambda x: torch.arange(3), lambda x: 7, lambda x: torch.tensor([NAN, 1.0])],
+)
+def test_one_finite_output_is_something_to_compare(outputs):
+    assert verdict(lambda module, x: outputs(x))["status"] == "pass"
+
+
+def test_a_side_that_alone_is_not_finite_is_wrong():
+    assert verdict(lambda module, x: x * NAN, lambda module, x: x)["status"] == "fail"
+    assert verdict(lambda module, x: x, lambda module, x: x * INF)["status"] == "fail"
+
+
+def test_of_a_training_step_the_loss_is_what_is_shown():
+    compared = SimpleNamespace(scenario=training)
+    observation = {"loss": torch.tensor(NAN), "buffers": {"running_mean": torch.ones(3)}}
+    assert accuracy.nothing_finite(checks._shown(compared, observation))
+    assert not accuracy.nothing_finite(observation)
+
+
+def plain(module, x):
+    return x.sin()
+
+
+def in_place(module, x):
+    found = x.sin()
+    x.add_(1)
+    return found
+
+
+def other_place(module, x):
+    found = x.sin()
+    x.add_(2)
+    return found
+
+
+def counts(module, x):
+    module.seen += 1
+    return x.sin()
+
+
+def counts_double(module, x):
+    module.seen += 2
+    return x.sin()
+
+
+@pytest.mark.parametrize(("eager", "compiled", "says"), [
+    (plain, in_place, "the compiled side changes inputs[0]"),
+    (in_place, plain, "eager changes inputs[0], the compiled side leaves it"),
+    (in_place, other_place, "to other values: out['inputs[0]']"),
+    (counts, plain, "eager changes buffer seen, the compiled side leaves it"),
+    (plain, counts, "the compiled side changes buffer seen"),
+    (counts, counts_double, "to other values: out['buffer seen']"),
+    (in_place, in_place, None), (counts, counts, None), (plain, plain, None),
+])  # fmt: skip
+def test_what_a_call_leaves_behind_is_part_of_its_answer(eager, compiled, says):
+    found = verdict(eager, compiled, buffer=torch.zeros(()))
+    assert found["status"] == ("pass" if says is None else "fail"), found
+    assert says is None or says in found["detail"]
+
+
+def test_a_model_that_is_converted_elsewhere_may_leave_updates_out_but_not_change_its_inputs():
+    elsewhere = SimpleNamespace(CAPTURES=False)
+    assert verdict(counts, plain, buffer=torch.zeros(()), backend=elsewhere)["status"] == "pass"
+    assert verdict(plain, in_place, backend=elsewhere)["status"] == "fail"
+
+
+def test_inputs_with_nan_are_not_changed_by_being_so():
+    inputs = (torch.tensor([1.0, NAN]),)
+    assert verdict(plain, inputs=inputs)["status"] == "pass"

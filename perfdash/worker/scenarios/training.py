@@ -13,6 +13,7 @@ from perfdash.worker.failures import Unmeasurable
 from perfdash.worker.sides import Side
 
 CHANGES_MODULE = True
+OUTPUT = "loss"  # of what `observe` returns
 # Some gradients are zero but for rounding (of a bias that batch normalisation takes out again), as are some
 # running means: they are judged as parts of all gradients, of all buffers.
 OF_GROUP = 0.01
