@@ -203,9 +203,17 @@ def _side(result: Result) -> Side:
     from perfdash.history.rows import from_result
 
     row = from_result(result)
-    # Fewer clean samples than that, and all are used: unclean ones too (docs/method.md).
-    clean = result.conditions.get("clean_fraction")
-    return Side(row.status, dict(row.values), clean is None or clean >= 0.5)
+    return Side(row.status, dict(row.values), _undisturbed(result))
+
+
+def _undisturbed(result: Result) -> bool:
+    """Whether its latencies are without what other programs took (docs/method.md)."""
+    conditions = result.conditions
+    if "clock" in conditions:
+        by_cpu = conditions["clock"] == "cpu"
+        return (by_cpu or conditions["pairs"] == "clean") and not conditions.get("widened_by")
+    clean = conditions.get("clean_fraction")  # of an older record
+    return clean is None or clean >= 0.5
 
 
 def _told(finding: Finding, decision: str, numbers: Any) -> str:

@@ -14,6 +14,7 @@ from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import SECRET_NAME, redact_all, remember
 from perfdash.runner.endings import ending
 from perfdash.runner.watch import Outcome
+from perfdash.stats.clock import FEWEST, MOST_STEAL, Chosen, Sampled, choose
 from perfdash.stats.intervals import Spread, median_interval
 from perfdash.stats.settle import set_interval
 from perfdash.stats.speedup import Pairs, Summary, estimate, summarize
@@ -160,10 +161,9 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
     events = [event for outcome in outcomes if (event := outcome.find("latency"))]
     if not events:
         return
-    clean_fractions = [sum(event["clean"]) / len(event["clean"]) for event in events]
-    processes = [
-        _pairs(event, "ns", fraction >= 0.5) for event, fraction in zip(events, clean_fractions, strict=True)
-    ]
+    sampled = [_sampled(event) for event in events]
+    chosen = choose(sampled)
+    processes = chosen.processes
     summary = summarize(processes)
     alone = bool(events[0].get("alone"))
     result.eager_ms = None if alone else _measurement([p.eager for p in processes])
@@ -173,7 +173,13 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
         "cpu_pressure": first["cpu_pressure"],
         "load": first["load"],
         "involuntary_switches": sum(event["involuntary_switches"] for event in events),
-        "clean_fraction": round(min(clean_fractions), 4),
+        "clean_fraction": round(min(float(each.clean.mean()) for each in sampled), 4),
+        "clean_pairs": [int(each.clean.sum()) for each in sampled],
+        "clock": chosen.clock,
+        "pairs": chosen.pairs,
+        "clocks": _by_clock(sampled),
+        "no_core": max(event.get("no_core", 0.0) for event in events),
+        "steal": max((each.steal for each in sampled if each.steal is not None), default=None),
         "core": first["cores"],
         "torch_threads": first["torch_threads"],
         "allocator": allocator,
@@ -192,12 +198,8 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
             f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: "
             "there was barely room, and the times have that in them"
         )
-    if min(clean_fractions) < 0.5:
-        result.notes.append(
-            f"only {min(clean_fractions):.0%} of the pairs had the core for themselves: all pairs are used"
-        )
-        _cross_check(result, events, summary)
-    result.parts_ms = _parts(events, clean_fractions)
+    _tell_disturbed(result, sampled, chosen, summary)
+    result.parts_ms = _parts(events, sampled)
     if alone:  # there is no ratio
         result.parts_ms.pop("eager", None)
         del result.conditions["process_ratios"], result.conditions["within_variance"]
@@ -225,15 +227,19 @@ def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _parts(events: Sequence[dict[str, Any]], clean_fractions: Sequence[float]) -> dict[str, Any]:
-    """Each part of a step by side, over the same samples as the whole; none where a step has no parts."""
+def _parts(events: Sequence[dict[str, Any]], sampled: Sequence[Sampled]) -> dict[str, Any]:
+    """Each part of a step by side, over clean samples as far as there are any; none where a step has none.
+
+    They have the wall's clock alone.
+    """
     names = list(events[0].get("parts") or ())
+    few = any(each.clean.sum() < FEWEST for each in sampled)
     found: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
     for side in found:
         for place, name in enumerate(names):
             processes = []
-            for event, fraction in zip(events, clean_fractions, strict=True):
-                keep = np.array(event["clean"] if fraction >= 0.5 else [True] * len(event["clean"]))
+            for event, each in zip(events, sampled, strict=True):
+                keep = np.ones_like(each.clean) if few else each.clean
                 column = np.array([row[place] for row in event[f"{side}_parts_ns"]], dtype=float)
                 processes.append(column[keep] / 1e6)
             measured = asdict(_measurement(processes))
@@ -257,19 +263,68 @@ def _steps(nanoseconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _pairs(event: dict[str, Any], clock: str, clean_only: bool) -> Pairs:
-    keep = np.array(event["clean"] if clean_only else [True] * len(event["clean"]))
-    return Pairs(
-        np.array(event[f"eager_{clock}"], dtype=float)[keep] / 1e6,
-        np.array(event[f"backend_{clock}"], dtype=float)[keep] / 1e6,
+def _sampled(event: dict[str, Any]) -> Sampled:
+    """The samples of one process in milliseconds a call."""
+
+    def pairs(clock: str) -> Pairs:
+        return Pairs(
+            *(np.array(event[f"{side}_{clock}"], dtype=float) / 1e6 for side in ("eager", "backend"))
+        )
+
+    known = all(value is not None for side in ("eager", "backend") for value in event[f"{side}_cpu_ns"])
+    return Sampled(
+        pairs("ns"),
+        pairs("cpu_ns") if known else None,
+        np.array(event["clean"], dtype=bool),
+        event.get("steal"),
+        event.get("waiting", 0.0),
     )
 
 
-def _cross_check(result: Result, events: Sequence[dict[str, Any]], summary: Summary) -> None:
-    """Where the ratio of CPU times is another one, the interval is to take it in."""
-    if any(value is None for event in events for value in event["eager_cpu_ns"]):
+def _by_clock(sampled: Sequence[Sampled]) -> dict[str, Any]:
+    """What each clock says of all pairs, and the wall's of the clean ones: medians in ms, and their ratio."""
+    every: dict[str, list[Pairs]] = {
+        "wall": [each.wall for each in sampled],
+        "cpu": [each.cpu for each in sampled if each.cpu is not None],
+        "wall_clean": [each.clean_pairs(each.wall) for each in sampled if each.clean.any()],
+    }
+    found: dict[str, Any] = {}
+    for name, processes in every.items():
+        if not processes:
+            found[name] = None
+            continue
+        eager, backend = (
+            float(np.median(np.concatenate([getattr(each, side) for each in processes])))
+            for side in ("eager", "backend")
+        )
+        found[name] = {
+            "eager_ms": round(eager, 6),
+            "backend_ms": round(backend, 6),
+            "speedup": round(eager / backend, 6) if backend else None,
+        }
+    return found
+
+
+def _tell_disturbed(result: Result, sampled: Sequence[Sampled], chosen: Chosen, summary: Summary) -> None:
+    """What was done about other programs on the cores, where it was not the clean pairs that count."""
+    if any(each.cpu is None for each in sampled):
+        lost = result.conditions["no_core"] + (result.conditions["steal"] or 0.0)
+        if result.case.device == "cpu" and lost > MOST_STEAL:
+            result.conditions["widened_by"] = round(lost, 4)
+            result.notes.append(
+                f"a thread of the model waited for a core during {lost:.1%} of the time: other programs ran "
+                "on these cores, and the interval is wider by as much on both sides"
+            )
         return
-    by_cpu = estimate(summarize([_pairs(event, "cpu_ns", False) for event in events]), Spread()).value
+    if chosen.pairs == "clean":
+        return
+    share = 1 - min(float(each.clean.mean()) for each in sampled)
+    said = f"other programs used this core during {share:.0%} of the pairs"
+    if chosen.clock == "cpu":
+        result.notes.append(f"{said}; CPU time was used instead of wall time")
+        return
+    result.notes.append(f"{said}, and CPU time does not stand in: {chosen.why_not_cpu}; all pairs were used")
+    by_cpu = estimate(summarize([each.cpu for each in sampled if each.cpu is not None]), Spread()).value
     found = estimate(summary, Spread())
     result.conditions["cpu_ratio"] = round(by_cpu, 6)
     if not found.ci_low <= by_cpu <= found.ci_high:

@@ -1,9 +1,9 @@
 """The intervals of a run's speedups from what all its results together tell of the spread.
 
-Each result keeps what its own samples say (`conditions`: process_ratios, within_variance, and
-cpu_ratio where the interval must take that in), so the intervals can be made anew whenever more of
-the run is known: after each case, at the end, after a resume, over merged shards. The order in
-which cases were measured leaves no trace.
+Each result keeps what its own samples say (`conditions`: process_ratios, within_variance, cpu_ratio
+where the interval must take that in, widened_by where it is to be wider), so the intervals can be made
+anew whenever more of the run is known: after each case, at the end, after a resume, over merged shards.
+The order in which cases were measured leaves no trace.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def set_interval(result: Result, summary: Summary, pooled: Spread) -> None:
     by_cpu = result.conditions.get("cpu_ratio")
     if by_cpu is not None:
         low, high = min(low, by_cpu), max(high, by_cpu)
+    lost = result.conditions.get("widened_by", 0.0)
+    low, high = low / (1 + lost), high * (1 + lost)
     result.speedup = Speedup(
         round(found.value, 6), round(low, 6), round(high, 6), verdict(found.basis, low, high), found.basis
     )

@@ -23,7 +23,7 @@ MARGIN = 0.02
 
 @dataclass(frozen=True)
 class Pairs:
-    """The clean pairs of one process: latencies per call in any one unit, entry by entry a pair."""
+    """Pairs of one process that count: latencies per call in any one unit, entry by entry a pair."""
 
     eager: Array
     backend: Array

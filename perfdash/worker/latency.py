@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import random
 import statistics
 import time
@@ -91,6 +92,8 @@ def sample_pairs(
     gc.freeze()
     gc.disable()
     stalled, retries = linux.cpu_stall_s(), device.allocator_retries()
+    cores = os.sched_getaffinity(0)
+    stolen, waited = linux.stolen_ticks(cores), linux.waited_s()
     try:
         sampling_start = time.monotonic()
         for pair in range(sampling.max_pairs):
@@ -106,7 +109,8 @@ def sample_pairs(
             if is_clean(one) and is_clean(other):
                 ratios.append(math.log(one.wall_ns / repeats[0]) - math.log(other.wall_ns / repeats[1]))
             spent = time.monotonic() - sampling_start
-            enough = pair + 1 >= sampling.min_pairs and spent >= sampling.min_s
+            # As many clean ones: those that others disturbed do not narrow anything.
+            enough = len(ratios) >= sampling.min_pairs and spent >= sampling.min_s
             if enough and half_width(ratios) <= sampling.precision:
                 stopped = "precision"
                 break
@@ -121,6 +125,8 @@ def sample_pairs(
     wall = time.monotonic() - sampling_start
     names = list(getattr(eager, "parts", ()))
     stalled_after = linux.cpu_stall_s()
+    stolen_after, waited_after = linux.stolen_ticks(cores), linux.waited_s()
+    ticks = stolen_after[1] - stolen[1]
     every = [*samples[0], *samples[1]]
     return {
         "eager_ns": [s.wall_ns / repeats[0] for s in samples[0]],
@@ -130,6 +136,15 @@ def sample_pairs(
         "clean": [is_clean(a) and is_clean(b) for a, b in zip(*samples)],
         "stopped": stopped,
         "repeats": {"eager": repeats[0], "backend": repeats[1]},
+        # Of the samples, in which the model itself gave the core up.
+        "waiting": _mean([float(s.voluntary > 0) for s in every]),
+        # Of the time: what the hypervisor took, and what the thread that waited longest had no core for.
+        "steal": round((stolen_after[0] - stolen[0]) / ticks, 4) if ticks > 0 else None,
+        "no_core": round(
+            max((s - waited[thread] for thread, s in waited_after.items() if thread in waited), default=0.0)
+            / wall,
+            4,
+        ),
         "involuntary_switches": sum(s.involuntary for s in every),
         "minor_faults_per_call": {
             "eager": _mean([s.faults / repeats[0] for s in samples[0]]),

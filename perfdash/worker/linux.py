@@ -7,6 +7,7 @@ import ctypes
 import os
 import resource
 import signal
+from typing import Iterable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -165,6 +166,35 @@ def cpu_stall_s() -> float | None:
             return int(pressure.readline().rsplit("=", 1)[1]) / 1e6
     except (OSError, ValueError, IndexError):
         return None
+
+
+def stolen_ticks(cores: Iterable[int]) -> tuple[int, int]:
+    """Clock ticks that the hypervisor gave to others while these cores wanted to run, and all ticks.
+
+    Since boot (proc(5), /proc/stat, steal); 0 of 0 where the kernel does not say.
+    """
+    wanted = {f"cpu{core}" for core in cores}
+    stolen = total = 0
+    with contextlib.suppress(OSError, ValueError), open("/proc/stat") as stat:
+        for line in stat:
+            name, *fields = line.split()
+            if name in wanted and len(fields) >= 8:
+                ticks = [int(field) for field in fields[:8]]  # guest time is part of user time
+                stolen, total = stolen + ticks[7], total + sum(ticks)
+    return stolen, total
+
+
+def waited_s() -> dict[int, float]:
+    """By thread of this process the seconds that it could have run and had no core; those that it can tell.
+
+    /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst).
+    """
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        path = f"/proc/self/task/{thread}/schedstat"
+        with contextlib.suppress(OSError, ValueError, IndexError), open(path) as schedstat:
+            found[int(thread)] = int(schedstat.read().split()[1]) / 1e9
+    return found
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -26,7 +26,7 @@ TIME = {"what": "time", "scope": "phase", "limit": 7.0, "unit": "s"}
 MEMORY = {"constants_bytes": 0, "transient_bytes": 20 * MB, "high_water_bytes": 1}
 
 
-def latency(eager=10.0, backend=5.0, clean=1.0, pairs=40, cpu_ratio=None):
+def latency(eager=10.0, backend=5.0, clean=1.0, pairs=40, cpu_ratio=None, **more):
     eager_ns = [eager * 1e6 * (1 + 0.001 * (k % 7)) for k in range(pairs)]
     backend_ns = [backend * 1e6 * (1 + 0.001 * (k % 5)) for k in range(pairs)]
     return {
@@ -46,6 +46,10 @@ def latency(eager=10.0, backend=5.0, clean=1.0, pairs=40, cpu_ratio=None):
         "load": 0.1,
         "cores": [1],
         "torch_threads": 1,
+        "steal": 0.0,
+        "no_core": 0.0,
+        "waiting": 0.0,
+        **more,
     }
 
 

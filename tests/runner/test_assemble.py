@@ -135,15 +135,69 @@ def test_a_gpu_that_has_barely_room_is_told():
     assert "took it anew 3 times" in run(Outcome(script, status=0))[0].notes[0]
 
 
-def test_dirty_samples():
+def test_the_clean_pairs_count_where_there_are_enough():
     result, _ = run(Outcome(events(clean=0.75), status=0))
     assert result.eager_ms.n == 30
     assert result.conditions["clean_fraction"] == 0.75
     assert not result.notes
+    result, _ = run(Outcome(events(clean=0.1, pairs=400, cpu_ratio=0.8), status=0))
+    assert (result.eager_ms.n, result.conditions["clean_pairs"]) == (40, [40])
+    assert (result.conditions["clock"], result.conditions["pairs"]) == ("wall", "clean")
+    assert not result.notes
+
+
+def test_cpu_time_counts_where_too_few_pairs_are_clean():
+    script = events(clean=0.05)
+    timed = script[10]
+    dirty = [not clean for clean in timed["clean"]]
+    timed["backend_ns"] = [
+        ns * (1.5 if is_dirty else 1) for ns, is_dirty in zip(timed["backend_ns"], dirty, strict=True)
+    ]
+    result, _ = run(Outcome(script, status=0), pooled=Spread(0.01**2, 4))
+    assert (result.conditions["clock"], result.conditions["pairs"]) == ("cpu", "all")
+    assert result.eager_ms.n == 40
+    assert result.speedup.value == pytest.approx(2.0, rel=0.01)
+    assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
+    clocks = result.conditions["clocks"]
+    assert clocks["wall"]["speedup"] == pytest.approx(2 / 1.5, rel=0.01)
+    assert clocks["cpu"]["speedup"] == pytest.approx(2.0, rel=0.01)
+    assert clocks["wall_clean"]["speedup"] == pytest.approx(2.0, rel=0.01)
+    assert "cpu_ratio" not in result.conditions, "its interval is of CPU time itself"
+    (note,) = result.notes
+    assert note.startswith("other programs used this core during 95% of the pairs; CPU time was used")
+
+
+def test_where_no_clock_serves_the_interval_takes_both_in():
     result, _ = run(Outcome(events(clean=0.25, cpu_ratio=0.8), status=0))
+    assert (result.conditions["clock"], result.conditions["pairs"]) == ("wall", "all")
     assert result.eager_ms.n == 40
     assert result.speedup.ci_low == pytest.approx(1.6, rel=0.02), "the CPU-time ratio is taken in"
     assert len(result.notes) == 2
+    assert "wall time is longer than CPU time" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("no_core", "steal", "by"), [(0.06, 0.0, 0.06), (0.004, 0.0, None), (0.0, 0.03, 0.03)]
+)
+def test_several_threads_that_had_no_core_widen_the_interval(no_core, steal, by):
+    script = events(no_core=no_core, steal=steal)
+    script[10] |= {name: [None] * 40 for name in ("eager_cpu_ns", "backend_cpu_ns")}
+    result, _ = run(Outcome(script, status=0))
+    assert result.conditions["clocks"]["cpu"] is None
+    assert result.conditions.get("widened_by") == by
+    assert len(result.notes) == (by is not None)
+    assert by is None or "waited for a core during" in result.notes[0]
+
+
+def test_parts_are_of_clean_samples_by_the_wall():
+    script = events(clean=0.1, pairs=60)
+    rows = [[1e6, 2e6] if clean else [9e6, 9e6] for clean in script[10]["clean"]]
+    script[10] |= {"parts": ["prefill", "decode"], "eager_parts_ns": rows, "backend_parts_ns": rows}
+    result, _ = run(Outcome(script, status=0))
+    assert (result.parts_ms["backend"]["decode"]["median"], result.parts_ms["backend"]["decode"]["n"]) == (
+        2.0,
+        6,
+    )
 
 
 def test_nothing_captured_is_noted():

@@ -50,6 +50,15 @@ def test_the_ratio_of_cpu_times_is_taken_in():
     assert results[0].speedup.ci_low == pytest.approx(1.2)
 
 
+def test_what_threads_had_no_core_for_widens_the_interval():
+    plain, disturbed = result("a", 1.5, 1.51, 1.49), result("a", 1.5, 1.51, 1.49, widened_by=0.1)
+    for one in (plain, disturbed):
+        settle([one])
+    assert disturbed.speedup.ci_low == pytest.approx(plain.speedup.ci_low / 1.1, rel=1e-5)
+    assert disturbed.speedup.ci_high == pytest.approx(plain.speedup.ci_high * 1.1, rel=1e-5)
+    assert disturbed.speedup.value == plain.speedup.value
+
+
 def test_records_without_samples_stay_as_they_are():
     failed = Result(Case("s", "f"), "t", 1.0, Status.CRASH)
     old = Result(Case("s", "o"), "t", 1.0, Status.PASS, conditions={"process_ratios": [1.5]})

@@ -106,8 +106,8 @@ def test_known_latency_ratio(failures, name):
     assert result.speedup.verdict == "faster"
     assert result.eager_ms.median == pytest.approx(160, rel=0.02)
     # What only waits is not disturbed by what the hypervisor takes; what computes may be, and says so.
-    told = any("had the core for themselves" in note for note in result.notes)
-    assert (result.conditions["clean_fraction"] >= 0.5) != told
+    told = any("other programs used this core" in note for note in result.notes)
+    assert (result.conditions["pairs"] == "clean") != told
     assert name == "spins" or not told
 
 

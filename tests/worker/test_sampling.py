@@ -1,6 +1,8 @@
 """The sampling loop against a device that plays a script instead of a clock."""
 
 import math
+import os
+import threading
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from tests.lazy import lazy
 
 device = lazy("perfdash.worker.device")
 latency = lazy("perfdash.worker.latency")
+linux = lazy("perfdash.worker.linux")
 
 
 class Script:
@@ -81,6 +84,42 @@ def test_short_calls_are_batched_to_a_millisecond():
     assert found["backend_ns"][0] == 30_000
     assert found["stopped"] == "precision"
     assert len(found["clean"]) == 10
+
+
+def test_it_goes_on_until_there_are_enough_clean_pairs():
+    class Disturbed(Script):
+        """Every second sample of the compiled side lost a tenth of its time to another program."""
+
+        def time(self, call, repeats):
+            sample = super().time(call, repeats)
+            lost = sample.wall_ns == 2e6 and sum(1 for n in self.log) % 4 < 2
+            return device.Sample(sample.wall_ns, sample.wall_ns * 0.9, involuntary=1) if lost else sample
+
+    sampling = Sampling(min_pairs=30, min_s=0, max_pairs=400)
+    found = latency.sample_pairs(lambda: 4e6, lambda: 2e6, Disturbed(), sampling, 0)
+    assert found["stopped"] == "precision"
+    assert sum(found["clean"]) == 30
+    assert len(found["clean"]) > 30
+
+
+def test_who_else_was_at_work_is_recorded(monkeypatch):
+    ticks, waited = iter([(10, 1000), (13, 1100)]), iter([{1: 0.0, 2: 5.0}, {1: 1e-9, 2: 1e9, 3: 1e12}])
+    monkeypatch.setattr(linux, "stolen_ticks", lambda cores: next(ticks))
+    monkeypatch.setattr(linux, "waited_s", lambda: next(waited))
+    sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
+    found = latency.sample_pairs(lambda: 2e6, lambda: 2e6, Script(), sampling, 0)
+    assert found["steal"] == 0.03
+    assert found["no_core"] > 1, "the thread that waited longest, not one that was not there before"
+    assert found["waiting"] == 0.0
+
+
+def test_what_the_kernel_tells_of_waiting():
+    stolen, total = linux.stolen_ticks(os.sched_getaffinity(0))
+    assert 0 <= stolen <= total
+    assert linux.stolen_ticks([10**6]) == (0, 0)
+    waited = linux.waited_s()
+    assert threading.get_native_id() in waited
+    assert all(seconds >= 0 for seconds in waited.values())
 
 
 def test_the_order_within_pairs_is_random_and_seeded():

@@ -1,0 +1,94 @@
+"""Which pairs count, and by which clock, where other programs took part of the samples' time. Pure.
+
+Clean pairs where there are enough of them, whatever their share: what a neighbour does to the others is
+no part of the model. Else the thread's CPU time of all pairs, which the neighbour's turns are not in; but
+the hypervisor's are, and what the model waits for is not. Else the wall time of all pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdash.stats.speedup import Pairs
+
+ENOUGH = 30  # clean pairs over all processes
+FEWEST = 3  # of each process
+MOST_STEAL = 0.01
+_AGREE = 0.02  # of both clocks, on clean pairs: the margin of the verdict
+_WAITS = 0.1  # share of samples in which a model that waits for nothing may give the core up
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """All samples of one process: pairs by the wall's clock and by the thread's (None: it says nothing).
+
+    `clean` by pair; `steal`: share of the time that the hypervisor took, None where it is not known;
+    `waiting`: share of the samples in which the model gave the core up.
+    """
+
+    wall: Pairs
+    cpu: Pairs | None
+    clean: NDArray[np.bool_]
+    steal: float | None = None
+    waiting: float = 0.0
+
+    def clean_pairs(self, pairs: Pairs) -> Pairs:
+        """Of either clock's pairs the clean ones."""
+        return Pairs(pairs.eager[self.clean], pairs.backend[self.clean])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The pairs of each process that count. `clock`: wall | cpu; `pairs`: clean | all.
+
+    `why_not_cpu`: of all pairs by the wall's clock, why CPU time does not stand in for it.
+    """
+
+    processes: list[Pairs]
+    clock: str
+    pairs: str
+    why_not_cpu: str | None = None
+
+
+def choose(processes: Sequence[Sampled]) -> Chosen:
+    """What counts of one case, over all its processes alike."""
+    if enough_clean([int(each.clean.sum()) for each in processes], [len(each.clean) for each in processes]):
+        return Chosen([each.clean_pairs(each.wall) for each in processes], "wall", "clean")
+    why = _why_not_cpu(processes)
+    if why is None:
+        return Chosen([each.cpu for each in processes if each.cpu is not None], "cpu", "all")
+    return Chosen([each.wall for each in processes], "wall", "all", why)
+
+
+def enough_clean(clean: Sequence[int], pairs: Sequence[int]) -> bool:
+    """Whether the clean pairs alone may count: 30 of them, or half of what a slow model has had time for.
+
+    Both by process; never under 3 in one of them, unless there are no others.
+    """
+    if list(clean) == list(pairs):
+        return True
+    return min(clean) >= FEWEST and sum(clean) >= min(ENOUGH, math.ceil(sum(pairs) / 2))
+
+
+def _why_not_cpu(processes: Sequence[Sampled]) -> str | None:
+    if any(each.cpu is None for each in processes):
+        return "CPU time says nothing of several threads"
+    steals = [each.steal for each in processes]
+    if any(steal is None for steal in steals):
+        return "the kernel does not say what the hypervisor took"
+    worst = max(steal for steal in steals if steal is not None)
+    if worst >= MOST_STEAL:
+        return f"the hypervisor took {worst:.1%} of the time"
+    for side in ("eager", "backend"):
+        wall = np.concatenate([getattr(each.clean_pairs(each.wall), side) for each in processes])
+        cpu = np.concatenate([getattr(each.clean_pairs(each.cpu), side) for each in processes if each.cpu])
+        if len(wall) and float(np.median(wall)) > (1 + _AGREE) * float(np.median(cpu)):
+            return "on clean pairs wall time is longer than CPU time: the model waits for something"
+    if not any(each.clean.any() for each in processes) and max(each.waiting for each in processes) > _WAITS:
+        return "no pair is clean, and the model waits for something"
+    return None
