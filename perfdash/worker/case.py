@@ -234,6 +234,8 @@ class _Case:
             footprint.drop_eager(self.device, self.baseline, own, self.eager_step)
         gc.unfreeze()  # compiling collects garbage as it does in any other process
         gc.collect()
+        # Before a call: what calls leave is counted apart.
+        self.held_bytes = sum(own.held().values())
         live_before = memory.live_storages() if self.job.role != "replica" else {}
 
         def make_step() -> Callable[[], Any]:
@@ -257,7 +259,9 @@ class _Case:
 
     def memory(self) -> None:
         """Of the back end's side; of eager's, the child tells."""
-        figures = footprint.of_backend(self.compared(), self.constants_bytes, self.thread_context)
+        figures = footprint.of_backend(
+            self.compared(), self.held_bytes, self.constants_bytes, self.thread_context
+        )
         self.emit("memory", **figures)
 
     def variant(self) -> sides.Side:

@@ -22,12 +22,14 @@ def of_step(step: Callable[[], Any], device: Cpu | Cuda, context: Context) -> di
     return memory.transient_bytes(step, context)
 
 
-def of_backend(compared: Compared, constants_bytes: int, context: Context) -> dict[str, Optional[int]]:
+def of_backend(
+    compared: Compared, held_bytes: int, constants_bytes: int, context: Context
+) -> dict[str, Optional[int]]:
     """The event `memory`: held_bytes, constants_bytes and what of_step tells.
 
-    What the back end holds is counted from tensors: those that it names, else the module's and what came
-    alive since (constants_bytes); where it holds none, by opening it once more. The last phase: eager is
-    not called after it.
+    What the back end holds is counted from tensors: those that it names, else the module's before its first
+    call (held_bytes) and what came alive in two calls (constants_bytes); where it holds none, by opening
+    it once more. The last phase: eager is not called after it.
     """
     backend, own = compared.backend, compared.own
     inputs = list(nest.tensors_in(own.inputs))
@@ -44,7 +46,7 @@ def of_backend(compared: Compared, constants_bytes: int, context: Context) -> di
         grown, figures = memory.reopened_bytes(again, context)
         held = sum(memory.storage_bytes(inputs).values()) + grown
         return {"held_bytes": held, "constants_bytes": 0, **figures}
-    held, constants = sum(own.held().values()), constants_bytes
+    held, constants = held_bytes, constants_bytes
     named = backend.held_tensors(compared.model) if hasattr(backend, "held_tensors") else None
     if named is not None:
         held, constants = sum(memory.storage_bytes([*named, *inputs]).values()), 0

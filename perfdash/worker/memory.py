@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import gc
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Callable, ContextManager, Iterable, Optional
 
 import torch
@@ -51,6 +54,40 @@ def _packed(module: torch.nn.Module) -> list[torch.Tensor]:
         if hasattr(layer, "_weight_bias") and not any(hasattr(inner, "_weight_bias") for inner in inside):
             found += nest.tensors_in(layer._weight_bias())
     return found
+
+
+def attributes(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Tensors that a module holds and has not registered: in attributes, in containers and objects there.
+
+    Also those of modules in plain lists, and what its functions have closed over.
+    """
+    registered = ("_parameters", "_buffers", "_modules")
+    found: list[torch.Tensor] = []
+    todo = [
+        value for layer in module.modules() for name, value in vars(layer).items() if name not in registered
+    ]
+    seen: dict[int, Any] = {}  # and kept, so that no address is given out twice meanwhile
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            todo += value
+        elif isinstance(value, functools.partial):
+            todo += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, MethodType):
+            todo.append(value.__self__)
+        elif isinstance(value, FunctionType):
+            cells = value.__closure__ or ()
+            todo += [cell.cell_contents for cell in cells if cell != CellType()]
+        elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)):
+            todo += vars(value).values()
+    return [tensor for tensor in found if tensor.device.type != "meta"]
 
 
 def live_storages() -> dict[int, int]:

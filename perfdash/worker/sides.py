@@ -39,8 +39,10 @@ class Side:
     keeps_parameters: bool = False
 
     def held(self) -> dict[int, int]:
-        """Bytes of parameters, buffers and inputs by storage (memory.storage_bytes)."""
-        return memory.storage_bytes([*memory.weights(self.module), *nest.tensors_in(self.inputs)])
+        """Bytes of parameters, buffers, plain attributes and inputs by storage (memory.storage_bytes)."""
+        return memory.storage_bytes(
+            [*memory.weights(self.module), *memory.attributes(self.module), *nest.tensors_in(self.inputs)]
+        )
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs as positional arguments and keywords."""

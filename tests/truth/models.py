@@ -147,6 +147,28 @@ def other_shape(batch_size):
     return small(lambda x: x[:32] if torch.compiler.is_compiling() else x)
 
 
+class Unusual(nn.Module):
+    """An expanded input, a sparse output, a buffer that counts the calls, 64 MiB in a list: all are right."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.kept = [torch.ones(UNITS // 4) for _ in range(4)]
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls + self.kept[3][0], sparse(x)
+
+
+@torch.compiler.disable
+def sparse(x):
+    return x.relu().to_sparse()
+
+
+def unusual(batch_size):
+    return Unusual(), (torch.ones(1, 64).expand(64, 64),)
+
+
 def nothing_finite(batch_size):
     return small(lambda x: x * float("nan"))
 

@@ -19,6 +19,7 @@ STATUSES = {
     "nearly_right": Status.PASS,
     "not_a_number": Status.FAIL_ACCURACY,
     "other_shape": Status.FAIL_ACCURACY,
+    "unusual": Status.PASS,
     "nothing_finite": Status.NO_FINITE_OUTPUT,
     "changes_its_input": Status.FAIL_ACCURACY,
     "recompiles": Status.PASS,
@@ -122,6 +123,12 @@ def test_what_dynamo_did_while_timing_is_told(failures):
     result = failures.results["recompiles"]
     assert "limit" in result.capture["recompile_limit"]
     assert any("part of the compiled side ran in eager" in note for note in result.notes)
+
+
+def test_tensors_in_a_list_are_held(failures):
+    result = failures.results["unusual"]
+    assert result.memory["held_bytes"] == pytest.approx(64 * 2**20, rel=0.01)
+    assert result.compression_ratio == pytest.approx(1.0, abs=0.03)
 
 
 def test_detail_of_a_wrong_result(failures):
