@@ -19,6 +19,8 @@ from perfdash.stats.intervals import Spread, median_interval
 from perfdash.stats.settle import set_interval
 from perfdash.stats.speedup import Pairs, Summary, estimate, summarize
 
+_TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
+
 
 def assemble(
     planned: Planned,
@@ -145,6 +147,13 @@ def _fill_memory(result: Result, main: Outcome) -> None:
         result.memory["backend"] = figures
     if result.eager_peak_bytes and result.backend_peak_bytes:
         result.compression_ratio = round(result.eager_peak_bytes / result.backend_peak_bytes, 4)
+    grown = {
+        "eager": (result.memory.get("eager") or {}).get("grown_bytes") or 0,
+        "the compiled side": (result.memory.get("backend") or {}).get("grown_bytes") or 0,
+    }
+    if max(grown.values()) >= _TRANSIENT_ERROR_BYTES:
+        sizes = ", ".join(f"{side} by {count / 2**20:.1f} MiB" for side, count in grown.items())
+        result.notes.append(f"memory grows with every call: {sizes}; the peaks are those after a few calls")
 
 
 def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:

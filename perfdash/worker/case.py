@@ -193,6 +193,7 @@ class _Case:
 
         def work() -> dict[str, Any]:
             self.use_threads()
+            gc.collect()  # else what comes alive may get the address of what was garbage
             live_before = memory.live_storages()
             repeated = climbing.repeated(self)
             self.seed()  # the steps that were compared leave other parameters than those that are measured
@@ -234,9 +235,13 @@ class _Case:
             footprint.drop_eager(self.device, self.baseline, own, self.eager_step)
         gc.unfreeze()  # compiling collects garbage as it does in any other process
         gc.collect()
-        # Before a call: what calls leave is counted apart.
-        self.held_bytes = sum(own.held().values())
-        live_before = memory.live_storages() if self.job.role != "replica" else {}
+        # What two calls leave is counted apart, as of eager: some models keep more with each.
+        self.held_bytes, self.constants_bytes = sum(own.held().values()), 0
+        is_replica = self.job.role == "replica"
+        live_before = memory.live_storages() if not is_replica else {}
+
+        def count_constants() -> None:
+            self.constants_bytes = 0 if is_replica else memory.owned_since(live_before)
 
         def make_step() -> Callable[[], Any]:
             self.model = self.backend.prepare(own.module, own.inputs, self.job)
@@ -244,12 +249,13 @@ class _Case:
 
         self.seed()
         with compilation.capture_figures() as capture:
-            self.backend_step, figures = compilation.first_call(make_step, self.device.synchronize)
+            self.backend_step, figures = compilation.first_call(
+                make_step, self.device.synchronize, after_two=count_constants
+            )
         # perfdash's own look at what was converted is no part of converting it.
         uncounted = getattr(self.model, "uncounted_s", 0.0)
         for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
             figures[name] = max(0.0, figures[name] - uncounted)
-        self.constants_bytes = memory.owned_since(live_before)
         if not getattr(self.backend, "CAPTURES", True):
             capture = {}  # dynamo was not asked
         elif self.job.case.device == "cpu":

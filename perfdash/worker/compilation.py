@@ -33,12 +33,18 @@ def use_caches_in(scratch: str) -> None:
         os.environ[variable] = path
 
 
-def first_call(make_step: Callable[[], Callable[[], Any]], synchronize: Callable[[], None]) -> Any:
+def first_call(
+    make_step: Callable[[], Callable[[], Any]],
+    synchronize: Callable[[], None],
+    after_two: Callable[[], None] = lambda: None,
+) -> Any:
     """Builds the compiled step and calls it until it is steady: (step, figures).
+
+    `after_two` is called after the second call, when garbage was collected.
 
     compilation_s is the first call less the median of three steady ones, and at least what building took;
     compilation_cpu_s the same difference in CPU seconds of this process, of all it started and of all those
-    have reaped. Garbage is collected at the end.
+    have reaped.
     """
     linux.malloc_trim()
     known = linux.reset_high_water_mark()
@@ -54,13 +60,15 @@ def first_call(make_step: Callable[[], Callable[[], Any]], synchronize: Callable
     peak = linux.memory_status()["VmHWM"]
 
     steady_s, steady_cpu_s = [], []
-    for _ in range(3):
+    for further in range(3):
+        if further == 1:
+            gc.collect()
+            after_two()
         cpu, start = time.process_time(), time.perf_counter()
         step()
         synchronize()
         steady_s.append(time.perf_counter() - start)
         steady_cpu_s.append(time.process_time() - cpu)
-    gc.collect()
     linux.malloc_trim()
     held = linux.memory_status()["RssAnon"] - before["RssAnon"]
     return step, {

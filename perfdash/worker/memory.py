@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import functools
 import gc
-import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -20,6 +19,8 @@ import torch
 
 from perfdash.worker import linux, nest
 from perfdash.worker.device import Cuda
+
+_CALLS = 2
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
@@ -113,10 +114,10 @@ def transient_bytes(
     """Bytes that a steady call needs beyond what is held.
 
     One warm-up call, garbage collection, every free page given back, the high-water mark reset;
-    then calls (two, or one where it takes over 2 s): VmHWM - VmRSS, None where the kernel cannot
-    reset the mark. They run in a thread of their own, within `context` (what torch keeps per
-    thread): a new thread has a heap of its own, while the free chunks of the main one, different in
-    every process, hid or added up to a third.
+    then two calls: VmHWM - VmRSS, None where the kernel cannot reset the mark; and by how much memory
+    has grown with each of them (grown_bytes). They run in a thread of their own, within
+    `context` (what torch keeps per thread): a new thread has a heap of its own, while the free chunks of
+    the main one, different in every process, hid or added up to a third.
     """
     figures: dict[str, Optional[int]] = _in_a_new_thread(_transient, step, context)
     return figures
@@ -167,28 +168,33 @@ def _transient(
     step: Callable[[], Any], context: Callable[[], ContextManager[None]]
 ) -> dict[str, Optional[int]]:
     with context():
-        start = time.monotonic()
         step()
-        calls = 1 if time.monotonic() - start > 2 else 2
         gc.collect()
         linux.malloc_trim()
         known = linux.reset_high_water_mark()
         before = linux.memory_status()
-        for _ in range(calls):
+        for _ in range(_CALLS):  # as many for all: a side that keeps something would keep more
             step()
         after = linux.memory_status()
+        gc.collect()
+        linux.malloc_trim()
+        grown = linux.memory_status()["VmRSS"] - before["VmRSS"]
     return {
         "transient_bytes": max(0, after["VmHWM"] - before["VmRSS"]) if known else None,
         "high_water_bytes": after["VmHWM"],
+        "grown_bytes": max(0, grown) // _CALLS,
     }
 
 
 def cuda_peak(device: Cuda, step: Callable[[], Any]) -> dict[str, Optional[int]]:
-    """torch.cuda.max_memory_allocated over two steady calls, the reserved peak beside it."""
+    """torch.cuda.max_memory_allocated over two steady calls, the reserved peak beside it, and the growth."""
     step()
     gc.collect()
     device.reset_peak()
-    for _ in range(2):
+    before = torch.cuda.memory_allocated()
+    for _ in range(_CALLS):
         step()
     allocated, reserved = device.peak()
-    return {"peak_bytes": allocated, "reserved_bytes": reserved}
+    gc.collect()
+    grown = max(0, torch.cuda.memory_allocated() - before) // _CALLS
+    return {"peak_bytes": allocated, "reserved_bytes": reserved, "grown_bytes": grown}

@@ -68,7 +68,7 @@ def events(*, upto="done", accuracy="pass", graphs=1, **sampling):
         {"event": "loaded", "weights_bytes": 8 * MB, "held_bytes": 10 * MB, "parameters": 7},
         {"event": "phase_end", "name": "load", "seconds": 0.5},
         {"event": "phase", "name": "eager"},
-        {"event": "eager", "differ": None, "memory": MEMORY},
+        {"event": "eager", "differ": None, "memory": dict(MEMORY)},
         {"event": "phase", "name": "compile"},
         {"event": "compiled", **compiled},
         {"event": "phase", "name": "accuracy"},

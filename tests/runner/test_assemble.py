@@ -118,6 +118,15 @@ def test_an_abort_for_want_of_memory():
     assert run(ended("compile", signal.SIGABRT))[0].status is Status.CRASH
 
 
+def test_memory_that_grows_is_told():
+    script = events()
+    script[4]["memory"] |= {"grown_bytes": 8 * MB}
+    result, _ = run(Outcome(script, status=0))
+    assert "memory grows with every call: eager by 8.0 MiB, the compiled side by 0.0 MiB" in result.notes[0]
+    script[4]["memory"] |= {"grown_bytes": MB // 2}
+    assert run(Outcome(script, status=0))[0].notes == []
+
+
 def test_memory_that_could_not_be_measured_costs_nothing_else():
     script = events()
     script[-2] |= {"held_bytes": None, "constants_bytes": 0, "transient_bytes": None, "lost": "no room"}

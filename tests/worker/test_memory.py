@@ -1,8 +1,9 @@
-"""What a model holds outside of parameters and buffers."""
+"""What a model holds outside of parameters and buffers, and what it keeps with every call."""
 
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 
 from perfdash.records import Case, Job
-from perfdash.worker import sides
+from perfdash.worker import compilation, memory, probing, registry, sides
+from perfdash.worker.case import _Case
 
 MIB = 1 << 20
 
@@ -61,3 +63,46 @@ def test_a_tensor_that_is_held_twice_counts_once():
     module.attribute = [module.registered, module.registered.view(2, -1)]
     side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", "", ""), torch.device("cpu"))
     assert sum(side.held().values()) == MIB
+
+
+def test_what_is_kept_with_every_call_is_seen():
+    kept = []
+    keeps = memory.transient_bytes(lambda: kept.append(mib(8).add_(1)), nullcontext)
+    assert keeps["grown_bytes"] == pytest.approx(8 * MIB, rel=0.1)
+    assert memory.transient_bytes(lambda: mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
+
+
+class Keeps(nn.Module):
+    """Keeps 8 MiB of every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def forward(self, x):
+        self.kept.append(mib(8).add_(1))
+        return x + 1
+
+
+def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
+    monkeypatch.setattr(probing, "use_own_caches", lambda job: None)
+    monkeypatch.setattr(registry.find("loaders", "python"), "load", lambda job: (Keeps(), (torch.ones(3),)))
+    events = {}
+    job = Job(Case("s", "m", backend="eager"), "python", "", str(tmp_path))
+    case = _Case(job, lambda event, **facts: events.update({event: facts}))
+    case.begin()
+    with case.scenario.context(job):
+        case.eager()
+        case.compile()
+    assert events["eager"]["memory"]["constants_bytes"] == 16 * MIB
+    assert case.constants_bytes == 16 * MIB
+    assert case.held_bytes == events["loaded"]["held_bytes"] == 12
+    assert events["eager"]["memory"]["grown_bytes"] == pytest.approx(8 * MIB, rel=0.1)
+
+
+def test_constants_are_counted_after_the_second_call():
+    calls, seen = [], []
+    compilation.first_call(
+        lambda: lambda: calls.append(1), lambda: None, after_two=lambda: seen.append(len(calls))
+    )
+    assert (seen, len(calls)) == ([2], 4)
