@@ -20,6 +20,7 @@ from perfdash.stats.settle import set_interval
 from perfdash.stats.speedup import Pairs, Summary, estimate, summarize
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
+_RATIO_ERROR = 0.03  # that a compression ratio may have
 
 
 def assemble(
@@ -145,8 +146,7 @@ def _fill_memory(result: Result, main: Outcome) -> None:
             )
             result.notes.append(why)
         result.memory["backend"] = figures
-    if result.eager_peak_bytes and result.backend_peak_bytes:
-        result.compression_ratio = round(result.eager_peak_bytes / result.backend_peak_bytes, 4)
+    _fill_compression(result)
     grown = {
         "eager": (result.memory.get("eager") or {}).get("grown_bytes") or 0,
         "the compiled side": (result.memory.get("backend") or {}).get("grown_bytes") or 0,
@@ -154,6 +154,21 @@ def _fill_memory(result: Result, main: Outcome) -> None:
     if max(grown.values()) >= _TRANSIENT_ERROR_BYTES:
         sizes = ", ".join(f"{side} by {count / 2**20:.1f} MiB" for side, count in grown.items())
         result.notes.append(f"memory grows with every call: {sizes}; the peaks are those after a few calls")
+
+
+def _fill_compression(result: Result) -> None:
+    """The ratio of both peaks, where they are not too small for one; the allocator of a GPU is exact."""
+    eager, backend = result.eager_peak_bytes, result.backend_peak_bytes
+    if not eager or not backend:
+        return
+    smaller = min(eager, backend)
+    if result.case.device == "cpu" and _RATIO_ERROR * smaller < _TRANSIENT_ERROR_BYTES:
+        result.notes.append(
+            f"a peak of {smaller / 2**20:.1f} MiB is too small for a compression ratio: 1 MiB of transient "
+            f"memory more or less would move it by over {_RATIO_ERROR:.0%}"
+        )
+        return
+    result.compression_ratio = round(eager / backend, 4)
 
 
 def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:

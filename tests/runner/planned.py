@@ -23,7 +23,7 @@ MB = 1 << 20
 TIME = {"what": "time", "scope": "phase", "limit": 7.0, "unit": "s"}
 
 
-MEMORY = {"constants_bytes": 0, "transient_bytes": 20 * MB, "high_water_bytes": 1}
+MEMORY = {"constants_bytes": 0, "transient_bytes": 200 * MB, "high_water_bytes": 1}
 
 
 def latency(eager=10.0, backend=5.0, clean=1.0, pairs=40, cpu_ratio=None, **more):
@@ -65,7 +65,7 @@ def events(*, upto="done", accuracy="pass", graphs=1, **sampling):
     }
     script = [
         {"event": "phase", "name": "load"},
-        {"event": "loaded", "weights_bytes": 8 * MB, "held_bytes": 10 * MB, "parameters": 7},
+        {"event": "loaded", "weights_bytes": 8 * MB, "held_bytes": 100 * MB, "parameters": 7},
         {"event": "phase_end", "name": "load", "seconds": 0.5},
         {"event": "phase", "name": "eager"},
         {"event": "eager", "differ": None, "memory": dict(MEMORY)},
@@ -76,7 +76,7 @@ def events(*, upto="done", accuracy="pass", graphs=1, **sampling):
         {"event": "phase", "name": "latency"},
         latency(**sampling),
         {"event": "phase", "name": "memory"},
-        {"event": "memory", "constants_bytes": 5 * MB, "transient_bytes": 5 * MB, "high_water_bytes": 1},
+        {"event": "memory", "constants_bytes": 50 * MB, "transient_bytes": 50 * MB, "high_water_bytes": 1},
         {"event": "done"},
     ]
     names = [e["event"] if e["event"] != "phase" else f"phase {e['name']}" for e in script]

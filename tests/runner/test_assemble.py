@@ -36,8 +36,8 @@ def test_everything_measured():
     assert result.status is Status.PASS
     assert result.speedup.value == pytest.approx(2.0, rel=0.01)
     assert result.speedup.verdict == "inconclusive", "one process and nothing pooled"
-    assert result.eager_peak_bytes == 30 * MB
-    assert result.backend_peak_bytes == 20 * MB
+    assert result.eager_peak_bytes == 300 * MB
+    assert result.backend_peak_bytes == 200 * MB
     assert result.compression_ratio == 1.5
     assert result.compilation_s == 2.0
     assert result.phases_s == {"load": 0.5}
@@ -103,7 +103,7 @@ def test_what_was_measured_before_a_crash_is_kept():
     result, _ = run(ended("accuracy", signal.SIGSEGV))
     assert result.error.type == "SIGSEGV"
     assert result.weights_bytes == 8 * MB
-    assert result.eager_peak_bytes == 30 * MB
+    assert result.eager_peak_bytes == 300 * MB
     assert result.compilation_s == 2.0
     assert result.backend_peak_bytes is None
     assert result.speedup is None
@@ -116,6 +116,22 @@ def test_an_abort_for_want_of_memory():
     assert (result.status, result.error.type) == (Status.OOM, "BadAlloc")
     assert run(ended("eager", signal.SIGABRT, tail=tail))[0].status is Status.EAGER_OOM
     assert run(ended("compile", signal.SIGABRT))[0].status is Status.CRASH
+
+
+@pytest.mark.parametrize(("device", "transient", "ratio"), [
+    ("cpu", 30 * MB, None), ("cpu", 40 * MB, 1.0), ("cuda", 30 * MB, 1.0),
+])  # fmt: skip
+def test_peaks_that_are_too_small_have_no_ratio(device, transient, ratio):
+    script = events()
+    script[1] |= {"held_bytes": 2 * MB}
+    for event in (script[4]["memory"], script[-2]):
+        event.update(constants_bytes=0, transient_bytes=transient)
+    planned = replace(PLANNED, case=replace(PLANNED.case, device=device))
+    result = assemble(planned, [Outcome(script, status=0)], started="t", wall_s=9.0, allocator="steady")
+    assert result.eager_peak_bytes == transient + 2 * MB
+    assert result.compression_ratio == ratio
+    assert any("too small for a compression ratio" in note for note in result.notes) == (ratio is None)
+    assert ("compression_ratio" in from_result(result).values) == (ratio is not None), "nor in the mean"
 
 
 def test_memory_that_grows_is_told():
@@ -134,7 +150,7 @@ def test_memory_that_could_not_be_measured_costs_nothing_else():
     assert result.status is Status.PASS
     assert result.backend_ms is not None
     assert result.backend_peak_bytes is None
-    assert result.eager_peak_bytes == 30 * MB
+    assert result.eager_peak_bytes == 300 * MB
     assert result.notes == ["no memory was left to measure the back end's in: no room"]
 
 
