@@ -11,6 +11,7 @@ from perfdash.report.markdown import plain
 from perfdash.report.news import headline
 from perfdash.report.night import Night
 from perfdash.report.quantities import percent
+from perfdash.stats.speedup import null_warning
 
 _SHOWN = {True: 10, False: 3}  # changes of a group, by whether it is bad
 _LINE = 300
@@ -51,6 +52,8 @@ def brief(night: Night, *, site_url: str | None = None, link: str | None = None)
         f"Run {run.name} ({run.state}): {count}{of} cases on {run.host_class}"
         + (f", torch {torch}" if torch else "")
     ]
+    if warning := null_warning((run.noise.get("null") or {}).get("worst")):
+        lines.append(f"WARNING: {warning}.")
     if night.untold:
         lines.append(f"What changed is not told: {night.untold}.")
     elif night.against:

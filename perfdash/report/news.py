@@ -12,6 +12,7 @@ from perfdash.report.markdown import code, escaped, fenced, folded, link, plain,
 from perfdash.report.night import Night
 from perfdash.report.quantities import percent
 from perfdash.report.reproduce import command
+from perfdash.stats.speedup import null_warning
 
 _MOST = 50  # rows of one kind of change that stand open; the rest is folded
 
@@ -20,6 +21,8 @@ def news(night: Night, site: str | None, fold: bool) -> str:
     """The part above the tables; `site`: the site's address, ending in /, for links."""
     parts = [f"# {headline(night)}"]
     run = night.run
+    if warning := null_warning((run.noise.get("null") or {}).get("worst")):
+        parts.append(f"**WARNING: {escaped(warning)}.**")
     about = f"Run {code(run.name)} ({escaped(run.state)}), {_counts(night)}. {_noise(run)}"
     if night.untold:
         parts.append(f"What changed is not told: {escaped(night.untold)}.")

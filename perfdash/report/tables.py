@@ -11,6 +11,7 @@ from perfdash.history.rows import from_result
 from perfdash.records import PASSING, Case, Result, RunInfo, Status
 from perfdash.report.dashboard import all_numbers
 from perfdash.report.summaries import by_suite
+from perfdash.stats.speedup import null_warning
 
 
 def summary(results: Sequence[Result], info: RunInfo) -> str:
@@ -24,6 +25,7 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
         f"{_where(info)}, {first.scenario}",
         f"{environment.get('cpu', '?')}, torch {worker.get('torch', '?')}{_from_repositories(worker)}",
         _noise_line(info),
+        *_warnings(info),
         "",
         *(f"{title}\n{table}\n" for title, table in by_suite(rows)),
         "Models",
@@ -161,6 +163,11 @@ def _noise_line(info: RunInfo) -> str:
     if between is not None:
         parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
     return "Noise: " + ("; ".join(parts) or "not measured")
+
+
+def _warnings(info: RunInfo) -> list[str]:
+    warning = null_warning(info.noise.get("null", {}).get("worst"))
+    return [f"WARNING: {warning}"] if warning else []
 
 
 def _table(columns: list[str]) -> PrettyTable:

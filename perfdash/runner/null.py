@@ -10,6 +10,7 @@ from perfdash.cases import Planned
 from perfdash.records import RunInfo
 from perfdash.runner import noise
 from perfdash.runner.executor import Executor
+from perfdash.stats.speedup import null_warning
 
 Say = Callable[[str], None]
 
@@ -67,5 +68,7 @@ def _tell(when: str, ratios: list[float], info: RunInfo, say: Say) -> None:
             f"A/A null at the {when}: a model against itself is off by at most "
             f"{max(abs(ratio - 1) for ratio in ratios):.2%}"
         )
+        if warning := null_warning(max(abs(ratio - 1) for ratio in ratios)):
+            say(f"WARNING: {warning}")
     else:
         say("A/A null: could not be measured (logs/null.log)")

@@ -19,6 +19,7 @@ from scipy import stats
 from perfdash.stats.intervals import Array, Spread, log_ratio, log_ratio_deviation
 
 MARGIN = 0.02
+NULL_ALARM = 0.05  # a model compared with itself: over the margin here and there, but not so far
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,20 @@ def _quantile(df: int) -> float:
     """
     distribution = stats.t(df) if df else stats.norm()
     return max(math.sqrt(2) * float(distribution.ppf(0.975)), float(distribution.ppf(0.99)))
+
+
+def null_warning(worst: object) -> str | None:
+    """What a reader must know before any number of a run; None where its A/A null was near enough to 1.
+
+    `worst`: by how much a model compared with itself was off at most (noise.null.worst), 0.02 is 2 %.
+    """
+    if isinstance(worst, bool) or not isinstance(worst, int | float) or not worst > NULL_ALARM:
+        return None
+    return (
+        f"this machine was disturbed: a model compared with itself was off by {worst:.1%}, where "
+        f"{MARGIN:.0%} is the most that should be; do not trust differences of that size in this run, end "
+        "what else runs on the machine, and measure again"
+    )
 
 
 def verdict(basis: str, low: float, high: float, margin: float = MARGIN) -> str:

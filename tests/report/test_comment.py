@@ -6,6 +6,7 @@ import math
 import os
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from perfdash.history.importers import Told, dashboard
 from perfdash.history.rows import Imported
+from perfdash.report.brief import brief
 from perfdash.report.comment import comment
 from perfdash.report.junit import document
 from perfdash.report.markdown import code, escaped, fenced, table
@@ -148,3 +150,13 @@ def test_the_reference_dashboard_comes_out_again():
             assert size == "0"
         else:
             assert (our_size, counted) == (size, cell)
+
+
+def test_a_null_far_out_of_bounds_stands_above_the_news():
+    night = bad_night()
+    run = replace(night.run, noise={"null": {"worst": 0.176}})
+    disturbed = replace(night, imported=replace(night.imported, run=run))
+    text = comment(disturbed)
+    assert text.splitlines()[2].startswith("**WARNING: this machine was disturbed")
+    assert "off by 17.6%" in brief(disturbed).mail()
+    assert "WARNING" not in comment(night) + brief(night).mail()

@@ -61,3 +61,12 @@ def test_details():
 
 def test_lines_of_a_log():
     check("lines", "\n".join(one_line(result) for result in a_night()))
+
+
+def test_a_null_far_out_of_bounds_stands_above_all_numbers():
+    disturbed = info(7)
+    disturbed.noise["null"]["worst"] = 0.176
+    text = summary(a_night(), disturbed)
+    assert text.index("WARNING: this machine was disturbed") < text.index("Pass rate")
+    assert "off by 17.6%" in text
+    assert "WARNING" not in summary(a_night(), info(7))

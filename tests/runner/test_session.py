@@ -379,6 +379,15 @@ def test_the_worst_null_is_over_all_sessions():
     assert info.noise["null"]["start"] == [1.001] * 3
 
 
+@pytest.mark.parametrize(("ratio", "loud"), [(1.176, True), (0.824, True), (1.03, False), (1.001, False)])
+def test_a_null_far_out_of_bounds_is_loud_on_one_slot_too(ratio, loud):
+    info, said = RunInfo("r", "t", "h", [], {}, {}, 1, "0"), []
+    null.at_start(Played(nulls=[ratio]), case("a"), info, said.append)
+    warnings = [line for line in said if line.startswith("WARNING: this machine was disturbed")]
+    assert len(warnings) == loud
+    assert not loud or "was off by 17.6%" in warnings[0]
+
+
 @pytest.mark.parametrize(("ratios", "fine"), [([], False), ([1.0], True), ([1.03], False), ([0.97], False)])
 def test_bounds(ratios, fine):
     assert noise.within_bounds(ratios) is fine
