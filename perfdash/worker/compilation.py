@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import statistics
+import tempfile
 import time
 from collections import Counter
 from typing import Any, Callable, Iterator, Optional
@@ -31,6 +32,7 @@ def use_caches_in(scratch: str) -> None:
         path = os.path.join(scratch, folder)
         os.makedirs(path, exist_ok=True)
         os.environ[variable] = path
+    tempfile.tempdir = os.environ["TMPDIR"]  # it remembers the folder that it found first
 
 
 def first_call(
