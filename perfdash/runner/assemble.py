@@ -60,6 +60,7 @@ def assemble(
         beside_eager = accuracy["status"] == "pass" and accuracy.get("metric") in ("cosine", "relative_rmse")
         if beside_eager and (why := accuracy.get("no_judge")):
             result.notes.append(f"outputs were compared with eager's alone, without a float64 judge: {why}")
+    _keep_differences(result, main)
     quality = main.find("quality")
     if quality:
         result.quality = {key: value for key, value in quality.items() if key != "event"}
@@ -82,6 +83,14 @@ def _without_secrets(result: Result, planned: Planned) -> Result:
         error = result.error
         texts["error"] = replace(error, message=redact_all(error.message), tail=redact_all(error.tail))
     return replace(result, **texts)
+
+
+def _keep_differences(result: Result, main: Outcome) -> None:
+    """Eager that does not repeat itself stays known where the case then fails by something else."""
+    differ = (main.find("eager") or {}).get("differ")
+    if differ and result.status is not Status.EAGER_TWO_RUNS_DIFFER:
+        result.accuracy = result.accuracy or {"status": "eager_two_runs_differ", "detail": differ}
+        result.notes.append(f"two runs of eager differ, whatever the compiled side does: {differ}")
 
 
 def _compared(planned: Planned) -> dict[str, Any]:

@@ -109,6 +109,30 @@ def test_what_was_measured_before_a_crash_is_kept():
     assert result.speedup is None
 
 
+@pytest.mark.parametrize("outcome", [
+    ended("accuracy", signal.SIGSEGV), ended("latency", signal.SIGKILL, limit=TIME),
+    Outcome([*events(upto="phase compile"), {"event": "failed", "status": "fail_to_run", "phase": "compile",
+                                             "type": "RuntimeError", "message": "no kernel"}], status=0),
+])  # fmt: skip
+def test_eager_that_does_not_repeat_itself_stays_known_when_the_compiled_side_fails(outcome):
+    before = run(outcome)[0]
+    outcome = replace(outcome, events=[event for event in outcome.events if event["event"] != "accuracy"])
+    assert not any("two runs of eager differ" in note for note in before.notes)
+    outcome.find("eager")["differ"] = "out differs by 0.1 where values reach 1"
+    result, _ = run(outcome)
+    assert (result.status, result.failed_phase) == (before.status, before.failed_phase)
+    assert result.accuracy["status"] == "eager_two_runs_differ"
+    assert "out differs by 0.1" in result.notes[-1]
+
+
+def test_eager_that_differs_is_told_once_where_all_went_well():
+    script = events(accuracy="eager_two_runs_differ")
+    script[4]["differ"] = "out differs"
+    result, _ = run(Outcome(script, status=0))
+    assert result.status is Status.EAGER_TWO_RUNS_DIFFER
+    assert not result.notes
+
+
 def test_an_abort_for_want_of_memory():
     """Thrown in a thread of OpenMP's, where nobody catches it."""
     tail = ["terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"]
