@@ -96,3 +96,68 @@ class WrongSgd(torch.optim.SGD):
         for _ in range(self.times):
             for parameter in self.param_groups[0]["params"]:
                 parameter.add_(parameter.grad, alpha=-self.sign * self.param_groups[0]["lr"])
+
+
+class Calls(nn.Module):
+    """Calls a function of the module and its input; `buffer`, where given, is the buffer `seen`."""
+
+    def __init__(self, function, buffer=None):
+        super().__init__()
+        self.function = function
+        if buffer is not None:
+            self.register_buffer("seen", buffer)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+MIB = 1 << 20
+
+
+def mib(count=1.0):
+    return torch.zeros(int(count * MIB // 4))
+
+
+class Holds(nn.Module):
+    """One buffer of 1 MiB, and what it is given as a plain attribute."""
+
+    def __init__(self, attribute):
+        super().__init__()
+        self.register_buffer("registered", mib())
+        self.attribute = attribute
+
+
+class Keeps(nn.Module):
+    """Keeps 8 MiB of every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def forward(self, x):
+        self.kept.append(mib(8).add_(1))
+        return x + 1
+
+
+def branches(x):
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+
+
+def breaks(x):
+    y = x + 1
+    torch._dynamo.graph_break()
+    return y * 2
+
+
+class Counts(torch.nn.Module):
+    """A number that dynamo compiles for changes at every call; what it returns does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x + 0 * self.calls

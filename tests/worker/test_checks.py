@@ -6,28 +6,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torch import nn
 
 from perfdash.records import Case, Job
-from perfdash.worker import accuracy, checks, sides
-from perfdash.worker.device import Cpu
-from perfdash.worker.scenarios import inference, training
+from tests.lazy import lazy
+
+torch = lazy("torch")
+accuracy = lazy("perfdash.worker.accuracy")
+checks = lazy("perfdash.worker.checks")
+device = lazy("perfdash.worker.device")
+inference = lazy("perfdash.worker.scenarios.inference")
+modules = lazy("tests.worker.modules")
+sides = lazy("perfdash.worker.sides")
+training = lazy("perfdash.worker.scenarios.training")
 
 JOB = Job(Case("s", "m"), "python", "", "")
-
-
-class Calls(nn.Module):
-    """Calls a function of the module and its input; `buffer`, where given, is the buffer `seen`."""
-
-    def __init__(self, function, buffer=None):
-        super().__init__()
-        self.function = function
-        if buffer is not None:
-            self.register_buffer("seen", buffer)
-
-    def forward(self, *inputs):
-        return self.function(self, *inputs)
 
 
 def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eager_differs=None, **settings):
@@ -35,7 +27,7 @@ def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eag
     torch.manual_seed(0)
     inputs = (torch.randn(32, 8),) if inputs is None else inputs
     job = replace(JOB, **settings)
-    module = Calls(eager, buffer)
+    module = modules.Calls(eager, buffer)
     baseline = sides.baseline_side(module, inputs, job, torch.device("cpu"))
     baseline.keep_state(parameters=False)
     own = sides.backend_side(baseline, job)
@@ -48,9 +40,10 @@ def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eag
         baseline.restore(), own.restore()
 
     compared = checks.Compared(
-        job=job, scenario=inference, backend=backend or SimpleNamespace(), device=Cpu(1), baseline=baseline,
-        own=own, model=model, eager_step=inference.make_step(module, baseline, Cpu(1)),
-        backend_step=inference.make_step(model, own, Cpu(1)), seed=seed,
+        job=job, scenario=inference, backend=backend or SimpleNamespace(), device=device.Cpu(1),
+        baseline=baseline, own=own, model=model,
+        eager_step=inference.make_step(module, baseline, device.Cpu(1)),
+        backend_step=inference.make_step(model, own, device.Cpu(1)), seed=seed,
     )  # fmt: skip
     with inference.context(job):
         return checks.accuracy_of(compared, eager_differs)

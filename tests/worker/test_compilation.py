@@ -6,9 +6,12 @@ import os
 import tempfile
 
 import pytest
-import torch
 
-from perfdash.worker import compilation
+from tests.lazy import lazy
+
+torch = lazy("torch")
+compilation = lazy("perfdash.worker.compilation")
+modules = lazy("tests.worker.modules")
 
 
 @pytest.fixture(autouse=True)
@@ -18,50 +21,26 @@ def forget():
     torch._dynamo.reset()
 
 
-def branches(x):
-    if x.sum() > 0:
-        return x + 1
-    return x - 1
-
-
-def breaks(x):
-    y = x + 1
-    torch._dynamo.graph_break()
-    return y * 2
-
-
 def test_a_branch_that_depends_on_data_is_a_graph_break():
     with compilation.capture_figures() as found:
-        torch.compile(branches, backend="eager")(torch.ones(3))
+        torch.compile(modules.branches, backend="eager")(torch.ones(3))
     assert found["graphs"] == 2
     assert (found["graph_breaks"], found["unique_graph_breaks"]) == (1, 1)
     (reason,) = found["break_reasons"]
-    assert "depends on data in test_compilation.py:" in reason
+    assert "depends on data in modules.py:" in reason
 
 
 def test_any_other_break_counts_once_as_before():
     with compilation.capture_figures() as found:
-        torch.compile(breaks, backend="eager")(torch.ones(3))
+        torch.compile(modules.breaks, backend="eager")(torch.ones(3))
     assert (found["graphs"], found["graph_breaks"]) == (2, 1)
     with compilation.capture_figures() as found:
         torch.compile(torch.sin, backend="eager")(torch.ones(3))
     assert found["graph_breaks"] == 0
 
 
-class Counts(torch.nn.Module):
-    """A number that dynamo compiles for changes at every call; what it returns does not."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return x + 0 * self.calls
-
-
 def test_the_limit_of_recompiles_is_told_when_it_is_reached_later():
-    module = Counts()
+    module = modules.Counts()
     with torch._dynamo.config.patch(recompile_limit=3), compilation.capture_figures():
         model = torch.compile(module, backend="eager")
         model(torch.ones(3))

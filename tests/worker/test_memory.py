@@ -7,59 +7,52 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-import torch
-from torch import nn
 
 from perfdash.records import Case, Job
-from perfdash.worker import compilation, memory, probing, registry, sides
-from perfdash.worker.case import _Case
+from tests.lazy import lazy
 
+torch = lazy("torch")
+worker_case = lazy("perfdash.worker.case")
+compilation = lazy("perfdash.worker.compilation")
+memory = lazy("perfdash.worker.memory")
+modules = lazy("tests.worker.modules")
+probing = lazy("perfdash.worker.probing")
+registry = lazy("perfdash.worker.registry")
+sides = lazy("perfdash.worker.sides")
 MIB = 1 << 20
-
-
-def mib(count=1.0):
-    return torch.zeros(int(count * MIB // 4))
 
 
 def bound(tensor, x):
     return x + tensor[0]
 
 
-class Holds(nn.Module):
-    """One buffer of 1 MiB, and what it is given as a plain attribute."""
-
-    def __init__(self, attribute):
-        super().__init__()
-        self.register_buffer("registered", mib())
-        self.attribute = attribute
-
-
 def circle():
-    nest = {"tensor": mib(3)}
+    nest = {"tensor": modules.mib(3)}
     nest["itself"] = nest
     return nest
 
 
 def closed_over():
-    tensor = mib(3)
+    tensor = modules.mib(3)
     return lambda x: x + tensor[0]
 
 
 @pytest.mark.parametrize("attribute", [
-    lambda: mib(3), lambda: [mib(1), mib(2)], lambda: {"a": (mib(1), [mib(2)])},
-    lambda: SimpleNamespace(inside=SimpleNamespace(tensor=mib(3))), lambda: [Holds(mib(2))], circle,
-    closed_over,
-    lambda: functools.partial(bound, mib(3)), lambda: Holds(mib(2)).forward,
-    lambda: [mib(3).view(-1, 4)[:1], torch.empty(9 * MIB, device="meta")],
+    lambda: modules.mib(3), lambda: [modules.mib(1), modules.mib(2)],
+    lambda: {"a": (modules.mib(1), [modules.mib(2)])},
+    lambda: SimpleNamespace(inside=SimpleNamespace(tensor=modules.mib(3))),
+    lambda: [modules.Holds(modules.mib(2))], circle, closed_over,
+    lambda: functools.partial(bound, modules.mib(3)), lambda: modules.Holds(modules.mib(2)).forward,
+    lambda: [modules.mib(3).view(-1, 4)[:1], torch.empty(9 * MIB, device="meta")],
 ])  # fmt: skip
 def test_tensors_in_plain_attributes_are_held(attribute):
-    module = Holds(attribute())
+    module = modules.Holds(attribute())
     side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", "", ""), torch.device("cpu"))
     assert sum(side.held().values()) == 4 * MIB
 
 
 def test_a_tensor_that_is_held_twice_counts_once():
-    module = Holds(None)
+    module = modules.Holds(None)
     module.attribute = [module.registered, module.registered.view(2, -1)]
     side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", "", ""), torch.device("cpu"))
     assert sum(side.held().values()) == MIB
@@ -67,29 +60,19 @@ def test_a_tensor_that_is_held_twice_counts_once():
 
 def test_what_is_kept_with_every_call_is_seen():
     kept = []
-    keeps = memory.transient_bytes(lambda: kept.append(mib(8).add_(1)), nullcontext)
+    keeps = memory.transient_bytes(lambda: kept.append(modules.mib(8).add_(1)), nullcontext)
     assert keeps["grown_bytes"] == pytest.approx(8 * MIB, rel=0.1)
-    assert memory.transient_bytes(lambda: mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
-
-
-class Keeps(nn.Module):
-    """Keeps 8 MiB of every call."""
-
-    def __init__(self):
-        super().__init__()
-        self.kept = []
-
-    def forward(self, x):
-        self.kept.append(mib(8).add_(1))
-        return x + 1
+    assert memory.transient_bytes(lambda: modules.mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
 
 
 def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
     monkeypatch.setattr(probing, "use_own_caches", lambda job: None)
-    monkeypatch.setattr(registry.find("loaders", "python"), "load", lambda job: (Keeps(), (torch.ones(3),)))
+    monkeypatch.setattr(
+        registry.find("loaders", "python"), "load", lambda job: (modules.Keeps(), (torch.ones(3),))
+    )
     events = {}
     job = Job(Case("s", "m", backend="eager"), "python", "", str(tmp_path))
-    case = _Case(job, lambda event, **facts: events.update({event: facts}))
+    case = worker_case._Case(job, lambda event, **facts: events.update({event: facts}))
     case.begin()
     with case.scenario.context(job):
         case.eager()
