@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import mimetypes
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,9 +128,12 @@ def _answered(store: Store, kept: _Kept, request: Request, make: Make, kind: str
             return Response(status_code=304, headers=_headers(tag))
         answer = kept.get(asked, tag)
         if answer is None:
-            text, status = make(connection, request)
-            answer = Answer(redact(text).encode("utf-8", "replace"), kind, status, tag)
-            kept.put(asked, answer)
+            with kept.alone(asked):  # whoever asks the same meanwhile waits, and gets the same answer
+                answer = kept.get(asked, tag)
+                if answer is None:
+                    text, status = make(connection, request)
+                    answer = Answer(redact(text).encode("utf-8", "replace"), kind, status, tag)
+                    kept.put(asked, answer)
     return Response(
         answer.body, answer.status, _headers(tag if answer.status == 200 else None), media_type=answer.kind
     )
@@ -146,6 +150,22 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._making: dict[str, tuple[threading.Lock, int]] = {}  # by address, with how many hold or want it
+
+    @contextlib.contextmanager
+    def alone(self, asked: str) -> Iterator[None]:
+        """One at a time for each address."""
+        with self._lock:
+            lock, users = self._making.get(asked, (threading.Lock(), 0))
+            self._making[asked] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                lock, users = self._making.pop(asked)
+                if users > 1:
+                    self._making[asked] = lock, users - 1
 
     def get(self, asked: str, tag: str) -> Answer | None:
         with self._lock:

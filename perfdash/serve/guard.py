@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -26,6 +27,10 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::\d{1,5})?|([0-9A-Fa-f:]+)")
+_HEADERS = 100  # of a request
+_HEADER_BYTES = 16 << 10
+
 
 def is_loopback(host: str) -> bool:
     """Whether a name or address can mean this machine alone."""
@@ -38,10 +43,12 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """The host of a Host header, without port and brackets."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0] if header.count(":") == 1 else header
+    """The host of a Host header, without port and brackets; empty where the header is none.
+
+    `127.0.0.1:80@evil.example` is none: what follows the last @ is the host of such an address.
+    """
+    match = _HOST.fullmatch(header)
+    return (match[1] or match[2] or match[3]) if match else ""
 
 
 class Guard:
@@ -59,6 +66,10 @@ class Guard:
             return
         if scope["method"] not in ("GET", "HEAD"):
             await _refuse(send, 405, "Only GET and HEAD: nothing is changed here.", (b"allow", b"GET, HEAD"))
+            return
+        sizes = [len(name) + len(value) for name, value in scope["headers"]]
+        if len(sizes) > _HEADERS or sum(sizes) > _HEADER_BYTES:
+            await _refuse(send, 431, "Too many or too large headers.")
             return
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if self.local and not (len(hosts) == 1 and is_loopback(host_of(hosts[0]))):

@@ -9,12 +9,16 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfdash.errors import MachineError
 from perfdash.history.store import Store
 from perfdash.serve.guard import is_loopback
 
+if TYPE_CHECKING:
+    import uvicorn
+
+_CONNECTIONS = 256  # at once; the next one is told to come later (503)
 _LEFT_S = 3  # for answers that are under way when it is told to end
 
 
@@ -54,14 +58,15 @@ def is_local(listening: socket.socket) -> bool:
     return is_loopback(str(listening.getsockname()[0]))
 
 
-def serve(store: Store, listening: socket.socket) -> None:
-    """Answers until SIGINT or SIGTERM, which it raises once more when it is done: see until_told."""
+def configuration(app: Any) -> uvicorn.Config:
+    """How uvicorn serves an application: no client can take more than its share."""
     import uvicorn
 
-    from perfdash.serve.app import application
+    from perfdash.serve.protocol import Connection
 
-    config = uvicorn.Config(
-        application(store, assets(), local=is_local(listening)),
+    return uvicorn.Config(
+        app,
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -69,7 +74,17 @@ def serve(store: Store, listening: socket.socket) -> None:
         ws="none",
         proxy_headers=False,
         h11_max_incomplete_event_size=32 << 10,
+        limit_concurrency=_CONNECTIONS,
     )
+
+
+def serve(store: Store, listening: socket.socket) -> None:
+    """Answers until SIGINT or SIGTERM, which it raises once more when it is done: see until_told."""
+    import uvicorn
+
+    from perfdash.serve.app import application
+
+    config = configuration(application(store, assets(), local=is_local(listening)))
 
     class Server(uvicorn.Server):
         """Ends for sure: an answer under way is computed in a thread, which nothing can stop."""

@@ -16,7 +16,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.serve.app import application
 from perfdash.serve.reading import open_to_read
-from perfdash.serve.running import bound
+from perfdash.serve.running import bound, configuration
 from tests.history.made import case, row, run
 
 NIGHTS = 24
@@ -61,7 +61,9 @@ def serving(address, *, local=True, files=ASSETS):
     port = listening.getsockname()[1]
     with open_to_read(address) as store:
         app = application(store, files, local=local)
-        config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")
+        config = configuration(app)
+        config.log_level = "critical"
+        config.configure_logging()
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

@@ -2,6 +2,9 @@
 
 import hashlib
 import shutil
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,9 @@ import sqlalchemy as sa
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
+from perfdash.serve import live
 from perfdash.serve.guard import host_of, is_loopback
+from perfdash.serve.protocol import Connection
 from perfdash.serve.reading import open_to_read, state_of
 from tests.history.made import row, run
 from tests.serve.served import ASSETS, serving
@@ -45,7 +50,17 @@ def test_every_answer_keeps_browsers_in_check(server, path):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "10.0.0.1", "[::2]"]
+    "host",
+    [
+        "127.0.0.1:80@evil.example",
+        "localhost@evil.example",
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "",
+        "10.0.0.1",
+        "[::2]",
+    ],
 )
 def test_a_name_that_was_made_to_point_here_is_refused(server, host):
     reply = server.get("/api/runs", Host=host)
@@ -65,10 +80,59 @@ def test_any_host_is_answered_where_others_are_let_in(history):
 
 @pytest.mark.parametrize(
     ("header", "host"),
-    [("a:1", "a"), ("a", "a"), ("[::1]:80", "::1"), ("[::1]", "::1"), ("::1", "::1"), ("", "")],
+    [
+        ("a:1", "a"),
+        ("a", "a"),
+        ("[::1]:80", "::1"),
+        ("[::1]", "::1"),
+        ("::1", "::1"),
+        ("", ""),
+        ("a:1@b", ""),
+        ("a@b", ""),
+    ],
 )
 def test_the_host_of_a_header(header, host):
     assert host_of(header) == host
+
+
+@pytest.mark.parametrize("headers", [{f"x{n}": "y" for n in range(120)}, {"x": "y" * 20_000}])
+def test_headers_have_a_limit(server, headers):
+    assert server.get("/healthz", **headers).status == 431
+
+
+def test_headers_without_end_are_refused(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 40_000)
+        assert b" 400 " in client.recv(1000)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"]
+)
+def test_an_idle_connection_and_half_a_request_are_closed(server, monkeypatch, sent):
+    monkeypatch.setattr(Connection, "patience_s", 0.02)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(sent)
+        assert client.recv(1000) == b"", "closed by the server"
+
+
+def test_equal_requests_are_answered_by_one_computation(history, monkeypatch):
+    made, waiting = [], threading.Barrier(2, timeout=30)
+    real = live.overview
+
+    def overview(connection):
+        made.append(1)
+        waiting.wait()  # until the others have asked too
+        return real(connection)
+
+    monkeypatch.setattr(live, "overview", overview)
+    with serving(history) as server, ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(server.get, "/") for _ in range(6)]
+        waiting.wait()
+        replies = [each.result(30) for each in asked]
+    assert {reply.status for reply in replies} == {200}
+    assert len({reply.body for reply in replies}) == 1
+    assert len(made) == 1
 
 
 def test_what_is_loopback():
