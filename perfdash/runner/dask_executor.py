@@ -234,7 +234,8 @@ class DaskExecutor:
             )
         if "lost" in reply:
             return _failed("WorkerLost", "the Dask worker that measured it was lost")
-        if "no_core" in reply:
+        if "no_core" in reply:  # it joined late
+            self._coreless[reply["worker"]] = reply["no_core"]
             return _failed("NoFreeCore", reply["no_core"])
         if "error" in reply:
             return _failed("MachineError", reply["error"][1])

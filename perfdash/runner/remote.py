@@ -102,13 +102,14 @@ async def offer_slot(dask_worker: Any) -> None:
     await dask_worker.set_resources(slot=1)
 
 
-def _set_slots(count: int) -> None:
-    """Tells the scheduler how many slots this worker offers, from the thread of a task."""
+def _set_slots(count: int) -> str:
+    """Tells the scheduler how many slots this worker offers, from the thread of a task; its address."""
     from distributed import get_worker
     from distributed.utils import sync
 
     worker = get_worker()
     sync(worker.loop, worker.set_resources, slot=count)
+    return str(worker.address)
 
 
 def already_begun(event: str) -> bool:
@@ -144,8 +145,8 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
         except _Unlike as error:
             return json.dumps({"unlike": error.args[0]})
         except _NoFreeCore as error:
-            _set_slots(0)  # else this worker, always free, would be given every case
-            return json.dumps({"no_core": str(error)})
+            # Without a slot from now on: else this worker, always free, would be given every case.
+            return json.dumps({"no_core": str(error), "worker": _set_slots(0)})
         except Stopped:
             _close()
             return json.dumps({"error": ["MachineError", "cancelled"]})

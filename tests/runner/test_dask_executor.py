@@ -15,7 +15,7 @@ from perfdash.runner.locks import Locks
 from perfdash.runner.orders import Options
 
 OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
-NO_CORE = json.dumps({"no_core": "no core is free for another slot on farm"})
+NO_CORE = json.dumps({"no_core": "no core is free for another slot on farm", "worker": "tcp://farm:2"})
 
 
 class Future:
@@ -99,7 +99,9 @@ def test_without_a_core_for_any_worker_nothing_can_be_measured(executor):
 
 
 def test_a_worker_that_joins_late_and_has_no_core_is_no_fault_of_the_case(executor, tmp_path):
-    answer = executor({})._answer(Future(NO_CORE), tmp_path / "log")
+    run = executor({"tcp://farm:1": introduced(0), "tcp://farm:2": NO_CORE})
+    answer = run._answer(Future(NO_CORE), tmp_path / "log")
+    assert run._workers() == ["tcp://farm:1"]
     failed = answer.outcomes[0].find("failed")
     assert (failed["status"], failed["type"]) == ("infra_error", "NoFreeCore")
 
@@ -107,7 +109,7 @@ def test_a_worker_that_joins_late_and_has_no_core_is_no_fault_of_the_case(execut
 def test_a_worker_without_a_core_withdraws_its_slot(monkeypatch):
     withdrawn = []
     monkeypatch.setattr(remote, "_ended_when_cancelled", lambda stop: contextlib.nullcontext())
-    monkeypatch.setattr(remote, "_set_slots", withdrawn.append)
+    monkeypatch.setattr(remote, "_set_slots", lambda count: withdrawn.append(count) or "tcp://farm:2")
     monkeypatch.setattr(remote, "_without_nannys_variables", lambda: None)
     monkeypatch.setattr(remote, "LOCK_S", 0.0)
     monkeypatch.setattr(remote.processes, "end_strays", lambda: None)
@@ -118,4 +120,5 @@ def test_a_worker_without_a_core_withdraws_its_slot(monkeypatch):
     reply = json.loads(remote._serve(to_text(OPTIONS), lambda slot, log: None))
     remote._Open.idle.cancel()
     assert reply["no_core"].startswith("no core is free for another slot on ")
+    assert reply["worker"] == "tcp://farm:2"
     assert withdrawn == [0]
