@@ -161,3 +161,18 @@ class Counts(torch.nn.Module):
     def forward(self, x):
         self.calls += 1
         return x + 0 * self.calls
+
+
+class Remembers(torch.nn.Module):
+    """Counts its calls in place, and puts another tensor in place of a buffer at each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.inner.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("history", torch.zeros(1, 2))
+
+    def forward(self, x):
+        self.inner.calls += 1
+        self.history = torch.cat([self.history, x])
+        return x + self.inner.calls + self.history.sum()

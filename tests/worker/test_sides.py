@@ -10,6 +10,7 @@ from perfdash.records import Case, Job
 from tests.lazy import lazy
 
 torch = lazy("torch")
+modules = lazy("tests.worker.modules")
 sides = lazy("perfdash.worker.sides")
 
 
@@ -102,23 +103,8 @@ def test_what_lies_beside_an_input_is_left_alone():
     assert whole.tolist() == [0.0] * 4 + [4.0, 5.0, 6.0, 7.0, 8.0, 9.0] + [0.0] * 10
 
 
-class Remembers(torch.nn.Module):
-    """Counts its calls in place, and puts another tensor in place of a buffer at each call."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Linear(2, 2)
-        self.inner.register_buffer("calls", torch.zeros(()))
-        self.register_buffer("history", torch.zeros(1, 2))
-
-    def forward(self, x):
-        self.inner.calls += 1
-        self.history = torch.cat([self.history, x])
-        return x + self.inner.calls + self.history.sum()
-
-
 def test_buffers_come_back_in_inference_too():
-    module = Remembers()
+    module = modules.Remembers()
     x = torch.ones(1, 2)
     side = kept(module, (x,))
     with torch.no_grad():
