@@ -296,3 +296,10 @@ def test_a_lost_replica_is_noted():
 def test_skipped():
     result = skipped(PLANNED, "t")
     assert (result.status, result.skip_reason) == (Status.SKIPPED, "not here")
+
+
+def test_latencies_are_milliseconds():
+    result, _ = run(Outcome(events(), status=0))
+    assert result.eager_ms.median == pytest.approx(10.0, rel=0.01)
+    assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
+    assert result.eager_ms.samples[0] == pytest.approx(10.0, rel=0.01)
