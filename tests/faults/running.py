@@ -44,7 +44,11 @@ class Run:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.few_samples", *arguments],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+            # A Dask worker takes the number of threads out of its environment, which is part of a run's.
+            env={
+                **{key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")},
+                "PYTHONPATH": str(HERE.parents[1]),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
