@@ -13,12 +13,12 @@ from collections.abc import Mapping
 MEANINGS: dict[str, tuple[str, ...]] = {
     "latency": (
         "median wall time of the clean pairs; of all pairs where fewer than half are clean",
-        "median wall time of the clean pairs, where there are 30 (of a slow model 3 a process);"
-        " else CPU time, on one thread",
+        "median wall time of the clean pairs, where there are 30, or half of a slow model's (3 a process);"
+        " else CPU time of all pairs, on one thread; else wall time of all pairs",
     ),
     "speedup": (
         "ratio of those medians; where fewer than half of the pairs are clean, CPU time widens the interval",
-        "ratio of those medians and its interval, by the clock that the record names",
+        "ratio of those medians and its interval, over the pairs and by the clock that the record names",
     ),
     "compilation": (
         "first compiled call minus a steady one, with cold caches; CPU seconds of the whole process tree",
@@ -26,12 +26,12 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "memory": (
         "held tensors and constants plus the transient high-water mark of steady calls; CUDA: allocator peak",
         "the same after as many calls on both sides, with tensors in plain attributes;"
-        " no ratio that 1 MiB would move by 3 %",
+        " on the CPU no ratio that 1 MiB more or less would move by over 3 %",
     ),
     "accuracy": (
         "closeness to eager, or to a float64 judge within a factor of eager's; without a judge, cosine 0.99",
-        "without a judge the relative RMS is bounded too;"
-        " no pass where nothing finite was shown or effects differ",
+        "as before, but without a judge the relative rmse to eager is bounded beside the cosine;"
+        " no pass where no output is finite, or where inputs and buffers are left otherwise",
     ),
     "capture": (
         "graphs, breaks and fallbacks by Dynamo's and Inductor's counters while compiling",

@@ -192,7 +192,7 @@ def _run() -> int:
 
 def _end(code: int) -> None:
     """Ends as an interpreter does, but takes nothing apart: that would copy all that was imported."""
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()  # joins threads, as an interpreter does before its exit handlers
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -104,7 +104,7 @@ def use_warm_workers(address: str) -> None:
     """From now on this process starts its workers there, those under another interpreter excepted."""
     from perfdash.runner import launcher
 
-    launcher.subprocess = WarmSubprocess(address)  # type: ignore[attr-defined]
+    launcher.subprocess = WarmSubprocess(address)
 
 
 def serve(listening: socket.socket) -> None:

@@ -91,7 +91,7 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path) -> Journal:
-        """An earlier run to go on with.
+        """The folder of an earlier run that is resumed.
 
         A last line that was cut short (power cut) is taken out; damaged lines are moved to `set_aside`.
         """
@@ -192,7 +192,7 @@ class Journal:
         try:
             write()
         except OSError as error:
-            # Whether there is anything to go on with is known to whoever began the run.
+            # The caller knows whether there are results to resume from, and says so.
             raise MachineError(
                 f"{self.folder} cannot be written: {error.strerror}: make room there"
             ) from error

@@ -10,11 +10,15 @@ PATIENCE_S = 10.0  # for the rest of a request
 
 
 class Connection(H11Protocol):
-    """uvicorn's, which closes a connection between two requests, but waits for ever for the end of one."""
+    """uvicorn's, which closes a connection between two requests, but waits for ever for the end of one.
+
+    A file of its own, since uvicorn is an extra: it is imported only when a server starts.
+    """
 
     patience_s = PATIENCE_S
     _asked = 0.0  # when the last answer was under way, or the connection was made
 
+    # uvicorn narrows the type of asyncio's BaseProtocol in the same way.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._asked = self.loop.time()
