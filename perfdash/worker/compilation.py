@@ -96,13 +96,13 @@ def capture_figures() -> Iterator[dict[str, Any]]:
         try:
             yield figures
         finally:
-            breaks = Counter(map(_reason, _break_reasons()))
+            breaks = Counter(map(_reason, _break_reasons())) or counters["graph_break"]
             figures.update(
                 graphs=int(counters["stats"]["unique_graphs"]),
                 calls_captured=int(counters["stats"]["calls_captured"]),
                 graph_breaks=int(sum(breaks.values())),
                 unique_graph_breaks=len(breaks),
-                break_reasons={r[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
+                break_reasons={str(r)[:_REASON_CHARS]: n for r, n in list(breaks.items())[:_REASONS]},
                 fallbacks=fallbacks,
                 cache_hits=int(
                     counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
@@ -133,10 +133,13 @@ def gave_up() -> Optional[str]:
 
 
 def _break_reasons() -> list[Any]:
-    """Why each graph ended before its function did. dynamo's counter lacks branches that depend on data."""
+    """Why each graph ended before its function did. dynamo's counter lacks branches that depend on data.
+
+    A torch without this list leaves the counter.
+    """
     from torch._dynamo import utils
 
-    found: list[Any] = utils.graph_break_reasons
+    found: list[Any] = getattr(utils, "graph_break_reasons", [])
     return found
 
 
