@@ -2,7 +2,9 @@
 
 A server process imports the command line and its libraries once and forks for every call. The forked
 process has the caller's arguments, folder, environment and standard streams, and ends as the command
-does: with its exit code, its output flushed and its exit handlers run.
+does: with its exit code, its output flushed and its exit handlers run. When its caller ends, it is killed.
+
+Tests call it by CommandServer.run, shell scripts by the program that tests/command_client.py is.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import json
 import os
 import pkgutil
 import runpy
+import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -26,10 +30,13 @@ import traceback
 import warnings
 from pathlib import Path
 
+from perfdash.worker import linux
+from tests.command_client import MEASURING
 from tests.few_samples import take_few_samples
-from tests.warm_workers import WarmWorkers, use_warm_workers
+from tests.warm_workers import SCRIPT, WarmWorkers, use_warm_workers
 
 ROOT = Path(__file__).parents[1]
+CLIENT = Path(__file__).with_name("command_client.py")
 MAX_MESSAGE = 1 << 20
 # Variables that Python reads when it starts: a call that changes one needs an interpreter of its own.
 AT_START = ("PYTHON", "LANG", "LC_", "LD_", "MALLOC_", "OMP_")
@@ -43,11 +50,11 @@ LIBRARIES = (
 
 
 class CommandServer:
-    """A server process, started with the first call and ended by `close`."""
+    """A server process, started when it is first needed and ended by `close`."""
 
     def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
         self._environment = dict(os.environ)
         self.workers = WarmWorkers()
 
@@ -73,52 +80,73 @@ class CommandServer:
 
         Raises subprocess.TimeoutExpired, the process killed.
         """
-        if self._socket is None:
-            self._start()
-        assert self._socket is not None
-        call = {"arguments": arguments, "cwd": str(cwd), "env": env}
-        if quickly and arguments[:1] in (["run"], ["check"]):
-            call["workers"] = self.workers.address
-        message = json.dumps(call).encode()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            socket.send_fds(self._socket, [message], [out.fileno(), err.fileno()])
-            pid = int(self._socket.recv(MAX_MESSAGE))
-            self._socket.settimeout(timeout)
+        workers = self.workers.address if quickly and arguments[:1] in MEASURING else None
+        call = {"arguments": arguments, "cwd": str(cwd), "env": env, "umask": None, "workers": workers}
+        with (
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+            open(os.devnull, "rb") as nothing,
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
+        ):
+            server.connect(self.address)
+            streams = [nothing.fileno(), out.fileno(), err.fileno()]
+            socket.send_fds(server, [json.dumps(call).encode()], streams)
+            pid = int(server.recv(MAX_MESSAGE))
+            server.settimeout(timeout)
             try:
-                status = int(self._socket.recv(MAX_MESSAGE))
+                status = int(server.recv(MAX_MESSAGE))
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
                 raise subprocess.TimeoutExpired(["perfdash", *arguments], timeout) from None
-            finally:
-                self._socket.settimeout(None)
             texts = []
             for file in (out, err):
                 file.seek(0)
                 texts.append(file.read().decode().replace("\r\n", "\n"))
         return os.waitstatus_to_exitcode(status), texts[0], texts[1], pid
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.command_server", str(theirs.fileno())],
-                cwd=ROOT,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        self._socket = ours
+    @property
+    def address(self) -> str:
+        """The path of its socket."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="commands-")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+                listening.bind(f"{self._folder.name}/socket")
+                listening.listen(64)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.command_server", str(listening.fileno())],
+                    cwd=ROOT,
+                    pass_fds=[listening.fileno()],
+                    stdin=subprocess.DEVNULL,
+                )
+        return f"{self._folder.name}/socket"
+
+    def environment(self, folder: Path) -> Path:
+        """An environment for PERFDASH_VENV: its `python` is this one, its `perfdash` calls this server.
+
+        What it measures it samples a few times only, in warm workers.
+        """
+        bin_folder = folder / "bin"
+        bin_folder.mkdir(parents=True)
+        client = [sys.executable, "-IS", str(CLIENT), self.address, self.workers.address]
+        for name, words in {"python": [sys.executable], "perfdash": client}.items():
+            program = bin_folder / name
+            program.write_text(SCRIPT.format(shlex.join(words)))
+            program.chmod(0o755)
+        return folder
 
     def close(self) -> None:
         self.workers.close()
-        if self._socket is not None and self._process is not None:
-            self._socket.close()
-            self._process.wait(30)
+        if self._folder is not None and self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._folder.cleanup()
 
 
-def serve(control: socket.socket) -> None:
-    """Forks for every call until the other end is closed; returns in the forked process only."""
+def serve(listening: socket.socket) -> None:
+    """Forks for every call, and ends with its starter; returns in a forked process only."""
     import perfdash
 
+    linux.die_with_parent(os.getppid())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in LIBRARIES:
@@ -133,29 +161,49 @@ def serve(control: socket.socket) -> None:
     # Collections in the forked processes need not visit, and so copy, all that was imported.
     gc.collect()
     gc.freeze()
+    events = selectors.DefaultSelector()
+    events.register(listening, selectors.EVENT_READ)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE, 2)
-        if not message:
-            os._exit(0)
-        pid = os.fork()
-        if pid == 0:
-            control.close()
-            _become(json.loads(message), *descriptors)
-            return
-        for descriptor in descriptors:
-            os.close(descriptor)
-        control.send(str(pid).encode())
-        _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(OSError):
-            control.send(str(status).encode())
+        for key, _ in events.select():
+            if key.fileobj is listening:
+                connection, _ = listening.accept()
+                message, streams, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 3)
+                pid = os.fork()
+                if pid == 0:
+                    events.close()
+                    listening.close()
+                    connection.close()
+                    linux.die_with_parent(os.getppid())
+                    _become(json.loads(message), *streams)
+                    return
+                for descriptor in streams:
+                    os.close(descriptor)
+                connection.send(str(pid).encode())
+                ended = os.pidfd_open(pid)
+                events.register(ended, selectors.EVENT_READ, (pid, connection))
+                events.register(connection, selectors.EVENT_READ, (pid, ended))
+            elif events.get_map().get(key.fd) is key:
+                pid, _ = key.data
+                if isinstance(key.fileobj, int):
+                    connection, ended = key.data[1], key.fileobj
+                else:  # its caller is gone
+                    connection, ended = key.fileobj, key.data[1]
+                    os.kill(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
+                events.unregister(connection)
+                events.unregister(ended)
+                os.close(ended)
+                with connection, contextlib.suppress(OSError):
+                    connection.send(str(status).encode())
 
 
-def _become(call: dict, out: int, err: int) -> None:
+def _become(call: dict, *streams: int) -> None:
     """Makes this process what the caller would have started."""
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.close(out)
-    os.close(err)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if call["umask"] is not None:
+        os.umask(call["umask"])
     sys.stdout = io.TextIOWrapper(_stream(1), encoding="utf-8", errors="strict")
     sys.stderr = io.TextIOWrapper(
         _stream(2), encoding="utf-8", errors="backslashreplace", line_buffering=True
@@ -166,7 +214,7 @@ def _become(call: dict, out: int, err: int) -> None:
     sys.path[0] = call["cwd"]
     sys.argv = ["perfdash", *call["arguments"]]
     tempfile.tempdir = None
-    if "workers" in call:
+    if call["workers"]:
         take_few_samples()
         use_warm_workers(call["workers"])
 

@@ -164,6 +164,11 @@ def command(tmp_path: Path):
     return run
 
 
+@pytest.fixture(scope="session")
+def command_server() -> CommandServer:
+    return _server
+
+
 @pytest.fixture
 def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process starts as workers are warm ones."""

@@ -4,6 +4,8 @@ For tests of commands, where how a worker starts is not the point. What runs the
 perfdash.worker.__main__ itself, with the orders, environment, folder and descriptors of its launcher; it
 differs from a real start in what is read only when a process starts: preloaded libraries, the hash seed, and
 the environment and command line that /proc shows.
+
+An environment that lies over this one gets them too, its packages first.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MAX_MESSAGE = 1 << 20
+SCRIPT = '#!/bin/sh\nexec {} "$@"\n'
 
 
 class WarmWorkers:
@@ -79,6 +82,21 @@ class WarmPopen:
         return 0
 
 
+def packages_of(python: str) -> list[str] | None:
+    """The folders of packages that an interpreter has before ours; None for one that is not ours.
+
+    Ours are this interpreter, the script of CommandServer.environment that runs it, and environments that lie
+    over it as those of ci/torch_build.sh do.
+    """
+    path = Path(python)
+    if python == sys.executable:
+        return []
+    if path.read_bytes()[:2] == b"#!":
+        return [] if path.read_text() == SCRIPT.format(sys.executable) else None
+    own = path.parents[1].glob("lib/python*/site-packages")
+    return [str(folder) for folder in own if (folder / "perfdash-base.pth").exists()] or None
+
+
 class WarmSubprocess:
     """The module `subprocess` for the launcher: a worker under this interpreter is a warm one."""
 
@@ -89,10 +107,17 @@ class WarmSubprocess:
         return getattr(subprocess, name)
 
     def Popen(self, words: list[str], *, env: dict[str, str], **options: Any) -> Any:
-        if words[0] != sys.executable or "LD_PRELOAD" in env:
+        packages = packages_of(words[0])
+        if packages is None or "LD_PRELOAD" in env:
             return subprocess.Popen(words, env=env, **options)
         orders = json.loads(words[-1])
-        call = {"orders": orders, "env": env, "cwd": str(options["cwd"])}
+        call = {
+            "orders": orders,
+            "env": env,
+            "cwd": str(options["cwd"]),
+            "python": words[0],
+            "packages": [*filter(None, env.get("PYTHONPATH", "").split(":")), *packages],
+        }
         descriptors = [options["stdout"].fileno(), orders["control"], *orders["locks"]]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
             server.connect(self._address)
@@ -152,6 +177,9 @@ def _become(call: dict[str, Any], log: int, control: int, *locks: int) -> None:
     os.environ.update(call["env"])
     os.chdir(call["cwd"])
     tempfile.tempdir = None
+    sys.executable = call["python"]
+    sys.path[:0] = call["packages"]
+    importlib.invalidate_caches()
     orders = {**call["orders"], "control": control, "locks": list(locks)}
     sys.argv = ["perfdash.worker", json.dumps(orders)]
 

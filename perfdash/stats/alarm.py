@@ -179,7 +179,9 @@ def _windows(
         score = as_normal(mean / np.sqrt(spread / count + noise.level_variance), noise.df)
         # Nights that hang together are fewer, so their tails are thicker.
         independent = np.maximum(np.rint(count / spread), 1).astype(np.int64)
-        p = np.where(noise.constant, of_constant.p(score, independent), of_varying.p(score, independent))
+        p = of_varying.p(score, independent)
+        if noise.constant.any():
+            p = np.where(noise.constant, of_constant.p(score, independent), p)
         change = row_medians(np.where(has, net[:, -length:], np.nan))
         none = np.where(rows, 0.0, np.nan)
         found.append(_Window(score + none, p + none, change + none, count))

@@ -7,6 +7,7 @@ much as the series agree with each other (empirical Bayes). Values are logs: spr
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,33 +208,45 @@ class Tails:
     """
 
     def __init__(self, residuals: Array, clip: float, most: int) -> None:
-        half = round(clip / _STEP)
-        edges = (np.arange(-half, half + 2) - 0.5) * _STEP
-        edges[0], edges[-1] = -np.inf, np.inf
+        edges, prior = _histogram_of_t4(clip)
         counts, _ = np.histogram(np.clip(residuals, -clip, clip), edges)
-        prior = np.diff(stats.t(4).cdf(edges))
-        one = (counts + _PRIOR * prior) / (len(residuals) + _PRIOR)
-        self.sums = [one]
-        for _ in range(most - 1):
-            self.sums.append(np.convolve(self.sums[-1], one))
+        self._one = (counts + _PRIOR * prior) / (len(residuals) + _PRIOR)
+        self._most = most
+        self._sums = [self._one]
 
     def p(self, score: Array, nights: Counts) -> Array:
         """Two-sided p of standardised means (mean times sqrt of nights) of so many independent nights.
 
-        Each side has its own tail, doubled: noise is often one-sided.
+        Each side has its own tail, doubled: noise is often one-sided. 1 for more than `most` nights.
         """
         result = np.ones_like(score)
-        for index, mass in enumerate(self.sums):
-            rows = nights == index + 1
-            if not rows.any():
+        for count in np.unique(nights):
+            if not 1 <= count <= self._most:
                 continue
-            place = (np.arange(len(mass)) - len(mass) // 2) * _STEP / np.sqrt(index + 1)
+            rows = nights == count
+            mass = self._sum_of(int(count))
+            place = (np.arange(len(mass)) - len(mass) // 2) * _STEP / np.sqrt(count)
             up = np.log(np.maximum(np.cumsum(mass[::-1])[::-1], 1e-300))
             down = np.log(np.maximum(np.cumsum(mass), 1e-300))
             at = score[rows]
             sided = np.where(at > 0, np.interp(at, place, up), np.interp(at, place, down))
             result[rows] = np.minimum(1.0, 2 * np.exp(sided))
         return result
+
+    def _sum_of(self, nights: int) -> Array:
+        """The distribution of the sum of so many nights; what nobody asks for is not computed."""
+        while len(self._sums) < nights:
+            self._sums.append(np.convolve(self._sums[-1], self._one))
+        return self._sums[nights - 1]
+
+
+@functools.cache
+def _histogram_of_t4(clip: float) -> tuple[Array, Array]:
+    """The edges of the bins between -clip and clip, and what Student's t(4) puts into each."""
+    half = round(clip / _STEP)
+    edges = (np.arange(-half, half + 2) - 0.5) * _STEP
+    edges[0], edges[-1] = -np.inf, np.inf
+    return edges, np.diff(stats.t(4).cdf(edges))
 
 
 def as_normal(score: Array, df: Array) -> Array:

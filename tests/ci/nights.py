@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.few_samples import write_environment
+from tests.command_server import CommandServer
 
 CHECKOUT = Path(__file__).parents[2]
 NIGHTLY = CHECKOUT / "ci" / "nightly.sh"
@@ -56,9 +56,9 @@ def variables(home: Path, **more: str) -> dict[str, str]:
     }
 
 
-def measuring_environment(folder: Path) -> Path:
+def measuring_environment(folder: Path, server: CommandServer) -> Path:
     """An environment for PERFDASH_VENV, set up already, whose perfdash takes few samples."""
-    stamp_environment(write_environment(folder))
+    stamp_environment(server.environment(folder))
     return folder
 
 

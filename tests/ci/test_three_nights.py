@@ -29,12 +29,12 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory, hub):
+def three(tmp_path_factory, hub, command_server):
     """The nights, the library's commits by title, and the folder of it all."""
     home = tmp_path_factory.mktemp("nights")
     library = Library(home)
     commits = {"first": library.commit("first")}
-    venv = measuring_environment(home / "venv")
+    venv = measuring_environment(home / "venv", command_server)
 
     def night(*words: str) -> Night:
         return nightly(

@@ -5,25 +5,30 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
+import shutil
+import site
+import venv
 from pathlib import Path
 
 import pytest
 
 from perfdash.history.store import open_store
+from tests.conftest import perfdash
 
 pytestmark = pytest.mark.slow
 
 MODELS = Path(__file__).with_name("confirmed.py")
 RUN = ["run", "--model", f"{MODELS}:busy", "--backend", "aot_eager", "--processes", "1"]
-FAST, SLOW = {"CONFIRMED_MS": "2.0"}, {"CONFIRMED_MS": "2.5"}
 
 
-def interpreter(path: Path, milliseconds: str) -> str:
-    """The interpreter of a build: this one, in which the model takes so long."""
-    path.write_text(f'#!/bin/sh\nCONFIRMED_MS={milliseconds} exec "{sys.executable}" "$@"\n')
-    path.chmod(0o755)
-    return str(path)
+def interpreter(folder: Path, milliseconds: float) -> str:
+    """The interpreter of a build: an environment over this one, in which the model takes so long."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "speed.py").write_text(f"MILLISECONDS = {milliseconds}\n")
+    ours = "".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages())
+    (packages / "perfdash-base.pth").write_text(ours)
+    return str(folder / "bin" / "python")
 
 
 def earlier_nights(folder: Path, count: int) -> None:
@@ -52,33 +57,27 @@ def earlier_nights(folder: Path, count: int) -> None:
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory):
     """A history of nights at 2 ms, and last night's run at 2.5 ms."""
-    from tests.conftest import perfdash
-
     home = tmp_path_factory.mktemp("confirm")
-    fast = interpreter(home / "python-fast", "2.0")
-    slow = interpreter(home / "python-slow", "2.5")
-    ran = perfdash(*RUN, "--python", fast, "--no-history", cwd=home)
+    fast = interpreter(home / "fast", 2.0)
+    slow = interpreter(home / "slow", 2.5)
+    ran = perfdash(*RUN, "--python", fast, "--no-history", cwd=home, quickly=True)
     assert ran.code == 0, ran.err
     first = ran.folder
     earlier_nights(first, 12)
-    import shutil
-
     shutil.rmtree(first)
-    ran = perfdash("history", "import", "runs", cwd=home)
+    ran = perfdash("history", "import", "runs", cwd=home, quickly=True)
     assert ran.code == 0, ran.err
-    ran = perfdash(*RUN, "--python", slow, cwd=home)
+    ran = perfdash(*RUN, "--python", slow, cwd=home, quickly=True)
     assert ran.code == 0, ran.err
     return home, fast, slow, ran.out.split("Saved in ")[1].split()[0]
 
 
 def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
-    from tests.conftest import perfdash
-
     home, fast, _, run = nights
     with open_store(str(home / "runs" / "history.db")) as store, store.write() as connection:
         connection.exec_driver_sql("update environments set torch_git_version = 'f' || torch_git_version")
     try:
-        done = perfdash("confirm", run, "--good-python", fast, cwd=home)
+        done = perfdash("confirm", run, "--good-python", fast, cwd=home, quickly=True)
         assert done.code == 2
         assert "the run measured" in done.err
     finally:
@@ -86,33 +85,31 @@ def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
             connection.exec_driver_sql(
                 "update environments set torch_git_version = substr(torch_git_version, 2)"
             )
-    done = perfdash("confirm", run, "--good-python", str(tmp_path / "none"), cwd=home)
+    done = perfdash("confirm", run, "--good-python", str(tmp_path / "none"), cwd=home, quickly=True)
     assert done.code == 3
     assert "no interpreter" in done.err
     assert not os.path.exists(home / run / "confirm.jsonl"), "nothing was measured"
 
 
 def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
-    from tests.conftest import perfdash
-
     home, fast, slow, run = nights
-    found = json.loads(perfdash("regressions", "--json", cwd=home).out)
+    found = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)
     before = {(alert["metric"], alert["state"]) for alert in found}
 
     # Against a good build that is as slow as the new one: it was the machine.
-    done = perfdash("confirm", run, "--good-python", slow, cwd=home)
+    done = perfdash("confirm", run, "--good-python", slow, cwd=home, quickly=True)
     assert done.code == 0, done.err
     assert "compiled latency: dismissed" in done.out
     assert "eager latency: dismissed" in done.out
 
     # Against what was really fast, it stands.
-    done = perfdash("confirm", run, "--good-python", fast, "--fail-on", "regression", cwd=home)
+    done = perfdash("confirm", run, "--good-python", fast, "--fail-on", "regression", cwd=home, quickly=True)
     assert done.code == 1, done.err
     # The night's own figure is of one pass, on a machine that may have been busy then.
     suspected = re.search(r"compiled latency: stands, suspected \+([\d.]+)%", done.out)
     assert suspected, done.out
     assert 10 < float(suspected[1]) < 60
-    found = json.loads(perfdash("regressions", "--json", cwd=home).out)
+    found = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)
     after = {alert["metric"]: alert for alert in found}
     assert after["backend_ms"]["state"] == "confirmed", before
     again = after["backend_ms"]["details"]["remeasured"]
@@ -120,4 +117,4 @@ def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     assert 1.0 < again["low"] < again["ratio"] < again["high"]
     lines = (Path(home) / run / "confirm.jsonl").read_text().splitlines()
     assert {json.loads(line)["side"] for line in lines} == {"old", "new"}
-    assert perfdash("regressions", "--fail-on", "regression", cwd=home).code == 1
+    assert perfdash("regressions", "--fail-on", "regression", cwd=home, quickly=True).code == 1

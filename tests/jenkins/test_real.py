@@ -12,6 +12,7 @@ import pytest
 
 from tests.ci.library import Library
 from tests.ci.nights import measuring_environment
+from tests.command_server import CommandServer
 from tests.jenkins.conftest import ONE_MACHINE
 from tests.jenkins.controller import ROOT, Built, Controller, tracked
 from tests.publish.server import TOKEN, GitHub
@@ -22,11 +23,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 class Site:
     """A machine with the repository, the library under test, and jobs."""
 
-    def __init__(self, home: Path, hub: GitHub):
+    def __init__(self, home: Path, hub: GitHub, server: CommandServer):
         self.home = home
         self.hub = hub
         self.library = Library(home)
-        self.venv = measuring_environment(home / "venv")
+        self.venv = measuring_environment(home / "venv", server)
         self.scm = home / "scm"
         for name in tracked(ROOT):
             (self.scm / name).parent.mkdir(parents=True, exist_ok=True)
@@ -61,9 +62,9 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path):
+def site(tmp_path: Path, command_server: CommandServer):
     hub = GitHub()
-    yield Site(tmp_path, hub)
+    yield Site(tmp_path, hub, command_server)
     hub.close()
 
 

@@ -93,19 +93,19 @@ def tied(batch_size):
 
 
 def sleeps(batch_size):
-    """160 ms eager, 80 ms compiled, asleep."""
+    """120 ms eager, 60 ms compiled, asleep."""
 
     def function(x):
-        return nap(x, 0.08 if torch.compiler.is_compiling() else 0.16)
+        return nap(x, 0.06 if torch.compiler.is_compiling() else 0.12)
 
     return small(function)
 
 
 def spins(batch_size):
-    """160 ms eager, 80 ms compiled, on the CPU."""
+    """120 ms eager, 60 ms compiled, on the CPU."""
 
     def function(x):
-        return spin(x, 0.08 if torch.compiler.is_compiling() else 0.16)
+        return spin(x, 0.06 if torch.compiler.is_compiling() else 0.12)
 
     return small(function)
 

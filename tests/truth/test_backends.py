@@ -24,7 +24,7 @@ def on_digits(tmp_path_factory) -> dict:
     names = ("off_by_three_percent", "wrong_first", "needs_a_package", "of_a_gpu")
     files = ",".join(str(FOLDER / f"{name}.py") for name in names)
     arguments = ["--models", "digits_fcn", "--batch-size", "16", "--backend", files, "--processes", "1"]
-    return by_backend(perfdash("run", "--suite", "techniques", *arguments, cwd=home))
+    return by_backend(perfdash("run", "--suite", "techniques", *arguments, cwd=home, quickly=True))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,9 @@ def on_zeros(tmp_path_factory) -> dict:
     home = tmp_path_factory.mktemp("zeros")
     files = ",".join(str(FOLDER / f"{name}.py") for name in ("holds_64", "holds_64_unseen"))
     model = f"{HERE / 'truth' / 'models.py'}:itself"
-    return by_backend(perfdash("run", "--model", model, "--backend", files, "--processes", "1", cwd=home))
+    return by_backend(
+        perfdash("run", "--model", model, "--backend", files, "--processes", "1", cwd=home, quickly=True)
+    )
 
 
 def test_a_back_end_that_is_wrong_by_three_percent_is_that_far_away(on_digits):

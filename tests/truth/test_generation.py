@@ -17,7 +17,7 @@ def found(tmp_path_factory):
     suite = HERE / "truth" / "generation.toml"
     ran = perfdash(
         "run", "--suite", str(suite), "--backend", "aot_eager", "--processes", "1",
-        cwd=tmp_path_factory.mktemp("generation"),
+        cwd=tmp_path_factory.mktemp("generation"), quickly=True,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     return {(result.case.model, result.case.batch_size): result for result in ran.every}
