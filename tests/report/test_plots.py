@@ -183,6 +183,7 @@ def test_only_failures_are_a_picture():
     assert any("no speedup counts" in each for each in text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300, 1e-300, 5e-324])
 def test_odd_numbers_break_nothing(kind, odd):

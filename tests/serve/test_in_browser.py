@@ -7,7 +7,7 @@ from perfdash.serve.running import assets
 from tests.browser import browser  # noqa: F401 (fixture)
 from tests.serve.served import serving
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

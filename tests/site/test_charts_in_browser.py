@@ -15,7 +15,7 @@ from perfdash.site.charts.trend import LEFT, RIGHT
 from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)
 from tests.site.chart_pages import DAY, made_trends, made_weeks, write, write_weeks
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SEEN = """(() => {
     const found = {};

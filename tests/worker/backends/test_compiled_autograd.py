@@ -13,6 +13,7 @@ torch = lazy("torch")
 nn = lazy("torch.nn")
 
 
+@pytest.mark.slow
 def test_the_backward_pass_is_handed_to_the_compiler():
     graphs = []
 

@@ -25,6 +25,7 @@ print(used.tm.__name__, connections)
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_sent(tmp_path):
     pytest.importorskip("openvino")
     done = subprocess.run(

@@ -20,6 +20,8 @@ nest = lazy("perfdash.worker.nest")
 modules = lazy("tests.worker.modules")
 
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ("torchscript", "onnxruntime", "onnxruntime-int8", "openvino", "int8-dynamic")
 COMPILED = ("inductor-freezing", "int8-static")
 
@@ -101,7 +103,6 @@ def test_outputs_are_those_of_eager(backend, kind, tmp_path):
     assert all(isinstance(note, str) for note in getattr(find(backend), "notes", lambda model: [])(model))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")  # inductor's lowering of int8
 @pytest.mark.parametrize("kind", ["mlp", "cnn", "lstm"])
 @pytest.mark.parametrize("backend", COMPILED)
@@ -195,7 +196,6 @@ def test_held_is_the_weights(backend, factor, layer, tmp_path):
     assert held == pytest.approx(known, rel=0.03)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "factor"), [("inductor-freezing", 1.0), ("int8-static", 0.25)])
 def test_held_by_compiled_ways_is_the_weights(backend, factor, tmp_path):
     module, inputs = nn.Sequential(nn.Conv2d(256, 512, 3)).eval(), (torch.randn(4, 256, 8, 8),)
