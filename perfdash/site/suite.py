@@ -194,4 +194,4 @@ def one_suite(connection: sa.Connection, bed: Bed, setting: Setting) -> SuiteVie
     if not found:
         raise KeyError(setting)
     (trend,) = found
-    return suite_view(history, trend, rows_of(connection, trend.last[0].id))
+    return suite_view(history, trend, rows_of(connection, trend.last[0].id, details=True))

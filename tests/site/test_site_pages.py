@@ -261,6 +261,23 @@ def test_graph_breaks_and_how_an_interval_came_about_are_told(store, site):
     assert "eager differed by 2 %" in model
 
 
+def test_cpu_time_is_marked_on_the_pages_of_the_model_and_its_suite(store, site):
+    rows = []
+    for name, clock in (("disturbed", "cpu"), ("quiet", "wall")):
+        made = result(Case("timm", name))
+        rows.append(replace(made, details={"conditions": {"clock": clock}}))
+    take_in(store, [run("2026-01-05", rows)])
+    folder = site()
+    disturbed = page(folder, "beds/*/models/*disturbed*.html").text
+    assert "Eager 13.13 ms 13 to 13.26 CPU time" in disturbed
+    assert "CPU time instead of wall time, because other programs used the core" in disturbed
+    assert "at most 200 a side are kept; CPU time" in disturbed
+    assert "CPU time" not in page(folder, "beds/*/models/*quiet*.html").text
+    suite = page(folder, "beds/*/suites/*.html").text
+    assert "13.130 cpu" in suite
+    assert suite.count("cpu: CPU time instead of wall time") == 1
+
+
 def test_numbers_of_other_programs(store, site):
     """No speedup, no batch size, no interval; metrics that perfdash has no column for."""
     rows = [
