@@ -12,6 +12,7 @@ from perfdash.history.queries import RunLine
 from perfdash.history.rows import Imported
 from perfdash.history.selection import read
 from perfdash.history.summing import setting_of
+from perfdash.report.published import of_suite
 from perfdash.site import happened
 from perfdash.site.happened import Alerts, Known
 from perfdash.site.history import Bed, epoch
@@ -36,6 +37,13 @@ class Stand:
     def before(self) -> str:
         """How long before its last night the one was that it is held against; "" where there is none."""
         return how_long(self.trend.nights[-2][0], self.trend.last[0]) if self.ratio else ""
+
+    @property
+    def published(self) -> dict[str, str]:
+        """What the source of an imported last night publishes itself: by name of the sum (Published.name)."""
+        run, setting = self.trend.last[0], self.trend.setting
+        sums = of_suite(run.facts, setting.section, setting.suite, setting.backend)
+        return {one.name: one.published for one in sums if one.name}
 
     @property
     def nights(self) -> list[float]:
