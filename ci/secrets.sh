@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Keeps secrets from what does not use them. Sourced by ci/torch_build.sh and the stages of a nightly.
+# Keeps secrets from what does not use them. Sourced by ci/setup.sh, ci/torch_build.sh and the stages of a nightly.
 # perfdash/child_environment.py does the same for the programs that perfdash starts.
 
 # perfdash's own: the token comments, the others reach the history, the mail server and the chat.

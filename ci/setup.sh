@@ -4,6 +4,8 @@
 # --system: instead, the packages of Debian or Ubuntu that all this needs, as root or by sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. ci/secrets.sh
+drop_secrets # apt-get, pip and the build scripts of packages run code of others
 
 # Compiler and headers for torch.compile; git for bisecting; cmake, ninja and ccache for torch from source;
 # allocators that a measurement may preload; numactl; what ci/prepare_host.sh and ci/nightly.sh call.

@@ -47,6 +47,21 @@ class Status(str, enum.Enum):
 
 
 PASSING = frozenset({Status.PASS, Status.PASS_DUE_TO_SKIP})
+# The case did not run to its end. This is true whichever method checks its outputs.
+FAILED_TO_RUN = frozenset(
+    {
+        Status.FAIL_TO_RUN,
+        Status.EAGER_FAIL_TO_RUN,
+        Status.MODEL_FAIL_TO_LOAD,
+        Status.MISSING_DEPENDENCY,
+        Status.NEEDS_NETWORK,
+        Status.MISSING_DATA,
+        Status.OOM,
+        Status.EAGER_OOM,
+        Status.TIMEOUT,
+        Status.CRASH,
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -69,19 +69,31 @@ def remember(*secrets: str | None) -> None:
 
 def redact(text: str) -> str:
     """`text` without any secret of this process."""
-    known = secrets_of(os.environ, sys.argv)
-    return redacted(text, _worth({*known, *_remembered}) if _remembered else known)
+    return redacted(text, _known())
 
 
-def redact_all(value: Any) -> Any:
-    """A copy of dicts, lists and texts without any secret of this process; keys stay."""
+def redact_all(value: Any, but: Collection[str] = ()) -> Any:
+    """A copy of dicts, lists and texts without any secret of this process; keys stay.
+
+    So do the values of the keys in `but`.
+    """
+    return _redacted_all(value, _known(), but)
+
+
+def _redacted_all(value: Any, secrets: tuple[str, ...], but: Collection[str]) -> Any:
     if isinstance(value, str):
-        return redact(value)
+        return redacted(value, secrets)
     if isinstance(value, dict):
-        return {key: redact_all(item) for key, item in value.items()}
+        return {key: item if key in but else _redacted_all(item, secrets, but) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redact_all(item) for item in value]
+        return [_redacted_all(item, secrets, but) for item in value]
     return value
+
+
+def _known() -> tuple[str, ...]:
+    """The secrets of this process."""
+    known = secrets_of(os.environ, sys.argv)
+    return _worth({*known, *_remembered}) if _remembered else known
 
 
 @contextlib.contextmanager
@@ -158,6 +170,8 @@ def _forms(secrets: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     for secret in secrets:
         raw = secret.encode("utf-8", "surrogateescape")
         ways = {secret, json.dumps(secret)[1:-1], html.escape(secret), quote(raw, safe="")}
+        # XML leaves the apostrophe, and outside of attributes the quotation mark.
+        ways |= {html.escape(secret, quote=False), html.escape(secret).replace("&#x27;", "'")}
         ways.add(base64.b64encode(raw).decode())
         # Markdown puts a backslash before some characters.
         spelled = ["".join(re.escape(char) + r"\\?" for char in secret[:-1]) + re.escape(secret[-1])]

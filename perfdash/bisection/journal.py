@@ -20,9 +20,19 @@ from typing import Any
 from perfdash.bisection.events import BEGUN, SCHEMA, Event
 from perfdash.errors import MachineError, UsageError
 from perfdash.finite_json import dumps
+from perfdash.redaction import redact_all
 
 FILE, LOCK, LOGS = "journal.jsonl", ".lock", "logs"
 FOLDER = "bisections"  # below the folder of the runs
+# What a bisection is found again by and goes on with. The secrets in it that have a name are left out when it
+# begins, and asked for again when it is resumed; a path is no text, whatever words are in it.
+_AS_IT_IS = frozenset(
+    {
+        "event", "stage", "commit", "id", "label", "parents", "name", "asked", "settings", "planned", "case",
+        "metric", "harness", "host_class", "recipe", "origin", "question", "more", "environment", "status",
+        "log",
+    }
+)  # fmt: skip
 
 
 def now() -> str:
@@ -82,9 +92,10 @@ class Journal:
     def append(self, event: Event) -> Event:
         """One event more, with its time, on the disk when this returns; as it will be read again.
 
-        Raises MachineError when the disk refuses; then the file is as it was before.
+        Without secrets: messages of programs, titles and notes may hold some. Raises MachineError when the
+        disk refuses; then the file is as it was before.
         """
-        line = dumps({"at": now(), **event}, separators=(",", ":"))
+        line = dumps(redact_all({"at": now(), **event}, but=_AS_IT_IS), separators=(",", ":"))
         try:
             _append(self.path, line + "\n")
         except OSError as error:

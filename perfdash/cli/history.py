@@ -148,7 +148,7 @@ def show(
         if model is not None:
             typer.echo(_over_time(connection, line, model, metric or ["eager_ms", "backend_ms", "speedup"]))
             return
-        typer.echo(run_rows(line, rows_of(connection, line.id)))
+        typer.echo(run_rows(line, rows_of(connection, line.id, details=True)))
 
 
 def _over_time(connection: sa.Connection, line: RunLine, model: str, metrics: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,15 +116,12 @@ def _nights(imported: Imported, settings: RunSettings) -> tuple[list[Night], str
 
 def _write(path: Path, content: bytes) -> str:
     """Puts the file in place whole. Raises MachineError where it cannot be written."""
+    from perfdash import files
     from perfdash.errors import MachineError
 
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(path)
+        files.write(path, content.decode() if path.suffix == ".svg" else content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise MachineError(f"{path} cannot be written: {error.strerror}") from error
     return str(path)

@@ -152,7 +152,7 @@ def _show(texts: list[str], regressions: list[Tracked], most: int) -> None:
 
 def _keep(folder: Path | None, out: Path, night: Night, texts: list[str]) -> str:
     """Keeps the text in the run folder, or beside the history of a run that has none; where, in words."""
-    from perfdash.redaction import redact
+    from perfdash import files
 
     below = (folder or out).absolute()
     name = "comment" if folder else "comment-" + re.sub(r"[^A-Za-z0-9.-]+", "-", night.run.name)[:100]
@@ -163,7 +163,7 @@ def _keep(folder: Path | None, out: Path, night: Night, texts: list[str]) -> str
             old.unlink()
         paths = [below / f"{name}{number}.md" for number in numbers]
         for path, text in zip(paths, texts, strict=True):
-            path.write_text(redact(text), encoding="utf-8")
+            files.write(path, text)
     except OSError as error:
         return f"The text could not be kept in {below}: {error.strerror or error}"
     return f"The text is kept in {', '.join(map(str, paths))}."

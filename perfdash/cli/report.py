@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,17 +94,13 @@ def gate(night: Night) -> int:
 
 def write(path: Path, text: str) -> None:
     """The file, there once it is whole. Raises MachineError where it cannot be written."""
+    from perfdash import files
     from perfdash.errors import MachineError
-    from perfdash.redaction import redact
 
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(redact(text), encoding="utf-8")
-        part.replace(path)
+        files.write(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise MachineError(f"{path} cannot be written: {error.strerror or error}") from error
 
 

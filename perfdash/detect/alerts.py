@@ -236,6 +236,9 @@ def _born(finding: Finding, panel: Panel, at: str) -> Alert:
     if good is not None:
         compare = environment_changes if finding.kind == "host" else package_changes
         details["changed"] = compare(good, bad)
+        if finding.kind == "status":
+            others = changes(good.method, bad.method, "status")
+            details["changed"] += [f"perfdash's method: {other}" for other in others]
         if finding.kind == "host":
             details["changed"] += _null_widened(good, bad)
     return Alert(

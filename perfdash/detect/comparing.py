@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, status_word
+from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, status_word, stops_running
 from perfdash.detect.metrics import METRICS
 from perfdash.errors import UsageError
 from perfdash.history.ingest import testbed_values
@@ -69,7 +69,8 @@ class Delta(NamedTuple):
 class Compared:
     """One case on both sides; statuses are those of each side's last run that has it.
 
-    checked_alike: whether both statuses come from the same method of checking; others are not compared.
+    checked_alike: whether the statuses can be compared: both come from the same method of checking, or the
+    case passed and now does not run to its end.
     """
 
     case: Case
@@ -198,10 +199,11 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         if real and _matters(name, raw[place][name]):
             raw[place][name] = raw[place][name]._replace(significant=True)
     before, after = _checked_by(old), _checked_by(new)
-    compared = [
-        Compared(case, _word(was[-1]), _word(now[-1]), deltas, alike(before[case], after[case], "status"))
-        for case, was, now, deltas in zip(both, *rows, raw, strict=True)
-    ]
+    compared = []
+    for case, was, now, deltas in zip(both, *rows, raw, strict=True):
+        words = _word(was[-1]), _word(now[-1])
+        checked_alike = alike(before[case], after[case], "status") or stops_running(*words)
+        compared.append(Compared(case, *words, deltas, checked_alike))
     runs = [imported.run for side in (old, new) for imported in side.runs]
     return Comparison(
         old,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from perfdash.detect.metrics import COUNTS, METRICS, Metric
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import alike
-from perfdash.records import PASSING, Status
+from perfdash.records import FAILED_TO_RUN, PASSING, Status
 from perfdash.stats import alarm
 from perfdash.stats.drift import drift
 from perfdash.stats.host_shift import host_shift
@@ -34,6 +34,7 @@ WORSE, BETTER, OTHER = 1, -1, 0
 # What says something of the machine, not of the model.
 _UNKNOWN = {"", str(Status.INFRA_ERROR)}
 _PASSING = {str(status) for status in PASSING}
+_FAILED_TO_RUN = {str(status) for status in FAILED_TO_RUN}
 NO_STATUS = _UNKNOWN | {str(Status.SKIPPED)}
 NOTHING_CAPTURED = "nothing captured"
 
@@ -46,6 +47,11 @@ def is_pass(status: str, calls_captured: float | None = None) -> bool:
 def status_word(status: str, calls_captured: float | None = None) -> str:
     """The status, and a word of its own for a pass in which nothing was captured."""
     return NOTHING_CAPTURED if status in _PASSING and calls_captured == 0 else status
+
+
+def stops_running(before: str, after: str) -> bool:
+    """Whether a case passed and now does not run to its end: a failure by every method of checking."""
+    return before in _PASSING and after in _FAILED_TO_RUN
 
 
 @dataclass(frozen=True)
@@ -286,14 +292,16 @@ def _of_count(panel: Panel, name: str) -> list[Finding]:
 def _of_status(panel: Panel) -> list[Finding]:
     """A case that passed and does not, or the other way about; a pass that captures nothing is none.
 
-    Only nights of the last night's method of checking are looked at.
+    Only nights of the last night's method of checking are looked at; where the case does not run to its end
+    on the last night, all nights.
     """
     words = panel.statuses.astype(str).astype(object)
     empty = np.isin(words.astype(str), list(_PASSING)) & (panel.values["calls_captured"] == 0)
     words[empty] = NOTHING_CAPTURED
     found = []
     same = np.array([alike(run.method, panel.runs[-1].method, "status") for run in panel.runs])
-    for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN)) & same):
+    failed_to_run = np.isin(words[:, -1:].astype(str), list(_FAILED_TO_RUN))
+    for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN)) & (same | failed_to_run)):
         before, after = str(words[row, good]), str(words[row, -1])
         if (before in _PASSING) == (after in _PASSING):
             continue

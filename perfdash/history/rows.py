@@ -250,6 +250,18 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
     return str(environment.get("host_class") or f"host {info.host}"), setting
 
 
+def clock_of(row: Row) -> str | None:
+    """By which clock the latencies of both sides were taken: wall | cpu; None where it is not known."""
+    conditions = row.details.get("conditions")
+    clock = conditions.get("clock") if isinstance(conditions, Mapping) else None
+    return clock if clock in ("wall", "cpu") else None
+
+
+def is_cpu_time(row: Row) -> bool:
+    """Whether the latencies of both sides are CPU time of the thread instead of wall time."""
+    return clock_of(row) == "cpu"
+
+
 def from_result(result: Result) -> Row:
     """One result of perfdash; what is not finite counts as not measured."""
     values: dict[str, float | None] = {"wall_s": result.wall_s}

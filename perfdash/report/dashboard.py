@@ -9,10 +9,11 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.history.rows import Row
+from perfdash.history.rows import Row, is_cpu_time
 from perfdash.history.summing import gave_up, is_counted, nothing_captured
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.markdown import plain
+from perfdash.report.quantities import CPU_TIME_NOTE, marked_clock
 
 _PASSING = {str(status) for status in PASSING}
 
@@ -131,7 +132,10 @@ def _failed_first(row: Row | None) -> tuple[bool, str]:
 
 
 def all_numbers(rows: Sequence[Row]) -> str:
-    """One row a case with intervals, verdict and both sides; those that did not pass last."""
+    """One row a case with intervals, verdict and both sides; those that did not pass last.
+
+    A line below the table explains `cpu` behind a latency.
+    """
     table = PrettyTable(
         ["name", "bs", "dtype", "compiler", "status", "speedup", "95 % interval", "verdict", "eager ms",
          "compiled ms", "compile s", "compile CPU s", "memory ratio", "eager MB", "compiled MB", "graphs",
@@ -156,8 +160,8 @@ def all_numbers(rows: Sequence[Row]) -> str:
                 _shown(values.get("speedup"), ".3f", "x"),
                 interval(row),
                 verdict(row),
-                _shown(values.get("eager_ms"), ".3f"),
-                _shown(values.get("backend_ms"), ".3f"),
+                marked_clock(_shown(values.get("eager_ms"), ".3f"), row),
+                marked_clock(_shown(values.get("backend_ms"), ".3f"), row),
                 _shown(values.get("compilation_s"), ".1f"),
                 _shown(values.get("compilation_cpu_s"), ".1f"),
                 _shown(values.get("compression_ratio"), ".3f"),
@@ -167,7 +171,12 @@ def all_numbers(rows: Sequence[Row]) -> str:
                 _shown(values.get("graph_breaks"), ".0f"),
             ]
         )
-    return str(table.get_string())
+    return "\n".join([str(table.get_string()), *cpu_time_notes(rows)])
+
+
+def cpu_time_notes(rows: Sequence[Row]) -> list[str]:
+    """What `cpu` behind a latency means; nothing where no result has it."""
+    return [CPU_TIME_NOTE] if any("backend_ms" in row.values and is_cpu_time(row) for row in rows) else []
 
 
 def interval(row: Row) -> str:

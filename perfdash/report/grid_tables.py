@@ -12,7 +12,9 @@ import numpy as np
 from perfdash.history.rows import MAX_SAMPLES, Row
 from perfdash.records import Status
 from perfdash.report import grid_parts
+from perfdash.report.dashboard import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table
+from perfdash.report.quantities import marked_clock
 from perfdash.report.steps import new_tokens
 from perfdash.report.ways import (
     MARKS,
@@ -69,7 +71,8 @@ def legend(rows: Sequence[Row], absent: bool) -> list[str]:
     """What the signs mean that stand in the tables."""
     used = {mark(row) for row in rows if has_numbers(row)}
     lines = [f"`{ABSENT}` no such case in this run"] if absent else []
-    return [*lines, *(f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in used)]
+    lines += [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in used]
+    return [*lines, *cpu_time_notes(rows)]
 
 
 def _cell(row: Row | None, metric: Metric) -> str:
@@ -161,14 +164,14 @@ def _spread(row: Row) -> str:
 
 def _latency(row: Row) -> str | None:
     middle = number(row, "backend_ms")
-    return f"{digits(middle)} {_spread(row)}" if middle else None
+    return f"{marked_clock(digits(middle), row)} {_spread(row)}" if middle else None
 
 
 def _throughput(row: Row) -> str | None:
     middle = number(row, "backend_ms")
     if not middle or row.case.batch_size < 1:
         return None
-    return f"{digits(row.case.batch_size * 1e3 / middle)} {_spread(row)}"
+    return f"{marked_clock(digits(row.case.batch_size * 1e3 / middle), row)} {_spread(row)}"
 
 
 def _samples(row: Row) -> list[float]:
@@ -185,7 +188,7 @@ def _percentiles(row: Row) -> str | None:
             parts.append(f"max {digits(max(samples))}")  # all that so few samples tell of the tail
             break
         parts.append(digits(float(np.percentile(samples, percent))))
-    return f"{' / '.join(parts)} (of {len(samples)})"
+    return f"{marked_clock(' / '.join(parts), row)} (of {len(samples)})"
 
 
 def _of_samples(rows: Sequence[Row]) -> str:
@@ -218,7 +221,7 @@ def _improvement(row: Row) -> str | None:
 
 def _eager_beside(row: Row) -> str | None:
     middle = number(row, "eager_ms")
-    return digits(middle) if middle else None
+    return marked_clock(digits(middle), row) if middle else None
 
 
 def _percent(speedup: float) -> str:

@@ -11,7 +11,9 @@ from perfdash.history.queries import Point, RunLine
 from perfdash.history.rows import Row
 from perfdash.methods import changes
 from perfdash.records import Case
+from perfdash.report.dashboard import cpu_time_notes
 from perfdash.report.published import published
+from perfdash.report.quantities import marked_clock
 
 
 def run_table(runs: Sequence[RunLine]) -> str:
@@ -43,7 +45,7 @@ def _testbed(run: RunLine) -> str:
 
 
 def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
-    """A run's results."""
+    """A run's results; `rows` with their details, or no latency is marked as CPU time."""
     table = PrettyTable(
         ["suite", "model", "bs", "dtype", "backend", "status", "speedup", "eager ms", "backend ms",
          "compile s", "memory ratio"]
@@ -62,15 +64,16 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
                 case.backend,
                 row.status,
                 _number(row.values.get("speedup"), ".3f", "x"),
-                _number(row.values.get("eager_ms"), ".3f"),
-                _number(row.values.get("backend_ms"), ".3f"),
+                marked_clock(_number(row.values.get("eager_ms"), ".3f"), row),
+                marked_clock(_number(row.values.get("backend_ms"), ".3f"), row),
                 _number(row.values.get("compilation_s"), ".1f"),
                 _number(row.values.get("compression_ratio"), ".3f"),
             ]
         )
     title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
     own = published(run.facts, rows)
-    return f"{title}\n{table.get_string()}" + (f"\n\nWhat the source published\n{own}" if own else "")
+    lines = [title, str(table.get_string()), *cpu_time_notes(rows)]
+    return "\n".join([*lines, *(["", "What the source published", own] if own else [])])
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:

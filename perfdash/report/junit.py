@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from perfdash import files
 from perfdash.detect.comparing import Comparison
 from perfdash.detect.evidence import Evidence
 from perfdash.errors import MachineError
@@ -147,7 +148,7 @@ def _count(suite: ET.Element) -> None:
 def _save(path: Path, root: ET.Element) -> None:
     ET.indent(root)
     try:
-        ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+        files.write(path, '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode"))
     except OSError as error:
         raise MachineError(f"--junit {path} cannot be written: {error.strerror}") from error
 

@@ -11,6 +11,7 @@ from perfdash.history.rows import Row
 from perfdash.history.summing import summarize
 from perfdash.records import PASSING, Status
 from perfdash.report import summaries
+from perfdash.report.dashboard import Setting
 from perfdash.report.markdown import plain
 from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
@@ -18,11 +19,48 @@ _PASSING = {str(status) for status in PASSING}
 Sum = Callable[[Sequence[Row]], str]
 
 
+Cells = Mapping[str, Mapping[str, str]]  # by suite and compiler
+
+
 class _Meaning(NamedTuple):
     """What a published table holds: its sum by the rules of the dynamo dashboard, and perfdash's own."""
 
+    name: str
     theirs: Sum
     ours: Sum
+
+
+class Published(NamedTuple):
+    """A sum of one suite and back end, in words: as the source publishes it, and made of its rows.
+
+    `name`: pass | speedup | compilation | compression; "" of a table of another kind, which has no sums made
+    of rows.
+    """
+
+    name: str
+    title: str
+    published: str
+    theirs: str
+    ours: str
+
+
+def of_suite(
+    environment: Mapping[str, Any], setting: Setting, suite: str, backend: str, rows: Sequence[Row] = ()
+) -> list[Published]:
+    """The published sums of one suite and back end; `rows` are the results of these.
+
+    `environment` is the run's. Empty where the source publishes no sums.
+    """
+    found = []
+    for title, cells in _tables(environment, setting.title):
+        for compiler, text in cells.get(suite, {}).items():
+            if _ours(compiler) != backend:
+                continue
+            meaning = _meaning(title)
+            name = meaning.name if meaning else ""
+            sums = (meaning.theirs(rows), meaning.ours(rows)) if meaning else ("", "")
+            found.append(Published(name, plain(title), plain(text), *sums))
+    return found
 
 
 def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str = "") -> str:
@@ -31,15 +69,13 @@ def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str 
     `environment` is the run's; of several sections only those that hold the words of `section`. Empty where
     the source publishes no sums.
     """
-    known = environment.get("published")
-    known = known if isinstance(known, Mapping) else {}
-    tables = [each for name, each in known.items() if len(known) == 1 or section in name]
+    tables = _tables(environment, section)
     suites = list(dict.fromkeys(row.case.suite for row in rows))
-    if not any(tables) or not suites:
+    if not tables or not suites:
         return ""
     shown = PrettyTable(["what", "by", *map(plain, suites)])
     shown.align = "l"
-    for title, cells in (item for table in tables for item in table.items()):
+    for title, cells in tables:
         for compiler in dict.fromkeys(name for of_suite in cells.values() for name in of_suite):
             of = {
                 suite: [row for row in rows if (row.case.suite, row.case.backend) == (suite, _ours(compiler))]
@@ -53,10 +89,26 @@ def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str 
             if meaning:
                 shown.add_row(["", "its rules, its rows", *(meaning.theirs(of[suite]) for suite in suites)])
                 shown.add_row(["", "perfdash", *(meaning.ours(of[suite]) for suite in suites)])
-    return f"{shown.get_string()}\n{_why(rows)}"
+    return f"{shown.get_string()}\n{why(rows)}"
 
 
-def _compilers(cells: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _tables(environment: Mapping[str, Any], section: str) -> list[tuple[str, Cells]]:
+    """(title, cells) of each published table; of several sections only those that hold some words."""
+    known = _mapping(environment.get("published"))
+    of_section = [_mapping(each) for name, each in known.items() if len(known) == 1 or section in name]
+    return [
+        (title, {suite: {name: str(cell) for name, cell in _mapping(line).items()} for suite, line in cells})
+        for tables in of_section
+        for title, table in tables.items()
+        if (cells := _mapping(table).items())
+    ]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _compilers(cells: Cells) -> list[str]:
     return [name for of_suite in cells.values() for name in of_suite]
 
 
@@ -99,19 +151,20 @@ def _our_speedup(rows: Sequence[Row]) -> str:
     return "-" if of.speedup is None else f"{of.speedup:.3f}x ({of.measured} cases)"
 
 
-_MEANINGS = {
-    "pass": _Meaning(_their_rate, lambda rows: summaries.pass_rate(summarize(rows))),
-    "speedup": _Meaning(_their_speedup, _our_speedup),
-    "compilation": _Meaning(_their_compilation, lambda rows: summaries.compilation(summarize(rows))),
-    "compression": _Meaning(_their_compression, lambda rows: summaries.compression(summarize(rows))),
-}
+_MEANINGS = (
+    _Meaning("pass", _their_rate, lambda rows: summaries.pass_rate(summarize(rows))),
+    _Meaning("speedup", _their_speedup, _our_speedup),
+    _Meaning("compilation", _their_compilation, lambda rows: summaries.compilation(summarize(rows))),
+    _Meaning("compression", _their_compression, lambda rows: summaries.compression(summarize(rows))),
+)
 
 
 def _meaning(title: str) -> _Meaning | None:
-    return next((each for word, each in _MEANINGS.items() if word in title.lower()), None)
+    return next((each for each in _MEANINGS if each.name in title.lower()), None)
 
 
-def _why(rows: Sequence[Row]) -> str:
+def why(rows: Sequence[Row]) -> str:
+    """Why published sums differ from those that perfdash makes of the same rows."""
     unchecked = sum(row.status == Status.PASS_DUE_TO_SKIP for row in _counted(rows))
     parts = [
         "The source takes a slowdown for 1.00x in its mean speedup (clipped), and means of ratios for "

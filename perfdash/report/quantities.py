@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from perfdash.history.rows import PARTS
+from perfdash.history.rows import PARTS, Row, is_cpu_time
 
 _UNITS = {
     "eager_ms": (" ms", 1.0),
@@ -21,6 +21,8 @@ _UNITS = {
     "weights_bytes": (" MB", 1e-6),
 }
 _RATIOS = ("speedup", "compression_ratio")
+CPU_TIME = "cpu"  # behind a latency that is no wall time
+CPU_TIME_NOTE = f"{CPU_TIME}: CPU time instead of wall time, because other programs used the core meanwhile"
 
 
 def shown(metric: str | None, value: float | None) -> str:
@@ -31,6 +33,11 @@ def shown(metric: str | None, value: float | None) -> str:
         return f"{value:.3f}x"
     unit, scale = _UNITS.get(str(metric), ("", 1.0))
     return f"{value * scale:.4g}{unit}"
+
+
+def marked_clock(text: str, row: Row) -> str:
+    """A written latency of a result, with `cpu` behind it where it is CPU time."""
+    return f"{text} {CPU_TIME}" if text and is_cpu_time(row) else text
 
 
 def percent(change: float | None) -> str:

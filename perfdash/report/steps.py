@@ -11,7 +11,9 @@ from typing import Any
 
 from perfdash.history.rows import Row
 from perfdash.records import Status
+from perfdash.report.dashboard import cpu_time_notes
 from perfdash.report.markdown import plain
+from perfdash.report.quantities import marked_clock
 from perfdash.report.ways import MARKS, Way, baseline_of, has_numbers, mark, number, real, status_of
 
 Digits = Callable[[float], str]
@@ -54,6 +56,10 @@ class _Side:
         found = spread.get(self.name) if isinstance(spread, Mapping) else None
         return found if isinstance(found, Mapping) and not self.word else {}
 
+    def timed(self, text: str) -> str:
+        """A latency, or a rate by it, marked where it is CPU time; the side's word where there is none."""
+        return marked_clock(text, self.row) or self.word
+
     def peak(self, digits: Digits) -> str:
         bytes_ = number(self.row, f"{self.name}_peak_bytes")
         return digits(bytes_ / 1e6) if bytes_ and not self.word else self.word or "-"
@@ -76,8 +82,8 @@ def training(rows: Sequence[Row], digits: Digits) -> Table | None:
                 *_who(side),
                 f"{parameters / 1e6:.2f}" if parameters else "-",
                 *(_deviation(side.parts.get(name, {}), digits) or side.word or "-" for name in names),
-                _deviation(side.spread, digits) or (digits(whole) if whole else side.word),
-                digits(size * 1e3 / whole) if whole and size else side.word,
+                side.timed(_deviation(side.spread, digits) or (digits(whole) if whole else "")),
+                side.timed(digits(size * 1e3 / whole) if whole and size else ""),
                 side.peak(digits),
             ]
         )
@@ -103,8 +109,8 @@ def generation(rows: Sequence[Row], digits: Digits) -> Table | None:
                 f"{init:.2f}" if init is not None else "-",
                 digits(first) if first else side.word,
                 digits(each) if each else side.word,
-                digits(whole) if whole else side.word,
-                digits(speed) if speed else side.word,
+                side.timed(digits(whole) if whole else ""),
+                side.timed(digits(speed) if speed else ""),
                 side.peak(digits),
             ]
         )
@@ -117,7 +123,8 @@ def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[
     notes = [f"{sign} {told}" for sign, told in MARKS.items() if sign in used]
     if any(side.word == _BESIDE for side in sides):
         notes.append(f"{_BESIDE}: there was room for eager by itself, and none for both in one process")
-    return Table(title, head, lines, 3, [*notes, *_prompts([side.row for side in sides])])
+    rows = [side.row for side in sides]
+    return Table(title, head, lines, 3, [*notes, *cpu_time_notes(rows), *_prompts(rows)])
 
 
 def _prompts(rows: Sequence[Row]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from perfdash.finite_json import finite
-from perfdash.history.rows import METRICS
+from perfdash.history.rows import METRICS, clock_of
 from perfdash.history.summing import grouped, summarize
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night
@@ -80,7 +80,7 @@ def to_csv(night: Night) -> str:
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["run", "run_started", *_CASE, "status", "verdict", "basis", *METRICS])
+    writer.writerow(["run", "run_started", *_CASE, "status", "verdict", "basis", *METRICS, "clock"])
     for row in night.rows:
         values = finite(dict(row.values))
         cells = [
@@ -91,6 +91,7 @@ def to_csv(night: Night) -> str:
             row.verdict,
             row.basis,
             *(values.get(name) for name in METRICS),
+            clock_of(row),
         ]
         writer.writerow(["" if cell is None else _inert(cell) for cell in cells])
     return file.getvalue()

@@ -159,7 +159,9 @@ def noise(view: BedView, prefix: str) -> Markup:
         return Markup("")
     times, values = zip(*view.noise, strict=True)
     shown = [100 * value for value in values]
-    return charts.spark(charts.Trend("Noise: a model against itself", times, shown, unit="%"), prefix)
+    title = "Noise: a model against itself"
+    line = Line("noise", title, "", shown, [], [], unit="%", breaks=view.noise_breaks)
+    return charts.spark(_trend(line, times, 0), prefix)
 
 
 def moment(at: float) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.files import encoded
 from perfdash.finite_json import dumps
-from perfdash.redaction import redact
 
 MARKER = ".perfdash-site.json"
 STATE = ".perfdash-site"  # what is kept for the next build; no part of what is shown
@@ -32,7 +32,7 @@ class Folder:
     def write(self, name: str, content: str | bytes) -> bool:
         """Writes a file, whole or not at all; nothing where it is as it should be. Whether it wrote."""
         self._kept.add(name)
-        data = redact(content).encode("utf-8", "replace") if isinstance(content, str) else content
+        data = encoded(content) if isinstance(content, str) else content
         if put(self.path / name, data):
             self.written += 1
             return True

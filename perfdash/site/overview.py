@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
@@ -12,12 +12,13 @@ from perfdash.history.queries import RunLine
 from perfdash.history.rows import Imported
 from perfdash.history.selection import read
 from perfdash.history.summing import setting_of
+from perfdash.report.published import of_suite
 from perfdash.site import happened
 from perfdash.site.happened import Alerts, Known
 from perfdash.site.history import Bed, epoch
 from perfdash.site.kinds import how_long
 from perfdash.site.setting import Setting
-from perfdash.site.trends import Trend, read_trends
+from perfdash.site.trends import Trend, method_breaks, read_trends
 
 NIGHTS = 60  # in the small charts
 SHOWN = 30  # alerts of a testbed; the others stand on the page of regressions
@@ -38,13 +39,21 @@ class Stand:
         return how_long(self.trend.nights[-2][0], self.trend.last[0]) if self.ratio else ""
 
     @property
+    def published(self) -> dict[str, str]:
+        """What the source of an imported last night publishes itself: by name of the sum (Published.name)."""
+        run, setting = self.trend.last[0], self.trend.setting
+        sums = of_suite(run.facts, setting.section, setting.suite, setting.backend)
+        return {one.name: one.published for one in sums if one.name}
+
+    @property
     def nights(self) -> list[float]:
         return [epoch(run.started) for run, _ in self.trend.nights[-NIGHTS:]]
 
 
 @dataclass(frozen=True)
 class BedView:
-    """A testbed on the first page. `noise`: (time, worst of a model against itself) night by night.
+    """A testbed on the first page. `noise`: (time, worst of a model against itself) night by night;
+    `noise_breaks`: of these the places from which on another method measures the ratio, with its name.
 
     `last` is the last run of all; `heads` the last night of each kind, the newest first.
     """
@@ -57,6 +66,7 @@ class BedView:
     stands: list[Stand]
     noise: list[tuple[float, float]]
     unjudged: int
+    noise_breaks: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def bed_view(
         trends = read_trends(connection, bed, recent)
     alerts = alerts or happened.known(connection, bed, runs)
     read_before: dict[int, Imported] = {}
-    noise = [(epoch(run.started), value) for run in recent if (value := noise_of(run)) is not None]
+    known = [(run, value) for run in recent if (value := noise_of(run)) is not None][-NIGHTS:]
     return BedView(
         bed,
         runs[-1],
@@ -94,8 +104,9 @@ def bed_view(
         len(runs),
         happened.live(alerts, SHOWN),
         [_stand(connection, trend, read_before) for trend in trends],
-        noise[-NIGHTS:],
+        [(epoch(run.started), value) for run, value in known],
         happened.unjudged(runs),
+        method_breaks([run.method for run, _ in known], "speedup"),
     )
 
 

@@ -19,11 +19,13 @@ from markupsafe import Markup
 from perfdash import __version__
 from perfdash.detect.metrics import METRICS
 from perfdash.finite_json import dumps
+from perfdash.history.rows import is_cpu_time
 from perfdash.methods import MEANINGS
 from perfdash.report import alerts as alert_words
 from perfdash.report import links, summaries
 from perfdash.report.changes import BAD, Change
-from perfdash.report.quantities import percent, shown
+from perfdash.report.dashboard import cpu_time_notes
+from perfdash.report.quantities import marked_clock, percent, shown
 from perfdash.site import charts, figures
 from perfdash.site.happened import WORDS, build_words
 from perfdash.site.machines import MachineView
@@ -146,7 +148,9 @@ def environment() -> jinja2.Environment:
         titles=_TITLES,
         command=command,
         link_of=link_of,
+        clock_notes=cpu_time_notes,
     )
+    found.tests["cpu_time"] = is_cpu_time
     found.filters.update(
         shown=lambda value, metric: shown(metric, value),
         percent=percent,
@@ -154,6 +158,7 @@ def environment() -> jinja2.Environment:
         leading=leading,
         interval=interval,
         ratio=ratio,
+        clock=marked_clock,
         day=lambda text: text[:10],
         minute=lambda text: text[:16].replace("T", " "),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdash.records import Case
+from perfdash.report import dashboard
 from perfdash.report.links import suite_page
 
 
@@ -32,6 +33,13 @@ class Setting(NamedTuple):
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
         words = [self.device, self.dtype, threads, self.scenario, self.backend]
         return ", ".join(words + (["dynamic shapes"] if self.dynamic else []))
+
+    @property
+    def section(self) -> dashboard.Setting:
+        """The section of a comment, or of an imported dashboard, that has its tables."""
+        amp = self.dtype.removeprefix("amp-")
+        dtype = self.dtype if amp == self.dtype else f"amp ({amp})"
+        return dashboard.Setting(self.device, dtype, self.threads, self.scenario, self.dynamic)
 
     def page(self, testbed_digest: str) -> str:
         """Where its page lies, from the site's root."""

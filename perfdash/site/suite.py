@@ -16,6 +16,7 @@ from perfdash.history.rows import PARTS, Row
 from perfdash.history.summing import Summary, is_compiled, is_counted, setting_of
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.links import model_page
+from perfdash.report.published import Published, of_suite, why
 from perfdash.site.history import Bed, History, as_logs, epoch, failed, read_history
 from perfdash.site.setting import Setting
 from perfdash.site.trends import Drawn, Trend, drawn, read_trends
@@ -57,7 +58,11 @@ class HeatLine:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """`heat_times` one a column; `gone` are cases of those nights that the last one has not."""
+    """`heat_times` one a column; `gone` are cases of those nights that the last one has not.
+
+    `published`: the sums that the source of an imported last night publishes itself; `why`: why they differ
+    from perfdash's.
+    """
 
     bed: Bed
     trend: Trend
@@ -71,6 +76,8 @@ class SuiteView:
     heat_of: str
     gone: list[tuple[Case, str, str]]  # case, href, last night with it
     several_sizes: bool
+    published: list[Published]
+    why: str
 
     @property
     def parts(self) -> list[str]:
@@ -84,7 +91,9 @@ def suite_view(
     """`last_rows`: the results of the trend's last night, of any setting."""
     bed, setting = history.bed, trend.setting
     run, summary = trend.last
-    rows = [_model_row(bed, row) for row in last_rows if setting_of(row) == setting]
+    of_setting = [row for row in last_rows if setting_of(row) == setting]
+    rows = [_model_row(bed, row) for row in of_setting]
+    published = of_suite(run.facts, setting.section, setting.suite, setting.backend, of_setting)
     numbers = [number for number, case in history.cases.items() if Setting.of(case) == setting]
     numbers.sort(key=lambda number: (history.cases[number].model.lower(), history.cases[number].name))
     start = _columns(history, numbers)
@@ -106,6 +115,8 @@ def suite_view(
         measure,
         _gone(history, numbers, tonight),
         several,
+        published,
+        why(of_setting) if published else "",
     )
 
 
@@ -194,4 +205,4 @@ def one_suite(connection: sa.Connection, bed: Bed, setting: Setting) -> SuiteVie
     if not found:
         raise KeyError(setting)
     (trend,) = found
-    return suite_view(history, trend, rows_of(connection, trend.last[0].id))
+    return suite_view(history, trend, rows_of(connection, trend.last[0].id, details=True))

@@ -82,7 +82,7 @@ class Trend:
             ),
         ]  # fmt: skip
         methods = [run.method for run, _ in nights]
-        return [replace(line, breaks=_breaks(methods, line.column)) for line in lines]
+        return [replace(line, breaks=method_breaks(methods, line.column)) for line in lines]
 
 
 def read_trends(
@@ -122,7 +122,8 @@ def _whole(setting: Setting, nights: list[tuple[RunLine, Summary]]) -> Trend:
     return Trend(setting, kept, len(nights) - len(kept))
 
 
-def _breaks(methods: Sequence[Mapping[str, int]], column: str) -> dict[int, str]:
+def method_breaks(methods: Sequence[Mapping[str, int]], column: str) -> dict[int, str]:
+    """Of some nights those from which on another method measures a column, with its name."""
     pairs = enumerate(pairwise(methods), start=1)
     return {k: ", ".join(other) for k, (old, new) in pairs if (other := changes(old, new, column))}
 
@@ -157,7 +158,7 @@ def drawn(trend: Trend, first_daily: str) -> Drawn:
                 values=[span[0] for span in spans] + line.values,
                 lows=[span[1] for span in spans] + line.lows,
                 highs=[span[2] for span in spans] + line.highs,
-                breaks=_breaks(methods, line.column),
+                breaks=method_breaks(methods, line.column),
             )
         )
     return Drawn(

@@ -1,4 +1,4 @@
-"""ci/setup.sh --system: what is missing of Debian's packages is installed, and nothing else is done."""
+"""ci/setup.sh: Debian packages are installed with --system; pip and apt-get get no secrets."""
 
 from __future__ import annotations
 
@@ -57,6 +57,31 @@ def test_nothing_is_missing(debian):
     (debian / "asked").unlink()
     assert run(debian, "--system").returncode == 0
     assert not (debian / "asked").exists()
+
+
+SECRETS = ("GITHUB_TOKEN", "PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK", "MY_API_KEY")
+
+
+def test_pip_gets_no_secrets(tmp_path):
+    """Run by hand, with the whole environment of a user."""
+    pretended = tmp_path / "python"
+    pretended.write_text(
+        f"""#!/bin/bash
+case "$*" in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-m pip install"*) env >{tmp_path}/environment ;;
+esac
+"""
+    )
+    pretended.chmod(0o755)
+    variables = {**dict.fromkeys(SECRETS, "s3cret-value"), "PIP_INDEX_URL": "https://u:s3cret@index/simple"}
+    env = {**os.environ, **variables, "PYTHON": str(pretended), "PERFDASH_VENV": str(tmp_path / "venv")}
+    done = subprocess.run([SCRIPT], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    received = (tmp_path / "environment").read_text()
+    assert "s3cret-value" not in received
+    assert "PIP_INDEX_URL=https://u:s3cret@index/simple\n" in received, "pip needs it to reach its index"
+    assert f"PATH={os.environ['PATH']}\n" in received
 
 
 def test_wrong_usage(debian):

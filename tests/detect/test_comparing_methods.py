@@ -65,6 +65,15 @@ def test_a_status_by_another_method_of_checking_is_no_change():
     assert [each.what for each in of_comparison(alike)] == ["status"]
 
 
+def test_a_model_that_stops_running_is_a_failure_by_every_method():
+    found = compared([night()], night(["accuracy"], "crash", 2))
+    (one,) = found.both
+    assert one.regressed
+    assert [(each.what, each.after) for each in of_comparison(found)] == [("status", "crash")]
+    back = compared([night(status="crash")], night(["accuracy"], day=2))
+    assert not back.both[0].changed, "the new check may pass what the old one would not"
+
+
 def test_it_is_said_what_is_not_compared(capsys):
     found = compared([night()], night(["memory"], day=2))
     assert "Measured by different methods, so not compared: memory 1 -> 2" in comparison(found)

@@ -95,13 +95,34 @@ def test_the_new_baseline_is_judged_from_its_third_night_on(store):
     assert evidence.dated.first.started.startswith("2026-01-21")
 
 
-def failing(first, last):
-    return lambda night, name: "fail_accuracy" if name == "model01" and first <= night < last else "pass"
+def failing(first, last, status="fail_accuracy"):
+    return lambda night, name: status if name == "model01" and first <= night < last else "pass"
 
 
 @pytest.mark.parametrize("method", [ACCURACY, CAPTURE])
 def test_a_status_by_another_method_of_checking_is_no_failure(store, method):
     assert judged(store, by(method, farm(14, 4, statuses=failing(12, 99)), 12)) == []
+
+
+@pytest.mark.parametrize("method", [ACCURACY, CAPTURE])
+@pytest.mark.parametrize("status", ["crash", "timeout", "oom", "fail_to_run", "model_fail_to_load"])
+def test_a_model_that_stops_running_that_night_is_a_failure(store, method, status):
+    found = judged(store, by(method, farm(18, 4, statuses=failing(12, 17, status)), 12))
+    assert found == [("status", "status", 1, ["new", "confirmed", "open", "fixed"])]
+    with store.read() as connection:
+        (alert,) = kept.load(connection, states=kept.STATES)
+    (name,) = method
+    assert (alert.details["before"], alert.details["after"]) == ("pass", status)
+    assert f"perfdash's method: {name} 1 -> 2" in alert.details["changed"]
+
+
+def test_a_model_that_crashed_before_is_no_new_failure(store):
+    found = judged(store, by(ACCURACY, farm(16, 4, statuses=failing(5, 99, "crash")), 12))
+    assert found == []
+
+
+def test_a_model_that_passes_again_that_night_is_no_repair(store):
+    assert judged(store, by(ACCURACY, farm(14, 4, statuses=failing(5, 12, "crash")), 12)) == []
 
 
 def test_an_alert_is_over_when_its_metric_is_measured_otherwise(store):

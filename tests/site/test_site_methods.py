@@ -19,6 +19,7 @@ from perfdash.site.changes import case_changes
 from perfdash.site.history import beds, read_history
 from perfdash.site.model import one_model
 from perfdash.site.nights import compare_view, night_file
+from perfdash.site.overview import bed_view
 from perfdash.site.pages import render_compare, render_model, render_suite
 from perfdash.site.suite import suite_view
 from perfdash.site.trends import read_trends
@@ -127,6 +128,26 @@ def test_a_pass_rate_is_parted_by_the_method_of_checking(store):
     breaks = {line.name: line.breaks for line in trend_.lines(trend_.nights)}
     assert breaks["pass_rate"] == {2: "accuracy 1 -> 2"}
     assert breaks["speedup"] == {}
+
+
+def test_the_noise_is_parted_by_the_method_of_the_ratio(store):
+    runs = [
+        run(
+            str(FIRST + timedelta(days=night)),
+            [result(CASE, night=night)],
+            method=({}, {}, LATENCY, {**LATENCY, "memory": 2})[night],
+            noise={"null": {"worst": 0.01}},
+        )
+        for night in range(4)
+    ]
+    take_in(store, runs)
+    with store.read() as connection:
+        bed, _ = opened(store, connection)
+        view = bed_view(connection, bed, read_history(connection, bed).runs)
+    assert view.noise_breaks == {2: "latency 1 -> 2"}
+    drawn = figures.noise(view, "noise")
+    assert drawn.count('class="mark method"') == 1
+    assert len(re.findall("M", re.search('class="line" d="([^"]*)"', drawn)[1])) == 2
 
 
 def test_nights_that_are_compared_say_by_which_method(store):

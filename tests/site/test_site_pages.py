@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 
 from perfdash.detect.nightly import judge_new
 from perfdash.history import alerts as kept
+from perfdash.history.importers import Told, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, list_runs
 from perfdash.history.rows import Row
@@ -23,6 +25,8 @@ from perfdash.site.suite import one_suite
 from perfdash.site.trends import read_trends
 from tests.history.made import row, run
 from tests.site.stored import HOSTILE, NAMES, Page, built, check, fill, night, result
+
+DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
 
 
 @pytest.fixture
@@ -261,6 +265,23 @@ def test_graph_breaks_and_how_an_interval_came_about_are_told(store, site):
     assert "eager differed by 2 %" in model
 
 
+def test_cpu_time_is_marked_on_the_pages_of_the_model_and_its_suite(store, site):
+    rows = []
+    for name, clock in (("disturbed", "cpu"), ("quiet", "wall")):
+        made = result(Case("timm", name))
+        rows.append(replace(made, details={"conditions": {"clock": clock}}))
+    take_in(store, [run("2026-01-05", rows)])
+    folder = site()
+    disturbed = page(folder, "beds/*/models/*disturbed*.html").text
+    assert "Eager 13.13 ms 13 to 13.26 CPU time" in disturbed
+    assert "CPU time instead of wall time, because other programs used the core" in disturbed
+    assert "at most 200 a side are kept; CPU time" in disturbed
+    assert "CPU time" not in page(folder, "beds/*/models/*quiet*.html").text
+    suite = page(folder, "beds/*/suites/*.html").text
+    assert "13.130 cpu" in suite
+    assert suite.count("cpu: CPU time instead of wall time") == 1
+
+
 def test_numbers_of_other_programs(store, site):
     """No speedup, no batch size, no interval; metrics that perfdash has no column for."""
     rows = [
@@ -278,6 +299,49 @@ def test_numbers_of_other_programs(store, site):
     assert "--batch-size" not in model
     assert "could be drawn" not in model
     assert "No case passes on both nights" in page(folder, "beds/*/compare.html").text
+
+
+def test_an_imported_dashboard_shows_what_it_published(store, site):
+    (dashboard,) = read([DASHBOARD], Told(started="2023-02-01"))
+    take_in(store, [dashboard])
+    folder = site()
+    overview = page(folder, "index.html").text
+    assert "90%, 46/51 (+3 not checked) published: 91%, 49/54" in overview
+    assert re.search(r"0\.936x 0\.\d+ to [\d.]+ published: 1\.04x", overview)
+    assert "The page of the suite says why it differs" in overview
+    suite = page(folder, "beds/*/suites/torchbench_*.html").text
+    assert "Passrate 91%, 49/54 49/54 90%, 46/51 (+3 not checked)" in suite
+    assert "Geometric mean speedup 1.04x 1.04x clipped, 0.926x not 0.936x (46 cases)" in suite
+    assert "counts 3 cases as passed whose outputs were not checked" in suite
+
+
+@pytest.mark.parametrize(
+    "published", [3, {"a": 4}, {"a": {"Passrate": [5]}}, {"a": {"Passrate": {"timm": 6}}}]
+)
+def test_what_is_no_table_is_not_published(store, site, published):
+    made = night(0)
+    facts = {**made.run.environment, "published": published}
+    take_in(store, [replace(made, run=replace(made.run, environment=facts))])
+    assert "published" not in page(site(), "index.html").text
+
+
+def test_published_words_are_escaped(store, site):
+    made = night(0)
+    cells = {"<b>Passrate</b>": {"timm": {"inductor": "<script>alert(1)</script>" + "x" * 300}}}
+    facts = {**made.run.environment, "published": {"section": cells}}
+    take_in(store, [replace(made, run=replace(made.run, environment=facts))])
+    folder = site()
+    for text in (page(folder, "index.html").text, page(folder, "beds/*/suites/*_t1_*.html").text):
+        assert "<script>alert(1)</script>xx" in text
+        assert "x" * 200 not in text
+    assert "<b>Passrate</b>" in text
+
+
+def test_a_run_of_perfdash_has_no_published_sums(store, site):
+    fill(store, range(2))
+    folder = site()
+    assert "ublished" not in page(folder, "index.html").text
+    assert "ublished" not in page(folder, "beds/*/suites/*_t1_*.html").text
 
 
 def test_bare_values_and_a_partial_run(store, site):

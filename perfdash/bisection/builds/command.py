@@ -17,6 +17,7 @@ from typing import Any
 from perfdash.bisection.builds import Stopped
 from perfdash.bisection.revisions.repository import without_credentials
 from perfdash.errors import MachineError
+from perfdash.redaction import redact
 
 _LOOK_S = 0.1  # how often it is looked whether the build is to stop
 _GUARDED = Path(__file__).with_name("guarded.py")
@@ -95,15 +96,15 @@ class Commands:
             with self.log.open("rb") as log:
                 log.seek(0, 2)
                 log.seek(max(0, log.tell() - (256 << 10)))
-                return without_credentials(log.read().decode(errors="replace"))
+                return redact(without_credentials(log.read().decode(errors="replace")))
         except OSError:
             return ""
 
     def mask(self) -> None:
-        """Takes out of the log what credentials have come into it."""
+        """Takes out of the log what credentials and secrets have come into it."""
         try:
             text = self.log.read_text(errors="replace")
-            if (masked := without_credentials(text)) != text:
+            if (masked := redact(without_credentials(text))) != text:
                 self.log.write_text(masked)
         except OSError:
             pass

@@ -20,6 +20,7 @@ from perfdash.cli.bisect.beginning import measurer_of, metric_again, wishes_of
 from perfdash.cli.bisect.working import Going, go, tell
 from perfdash.cli.bisect.world import Machine, unmeasured_cores
 from perfdash.errors import UsageError
+from perfdash.redaction import redact_all
 from perfdash.runner import host
 from perfdash.settings import RunSettings, resolve
 
@@ -129,8 +130,8 @@ def _planned(begun: events.Event, settings: RunSettings) -> Planned | None:
 def _command(begun: events.Event, given: Sequence[str] | None) -> list[str] | None:
     """The command as it was; again from the command line where a secret in it was not kept."""
     then: list[str] | None = begun["command"]
-    if given and (then is None or host.mask_secrets(list(given)) != then):
+    if given and (then is None or redact_all(host.mask_secrets(list(given))) != redact_all(then)):
         raise UsageError("--resume: after -- stands another command than it was begun with; begin anew")
-    if then and not given and any(word == HIDDEN or word.endswith(f"={HIDDEN}") for word in then):
+    if then and not given and any(HIDDEN in word for word in then):
         raise UsageError("--resume: a value in the command was not kept; give it again, after --")
     return list(given) if given else then

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from perfdash import files
 from perfdash.bisection.account import Account
 from perfdash.bisection.accounting import account
 from perfdash.bisection.course import Course
@@ -28,9 +29,7 @@ def write_reports(folder: Path, said: Account) -> None:
             ("html", page(said)),
             ("json", dumps(said.to_json(), indent=1) + "\n"),
         ):
-            part = folder / f"{REPORT}.{ending}.part"
-            part.write_text(text, encoding="utf-8", errors="replace")
-            part.replace(folder / f"{REPORT}.{ending}")
+            files.write(folder / f"{REPORT}.{ending}", text)
     except OSError as error:
         typer.echo(f"The report cannot be written to {folder}: {error.strerror}", err=True)
 

@@ -22,6 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
+from perfdash.redaction import redact
+
 # Okabe and Ito 2008: told apart whatever a reader's colour vision. Yellow is left out: faint on white.
 BLACK, BLUE, VERMILLION, GREEN = "#000000", "#0072B2", "#D55E00", "#009E73"
 PURPLE, ORANGE, SKY, GREY = "#CC79A7", "#E69F00", "#56B4E9", "#767676"
@@ -88,12 +90,15 @@ def _glyphs() -> frozenset[int]:
 
 
 def shown(text: str, longest: int = 44) -> str:
-    """A name as it can be drawn: what the font lacks or controls as an escape, the middle cut out."""
+    """A name as it can be drawn: what the font lacks or controls as an escape, the middle cut out.
+
+    Every text from elsewhere is drawn by way of this, so a secret is replaced here, before the cut.
+    """
     plain = "".join(
         char
         if ord(char) in _glyphs() and unicodedata.category(char)[0] != "C"
         else char.encode("unicode_escape", errors="replace").decode()
-        for char in text
+        for char in redact(text)
     )
     if len(plain) <= longest:
         return plain
@@ -103,6 +108,7 @@ def shown(text: str, longest: int = 44) -> str:
 
 def file_word(text: str) -> str:
     """A name as part of a file's name; a mark keeps apart what was made alike."""
+    text = redact(text)
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:60]
     if word == text:
         return word

@@ -1,0 +1,140 @@
+"""Files for readers are whole, and hold no secret, in whatever way it is written there."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from perfdash import files
+from perfdash.bisection import events
+from perfdash.bisection.journal import FILE, Journal
+from perfdash.bisection.revisions import Revision
+from perfdash.cli.bisect.resuming import _command
+from perfdash.detect.comparing import Side, compare
+from perfdash.errors import UsageError
+from perfdash.report import junit
+from perfdash.report.plots import KINDS, files_of_rows, files_of_trend
+from tests.history.made import case, row, run
+
+TOKEN = "s3cret'0123\"45<67&89"  # escaped otherwise in JSON, XML and HTML
+NAME = "ghx0123456789abcdefXYZ"
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    monkeypatch.setenv("OTHER_API_KEY", NAME)
+
+
+def spelled(text):
+    """Whether any part of a secret is left."""
+    return "s3cret" in text or "0123456789" in text
+
+
+def test_text_is_whole_and_without_secrets(tmp_path):
+    path = tmp_path / "a.md"
+    files.write(path, f"it is {TOKEN}\ud800")
+    assert path.read_text() == "it is ***?"
+    files.write(path, b"\x00bytes")
+    assert path.read_bytes() == b"\x00bytes"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.md"]
+
+
+def test_a_link_stays_one_and_a_failure_leaves_the_file(tmp_path):
+    (tmp_path / "a.md").write_text("old")
+    (tmp_path / "link").symlink_to("a.md")
+    files.write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "a.md").read_text() == "new"
+    with pytest.raises(OSError, match="No such file"):
+        files.write(tmp_path / "none" / "a.md", "x")
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    files.write(tmp_path / "pipe", f"{NAME}.")
+    reader.join()
+    assert read == ["***."]
+
+
+def test_junit_of_a_run_and_of_a_comparison(tmp_path):
+    failed = row(f"model {NAME}", "crash", wall_s=1.0)
+    failed.details["error"] = {"type": "Error", "message": f"login with {TOKEN} failed"}
+    junit.write(tmp_path / "run.xml", f"run {TOKEN}", [failed])
+    sides = [Side(str(day), (run(f"2026-11-0{day}", [each]),)) for day, each in
+             ((1, row(f"model {NAME}")), (2, row(f"model {NAME}", "crash", wall_s=1.0)))]  # fmt: skip
+    junit.write_comparison(tmp_path / "compare.xml", compare(*sides))
+    for path in tmp_path.iterdir():
+        text = path.read_text()
+        assert not spelled(text), path
+        assert "***" in text
+        assert ET.fromstring(text.encode()).find(".//failure") is not None
+
+
+def test_pictures(tmp_path):
+    rows = [
+        row(
+            of=case(f"{'m' * 20} {NAME} {'n' * 40}", batch_size=size, backend=backend),
+            eager_ms=20.0, backend_ms=10.0, speedup=2.0, compilation_s=30.0, compilation_cpu_s=30.0,
+            eager_peak_bytes=5e7, backend_peak_bytes=4e7, compression_ratio=1.2, calls_captured=9.0,
+        )
+        for size in (1, 2)
+        for backend in (f"mine-{NAME}", "inductor")
+    ]  # fmt: skip
+    for kind in KINDS:
+        for name, content in files_of_rows(kind, rows):
+            text = content.decode("latin-1")
+            assert not spelled(text), name
+            assert not spelled(name)
+            assert "ghx0" not in text, "half of it is one, too"
+    night = {
+        "run": f"run {NAME}", "started": "2026-11-01T00:00:00Z", "torch": f"2.15 {NAME}", "testbed_id": 1,
+        "suite": f"suite {NAME}", "device": "cpu", "dtype": "float32", "threads": 1, "method": {},
+        "scenario": "inference", "dynamic": False, "backend": f"mine-{NAME}", "cases": 1, "attempted": 1,
+        "passed": 1, "measured": 1, "speedup": 1.1, "speedup_low": 1.0, "speedup_high": 1.2,
+        "speedup_clipped": 1.1, "compilation_s": 30.0, "compression_ratio": 1.1,
+    }  # fmt: skip
+    drawn = dict(files_of_trend([night]))
+    assert len(drawn) == 2
+    for name, content in drawn.items():
+        assert not spelled(content.decode("latin-1") + name), name
+
+
+def test_a_bisections_journal(tmp_path):
+    revision = Revision("a" * 40, "aaaaaaa", title=f"Use {TOKEN}", author=NAME)
+    with Journal.create(tmp_path) as journal:
+        journal.append({"event": "begun", "schema": 1, "command": ["./measure", NAME],
+                        "line": ["perfdash", "bisect", NAME], "asked": {"repo": "/home/me"}})  # fmt: skip
+        kept = journal.append({"event": "stage", "revisions": [vars(revision)]})
+        broken = journal.append(
+            events.at(events.BROKEN, 0, 3, revision, why=f"git: {TOKEN}", log="/home/x.log")
+        )
+        text = (journal.folder / FILE).read_text()
+    assert not spelled(text)
+    assert kept["revisions"][0]["id"] == "a" * 40
+    assert (broken["commit"], broken["why"], broken["place"]) == ("a" * 40, "git: ***", 3)
+    assert [json.loads(line)["event"] for line in text.splitlines()] == ["begun", "stage", "broken"]
+
+
+def test_what_a_bisection_goes_on_with_stays_whatever_a_password_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("POSTGRES_PASSWORD", "jenkins")
+    with Journal.create(tmp_path) as journal:
+        begun = journal.append({"event": "begun", "schema": 1, "asked": {"repo": "/home/jenkins/torch"}})
+    assert begun["asked"]["repo"] == "/home/jenkins/torch"
+
+
+def test_a_command_that_held_a_secret_is_asked_for_again(tmp_path):
+    with Journal.create(tmp_path) as journal:
+        begun = journal.append({"event": "begun", "command": ["curl", f"-u:{NAME}"]})
+    with pytest.raises(UsageError, match="was not kept; give it again, after --"):
+        _command(begun, None)
+    assert _command(begun, ["curl", f"-u:{NAME}"]) == ["curl", f"-u:{NAME}"]
+    with pytest.raises(UsageError, match="another command"):
+        _command(begun, ["wget", f"-u:{NAME}"])
