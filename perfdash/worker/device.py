@@ -6,6 +6,7 @@ is timed by events, with the L2 cache flushed before each sample.
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
 from dataclasses import dataclass
@@ -126,6 +127,23 @@ class Cuda:
             torch.cuda.synchronize()
             elapsed_ms += start.elapsed_time(end)
         return Sample(elapsed_ms * 1e6, None)
+
+    def drop_caches(self) -> None:
+        """Frees garbage, the workspaces of cuBLAS and what the allocator keeps for later.
+
+        A workspace is made by the first product of matrices and counts as allocated ever after, whichever
+        side made it; the next product makes it again.
+        """
+        torch.cuda.synchronize()
+        gc.collect()
+        clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear_workspaces:
+            clear_workspaces()
+        torch.cuda.empty_cache()
+
+    def allocated(self) -> int:
+        """Bytes that are allocated now."""
+        return torch.cuda.memory_allocated() - self._l2_buffer.numel()
 
     def reset_peak(self) -> None:
         """The allocator's peak starts again from what is allocated now."""

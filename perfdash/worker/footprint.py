@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any, Callable, ContextManager, Optional
 
 import torch
@@ -64,7 +63,7 @@ def drop_eager(device: Cpu | Cuda, baseline: Side, own: Side, eager_step: Any) -
     release = getattr(eager_step, "release", None)
     if release:
         release()
-    if device.kind != "cuda":
+    if not isinstance(device, Cuda):
         return
     if own.inputs is not baseline.inputs:
         for tensor in nest.tensors_in(baseline.inputs):
@@ -72,5 +71,4 @@ def drop_eager(device: Cpu | Cuda, baseline: Side, own: Side, eager_step: Any) -
     if own.module is not baseline.module:
         baseline.state = None  # it holds the buffers that are to go
         baseline.module.to("cpu")
-    gc.collect()
-    torch.cuda.empty_cache()
+    device.drop_caches()

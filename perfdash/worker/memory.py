@@ -187,14 +187,18 @@ def _transient(
 
 
 def cuda_peak(device: Cuda, step: Callable[[], Any]) -> dict[str, Optional[int]]:
-    """torch.cuda.max_memory_allocated over two steady calls, the reserved peak beside it, and the growth."""
+    """torch.cuda.max_memory_allocated over two steady calls, the reserved peak beside it, and the growth.
+
+    What the other side left in caches goes first; a warm-up call makes again what this side needs.
+    """
+    device.drop_caches()
     step()
     gc.collect()
     device.reset_peak()
-    before = torch.cuda.memory_allocated()
+    before = device.allocated()
     for _ in range(_CALLS):
         step()
     allocated, reserved = device.peak()
     gc.collect()
-    grown = max(0, torch.cuda.memory_allocated() - before) // _CALLS
+    grown = max(0, device.allocated() - before) // _CALLS
     return {"peak_bytes": allocated, "reserved_bytes": reserved, "grown_bytes": grown}

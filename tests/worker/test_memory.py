@@ -14,6 +14,8 @@ from tests.lazy import lazy
 torch = lazy("torch")
 worker_case = lazy("perfdash.worker.case")
 compilation = lazy("perfdash.worker.compilation")
+device = lazy("perfdash.worker.device")
+footprint = lazy("perfdash.worker.footprint")
 memory = lazy("perfdash.worker.memory")
 modules = lazy("tests.worker.modules")
 probing = lazy("perfdash.worker.probing")
@@ -109,3 +111,57 @@ def test_constants_are_counted_after_the_second_call():
         lambda: lambda: calls.append(1), lambda: None, after_two=lambda: seen.append(len(calls))
     )
     assert (seen, len(calls)) == ([2], 4)
+
+
+def pretended_gpu(held):
+    """A GPU whose allocator is three numbers: what is held, the workspace of matrix products, the peak."""
+
+    class Gpu(device.Cuda):
+        def __init__(self):
+            self.workspace, self.most = 0, 0
+
+        def step(self, transient, workspace):
+            self.workspace = max(self.workspace, workspace)
+            self.most = max(self.most, self.allocated() + transient)
+
+        def allocated(self):
+            return held + self.workspace
+
+        def drop_caches(self):
+            self.workspace = 0
+
+        def synchronize(self):
+            pass
+
+        def reset_peak(self):
+            self.most = self.allocated()
+
+        def peak(self):
+            return self.most, 2 * self.most
+
+    return Gpu()
+
+
+@pytest.mark.parametrize("own_workspace", [0, 32 * MIB])
+def test_what_eager_left_in_caches_is_not_in_the_peak_of_the_compiled_side(own_workspace):
+    gpu = pretended_gpu(held=5 * MIB)
+    eager = footprint.of_step(lambda: gpu.step(10 * MIB, 32 * MIB), gpu, nullcontext)
+    assert eager == {"peak_bytes": 47 * MIB, "reserved_bytes": 94 * MIB, "grown_bytes": 0}
+    for _ in range(2):  # eager also runs while both sides are timed
+        gpu.step(10 * MIB, 32 * MIB)
+    compiled = footprint.of_step(lambda: gpu.step(4 * MIB, own_workspace), gpu, nullcontext)
+    assert compiled["peak_bytes"] == 9 * MIB + own_workspace
+    assert compiled["grown_bytes"] == 0, "the workspace is there again after the warm-up call"
+
+
+def test_the_caches_of_a_gpu_are_emptied_in_order(monkeypatch):
+    """Workspaces go back to the allocator first, then what the allocator keeps goes back to the driver."""
+    calls = []
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: calls.append("workspaces"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("allocator"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("wait"))
+    device.Cuda.drop_caches(device.Cuda.__new__(device.Cuda))
+    assert calls == ["wait", "workspaces", "allocator"]
+    monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces")
+    device.Cuda.drop_caches(device.Cuda.__new__(device.Cuda))
+    assert calls[3:] == ["wait", "allocator"], "a torch without this function"
