@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
+from perfdash.history.queries import rows_of
 from perfdash.history.rows import METRICS, Imported, Row, RunRow, case_digest, digest
 from perfdash.history.samples import pack
 from perfdash.history.store import Store
@@ -70,7 +71,7 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
     runs = schema.runs
     content = imported.content
     key = imported.key
-    query = sa.select(*runs.c["id", "key", "content", "results", "ended"])
+    query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id"])
     old = connection.execute(query.where(runs.c.key == key)).first()
     if old is None and not run.uid and not imported.copied:
         old = connection.execute(query.where(runs.c.key == imported.earlier_key)).first()
@@ -104,6 +105,16 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         "taken_in": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "judged": None,
     }
+    if (
+        old is not None
+        and not run.uid
+        and not imported.copied
+        and _same_results(connection, old, values, rows)
+    ):
+        # Only what perfdash calls it has changed: the night keeps its judgement.
+        renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
+        connection.execute(sa.update(runs).where(runs.c.id == old.id).values(renamed))
+        return KNOWN
     if old is None:
         run_id = _insert(connection, runs, values)
     else:
@@ -115,6 +126,22 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         _insert_rows(connection, run_id, rows)
         connection.execute(sa.insert(schema.summaries), summaries(run_id, rows))
     return TAKEN_IN if old is None else REPLACED
+
+
+def _same_results(
+    connection: sa.Connection, old: sa.Row[Any], values: Mapping[str, Any], rows: Sequence[Row]
+) -> bool:
+    """Whether the store has these very numbers, on the same testbed."""
+
+    def numbers(of: Iterable[Row]) -> dict[Case, tuple[Any, ...]]:
+        return {
+            row.case: (row.status, row.started, dict(row.values), dict(row.others), set(row.samples))
+            for row in of
+        }
+
+    if old.testbed_id != values["testbed_id"]:
+        return False
+    return numbers(rows_of(connection, old.id, whole=True)) == numbers(rows)
 
 
 def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) -> None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from perfdash.history.queries import rows_of
 from perfdash.history.rows import Row, digest
 from perfdash.history.store import Store
+from perfdash.redaction import redact
 from perfdash.report import links
 from perfdash.site import pages
 from perfdash.site.cache import Cache
@@ -119,7 +120,8 @@ def _write_bed(folder: Folder, one: _Bed, cache: Cache, jobs: int | None) -> int
 
     def model(number: int) -> tuple[str, bool]:
         view = model_view(one.around, number, one.lasts.get(number), changes[number])
-        return view.page, put(folder.path / view.page, pages.render_model(view).encode("utf-8", "replace"))
+        text = redact(pages.render_model(view))
+        return view.page, put(folder.path / view.page, text.encode("utf-8", "replace"))
 
     def suite(trend: Trend) -> str:
         return pages.render_suite(suite_view(one.history, trend, one.rows[trend.last[0].id]))

@@ -86,7 +86,7 @@ def judge(
     old = known & (later > guard[:, None])
     shifts = host_shift(values, old, floor)
     noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=floor)
-    shift = tonights_shift(shifts.night, noise, judged, WINDOWS)
+    shift = tonights_shift(shifts.night, noise, known, judged, WINDOWS)
     raw = values - noise.level[:, None]
     net = raw - shifts.own
     tonight, best = _windows(net, net / _deviation(noise, within, old), noise, judged, guard + 1)
@@ -196,7 +196,11 @@ def _windows(
 
 
 def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:
-    """The last nights as floats, NaN where a value is missing or before its series' start."""
+    """The last nights as floats, NaN where a value is missing or before its series' start.
+
+    Nights before the first value of all (measured by another method) are left out: else they would count as
+    nights on which the host stood still.
+    """
     values = np.asarray(values, dtype=float)
     if values.ndim != 2 or values.shape[1] < 1:
         raise ValueError(f"values: series by nights are wanted, not the shape {values.shape}")
@@ -208,6 +212,8 @@ def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[
     if start is not None:
         usable &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
     values = np.where(usable, values, np.nan)[:, -(WINDOWS + REFERENCE) :]
+    empty = int(np.argmax(np.append(np.isfinite(values[:, :-1]).any(axis=0), True)))
+    values = values[:, empty:]
     return values, None if within is None else np.asarray(within, dtype=float)[:, -values.shape[1] :]
 
 

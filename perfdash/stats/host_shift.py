@@ -92,10 +92,14 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
     return HostShift(night, own, followed, group)
 
 
-def tonights_shift(shifts: Array, noise: NoiseLevel, judged: Flags, windows: int) -> Shift:
-    """Tonight's of the `shifts` (T,) against those more than `windows` nights before: Student's t."""
+def tonights_shift(shifts: Array, noise: NoiseLevel, known: Flags, judged: Flags, windows: int) -> Shift:
+    """Tonight's of the `shifts` (T,) against those more than `windows` nights before: Student's t.
+
+    `known` (S, T): where there is a value. A night with fewer than HOST series has no shift to compare with.
+    """
     tonight = float(shifts[-1])
-    before = shifts[:-windows] if len(shifts) > 2 * windows else shifts[:-1]
+    nights = slice(-windows if len(shifts) > 2 * windows else -1)
+    before = shifts[nights][known[:, nights].sum(axis=0) >= HOST]
     if tonight == 0 or len(before) < 3 or not judged.any():
         return Shift(tonight)
     # The spread of nights, robustly, and at least what a median over so many series has by chance.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from perfdash.detect.confirming import of_this_method
@@ -77,6 +78,15 @@ def everything(factor, from_night, *metrics):
 )
 def test_a_change_of_method_raises_no_alert(store, models, change, method):
     assert judged(store, by(method, farm(16, models, change=change), 12)) == []
+
+
+def test_a_wavering_host_raises_no_alert_while_the_baseline_is_new(store):
+    off = np.random.default_rng(1).normal(0, 0.03, 20)
+
+    def change(night, name, values):
+        return values | {metric: values[metric] * np.exp(off[night]) for metric in ("eager_ms", "backend_ms")}
+
+    assert judged(store, by(LATENCY, farm(20, 24, change=change), 11), 14) == []
 
 
 def test_the_same_change_without_one_does(store):

@@ -12,6 +12,7 @@ from perfdash.history import schema
 from perfdash.history.importers import Told, read
 from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of
+from perfdash.history.rows import digest
 from perfdash.history.store import open_store
 from perfdash.report.history import run_rows, run_table
 
@@ -75,10 +76,35 @@ def test_two_files_of_one_import_do_not_replace_each_other(store, written):
 
 def test_what_an_earlier_perfdash_took_in_is_known(store, written):
     (run,) = written(ONE)
-    take_in(store, [run])
-    with store.write() as connection:
-        connection.execute(sa.update(schema.runs).values(key=run.earlier_key))
+    of_01(store, run)
     assert take_in(store, [run]) == [KNOWN]
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+    assert line.judged, "nothing of it has changed: it is not judged again"
+    assert line.name == run.run.name
+    assert take_in(store, [run]) == [KNOWN]
+    assert take_in(store, written(ONE.replace("1.25", "1.35"))) == [REPLACED]
+    with store.read() as connection:
+        (line,) = list_runs(connection)
+    assert not line.judged
+
+
+def test_what_an_earlier_perfdash_took_in_may_be_corrected_where_it_did_not_look(store, written):
+    of_01(store, *written(ONE))
+    assert take_in(store, written(ONE.replace("0.96", "0.86"))) == [REPLACED]
+
+
+def of_01(store, run):
+    """Takes a run in as perfdash 0.1 did, and as judged since."""
+    take_in(store, [run])
+    content = digest([run.run.state, run.run.ended, run._numbers()])
+    values = {"key": run.earlier_key, "content": content, "name": run.run.imported["name"], "judged": "2026"}
+    with store.write() as connection:
+        connection.execute(sa.update(schema.runs).values(**values))
+
+
+def test_by_its_numbers_it_is_another_in_stores_of_an_earlier_perfdash(store, written):
+    of_01(store, *written(ONE))
     assert take_in(store, written(ONE + TWO, "other")) == [TAKEN_IN], "by its numbers it is another"
 
 

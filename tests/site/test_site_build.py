@@ -52,6 +52,17 @@ def test_a_second_build_writes_nothing(store, site):
     assert times == {path: path.stat().st_mtime_ns for path in site.rglob("*") if path.is_file()}
 
 
+def test_no_page_has_a_secret(store, site, monkeypatch):
+    monkeypatch.setenv("PERFDASH_SMTP_PASSWORD", "correct-horse-battery")
+    case = Case("timm", "resnet18")
+    details = {"error": {"type": "Error", "message": "cannot log in with correct-horse-battery"}}
+    take_in(store, [run("2026-01-05", [replace(result(case, status="fail_to_run"), details=details)])])
+    built(store, site)
+    (page,) = site.glob("beds/*/models/*.html")
+    assert "cannot log in with ***" in page.read_text()
+    assert not [name for name, data in files(site).items() if b"correct-horse" in data]
+
+
 def test_an_update_is_a_build_from_nothing(store, site, tmp_path):
     """Through all that can happen to a history."""
     fill(store, range(124))

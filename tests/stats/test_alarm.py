@@ -336,6 +336,32 @@ def test_a_few_series_tell_no_common_shift():
     assert found.suspect[:2].all()
 
 
+def wavering(seed, nights):
+    """A host on which all series together are 2 % off from night to night."""
+    rng = np.random.default_rng(seed)
+    return host(seed, series=40, nights=nights, sd=0.01) + rng.normal(0, 0.02, nights)
+
+
+def test_nights_before_the_first_value_of_all_do_not_count():
+    for seed in range(20):
+        values = wavering(seed, 6)
+        within = np.full(values.shape, 0.005**2)
+        empty = np.full((len(values), 40), np.nan)
+        found = judge(np.hstack([empty, values]), within=np.hstack([empty, within]))
+        wanted = judge(values, within=within)
+        assert found.shift == wanted.shift
+        np.testing.assert_array_equal(found.p, wanted.p)
+
+
+def test_nights_with_few_series_say_nothing_of_the_hosts_spread():
+    told = 0
+    for seed in range(40):
+        values = wavering(seed, 60)
+        values[: len(values) - 5, :30] = np.nan  # a run of five models at a desk, night after night
+        told += judge(values).shift.nights > 0
+    assert told <= 1
+
+
 def test_a_night_noisy_within_counts_less():
     values = host(15, sd=0.01)
     values[:2, -1] += 0.05
