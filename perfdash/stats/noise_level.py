@@ -244,7 +244,7 @@ class Tails:
 def _histogram_of_t4(clip: float) -> tuple[Array, Array]:
     """The edges of the bins between -clip and clip, and what Student's t(4) puts into each."""
     half = round(clip / _STEP)
-    edges = (np.arange(-half, half + 2) - 0.5) * _STEP
+    edges = np.asarray((np.arange(-half, half + 2) - 0.5) * _STEP, dtype=np.float64)
     edges[0], edges[-1] = -np.inf, np.inf
     return edges, np.diff(stats.t(4).cdf(edges))
 
