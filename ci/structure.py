@@ -3,8 +3,9 @@
 
     ci/structure.py
 
-prints the files, lines, small modules with one importer, and what a case and a step of a bisection cross: every
-module that the path's first ones import, directly or through others, also inside functions; plugins apart. A shape is a class that is mostly data: a dataclass, a NamedTuple, a TypedDict or a pydantic model.
+It prints files, lines, small modules with one importer, and what a case and a step of a bisection cross: the
+modules that the path's first ones import, directly or through others, also inside functions, plugins apart.
+A shape is a class that is mostly data: a dataclass, a NamedTuple, a TypedDict or a pydantic model.
 """
 
 from __future__ import annotations
