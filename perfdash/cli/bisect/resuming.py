@@ -131,6 +131,6 @@ def _command(begun: events.Event, given: Sequence[str] | None) -> list[str] | No
     then: list[str] | None = begun["command"]
     if given and (then is None or host.mask_secrets(list(given)) != then):
         raise UsageError("--resume: after -- stands another command than it was begun with; begin anew")
-    if then and not given and any(word == HIDDEN or word.endswith(f"={HIDDEN}") for word in then):
+    if then and not given and any(HIDDEN in word for word in then):
         raise UsageError("--resume: a value in the command was not kept; give it again, after --")
     return list(given) if given else then
