@@ -100,7 +100,8 @@ def test_no_program_of_others_gets_a_secret(secrets):
     base = interpreter.Interpreter(Path(sys.executable), "", "", "", {}, {}, {})
     for env, kept in (
         (worker(), set()),
-        (interpreter.plain_environment(), {"PIP_INDEX_URL", "https_proxy"}),
+        (interpreter.plain_environment(), set()),
+        (interpreter.plain_environment(INDEXES), {"PIP_INDEX_URL", "https_proxy"}),
         (pip.environment(base, None), {"PIP_INDEX_URL", "https_proxy"}),
         (repository.environment(), {"https_proxy"}),
     ):
