@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 from perfdash.child_environment import is_ambiguous, is_named_secret
 
 MASK = "***"
+_FIELD = re.compile(r"[a-z_]{1,40}")
 _SHORTEST = 6  # characters; shorter values are ordinary words
 _LONG = 16  # from here on a value is no word, and is replaced inside of others too
 _ORDINARY = re.compile(r"true|false|none|null|on|off|yes|no|[\d.,:+-]*|perfdash|postgres", re.IGNORECASE)
@@ -103,11 +104,17 @@ def redact(text: str) -> str:
 
 
 def redact_all(value: Any) -> Any:
-    """A copy of dicts, lists and texts without any secret of this process; keys stay."""
+    """A copy of dicts, lists and texts without any secret of this process, in keys neither.
+
+    The names of fields stay as they are.
+    """
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {key: redact_all(item) for key, item in value.items()}
+        return {
+            redact(key) if isinstance(key, str) and not _FIELD.fullmatch(key) else key: redact_all(item)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [redact_all(item) for item in value]
     return value

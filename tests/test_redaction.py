@@ -162,6 +162,11 @@ def test_nested_values_and_what_was_remembered():
     assert redact_all({"a": [TOKEN, 1, None, (f"x {TOKEN}",)]}) == {"a": ["***", 1, None, ["x ***"]]}
 
 
+def test_texts_that_are_keys():
+    remember(TOKEN)
+    assert redact_all({f"call of {TOKEN}": 2, "graphs": 1, 3: 4}) == {"call of ***": 2, "graphs": 1, 3: 4}
+
+
 def test_a_reader_that_has_gone_away_ends_nothing(monkeypatch):
     read, write = os.pipe()
     os.close(read)
