@@ -126,12 +126,12 @@ def redacted_output() -> Iterator[None]:
 
     A reader that has gone away (`| head`) ends nothing: files, gates and the exit code come out all the same.
     """
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, _Redacting(stream)) for stream in before)
+    before = sys.stdout, sys.stderr  # None where it was started with it closed: `>&-`
+    sys.stdout, sys.stderr = (stream and cast(TextIO, _Redacting(stream)) for stream in before)
     try:
         yield
     finally:
-        for stream in before:
+        for stream in filter(None, before):
             _Redacting(stream).flush()  # or the interpreter does it at its end, and complains
         sys.stdout, sys.stderr = before
 

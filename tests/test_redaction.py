@@ -167,6 +167,14 @@ def test_texts_that_are_keys():
     assert redact_all({f"call of {TOKEN}": 2, "graphs": 1, 3: 4}) == {"call of ***": 2, "graphs": 1, 3: 4}
 
 
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_stream_that_was_closed_before_the_start(monkeypatch, closed):
+    monkeypatch.setattr(sys, closed, None)
+    with redacted_output():
+        assert getattr(sys, closed) is None
+        print("to nowhere", file=getattr(sys, closed))
+
+
 def test_a_reader_that_has_gone_away_ends_nothing(monkeypatch):
     read, write = os.pipe()
     os.close(read)
