@@ -19,8 +19,11 @@ hide_secrets() { # [NAMES THAT STAY...]
 drop_secrets() {
   local name
   local named='token(_|$)|secret|password|passwd|passphrase|pgpass|(api|access|private|signing|encryption)_?key'
-  named+='|credential|webhook|authorization|cookie|^git_config_(count|parameters|(key|value)_[0-9]+)$'
-  local likely='(^|_)pass(_|$)|_pwd$|(^|_)(pat|key)$'
+  named+='|credential|webhook|authorization|cookie|conn(ection)?_?str(ing)?(_|$)'
+  named+='|(^|_)auth(_(config|header|data|json|string|value))?$'
+  named+='|^git_config_(count|parameters|(key|value)_[0-9]+)$'
+  local tokens='tokens(_|$)' # MAX_TOKENS is a number
+  local likely='(^|_)pass(_|$)|_pwd$|(^|_)(pat|keys?)$'
   local setting='^(omp|kmp|gomp|mkl|openblas|dnnl|onednn|torch[a-z0-9]*|pytorch|triton|malloc|cuda|nvidia|ccache|cmake)_'
   local valued='[a-z0-9]://[^/[:space:]:@]*:[^/[:space:]@]+@|https?://[^/[:space:]@]+@|password=|authorization:'
   shopt -s nocasematch
@@ -28,6 +31,7 @@ drop_secrets() {
     if [[ " ${secrets[*]} " != *" $name "* ]]; then
       if [[ "$name" =~ ^(pip|uv)_|_proxy$ ]]; then continue; fi
       if ! [[ "$name" =~ $named || "${!name}" =~ $valued ]] &&
+        ! [[ "$name" =~ $tokens && "${!name}" =~ [^0-9.] ]] &&
         ! { [[ "$name" =~ $likely ]] && ! [[ "$name" =~ $setting ]]; }; then continue; fi
     fi
     unset "$name"

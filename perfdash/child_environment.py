@@ -13,14 +13,22 @@ from collections.abc import Mapping
 _OWN = {"GITHUB_TOKEN", "PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK"}
 _SECRET_NAME = re.compile(
     r"TOKEN(_|$)|SECRET|PASSWORD|PASSWD|PASSPHRASE|PGPASS|(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)_?KEY|"
-    r"CREDENTIAL|WEBHOOK|AUTHORIZATION|COOKIE|"
+    r"CREDENTIAL|WEBHOOK|AUTHORIZATION|COOKIE|CONN(ECTION)?_?STR(ING)?(_|$)",
+    re.IGNORECASE,
+)
+# Names of secrets and of other things. Of these AUTH_MODE, SSH_AUTH_SOCK and AUTHOR are none.
+_AMBIGUOUS = re.compile(
+    r"(^|_)AUTH(_(CONFIG|HEADER|DATA|JSON|STRING|VALUE))?$|"
     r"^GIT_CONFIG_(COUNT|PARAMETERS|(KEY|VALUE)_\d+)$",  # may hold a header that logs in
     re.IGNORECASE,
 )
-_LIKELY_SECRET = re.compile(r"(^|_)PASS(_|$)|_PWD$|(^|_)(PAT|KEY)$", re.IGNORECASE)
+_LIKELY_SECRET = re.compile(r"(^|_)PASS(_|$)|_PWD$|(^|_)(PAT|KEYS?)$", re.IGNORECASE)
+_TOKENS = re.compile(r"TOKENS(_|$)", re.IGNORECASE)  # MAX_TOKENS is a number
+_NUMBER = re.compile(r"[\d.]*")
 # Settings of libraries and build tools, which a measurement depends on: TORCH_COMPILE_STICKY_PGO_KEY.
 _SETTING = re.compile(
-    r"(OMP|KMP|GOMP|MKL|OPENBLAS|DNNL|ONEDNN|TORCH\w*|PYTORCH|TRITON|MALLOC|CUDA|NVIDIA|CCACHE|CMAKE)_\w*"
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|DNNL|ONEDNN|TORCH\w*|PYTORCH|TRITON|MALLOC|CUDA|NVIDIA|CCACHE|CMAKE)_\w*",
+    re.IGNORECASE,
 )
 # An address with a user's name or password, or a connection string with one.
 _SECRET_VALUE = re.compile(
@@ -34,8 +42,25 @@ HUB = re.compile(r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|\w+_PROXY", re.IGNORECASE)
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable holds a secret, by its name or by a password in its value."""
+    return name in _OWN or is_named_secret(name, value) or bool(_SECRET_VALUE.search(value))
+
+
+def is_named_secret(name: str, value: str = "") -> bool:
+    """Whether a variable, an option or a key of TOML is named like a secret. The one rule for names."""
+    return bool(_SECRET_NAME.search(variable_name(name))) or is_ambiguous(name, value)
+
+
+def is_ambiguous(name: str, value: str = "") -> bool:
+    """Whether a name may be that of a secret, and as well of something else: SORT_KEY, BASIC_AUTH."""
+    name = variable_name(name)
     likely = _LIKELY_SECRET.search(name) and not _SETTING.fullmatch(name)
-    return bool(name in _OWN or _SECRET_NAME.search(name) or likely or _SECRET_VALUE.search(value))
+    tokens = _TOKENS.search(name) and not _NUMBER.fullmatch(value)
+    return not _SECRET_NAME.search(name) and bool(_AMBIGUOUS.search(name) or likely or tokens)
+
+
+def variable_name(key: str) -> str:
+    """The name that a variable of an option, or of a key of TOML, would have."""
+    return key.lstrip("-").rpartition(".")[2].replace("-", "_")
 
 
 def without_secrets(variables: Mapping[str, str], keep: re.Pattern[str] | None = None) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Replaces secrets by *** in every text that leaves the program: printed, posted, mailed or recorded.
 
-Secrets are the values of variables and KEY=VALUE words that are named like one, passwords in addresses, and
-what `remember` was given. Standard library only.
+Secrets are the values of variables and KEY=VALUE words that are named like one (the rule for names is in
+child_environment), passwords in addresses and connection strings, and what `remember` was given.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import contextlib
 import functools
 import html
+import itertools
 import json
 import os
 import re
@@ -18,16 +19,24 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote, urlsplit
 
+from perfdash.child_environment import is_ambiguous, is_named_secret
+
 MASK = "***"
-SECRET_NAME = re.compile(
-    r"TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|PGPASS|_PASS$|CREDENTIAL|AUTH(?!OR)|WEBHOOK"
-    r"|(?<![A-Z])(?:API)?KEY(?![A-Z])",
-    re.IGNORECASE,
-)
+_FIELD = re.compile(r"[a-z_]{1,40}")
 _SHORTEST = 6  # characters; shorter values are ordinary words
 _LONG = 16  # from here on a value is no word, and is replaced inside of others too
 _ORDINARY = re.compile(r"true|false|none|null|on|off|yes|no|[\d.,:+-]*|perfdash|postgres", re.IGNORECASE)
-_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)@")
+# No quotes: a JSON text without blanks holds what looks like the user of an address.
+_PASSWORD = re.compile(r"""(://[^/\s:@"'<>\\]*:)([^/\s@"'<>\\]+)@""")
+# What a text without a name shows of itself: passwords, and tokens in the place of a user.
+_WITHIN = (
+    _PASSWORD,
+    re.compile(r"""(password=)["']?([^\s&;"']+)""", re.IGNORECASE),
+    re.compile(r"""(authorization:\s*(?:(?:token|bearer|basic)\s+)?)([^\s"',;]+)""", re.IGNORECASE),
+)
+_USER = re.compile(r"""https?://([^/\s:@"'<>\\]+)@""")
+_OWN_WORD = re.compile(r"(PASS|_PWD)$", re.IGNORECASE)  # what its user thought of looks like any word
+_USER_PASSWORD = re.compile(r"[^\s:/]+:[^\s:/]{6,}")
 _PATTERNS = (
     (_PASSWORD, rf"\1{MASK}@"),
     (re.compile(r"(?i)(authorization\W{1,5}(?:token|bearer|basic)\s+)[^\s\"',;]+"), rf"\1{MASK}"),
@@ -41,16 +50,37 @@ def secrets_of(environ: Mapping[str, str], words: Sequence[str] = ()) -> tuple[s
     """The values that no text may show, longest first; `words` are a command line."""
     found: set[str] = set()
     pairs = [
-        (word[: match.start()], word[match.end() :]) for word in words for match in re.finditer("=", word)
+        (word[: match.start()].rpartition("=")[2], word[match.end() :])
+        for word in words
+        for match in re.finditer("=", word)
     ]
     for name, value in [*environ.items(), *pairs]:
-        if SECRET_NAME.search(name):
+        if _is_secret(name, value):
             found.add(value)
             if "://" in value:
                 found.add(_path(value))
     for text in (*environ.values(), *words):
-        found.update(part for match in _PASSWORD.finditer(text) for part in (match[2], unquote(match[2])))
+        for pattern in _WITHIN:
+            found.update(part for match in pattern.finditer(text) for part in (match[2], unquote(match[2])))
+        found.update(match[1] for match in _USER.finditer(text) if _looks_random(match[1]))
     return _worth(found)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a variable's value is to be masked; under a name that may mean something else, by its look."""
+    if not is_named_secret(name, value):
+        return False
+    return not is_ambiguous(name, value) or bool(_OWN_WORD.search(name)) or _looks_random(value)
+
+
+def _looks_random(value: str) -> bool:
+    """Whether it is what a generator makes, or USER:PASSWORD; no word, name of a model or path."""
+    if re.search(r"\s", value) or value.startswith(("/", "~", ".")):
+        return False
+    kinds = ["0" if char.isdigit() else "A" if char.isupper() else "a" for char in value if char.isalnum()]
+    changes = sum(before != after for before, after in itertools.pairwise(kinds))
+    mixed = len(value) >= 12 and len(set(kinds)) == 3 and re.search(r"[^\w.-]", value)
+    return bool((len(value) >= 8 and changes >= 0.3 * len(kinds)) or mixed or _USER_PASSWORD.fullmatch(value))
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
@@ -73,9 +103,9 @@ def redact(text: str) -> str:
 
 
 def redact_all(value: Any, but: Collection[str] = ()) -> Any:
-    """A copy of dicts, lists and texts without any secret of this process; keys stay.
+    """A copy of dicts, lists and texts without any secret of this process, in keys neither.
 
-    So do the values of the keys in `but`.
+    The names of fields stay as they are, and so do the values of the keys in `but`.
     """
     return _redacted_all(value, _known(), but)
 
@@ -84,7 +114,12 @@ def _redacted_all(value: Any, secrets: tuple[str, ...], but: Collection[str]) ->
     if isinstance(value, str):
         return redacted(value, secrets)
     if isinstance(value, dict):
-        return {key: item if key in but else _redacted_all(item, secrets, but) for key, item in value.items()}
+        return {
+            redacted(key, secrets) if isinstance(key, str) and not _FIELD.fullmatch(key) else key: (
+                item if key in but else _redacted_all(item, secrets, but)
+            )
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_redacted_all(item, secrets, but) for item in value]
     return value
@@ -102,12 +137,12 @@ def redacted_output() -> Iterator[None]:
 
     A reader that has gone away (`| head`) ends nothing: files, gates and the exit code come out all the same.
     """
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, _Redacting(stream)) for stream in before)
+    before = sys.stdout, sys.stderr  # None where it was started with it closed: `>&-`
+    sys.stdout, sys.stderr = (stream and cast(TextIO, _Redacting(stream)) for stream in before)
     try:
         yield
     finally:
-        for stream in before:
+        for stream in filter(None, before):
             _Redacting(stream).flush()  # or the interpreter does it at its end, and complains
         sys.stdout, sys.stderr = before
 

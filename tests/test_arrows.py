@@ -20,7 +20,7 @@ ALLOWED = {
     "records": {"methods"},
     "errors": set(),
     "finite_json": set(),
-    "redaction": set(),
+    "redaction": {"child_environment"},
     "files": {"redaction"},
     "bundled": set(),
     "child_environment": set(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -28,6 +29,13 @@ SECRETS = {
     "TORCH_API_KEY": "s3cret",
     "npm_config_token": "s3cret",
     "GOOGLE_APPLICATION_CREDENTIALS": "s3cret",
+    "DOCKER_AUTH_CONFIG": '{"auths": {"h": {"auth": "s3cret"}}}',
+    "REGISTRY_AUTH": "s3cret",
+    "BASIC_AUTH": "u:s3cret",
+    "npm_config__auth": "s3cret",
+    "GITHUB_TOKENS": "s3cret,s3cret",
+    "AZURE_STORAGE_CONNECTION_STRING": "AccountKey=s3cret",
+    "SIGNING_KEYS": "s3cret",
     "GIT_CONFIG_COUNT": "1",
     "GIT_CONFIG_VALUE_0": "s3cret",
 }
@@ -48,6 +56,14 @@ HARMLESS = {
     "TORCHINDUCTOR_CPP_WRAPPER": "1",
     "OMP_NUM_THREADS": "1",
     "SSH_AUTH_SOCK": "/run/agent",
+    "AUTH_MODE": "steady",
+    "OAUTH_PROVIDER": "github",
+    "GIT_AUTHOR_NAME": "nightly bot",
+    "AUTHOR": "me",
+    "XAUTHORITY": "/run/x",
+    "MAX_NEW_TOKENS": "512",
+    "torch_key": "job",
+    "STRIP_CONNECTIONS": "yes",
     "SSH_ASKPASS": "/bin/ask",
     "GIT_SSH_COMMAND": "ssh -p 22",
     "COMPASS": "north",
@@ -84,7 +100,8 @@ def test_no_program_of_others_gets_a_secret(secrets):
     base = interpreter.Interpreter(Path(sys.executable), "", "", "", {}, {}, {})
     for env, kept in (
         (worker(), set()),
-        (interpreter.plain_environment(), {"PIP_INDEX_URL", "https_proxy"}),
+        (interpreter.plain_environment(), set()),
+        (interpreter.plain_environment(INDEXES), {"PIP_INDEX_URL", "https_proxy"}),
         (pip.environment(base, None), {"PIP_INDEX_URL", "https_proxy"}),
         (repository.environment(), {"https_proxy"}),
     ):
@@ -106,3 +123,27 @@ def test_the_scripts_leave_out_the_same():
     assert done.returncode == 0, done.stderr
     left = {pair.split("=", 1)[0] for pair in done.stdout.split("\0") if pair}
     assert left - {"_", "SHLVL"} == set(without_secrets(variables, INDEXES))
+
+
+WORDS = [
+    "AUTH", "OAUTH", "AUTHOR", "TOKEN", "TOKENS", "TOKENIZERS", "KEY", "KEYS", "KEYBOARD", "API", "PASS",
+    "PWD", "PAT", "PATH", "CONNECTION", "STRING", "CONFIG", "SOCK", "MODE", "MAX", "DB", "TORCH", "my",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["12.5", "word"])
+def test_the_scripts_have_the_same_rule_for_names(value):
+    names = {"_".join(words) for count in (1, 2, 3) for words in itertools.permutations(WORDS, count)}
+    names |= {"".join(words) for words in itertools.permutations(WORDS, 2)}
+    names.discard("PATH")
+    script = f". {Path(__file__).parents[1]}/ci/secrets.sh; drop_secrets; compgen -e"
+    variables = dict.fromkeys(sorted(names), value)
+    done = subprocess.run(
+        ["bash", "-c", f"while read -r name; do export $name={value}; done; {script}"],
+        input="\n".join([*variables, ""]), env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
+        cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    left = set(done.stdout.split()) & names
+    assert left == set(without_secrets(variables, INDEXES))
+    assert 1000 < len(left) < len(names)

@@ -72,10 +72,26 @@ def test_a_back_end_of_ones_own_is_not_run(no_torch, tmp_path):
     assert replace(case, skip_reason=None).needs_cpp
 
 
+@pytest.mark.parametrize("text", [
+    "try:\n    from fast import prepare\nexcept ImportError:\n    def prepare(m, i, j): pass\n",
+    "import sys\nif sys.version_info > (3,):\n    DTYPES = ('bfloat16',)\n    def prepare(m, i, j): pass\n",
+    "import warnings\nwith warnings.catch_warnings():\n    from fast import prepare\n",
+    "try:\n    import fast\nfinally:\n    prepare = None\n",
+    "from fast import *\n",
+])  # fmt: skip
+def test_prepare_may_be_defined_within_a_statement_or_imported(no_torch, tmp_path, text):
+    (tmp_path / "mine.py").write_text(text)
+    found = registry.backend_facts(str(tmp_path / "mine.py"))
+    assert getattr(found, "DTYPES", ("bfloat16",)) == ("bfloat16",)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("def prepare(:", "SyntaxError"),
+        ("def prepare(m, i, j):\n    def inner(): pass\n    prepare = 1\nDTYPES = 3 + x", "DTYPES must be"),
+        ("if x:\n    DTYPES = 'a',\nelse:\n    DTYPES = 'b',\nprepare = 1", "DTYPES must have one value"),
+        ("def other():\n    def prepare(m, i, j): pass", "has no function prepare"),
         ("import torch\nDTYPES = torch.dtypes\ndef prepare(m, i, j): pass", "DTYPES must be written as a"),
         ("x = 1", "has no function prepare"),
     ],

@@ -45,6 +45,16 @@ def test_variables_named_like_a_secret(name):
         ("API_KEY", "false"),
         ("API_KEY", "short"),
         ("HOME", "/home/someone"),
+        ("OAUTH_PROVIDER", "github"),
+        ("AUTH_MODE", "steady"),
+        ("HTTP_AUTH", "digest"),
+        ("SORT_KEY", "resnet18"),
+        ("SORT_KEY", "GPT2ForSequenceClassification"),
+        ("SORT_KEYS", "convnext_tiny.in12k_ft_in1k"),
+        ("SSH_KEY", "/home/Me1/.ssh/id_rsa"),
+        ("MAX_TOKENS", "512000"),
+        ("GIT_CONFIG_VALUE_0", "/work/main"),
+        ("NOTE", "https://someone@example.com"),
     ],
 )
 def test_what_is_no_secret(name, value):
@@ -55,12 +65,36 @@ def test_passwords_in_addresses_and_on_the_command_line():
     words = [
         "--db",
         "postgresql://u:0therpw@h/x",
-        "A_KEY=val0123",
+        "A_KEY=v4L0k1Q2",
         "--env=B_TOKEN=one=more",
         "--metric=keyless",
     ]
     found = secrets_of({"PERFDASH_DB": "postgresql://u:p%40ssw0rd@host/x"}, words)
-    assert set(found) == {"p%40ssw0rd", "p@ssw0rd", "0therpw", "val0123", "one=more"}
+    assert set(found) == {"p%40ssw0rd", "p@ssw0rd", "0therpw", "v4L0k1Q2", "one=more"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DB_PASS", "correcthorse"),
+        ("BASIC_AUTH", "me:correcthorse"),
+        ("DOCKER_AUTH_CONFIG", "dXNlcjpDb3JyZWN0SG9yc2U9"),
+        ("GITHUB_TOKENS", "k2Xq9vTb,Zm4Rw7Lc"),
+        ("DEPLOY_KEY", "9f86d081884c7d65"),
+        ("AZURE_STORAGE_CONNECTION_STRING", "AccountName=n;AccountKey=abcdefgh"),
+    ],
+)
+def test_names_that_mean_other_things_too(name, value):
+    assert value in secrets_of({name: value})
+
+
+def test_secrets_within_a_value_of_any_name():
+    values = {
+        "DSN": "host=h password=correcthorse",
+        "HEADER": "Authorization: Bearer batterystaple",
+        "REMOTE": "https://k2Xq9vTbZm4R@h/x",
+    }
+    assert set(secrets_of(values)) == {"correcthorse", "batterystaple", "k2Xq9vTbZm4R"}
 
 
 def test_the_path_of_a_webhook_is_the_secret():
@@ -105,6 +139,18 @@ def test_shapes_of_secrets_that_nobody_named(text, clean):
     assert redacted(text, ()) == clean
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":"http://x","b":"c@d"}',
+        '<a href="http://x">b:c</a> me@h',
+        "see http://h:8080/a@b and ssh://git@h",
+    ],
+)
+def test_no_address_is_seen_across_quotes(text):
+    assert redacted(text, ()) == text
+
+
 @settings(deadline=None)
 @given(st.text())
 def test_ordinary_text_stays(text):
@@ -114,6 +160,19 @@ def test_ordinary_text_stays(text):
 def test_nested_values_and_what_was_remembered():
     remember(TOKEN, None, "")
     assert redact_all({"a": [TOKEN, 1, None, (f"x {TOKEN}",)]}) == {"a": ["***", 1, None, ["x ***"]]}
+
+
+def test_texts_that_are_keys():
+    remember(TOKEN)
+    assert redact_all({f"call of {TOKEN}": 2, "graphs": 1, 3: 4}) == {"call of ***": 2, "graphs": 1, 3: 4}
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_stream_that_was_closed_before_the_start(monkeypatch, closed):
+    monkeypatch.setattr(sys, closed, None)
+    with redacted_output():
+        assert getattr(sys, closed) is None
+        print("to nowhere", file=getattr(sys, closed))
 
 
 def test_a_reader_that_has_gone_away_ends_nothing(monkeypatch):

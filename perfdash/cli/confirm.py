@@ -104,7 +104,7 @@ def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
     Raises UsageError where one is not there: the model would be measured with the mask in its place.
     """
     from perfdash.errors import UsageError
-    from perfdash.runner.host import MASK
+    from perfdash.redaction import MASK
 
     found = []
     for each in planned:

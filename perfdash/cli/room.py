@@ -48,18 +48,24 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
         planning.executor(settings, slots, Path(logs)) as executor,
     ):
         preflight.refuse(executor.introduce(real), real)
-        typer.echo(limit_words(settings.memory_limit, host.default_memory_limit()), err=True)
+        device = real[0].case.device
+        typer.echo(limit_words(device, settings.memory_limit, host.default_memory_limit()), err=True)
         found = room.search(real, executor, Path(logs), seen, trying)
     typer.echo(dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
     return 0
 
 
-def limit_words(given_gib: float | None, default_bytes: int | None) -> str:
-    """Up to how much memory is tried, and that it takes its time."""
+def limit_words(device: str, given_gib: float | None, default_bytes: int | None) -> str:
+    """Up to how much memory is tried, and that it takes its time. `default_bytes`: of the host."""
+    if device == "cuda":
+        beside = f"; the process may take {given_gib:g} GiB of the host's memory" if given_gib else ""
+        return f"Memory limit: the free memory of the GPU{beside}. Every try builds the model anew."
     if given_gib:
         return f"Memory limit: {given_gib:g} GiB. Every try builds the model anew."
     known = (
-        f"{default_bytes / 2**30:.1f} GiB, 90 % of this machine's memory" if default_bytes else "none known"
+        f"{default_bytes / 2**30:.1f} GiB, 90 % of the memory of this machine or container"
+        if default_bytes
+        else "none known"
     )
     return (
         f"Memory limit: {known}, unless the suite gives one. Filling it takes minutes a model; "

@@ -34,8 +34,10 @@ class NoHistory(UsageError):
 class BrokenHistory(MachineError):
     """Its file is damaged: nothing can be put into it."""
 
-    def __init__(self, shown: str, reason: str) -> None:
-        super().__init__(
+    @classmethod
+    def of(cls, shown: str, reason: str) -> BrokenHistory:
+        """The error for a file, as it may be shown, and what the database said."""
+        return cls(
             f"the history {shown} is damaged ({reason}): move it away, and take the runs, which stay in "
             f"their folders, in again: perfdash history import FOLDER... --db {shown}"
         )
@@ -95,7 +97,7 @@ class Store:
             yield
         except DBAPIError as error:
             if _is_damage(brief(error)):
-                raise BrokenHistory(self.shown, brief(error)) from error
+                raise BrokenHistory.of(self.shown, brief(error)) from error
             raise MachineError(
                 f"the history {self.shown} cannot be {what}: {brief(error)}; runs stay in their folders, "
                 "and `perfdash history import FOLDER` takes them in again"
@@ -197,7 +199,7 @@ def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Sto
             raise
         said = brief(error)
         if _is_damage(said):
-            raise BrokenHistory(shown, said) from error
+            raise BrokenHistory.of(shown, said) from error
         if "not a database" in said:
             raise UsageError(f"--db {shown}: it is no SQLite database ({said}); give another file") from error
         raise MachineError(f"the history {shown} cannot be opened: {said}") from error

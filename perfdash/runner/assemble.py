@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdash.cases import Planned
 from perfdash.records import Failure, Measurement, Result, Status
-from perfdash.redaction import SECRET_NAME, redact_all, remember
+from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.endings import ending
 from perfdash.runner.watch import Outcome
 from perfdash.stats.clock import FEWEST, MOST_STEAL, Chosen, Sampled, choose
@@ -76,7 +76,7 @@ def assemble(
 
 def _without_secrets(result: Result, planned: Planned) -> Result:
     """The record with *** for secrets that the model, or whatever failed, wrote into a message."""
-    remember(*(value for name, value in planned.env.items() if SECRET_NAME.search(name)))
+    remember(*secrets_of(planned.env))
     names = ("skip_reason", "accuracy", "capture", "quality", "conditions", "notes")
     texts: dict[str, Any] = {name: redact_all(getattr(result, name)) for name in names}
     if result.error:

@@ -21,7 +21,7 @@ from perfdash.cases import Planned
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import to_json
 from perfdash.runner import likeness, remote
-from perfdash.runner.executor import Message
+from perfdash.runner.executor import NO_FREE_CORE, Message
 from perfdash.runner.journal import now
 from perfdash.runner.orders import Answer, Options, Order, answer_from_text, to_text
 from perfdash.runner.watch import Outcome
@@ -141,13 +141,16 @@ class DaskExecutor:
             return Message(slot, "answer", self._answer(future, log))
 
     def close(self) -> None:
-        """Cancels what is under way and has the workers give up their cores."""
-        with contextlib.suppress(Exception):
-            if self._client.status == "running":
+        """Cancels what is under way and has the workers give up their cores, each step as far as it goes."""
+        if self._client.status == "running":
+            with contextlib.suppress(Exception):
                 self._client.cancel([future for future, _ in self._futures.values()], force=True)
+            with contextlib.suppress(Exception):
                 self._client.run(remote.release)
-                if self._coreless:  # other runs may find a core for it
-                    self._client.run(remote.offer_slot, workers=list(self._coreless))
+            for address in self._coreless:  # other runs may find a core for it
+                with contextlib.suppress(Exception):
+                    self._client.run(remote.offer_slot, workers=[address])
+            with contextlib.suppress(Exception):
                 deadline = time.monotonic() + CONNECT_S
                 while not all(self._client.run(remote.is_released).values()) and time.monotonic() < deadline:
                     time.sleep(0.2)
@@ -236,7 +239,7 @@ class DaskExecutor:
             return _failed("WorkerLost", "the Dask worker that measured it was lost")
         if "no_core" in reply:  # it joined late
             self._coreless[reply["worker"]] = reply["no_core"]
-            return _failed("NoFreeCore", reply["no_core"])
+            return _failed(NO_FREE_CORE, reply["no_core"])
         if "error" in reply:
             return _failed("MachineError", reply["error"][1])
         answer = answer_from_text(reply["ok"])

@@ -15,6 +15,8 @@ from perfdash.runner.orders import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome, Stop, Stopped
 
+NO_FREE_CORE = "NoFreeCore"  # the type of the error where a slot had no core, so that nothing was begun
+
 
 @dataclass(frozen=True)
 class Message:

@@ -11,7 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from perfdash.child_environment import is_secret
+from perfdash.child_environment import is_named_secret, is_secret, variable_name
+from perfdash.redaction import MASK, redacted
 from perfdash.runner.cores import available_cores, sibling_groups, spell
 
 # What changes how torch and its libraries behave. Values of secrets are never recorded.
@@ -19,11 +20,12 @@ _RELEVANT = re.compile(
     r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
     r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_)"
 )
-MASK = "***"
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 _PAIR_WITHIN = re.compile(r"([A-Za-z_]\w*)=(\S+)")
-_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s]+@")
+_HEADER = re.compile(r"([A-Za-z][\w-]*):\s*(\S.*)", re.DOTALL)
+# A user with a password; without one only of the web, where it may be a token: ssh://git@host is no secret.
+_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+@|(?<=http://)[^/\s]+@|(?<=https://)[^/\s]+@")
 _JEMALLOC = ("libjemalloc.so.2", "libjemalloc.so")
 _TCMALLOC = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so", "libtcmalloc.so")
 
@@ -75,13 +77,14 @@ def relevant_variables(variables: dict[str, str]) -> dict[str, str]:
 
 
 def mask_secrets(arguments: list[str]) -> list[str]:
-    """A command line in which the values of secrets are MASK, and users in addresses are.
+    """A command line in which the values of secrets are MASK, and users with passwords in addresses are ****.
 
-    Secret is what child_environment.is_secret says of a KEY=VALUE, and what follows --api-key.
+    Secret is what child_environment.is_secret says of a KEY=VALUE, what follows --api-key, what a header of
+    such a name says, and what has the shape of a secret (redaction).
     """
     masked = []
     for before, word in zip(["", *arguments], arguments, strict=False):
-        follows = _OPTION.fullmatch(before) and is_secret(_variable(before), "") and word[:1] != "-"
+        follows = _OPTION.fullmatch(before) and is_named_secret(before, word) and word[:1] != "-"
         masked.append(MASK if follows else _masked(word))
     return masked
 
@@ -89,20 +92,25 @@ def mask_secrets(arguments: list[str]) -> list[str]:
 def _masked(word: str) -> str:
     pair = _PAIR.fullmatch(word)
     if pair is None:
-        for found in _PAIR_WITHIN.finditer(word):  # of a command in one word; what follows may be quoted
-            if is_secret(found[1], found[2]):
-                word = f"{word[: found.start(2)]}{MASK}"
-                break
-        return _USER_OF_ADDRESS.sub("****@", word)
+        return _masked_within(word)
     key, value = pair.groups()
     if key.startswith("-") and _PAIR.fullmatch(value):  # --env=KEY=VALUE
         return f"{key}={_masked(value)}"
-    return f"{key}={MASK}" if is_secret(_variable(key), value) else word
+    # The whole value, so that what was not kept can be told from what was.
+    secret = is_secret(variable_name(key), value) or _masked_within(value) != value
+    return f"{key}={MASK}" if secret else word
 
 
-def _variable(key: str) -> str:
-    """The name that a variable of an option, or of a key of TOML, would have."""
-    return key.lstrip("-").rpartition(".")[2].replace("-", "_")
+def _masked_within(text: str) -> str:
+    """A text with MASK for what is secret in it, also where it is a command in one word."""
+    header = _HEADER.fullmatch(text)
+    if header and is_named_secret(header[1], header[2]):
+        return f"{header[1]}: {MASK}"
+    for found in _PAIR_WITHIN.finditer(text):  # what follows may be quoted
+        if is_secret(found[1], found[2]):
+            text = f"{text[: found.start(2)]}{MASK}"
+            break
+    return redacted(_USER_OF_ADDRESS.sub("****@", text), ())
 
 
 def compiler() -> str | None:

@@ -23,7 +23,7 @@ from perfdash.cases import planned_from_json
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.runner import host, likeness, processes, scratch
 from perfdash.runner.cores import available_cores, every_slot, physical_core
-from perfdash.runner.orders import Answer, options_from_text, order_from_text, to_text
+from perfdash.runner.orders import Answer, Options, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
 
@@ -40,6 +40,8 @@ class _Open:
     options = ""
     environment: dict[str, Any] | None = None
     idle: threading.Timer | None = None
+    withdrawn: Any = None  # this Dask worker, while it offers no slot for want of a core
+    wanted = ""  # the options for which it had none
 
 
 def introduce(options: str, planned: str) -> str:
@@ -99,17 +101,52 @@ def is_released() -> bool:
 
 async def offer_slot(dask_worker: Any) -> None:
     """Offers the slot again that was withdrawn for want of a core."""
+    _Open.withdrawn = None
     await dask_worker.set_resources(slot=1)
 
 
-def _set_slots(count: int) -> str:
-    """Tells the scheduler how many slots this worker offers, from the thread of a task; its address."""
+def _withdraw(options: str) -> str:
+    """Offers no slot any more, from the thread of a task; the address of this worker.
+
+    Once a core is free for these options it is offered again, also where the runner has been killed.
+    """
     from distributed import get_worker
-    from distributed.utils import sync
 
     worker = get_worker()
-    sync(worker.loop, worker.set_resources, slot=count)
+    _set_slots(worker, 0)
+    _Open.withdrawn, _Open.wanted = worker, options
     return str(worker.address)
+
+
+def _set_slots(worker: Any, count: int) -> None:
+    """Tells the scheduler how many slots a worker offers, from any thread but that of its loop."""
+    from distributed.utils import sync
+
+    sync(worker.loop, worker.set_resources, slot=count)
+
+
+def _idle() -> None:
+    """What becomes of a worker of which nothing is asked: it gives up its core, or offers its slot again."""
+    with _turn:
+        _close()
+        worker = _Open.withdrawn
+        if worker is None:
+            return
+        with contextlib.suppress(Exception):  # the scheduler may be gone just now
+            slot = _take_free(options_from_text(_Open.wanted))
+            if slot:
+                slot.__exit__()
+                _set_slots(worker, 1)
+                _Open.withdrawn = None
+                return
+        _look_again()
+
+
+def _look_again() -> None:
+    """Starts the time after which this worker is idle."""
+    _Open.idle = threading.Timer(IDLE_S, _idle)
+    _Open.idle.daemon = True
+    _Open.idle.start()
 
 
 def already_begun(event: str) -> bool:
@@ -146,7 +183,7 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
             return json.dumps({"unlike": error.args[0]})
         except _NoFreeCore as error:
             # Without a slot from now on: else this worker, always free, would be given every case.
-            return json.dumps({"no_core": str(error), "worker": _set_slots(0)})
+            return json.dumps({"no_core": str(error), "worker": _withdraw(options)})
         except Stopped:
             _close()
             return json.dumps({"error": ["MachineError", "cancelled"]})
@@ -155,9 +192,7 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
             return json.dumps({"error": [kind, str(error)]})
         finally:
             stop.close()
-            _Open.idle = threading.Timer(IDLE_S, _release)
-            _Open.idle.daemon = True
-            _Open.idle.start()
+            _look_again()
 
 
 def _slot(options: str) -> Slot:
@@ -169,22 +204,33 @@ def _slot(options: str) -> Slot:
     processes.end_strays()
     scratch.sweep()
     wanted = options_from_text(options)
-    gpus: Sequence[str | None] = [None]
-    if wanted.device == "cuda":
-        gpus = host.visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")) or [None]
     deadline = time.monotonic() + LOCK_S
     while True:
-        for cores in every_slot(wanted.threads):
-            for gpu in gpus:
-                slot = Slot(cores, wanted, gpu=gpu)
-                if slot.try_enter():
-                    _Open.slot, _Open.options = slot, options
-                    _stay_away_from(cores)
-                    return slot
+        slot = _take_free(wanted)
+        if slot:
+            _Open.slot, _Open.options = slot, options
+            _stay_away_from(slot.cores)
+            return slot
         if time.monotonic() > deadline:
-            what = "core" if gpus == [None] else "core and GPU"
+            what = "core" if _gpus(wanted) == [None] else "core and GPU"
             raise _NoFreeCore(f"no {what} is free for another slot on {socket.gethostname()}")
         time.sleep(0.2)
+
+
+def _take_free(wanted: Options) -> Slot | None:
+    """A slot on the first cores, and the first GPU, that nobody measures on; None where there is none."""
+    for cores in every_slot(wanted.threads):
+        for gpu in _gpus(wanted):
+            slot = Slot(cores, wanted, gpu=gpu)
+            if slot.try_enter():
+                return slot
+    return None
+
+
+def _gpus(wanted: Options) -> Sequence[str | None]:
+    if wanted.device != "cuda":
+        return [None]
+    return host.visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")) or [None]
 
 
 def _without_nannys_variables() -> None:

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from perfdash.cases import Planned
 from perfdash.errors import MachineError
-from perfdash.records import Case, Result, RunInfo, to_json
+from perfdash.records import Case, Result, RunInfo, Status, to_json
 from perfdash.runner import climbing, likeness, noise, null, planner, preflight
 from perfdash.runner.assemble import assemble, beyond, skipped
 from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
-from perfdash.runner.executor import Executor
+from perfdash.runner.executor import NO_FREE_CORE, Executor
 from perfdash.runner.journal import Journal, now, read_all
 from perfdash.runner.orders import Answer, Order
 from perfdash.stats.settle import settle
@@ -272,6 +272,10 @@ class Session:
             check_isa(result, self.info.environment.get("vector_isa"))
         if len(answer.outcomes) > 1:
             result.phases_s["replicas"] = round(answer.replica_s, 4)
+        if result.status is Status.INFRA_ERROR and result.error and result.error.type == NO_FREE_CORE:
+            self._queue.appendleft(index)  # nothing of it was begun: no attempt
+            self.watcher.say(f"{planned.case.model}: {result.error.message}: it goes to another slot")
+            return
         before = self._attempts.setdefault(index, [])
         if may_be_the_machine(result, self.executor.slots > 1) and len(before) < self.policy.retries:
             attempt = {

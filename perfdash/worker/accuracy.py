@@ -122,8 +122,8 @@ def nothing_finite(outputs: Any) -> bool:
 
 
 def other_effects(
-    eager: Mapping[str, torch.Tensor],
-    compiled: Mapping[str, torch.Tensor],
+    eager: Mapping[str, Optional[torch.Tensor]],
+    compiled: Mapping[str, Optional[torch.Tensor]],
     exact: bool,
     tolerance: float,
     unjudged: float,

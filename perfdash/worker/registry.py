@@ -13,7 +13,7 @@ import pkgutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 KINDS = ("loaders", "backends", "scenarios", "datasets")
 
@@ -59,13 +59,22 @@ def backend(name_or_file: str) -> Any:
 def facts(path: Path) -> SimpleNamespace:
     """The constants and the names of a file, read without running it: it may import torch.
 
-    Raises LookupError where it is no Python, or where a constant (name in capitals) is no literal.
+    Those within `if`, `try` and `with` too; `*` is a name where it imports another module's.
+
+    Raises LookupError where it is no Python, where a constant that is read (_READ) is no literal, or where
+    it depends on what is so when the file runs.
     """
     try:
         body = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
     except (OSError, ValueError, SyntaxError) as error:
         raise LookupError(f"{path}: {type(error).__name__}: {error}") from error
     found: Dict[str, Any] = {}
+    _read_names(body, path, found, nested=False)
+    return SimpleNamespace(**found)
+
+
+def _read_names(body: Sequence[ast.stmt], path: Path, found: Dict[str, Any], nested: bool) -> None:
+    """Adds what the statements define; `nested`: whether they may be left out when the file runs."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found[node.name] = None
@@ -73,9 +82,18 @@ def facts(path: Path) -> SimpleNamespace:
             found.update((alias.asname or alias.name, None) for alias in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [target.id for target in targets if isinstance(target, ast.Name)]
-            found.update((name, _literal(node.value, name, path)) for name in names)
-    return SimpleNamespace(**found)
+            for name in (target.id for target in targets if isinstance(target, ast.Name)):
+                value = _literal(node.value, name, path)
+                if nested and name in _READ and found.get(name, value) != value:
+                    raise LookupError(
+                        f"{path}: {name} must have one value, since it is read without running the file"
+                    )
+                found[name] = value
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            within = [node.body, getattr(node, "orelse", []), getattr(node, "finalbody", [])]
+            within += [handler.body for handler in getattr(node, "handlers", [])]
+            for inner in within:
+                _read_names(inner, path, found, nested=True)
 
 
 _READ = ("PRELOAD", "DTYPES", "DEVICES", "SCENARIOS", "LOSSY")  # by those who do not run the file
@@ -112,7 +130,7 @@ def backend_facts(name_or_file: str) -> Any:
     if not path.is_file():
         raise LookupError(f"there is no back end in {path}")
     found = facts(path)
-    if not hasattr(found, "prepare"):
+    if not hasattr(found, "prepare") and not hasattr(found, "*"):  # of what it imports, the worker tells
         raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
@@ -18,12 +18,25 @@ from perfdash.worker import accuracy, memory, nest
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+# Nested tensors (jagged ones among them) have no values that could be compared as a whole.
+_COMPARABLE = (
+    torch.strided,
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+    torch._mkldnn,
+)
+
+
 @dataclass(frozen=True)
 class Kept:
-    """A tensor of the module, and what it held."""
+    """A tensor of the module, what it held, and the modules on the way to it."""
 
     tensor: torch.Tensor
     values: torch.Tensor  # on the host
+    path: Tuple[Any, ...]
 
 
 @dataclass
@@ -55,7 +68,8 @@ class Side:
             kept.update(self.module.named_parameters())
         self.keeps_parameters = parameters
         self.state = {
-            name: Kept(tensor, tensor.detach().to("cpu", copy=True)) for name, tensor in kept.items()
+            name: Kept(tensor, tensor.detach().to("cpu", copy=True), _path(self.module, name))
+            for name, tensor in kept.items()
         }
 
     def restore(self) -> None:
@@ -65,14 +79,14 @@ class Side:
                 overwrite(tensor, pristine)
             for name, kept in (self.state or {}).items():
                 overwrite(kept.tensor, kept.values)
-                owner, leaf = self._place(name)
-                if getattr(owner, leaf) is not kept.tensor:  # a step has put another one in its place
-                    setattr(owner, leaf, kept.tensor)
+                if _at(self.module, name) is not kept.tensor:  # a step has put something else in its place
+                    _put_back(name, kept)
 
-    def changed(self) -> dict[str, torch.Tensor]:
+    def changed(self) -> Dict[str, Optional[torch.Tensor]]:
         """Copies of the inputs, and of the buffers that were kept, that are not as they were, by path.
 
-        Nothing of the module where parameters are kept too: there the step says what it changes.
+        None for a buffer that is no tensor any more. Without nested tensors, which cannot be compared, and
+        nothing of the module where parameters are kept too: there the step says what it changes.
         """
         pairs = [
             (path, tensor, pristine)
@@ -83,18 +97,12 @@ class Side:
         ]
         if not self.keeps_parameters:
             for name, kept in (self.state or {}).items():
-                owner, leaf = self._place(name)
-                pairs.append((f"buffer {name}", getattr(owner, leaf), kept.values))
+                pairs.append((f"buffer {name}", _at(self.module, name), kept.values))
         return {
-            path: tensor.detach().clone()
+            path: None if tensor is None else tensor.detach().clone()
             for path, tensor, pristine in pairs
-            if tensor.shape != pristine.shape or not accuracy.same(tensor.detach().to("cpu"), pristine)
+            if _differs(tensor, pristine)
         }
-
-    def _place(self, name: str) -> tuple[Any, str]:
-        """The module that has a parameter or buffer, and what it calls it."""
-        where, _, leaf = name.rpartition(".")
-        return self.module.get_submodule(where), leaf
 
     def with_inputs(self, inputs: Any) -> Side:
         """The same side over other inputs."""
@@ -109,12 +117,54 @@ class Side:
         return nest.map_tensors(found, _channels_last) if self.job.variant.get("channels_last") else found
 
 
+def _at(module: Any, name: str) -> Optional[torch.Tensor]:
+    """The tensor that a module has under a dotted name; None where there is none any more."""
+    found = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _path(module: Any, name: str) -> Tuple[Any, ...]:
+    """The modules on the way to a parameter or buffer, its owner the last."""
+    found = [module]
+    for part in name.split(".")[:-1]:
+        found.append(getattr(found[-1], part))
+    return tuple(found)
+
+
+def _put_back(name: str, kept: Kept) -> None:
+    """Puts a tensor, and the modules on the way to it, back in their places."""
+    *parts, leaf = name.split(".")
+    for owner, part, inner in zip(kept.path, parts, kept.path[1:]):
+        if getattr(owner, part, None) is not inner:
+            setattr(owner, part, inner)
+    owner = kept.path[-1]
+    registered = owner._parameters if isinstance(kept.tensor, torch.nn.Parameter) else owner._buffers
+    if leaf in registered:
+        setattr(owner, leaf, kept.tensor)
+        return
+    for place in (owner.__dict__, owner._parameters, owner._buffers, owner._modules):
+        place.pop(leaf, None)
+    registered[leaf] = kept.tensor
+
+
+def _differs(tensor: Optional[torch.Tensor], pristine: torch.Tensor) -> bool:
+    if tensor is None:
+        return True
+    if tensor.is_nested != pristine.is_nested or tensor.layout != pristine.layout:
+        return True
+    if tensor.is_nested or tensor.layout not in _COMPARABLE:
+        return False
+    return tensor.shape != pristine.shape or not accuracy.same(tensor.detach().to("cpu"), pristine)
+
+
 def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Sets a tensor to values of its shape, also where several of its elements are one place in memory.
 
     `copy_` refuses those: of an expanded tensor, of windows that overlap (unfold).
     """
-    if tensor.layout is not torch.strided:
+    if tensor.is_nested or tensor.layout is not torch.strided:
         tensor.copy_(values)
         return
     for dim, stride in enumerate(tensor.stride()):

@@ -47,6 +47,15 @@ def test_a_command_that_prints_its_environment_tells_no_secret(built, tmp_path, 
     assert "s3cret" not in log.read_text()
 
 
+def test_a_command_gets_no_password_of_pip(built, monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", "https://u:s3cret@h/simple")
+    monkeypatch.setenv("UV_PUBLISH_TOKEN", "s3cret")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    found = variables(built, {"MY_TOKEN": "given"})
+    assert not {"PIP_INDEX_URL", "UV_PUBLISH_TOKEN"} & set(found)
+    assert (found["PIP_NO_INDEX"], found["MY_TOKEN"]) == ("1", "given")
+
+
 def test_of_pythonpath_the_build_comes_first(built, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/shell")
     found = variables(built, {"PYTHONPATH": "/mine", "A": "b"})

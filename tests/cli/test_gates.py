@@ -7,6 +7,7 @@ import sqlite3
 import pytest
 
 from perfdash.cli import gates, measure
+from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.settings import RunSettings, resolve
 
@@ -26,6 +27,10 @@ def unusable(tmp_path, monkeypatch):
     with sqlite3.connect(tmp_path / "songs.db") as connection:
         connection.execute("create table songs (title text)")
     connection.close()
+    open_store(str(tmp_path / "broken.db")).close()
+    with (tmp_path / "broken.db").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 4096)
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
@@ -34,6 +39,7 @@ def unusable(tmp_path, monkeypatch):
     [
         ("folder.db", 2, "it is a folder"),
         ("notes.db", 2, "no SQLite database"),
+        ("broken.db", 3, "broken.db is damaged"),
         ("songs.db", 2, "a database of another program"),
         ("notes.db/history.db", 3, "no file can be made in"),
         ("mysql://host/name", 2, "mysql is not known"),

@@ -8,10 +8,11 @@ import pytest
 
 from perfdash.cases import Planned
 from perfdash.cli.bisect import asked as asking
-from perfdash.cli.bisect.resuming import _asked
+from perfdash.cli.bisect.resuming import _asked, _command
 from perfdash.cli.confirm import with_secrets
 from perfdash.errors import UsageError
 from perfdash.records import Case
+from perfdash.runner.host import mask_secrets
 
 ASKED = asking.Asked("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})
 NOTHING = {"wheels": None, "repo": None, "pin_repo": None, "settings": None}
@@ -26,6 +27,25 @@ def test_a_secret_in_a_setting_of_the_recipe_is_asked_for_again():
     with pytest.raises(UsageError, match=r"--set build\.cost_s belongs to a new bisection"):
         _asked(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret", "build.cost_s=4"]})
     assert _asked(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret"]}) == ASKED
+
+
+@pytest.mark.parametrize("words", [
+    ["curl", "-H", "Authorization: Bearer s3cret"], ["pip", "git+https://u:s3cret@h/x"],
+    ["x", "--key=s3cret"], ["sh", "-c", "A_TOKEN=s3cret ./go"],
+])  # fmt: skip
+def test_no_command_with_a_mask_in_it_is_run(words):
+    begun = {"command": mask_secrets(words)}
+    assert "s3cret" not in str(begun)
+    with pytest.raises(UsageError, match="a value in the command was not kept"):
+        _command(begun, None)
+    assert _command(begun, words) == words
+    with pytest.raises(UsageError, match="another command"):
+        _command(begun, [*words, "more"])
+
+
+def test_a_command_without_secrets_is_run_as_it_was_begun():
+    words = ["pip", "install", "git+ssh://git@github.com/a/b"]
+    assert _command({"command": mask_secrets(words)}, None) == words
 
 
 def test_confirm_takes_a_secret_from_its_environment_and_never_the_mask(monkeypatch):

@@ -263,6 +263,32 @@ def test_no_message_holds_a_secret():
     assert result.error.tail == ["HF_TOKEN=***"]
 
 
+def test_secrets_are_known_by_the_rule_of_the_environment_and_taken_out_of_keys():
+    planned = replace(
+        PLANNED,
+        env={
+            "REGISTRY_AUTH": "me:correcthorse",
+            "DSN": "host=h password=batterystaple",
+            "AUTH_MODE": "steady",
+        },
+    )
+    script = events(upto="compiled")
+    script[-1]["capture"] |= {"break_reasons": {"call of me:correcthorse": 2, "steady": 1}}
+    failed = {
+        "event": "failed",
+        "status": "fail_to_run",
+        "phase": "accuracy",
+        "type": "E",
+        "message": "batterystaple",
+    }
+    result = assemble(
+        planned, [Outcome([*script, failed], status=0)], started="t", wall_s=1.0, allocator="steady"
+    )
+    assert result.capture["break_reasons"] == {"call of ***": 2, "steady": 1}
+    assert "graphs" in result.capture
+    assert result.error.message == "***"
+
+
 @pytest.mark.parametrize(("metric", "status", "noted"), [
     ("relative_rmse", "pass", True), ("allclose", "pass", False), ("relative_rmse", "fail", False),
 ])  # fmt: skip

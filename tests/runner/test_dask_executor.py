@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,7 @@ from perfdash.errors import MachineError
 from perfdash.runner import remote
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.locks import Locks
-from perfdash.runner.orders import Options
+from perfdash.runner.orders import Options, to_text
 
 OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
 NO_CORE = json.dumps({"no_core": "no core is free for another slot on farm", "worker": "tcp://farm:2"})
@@ -106,19 +108,75 @@ def test_a_worker_that_joins_late_and_has_no_core_is_no_fault_of_the_case(execut
     assert (failed["status"], failed["type"]) == ("infra_error", "NoFreeCore")
 
 
-def test_a_worker_without_a_core_withdraws_its_slot(monkeypatch):
-    withdrawn = []
+@pytest.fixture
+def worker(monkeypatch):
+    """This process as a Dask worker on a machine where no core is free: the slots that it offers, in turn."""
+    offered = []
     monkeypatch.setattr(remote, "_ended_when_cancelled", lambda stop: contextlib.nullcontext())
-    monkeypatch.setattr(remote, "_set_slots", lambda count: withdrawn.append(count) or "tcp://farm:2")
+    here = SimpleNamespace(get_worker=lambda: SimpleNamespace(address="tcp://farm:2"))
+    monkeypatch.setitem(sys.modules, "distributed", here)
+    monkeypatch.setattr(remote, "_set_slots", lambda worker, count: offered.append(count))
     monkeypatch.setattr(remote, "_without_nannys_variables", lambda: None)
     monkeypatch.setattr(remote, "LOCK_S", 0.0)
     monkeypatch.setattr(remote.processes, "end_strays", lambda: None)
     monkeypatch.setattr(remote.scratch, "sweep", lambda: None)
     monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: None))
-    from perfdash.runner.orders import to_text
-
-    reply = json.loads(remote._serve(to_text(OPTIONS), lambda slot, log: None))
+    yield offered
     remote._Open.idle.cancel()
+    remote._Open.withdrawn = None
+
+
+def test_a_worker_without_a_core_withdraws_its_slot_until_one_is_free(worker, monkeypatch):
+    reply = json.loads(remote._serve(to_text(OPTIONS), lambda slot, log: None))
     assert reply["no_core"].startswith("no core is free for another slot on ")
     assert reply["worker"] == "tcp://farm:2"
-    assert withdrawn == [0]
+    assert worker == [0]
+    for _ in range(2):  # its idle timer, whatever became of the runner
+        remote._Open.idle.cancel()
+        remote._idle()
+    assert worker == [0]
+    assert remote._Open.idle.function is remote._idle
+    remote._Open.idle.cancel()
+    monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: Locks()))
+    remote._idle()
+    assert worker == [0, 1]
+    assert remote.is_released()
+    remote._idle()
+    assert worker == [0, 1], "once"
+
+
+def test_a_worker_whose_scheduler_does_not_answer_tries_again(worker, monkeypatch):
+    def lost(worker, count):
+        raise OSError("no answer")
+
+    remote._serve(to_text(OPTIONS), lambda slot, log: None)
+    monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: Locks()))
+    first = remote._Open.idle
+    first.cancel()
+    monkeypatch.setattr(remote, "_set_slots", lost)
+    remote._idle()
+    assert remote._Open.withdrawn
+    assert remote._Open.idle is not first
+
+
+@pytest.mark.parametrize("fails", ["cancel", "release", "offer_slot", "is_released"])
+def test_no_step_of_closing_keeps_the_others_from_being_done(executor, monkeypatch, fails):
+    run = executor({"tcp://farm:1": introduced(0), "tcp://farm:2": NO_CORE, "tcp://farm:3": NO_CORE})
+    run.introduce([])
+    client, ran = run._client, run._client.ran
+
+    def cancel(futures, force):
+        ran.append(("cancel", None))
+        if fails == "cancel":
+            raise OSError
+
+    def one(function, workers=None):
+        ran.append((function.__name__, workers))
+        if function.__name__ == fails:
+            raise OSError
+        return {}
+
+    monkeypatch.setattr(client, "cancel", cancel)
+    monkeypatch.setattr(client, "run", one)
+    run.close()
+    assert [name for name, _ in ran] == ["cancel", "release", "offer_slot", "offer_slot", "is_released"]

@@ -57,15 +57,22 @@ def test_every_try_is_told_before_it_is_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given_gib", "default", "said"),
+    ("device", "given_gib", "default", "said"),
     [
-        (2.0, 1 << 34, "Memory limit: 2 GiB."),
-        (None, 1 << 34, "16.0 GiB, 90 % of this machine's memory"),
-        (None, None, "Memory limit: none known"),
+        ("cpu", 2.0, 1 << 34, "Memory limit: 2 GiB."),
+        ("cpu", None, 1 << 34, "16.0 GiB, 90 % of the memory of this machine or container"),
+        ("cpu", None, None, "Memory limit: none known"),
+        ("cuda", None, 1 << 34, "Memory limit: the free memory of the GPU. "),
+        (
+            "cuda",
+            2.0,
+            1 << 34,
+            "the free memory of the GPU; the process may take 2 GiB of the host's memory.",
+        ),
     ],
 )
-def test_it_says_how_much_memory_is_filled(given_gib, default, said):
-    assert said in limit_words(given_gib, default)
+def test_it_says_how_much_memory_is_filled(device, given_gib, default, said):
+    assert said in limit_words(device, given_gib, default)
 
 
 @settings(deadline=None)

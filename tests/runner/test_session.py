@@ -171,6 +171,15 @@ def test_after_so_many_tries_it_stays(start):
     assert result.error.message == "No space left on device"
 
 
+def test_a_slot_without_a_core_costs_a_case_no_attempt(start):
+    coreless = Outcome([{**FAILED, "status": "infra_error", "type": "NoFreeCore"}], status=0)
+    run = start([case("a"), case("b")], Played(script={"a": [coreless] * 5}), retries=1)
+    run.run()
+    assert [(r.status, r.attempts) for r in run.results] == [(Status.PASS, [])] * 2
+    assert [order.planned.case.model for _, order in run.executor.orders].count("a") == 6
+    assert not run.journal.read_attempts()
+
+
 class Killed(BaseException):
     """The end of perfdash itself, after which nothing of it is done."""
 

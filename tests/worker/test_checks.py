@@ -156,7 +156,21 @@ def counts_double(module, x):
     return x.sin()
 
 
+def clears(module, x):
+    module.seen = None
+    return x.sin()
+
+
+def deletes(module, x):
+    del module.seen
+    return x.sin()
+
+
 @pytest.mark.parametrize(("eager", "compiled", "says"), [
+    (clears, clears, None), (deletes, deletes, None),
+    (clears, plain, "eager changes buffer seen, the compiled side leaves it"),
+    (plain, deletes, "the compiled side changes buffer seen"),
+    (clears, counts, "to other values: "), (counts, clears, "to other values: "),
     (plain, in_place, "the compiled side changes inputs[0]"),
     (in_place, plain, "eager changes inputs[0], the compiled side leaves it"),
     (in_place, other_place, "to other values: out['inputs[0]']"),

@@ -122,3 +122,62 @@ def test_a_copy_in_another_dtype_keeps_what_its_baseline_keeps():
     assert not sides.backend_side(eager, eager.job).keeps_parameters
     own = sides.backend_side(eager, replace(eager.job, case=replace(eager.job.case, dtype="bfloat16")))
     assert own.state == {}
+
+
+def to_none(module):
+    module.seen = None
+
+
+def deleted(module):
+    del module.seen
+
+
+def to_a_plain_value(module):
+    del module.seen
+    module.seen = 3.0
+
+
+def to_a_module(module):
+    del module.seen
+    module.seen = torch.nn.ReLU()
+
+
+@pytest.mark.parametrize("change", [to_none, deleted, to_a_plain_value, to_a_module])
+def test_a_buffer_that_is_no_tensor_any_more_is_changed_and_comes_back(change):
+    module = torch.nn.Sequential(modules.Calls(None, torch.ones(2)))
+    side, buffer = kept(module, ()), module[0].seen
+    assert side.changed() == {}
+    change(module[0])
+    assert side.changed() == {"buffer 0.seen": None}
+    buffer.zero_()
+    side.restore()
+    assert side.changed() == {}
+    assert module[0].seen is buffer
+    assert [name for name, _ in module.named_buffers()] == ["0.seen"]
+    assert not list(module[0].children())
+
+
+@pytest.mark.parametrize(
+    "other", [lambda: torch.nn.Identity(), lambda: torch.nn.Sequential(torch.nn.Identity())]
+)
+def test_a_module_that_was_replaced_comes_back(other):
+    inner = torch.nn.BatchNorm1d(2)
+    module = torch.nn.Sequential(torch.nn.Sequential(inner))
+    side = kept(module, (), parameters=True)
+    side.keeps_parameters = False
+    module[0] = other()
+    assert side.changed() == dict.fromkeys([f"buffer 0.0.{name}" for name in inner.state_dict()])
+    side.restore()
+    assert module[0][0] is inner
+    assert side.changed() == {}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", ["jagged", "strided"])
+def test_nested_inputs_are_left_out(layout):
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=getattr(torch, layout))
+    x = torch.ones(2)
+    side = kept(torch.nn.ReLU(), (nested, x))
+    side.restore()
+    side.inputs[1].zero_()
+    assert list(side.changed()) == ["inputs[1]"]

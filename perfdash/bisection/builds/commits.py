@@ -22,6 +22,7 @@ from perfdash.bisection.builds.worktrees import Worktree
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.revisions import Revision, Where
 from perfdash.bisection.revisions.repository import GitFailed, environment, find
+from perfdash.child_environment import INDEXES
 from perfdash.errors import MachineError
 
 SOURCE, SITE = "source", "site"
@@ -168,7 +169,7 @@ class CommitBuilder(KeptBuilder):
     def _variables(self, tree: Path, revision: Revision, place: Path) -> dict[str, str]:
         """For the build: the user's own, the base interpreter first on PATH, and what the recipe says."""
         assert self.recipe.build
-        env = {key: value for key, value in plain_environment().items() if not key.startswith("GIT_")}
+        env = {key: value for key, value in plain_environment(INDEXES).items() if not key.startswith("GIT_")}
         env.pop("PYTHONPATH", None)
         env.update((key, value) for key, value in environment().items() if key.startswith("GIT_"))
         count = str(jobs(self.where.cores, self.recipe.build.gib_per_job, self.where.builders))

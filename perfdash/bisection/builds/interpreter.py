@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from perfdash.child_environment import INDEXES, without_secrets
+from perfdash.child_environment import without_secrets
 from perfdash.errors import MachineError, UsageError
 
 _PIP = Version("22.3")  # knows --python, for another interpreter
@@ -128,9 +129,12 @@ def look_at(python: Path) -> Interpreter:
     )
 
 
-def plain_environment() -> dict[str, str]:
-    """Ours, without secrets and what would make another interpreter take itself for this one."""
-    env = without_secrets(os.environ, keep=INDEXES)
+def plain_environment(keep: re.Pattern[str] | None = None) -> dict[str, str]:
+    """Ours, without secrets and what would make another interpreter take itself for this one.
+
+    `keep`: the names of secrets that stay; INDEXES for pip and builds, nothing for code of the user's.
+    """
+    env = without_secrets(os.environ, keep)
     return {key: value for key, value in env.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
 
 

@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from perfdash.bisection.builds.interpreter import Interpreter, plain_environment
 from perfdash.bisection.revisions.repository import without_credentials
+from perfdash.child_environment import INDEXES
 from perfdash.errors import MachineError, UsageError
 
 # Of a configured pip, what says how to reach an index, not which one.
@@ -96,7 +97,7 @@ def environment(base: Interpreter, links: Links | None, also_configured: bool = 
     The address is in a variable, since it may hold a password and arguments can be read by anyone on the
     machine. `also_configured`: from the user's own index as well.
     """
-    env = plain_environment()
+    env = plain_environment(INDEXES)
     env.update(PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_REQUIRE_VIRTUALENV="0")
     for key in _ELSEWHERE:
         env.pop(key, None)
@@ -180,7 +181,7 @@ def not_the_revisions_fault(said: str) -> str | None:
 def _configured(pip: tuple[str, ...]) -> Mapping[str, str]:
     """The user's pip configuration: {"global.cert": "/etc/..."}."""
     done = subprocess.run(
-        [*pip, "config", "list"], capture_output=True, text=True, cwd="/", env=plain_environment()
+        [*pip, "config", "list"], capture_output=True, text=True, cwd="/", env=plain_environment(INDEXES)
     )
     found = re.findall(r"^([\w:.-]+)='(.*)'$", done.stdout, re.MULTILINE)
     return {key: value.replace("\\n", " ") for key, value in found}
