@@ -87,11 +87,15 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Imported:
-    """A run with its results; `copied` holds key and content of what it is a copy of."""
+    """A run with its results; `copied` holds key and content of what it is a copy of.
+
+    taken_in: when the history that it is a copy from took it in.
+    """
 
     run: RunRow
     rows: tuple[Row, ...]
     copied: tuple[str, str] | None = None
+    taken_in: str | None = None
 
     @property
     def key(self) -> str:

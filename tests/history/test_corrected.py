@@ -10,10 +10,11 @@ import sqlalchemy as sa
 from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.importers import Told, read
-from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.rows import digest
 from perfdash.history.store import open_store
+from perfdash.history.upkeep import merge
 from perfdash.report.history import run_rows, run_table
 
 NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"
@@ -101,6 +102,59 @@ def of_01(store, run):
     values = {"key": run.earlier_key, "content": content, "name": run.run.imported["name"], "judged": "2026"}
     with store.write() as connection:
         connection.execute(sa.update(schema.runs).values(**values))
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another history."""
+    with open_store(str(tmp_path / "other.db")) as opened:
+        yield opened
+
+
+def on_day(store, day):
+    """Says that all was taken in on a day."""
+    with store.write() as connection:
+        connection.execute(sa.update(schema.runs).values(taken_in=f"2026-01-0{day}T00:00:00Z"))
+
+
+def speedups(store):
+    with store.read() as connection:
+        return [
+            row.values["speedup"] for line in list_runs(connection) for row in rows_of(connection, line.id)
+        ]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_merge_keeps_the_corrected_file_whichever_way(store, other, written, earlier):
+    corrected = written(ONE.replace("1.25", "1.35"))
+    take_in(store, corrected)
+    on_day(store, 2)
+    of_01(other, *written(ONE)) if earlier else take_in(other, written(ONE))
+    on_day(other, 1)
+    assert merge(store, other)[OLDER] == 1
+    assert speedups(store) == [1.35]
+    if not earlier:
+        assert merge(other, store)[REPLACED] == 1
+        assert speedups(other) == [1.35]
+        assert merge(store, other)[KNOWN] == 1
+
+
+def test_a_merged_night_counts_as_old_as_it_was(store, other, written, tmp_path):
+    take_in(other, written(ONE))
+    on_day(other, 1)
+    assert merge(store, other)[TAKEN_IN] == 1
+    with open_store(str(tmp_path / "third.db")) as third:
+        take_in(third, written(ONE.replace("1.25", "1.35")))
+        on_day(third, 2)
+        assert merge(store, third)[REPLACED] == 1
+    assert speedups(store) == [1.35]
+
+
+def test_a_merge_knows_what_an_earlier_perfdash_took_in(store, other, written):
+    take_in(store, written(ONE + TWO))
+    of_01(other, *written(ONE + TWO))
+    assert merge(store, other)[KNOWN] == 1
+    assert len(speedups(store)) == 2
 
 
 def test_by_its_numbers_it_is_another_in_stores_of_an_earlier_perfdash(store, written):
