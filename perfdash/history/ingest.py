@@ -12,9 +12,10 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.queries import rows_of
+from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.rows import METRICS, Imported, Row, RunRow, case_digest, digest
 from perfdash.history.samples import pack
+from perfdash.history.selection import read
 from perfdash.history.store import Store
 from perfdash.history.summing import grouped, summarize
 from perfdash.records import Case
@@ -131,7 +132,15 @@ def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | No
     # A copy may be from a history of perfdash 0.1, and the history may be one.
     own = replace(imported, copied=None)
     other = own.key if imported.copied else own.earlier_key
-    return connection.execute(query.where(runs.c.key == other)).first()
+    found = connection.execute(query.where(runs.c.key == other)).first()
+    if found is not None or imported.key != own.key:
+        return found
+    alike = [
+        line.id
+        for line in list_runs(connection, name=own.file_name)  # as 0.1 called its runs
+        if (line.origin, line.started) == (run.origin, run.started) and read(connection, line).key == own.key
+    ]
+    return connection.execute(query.where(runs.c.id == alike[0])).first() if len(alike) == 1 else None
 
 
 def _same_results(

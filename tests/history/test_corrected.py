@@ -157,9 +157,26 @@ def test_a_merge_knows_what_an_earlier_perfdash_took_in(store, other, written):
     assert len(speedups(store)) == 2
 
 
-def test_by_its_numbers_it_is_another_in_stores_of_an_earlier_perfdash(store, written):
+@pytest.mark.parametrize("corrected", [ONE.replace("1.25", "1.35"), ONE + TWO])
+def test_a_corrected_file_replaces_what_an_earlier_perfdash_took_in(store, written, corrected):
     of_01(store, *written(ONE))
-    assert take_in(store, written(ONE + TWO, "other")) == [TAKEN_IN], "by its numbers it is another"
+    take_in(store, written(ONE, told=replace(TOLD, host="desk")))
+    take_in(store, written(ONE, told=replace(TOLD, threads=4)))
+    assert take_in(store, written(corrected)) == [REPLACED]
+    with store.read() as connection:
+        assert len(list_runs(connection)) == 3
+
+
+def test_which_of_two_nights_of_an_earlier_perfdash_was_corrected_is_not_guessed(store, written):
+    of_01(store, *written(ONE))
+    first = written(ONE.replace("1.25", "1.3"))[0]
+    take_in(store, [replace(first, copied=(first.earlier_key, "0.1"), run=called(first))])
+    assert take_in(store, written(ONE.replace("1.25", "1.35"))) == [TAKEN_IN]
+
+
+def called(run):
+    """The run as perfdash 0.1 named it."""
+    return replace(run.run, name=run.run.imported["name"])
 
 
 def test_a_night_is_named_and_shown_with_its_date(store, written):
