@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +12,10 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.queries import rows_of
+from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.rows import METRICS, Imported, Row, RunRow, case_digest, digest
 from perfdash.history.samples import pack
+from perfdash.history.selection import read
 from perfdash.history.store import Store
 from perfdash.history.summing import grouped, summarize
 from perfdash.records import Case
@@ -29,9 +31,9 @@ OLDER = "left out: what is there is newer"
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """Puts runs into the store in one transaction; what became of each (TAKEN_IN, REPLACED, ...).
 
-    A run that was taken in before is replaced where it has gone on (it was resumed), keeping its place;
-    a copy from before that is left out. Raises UsageError for what no history can hold; MachineError
-    where the database fails.
+    A run that was taken in before is replaced where it has gone on (it was resumed) or its file was
+    corrected, keeping its place; a copy from before that is left out. Raises UsageError for what no
+    history can hold; MachineError where the database fails.
     """
     for each in runs:
         _check(each)
@@ -71,20 +73,14 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
     runs = schema.runs
     content = imported.content
     key = imported.key
-    query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id"])
-    old = connection.execute(query.where(runs.c.key == key)).first()
-    if old is None and not run.uid and not imported.copied:
-        old = connection.execute(query.where(runs.c.key == imported.earlier_key)).first()
+    foreign = run.origin != "perfdash"
+    old = _same_run(connection, imported)
     if old is not None and old.content == content:
         return KNOWN
-    if (
-        old is not None
-        and run.origin == "perfdash"
-        and (len(rows), run.ended or "") < (old.results, old.ended or "")
-    ):
+    if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
     values = {
-        "key": key,
+        "key": old.key if old is not None and imported.copied else key,
         "content": content,
         "name": run.name,
         "started": run.started,
@@ -102,19 +98,17 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         "perfdash": run.perfdash,
         "imported": dict(run.imported),
         "method": dict(run.method),
-        "taken_in": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "taken_in": imported.taken_in or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "judged": None,
     }
-    if (
-        old is not None
-        and not run.uid
-        and not imported.copied
-        and _same_results(connection, old, values, rows)
-    ):
-        # Only what perfdash calls it has changed: the night keeps its judgement.
-        renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
-        connection.execute(sa.update(runs).where(runs.c.id == old.id).values(renamed))
+    if old is not None and foreign and _same_results(connection, old, values, rows):
+        if not imported.copied:
+            # Only what perfdash calls it has changed: the night keeps its judgement.
+            renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
+            connection.execute(sa.update(runs).where(runs.c.id == old.id).values(renamed))
         return KNOWN
+    if old is not None and foreign and imported.taken_in and imported.taken_in <= old.taken_in:
+        return OLDER
     if old is None:
         run_id = _insert(connection, runs, values)
     else:
@@ -126,6 +120,27 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         _insert_rows(connection, run_id, rows)
         connection.execute(sa.insert(schema.summaries), summaries(run_id, rows))
     return TAKEN_IN if old is None else REPLACED
+
+
+def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
+    """The run of the store that this is, be it older or newer."""
+    runs, run = schema.runs, imported.run
+    query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id", "taken_in"])
+    found = connection.execute(query.where(runs.c.key == imported.key)).first()
+    if found is not None or run.origin == "perfdash":
+        return found
+    # A copy may be from a history of perfdash 0.1, and the history may be one.
+    own = replace(imported, copied=None)
+    other = own.key if imported.copied else own.earlier_key
+    found = connection.execute(query.where(runs.c.key == other)).first()
+    if found is not None or imported.key != own.key:
+        return found
+    alike = [
+        line.id
+        for line in list_runs(connection, name=own.file_name)  # as 0.1 called its runs
+        if (line.origin, line.started) == (run.origin, run.started) and read(connection, line).key == own.key
+    ]
+    return connection.execute(query.where(runs.c.id == alike[0])).first() if len(alike) == 1 else None
 
 
 def _same_results(

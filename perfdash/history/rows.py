@@ -87,11 +87,15 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Imported:
-    """A run with its results; `copied` holds key and content of what it is a copy of."""
+    """A run with its results; `copied` holds key and content of what it is a copy of.
+
+    taken_in: when the history that it is a copy from took it in.
+    """
 
     run: RunRow
     rows: tuple[Row, ...]
     copied: tuple[str, str] | None = None
+    taken_in: str | None = None
 
     @property
     def key(self) -> str:
@@ -108,16 +112,16 @@ class Imported:
         names = ("suite", "device", "dtype", "amp_dtype", "threads", "scenario", "backend", "dynamic")
         settings = sorted({tuple(str(getattr(row.case, name)) for name in names) for row in self.rows})
         machine = [run.host, run.host_class, dict(run.setting)]
-        return digest([run.origin, self._file_name, run.started, machine, settings])
+        return digest([run.origin, self.file_name, run.started, machine, settings])
 
     @property
     def earlier_key(self) -> str:
         """The key of a foreign file in stores of perfdash 0.1, which knew it by its numbers."""
         run = self.run
-        return digest([run.origin, self._file_name, run.started, run.host, self._numbers()])
+        return digest([run.origin, self.file_name, run.started, run.host, self._numbers()])
 
     @property
-    def _file_name(self) -> str:
+    def file_name(self) -> str:
         """What a foreign file calls its run; the name in the history has its start before it."""
         return str(self.run.imported.get("name") or self.run.name)
 

@@ -85,10 +85,8 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
 def stored(connection: sa.Connection, line: RunLine) -> Imported:
     """A run as it was taken in, but for samples beyond 32 bits; `content` is that of the original."""
     runs = schema.runs
-    query = sa.select(*runs.c["key", "content", "command", "ended", "perfdash", "imported"]).where(
-        runs.c.id == line.id
-    )
-    row = connection.execute(query).one()
+    names = ("key", "content", "taken_in", "command", "ended", "perfdash", "imported")
+    row = connection.execute(sa.select(*runs.c[names]).where(runs.c.id == line.id)).one()
     base = read(connection, line).run
     worker = {**base.environment["worker"], "python": line.python}
     run = replace(
@@ -100,4 +98,4 @@ def stored(connection: sa.Connection, line: RunLine) -> Imported:
         imported=row.imported,
     )
     rows = tuple(rows_of(connection, line.id, whole=True))
-    return Imported(run, rows, copied=(row.key, row.content))
+    return Imported(run, rows, copied=(row.key, row.content), taken_in=row.taken_in)

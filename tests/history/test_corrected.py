@@ -10,10 +10,11 @@ import sqlalchemy as sa
 from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.importers import Told, read
-from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
+from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.rows import digest
 from perfdash.history.store import open_store
+from perfdash.history.upkeep import merge
 from perfdash.report.history import run_rows, run_table
 
 NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"
@@ -103,9 +104,79 @@ def of_01(store, run):
         connection.execute(sa.update(schema.runs).values(**values))
 
 
-def test_by_its_numbers_it_is_another_in_stores_of_an_earlier_perfdash(store, written):
+@pytest.fixture
+def other(tmp_path):
+    """Another history."""
+    with open_store(str(tmp_path / "other.db")) as opened:
+        yield opened
+
+
+def on_day(store, day):
+    """Says that all was taken in on a day."""
+    with store.write() as connection:
+        connection.execute(sa.update(schema.runs).values(taken_in=f"2026-01-0{day}T00:00:00Z"))
+
+
+def speedups(store):
+    with store.read() as connection:
+        return [
+            row.values["speedup"] for line in list_runs(connection) for row in rows_of(connection, line.id)
+        ]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_merge_keeps_the_corrected_file_whichever_way(store, other, written, earlier):
+    corrected = written(ONE.replace("1.25", "1.35"))
+    take_in(store, corrected)
+    on_day(store, 2)
+    of_01(other, *written(ONE)) if earlier else take_in(other, written(ONE))
+    on_day(other, 1)
+    assert merge(store, other)[OLDER] == 1
+    assert speedups(store) == [1.35]
+    if not earlier:
+        assert merge(other, store)[REPLACED] == 1
+        assert speedups(other) == [1.35]
+        assert merge(store, other)[KNOWN] == 1
+
+
+def test_a_merged_night_counts_as_old_as_it_was(store, other, written, tmp_path):
+    take_in(other, written(ONE))
+    on_day(other, 1)
+    assert merge(store, other)[TAKEN_IN] == 1
+    with open_store(str(tmp_path / "third.db")) as third:
+        take_in(third, written(ONE.replace("1.25", "1.35")))
+        on_day(third, 2)
+        assert merge(store, third)[REPLACED] == 1
+    assert speedups(store) == [1.35]
+
+
+def test_a_merge_knows_what_an_earlier_perfdash_took_in(store, other, written):
+    take_in(store, written(ONE + TWO))
+    of_01(other, *written(ONE + TWO))
+    assert merge(store, other)[KNOWN] == 1
+    assert len(speedups(store)) == 2
+
+
+@pytest.mark.parametrize("corrected", [ONE.replace("1.25", "1.35"), ONE + TWO])
+def test_a_corrected_file_replaces_what_an_earlier_perfdash_took_in(store, written, corrected):
     of_01(store, *written(ONE))
-    assert take_in(store, written(ONE + TWO, "other")) == [TAKEN_IN], "by its numbers it is another"
+    take_in(store, written(ONE, told=replace(TOLD, host="desk")))
+    take_in(store, written(ONE, told=replace(TOLD, threads=4)))
+    assert take_in(store, written(corrected)) == [REPLACED]
+    with store.read() as connection:
+        assert len(list_runs(connection)) == 3
+
+
+def test_which_of_two_nights_of_an_earlier_perfdash_was_corrected_is_not_guessed(store, written):
+    of_01(store, *written(ONE))
+    first = written(ONE.replace("1.25", "1.3"))[0]
+    take_in(store, [replace(first, copied=(first.earlier_key, "0.1"), run=called(first))])
+    assert take_in(store, written(ONE.replace("1.25", "1.35"))) == [TAKEN_IN]
+
+
+def called(run):
+    """The run as perfdash 0.1 named it."""
+    return replace(run.run, name=run.run.imported["name"])
 
 
 def test_a_night_is_named_and_shown_with_its_date(store, written):
