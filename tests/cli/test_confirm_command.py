@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-import site
+import sysconfig
 import venv
 from pathlib import Path
 
@@ -26,8 +26,8 @@ def interpreter(folder: Path, milliseconds: float) -> str:
     venv.create(folder, symlinks=True, with_pip=False)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "speed.py").write_text(f"MILLISECONDS = {milliseconds}\n")
-    ours = "".join(f"import site; site.addsitedir({path!r})\n" for path in site.getsitepackages())
-    (packages / "perfdash-base.pth").write_text(ours)
+    ours = sysconfig.get_paths()["purelib"]
+    (packages / "perfdash-base.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
     return str(folder / "bin" / "python")
 
 
