@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from perfdash.detect.evidence import Evidence
+    from perfdash.history.rows import Imported
     from perfdash.records import Result, RunInfo
     from perfdash.settings import RunSettings
 
@@ -71,38 +72,45 @@ def pass_through(settings: RunSettings, info: RunInfo, results: list[Result], fo
     """The gates and JUnit: 1 where a gate failed, with what did it; else 0."""
     from perfdash.cli.regressions import gate
     from perfdash.errors import PerfdashError
+    from perfdash.history.rows import from_run
 
+    imported = from_run(info, results, str(folder))
     code = _of_results(results, settings.fail_on)
     alerts: list[Evidence] = []
     failed: PerfdashError | None = None
     if "regression" in settings.fail_on:
         try:
-            alerts = _alerts(settings, info)
+            alerts = _alerts(settings, imported)
         except PerfdashError as error:
             failed = error
     if settings.junit:
-        from perfdash.history.rows import from_run
         from perfdash.report.junit import write
 
-        write(settings.junit, info.id, from_run(info, results, str(folder)).rows, alerts)
+        write(settings.junit, info.id, imported.rows, alerts)
     if failed:
         raise failed
     return max(code, gate(alerts))
 
 
-def _alerts(settings: RunSettings, info: RunInfo) -> list[Evidence]:
+def _alerts(settings: RunSettings, imported: Imported) -> list[Evidence]:
     """What the night's run shows by the nights before. Raises an error where that cannot be told."""
     from perfdash.cli.regressions import listed
     from perfdash.detect.nightly import judge_new
     from perfdash.history.store import open_store
+    from perfdash.report.night import of_history
 
+    name = imported.run.name
     with open_store(settings.history, create=False) as store:
-        if any(judged.unlike for judged in judge_new(store) if judged.run.name == info.id):
+        if any(judged.unlike for judged in judge_new(store) if judged.run.name == name):
             typer.echo(
                 "--fail-on regression: not told: this run has too few of the cases of the runs before it",
                 err=True,
             )
-        return listed(store, run=info.id)
+        with store.read() as connection:
+            caution = of_history(connection, imported).caution
+        if caution:
+            typer.echo(f"--fail-on regression: not told: {caution}", err=True)
+        return listed(store, run=name)
 
 
 def _of_results(results: list[Result], fail_on: tuple[str, ...]) -> int:

@@ -99,6 +99,11 @@ class Compared:
         return self.status_direction == WORSE or any(self.deltas[name].significant for name in worse)
 
     @property
+    def tested(self) -> bool:
+        """Whether anything of it could be told apart from noise."""
+        return self.checked_alike or any(delta.p is not None for delta in self.deltas.values())
+
+    @property
     def changed(self) -> bool:
         return self.other_status or any(d.significant for d in self.deltas.values())
 
@@ -146,7 +151,12 @@ class Comparison:
         statuses = ({one.old_status, one.new_status} for one in self.both)
         if not any(each.isdisjoint(NO_STATUS) for each in statuses):
             return "no case has a result on both sides"
-        if self.methods and not any(one.deltas or one.checked_alike for one in self.both):
+        if self.methods and not any(one.tested for one in self.both):
+            if any(one.deltas for one in self.both):
+                return (
+                    "nothing is known of the noise of what both measured by the same methods; give several "
+                    "runs, or a history"
+                )
             return "every case in both was measured by different methods"
         return None
 

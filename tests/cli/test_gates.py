@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
 from perfdash.cli import gates, measure
+from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.settings import RunSettings, resolve
+from tests.detect.simulated import farm
 
 RUN = ["run", "--suite", "timm", "--models", "lcnet_050"]
 
@@ -88,3 +91,14 @@ def test_a_broken_history_is_not_what_it_is_to_be_imported_into(tmp_path, capsys
     said = capsys.readouterr().err
     assert "The run is saved, but not in the history" in said
     assert said.strip().endswith(advice.format(folder=tmp_path / "run"))
+
+
+def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
+    nights = farm(6, models=2)
+    last = replace(nights[-1], run=replace(nights[-1].run, method={**nights[-1].run.method, "latency": 99}))
+    settings, _ = resolve({"db": str(tmp_path / "h.db")})
+    with open_store(settings.history) as store:
+        take_in(store, [*nights[:-1], last])
+    assert gates._alerts(settings, last) == []
+    said = "--fail-on regression: not told: changes of latency (measured by a new method since 2026-01-06)"
+    assert said in capsys.readouterr().err

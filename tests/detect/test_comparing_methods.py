@@ -90,3 +90,13 @@ def test_where_nothing_is_left_no_gate_passes():
     assert found.nothing_to_compare == "every case in both was measured by different methods"
     assert "Nothing to compare" in comparison(found)
     assert "Nothing changed" not in comparison(found)
+
+
+def test_where_nothing_of_what_is_left_can_be_tested_no_gate_passes():
+    changed = ["latency", "speedup", "memory", "accuracy", "capture"]  # compilation is measured as before
+    sides = Side("old", (night(),)), Side("new", (night(changed, day=2, factor=3.0),))
+    found = compare(*sides)
+    assert found.nothing_to_compare
+    assert "nothing is known of the noise" in found.nothing_to_compare
+    assert "Nothing changed" not in comparison(found)
+    assert not compare(*sides, NOISE).nothing_to_compare, "the history knows the noise of compilation"
