@@ -1,11 +1,45 @@
-"""Writes the files that users and CI systems read: whole, and their text without secrets."""
+"""Writes files whole, appends lines that survive a power cut, locks files, and writes JSON without NaN.
+
+What readers get (`write`) holds no secret of this process; what perfdash itself reads again is kept as it is.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from perfdash.errors import UsageError
 from perfdash.redaction import redact
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def finite(value: Any) -> Any:
+    """A copy of a JSON value with None for NaN and infinities, which JSON cannot express."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """`value` as JSON text without NaN; options are those of json.dumps."""
+    return json.dumps(finite(value), allow_nan=False, **options)
 
 
 def encoded(text: str) -> bytes:
@@ -14,21 +48,130 @@ def encoded(text: str) -> bytes:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Writes a file that is there once it is whole; a pipe or a device is written to as it is.
+    """Write a file for readers: they see the old content or the new one, never half of it.
 
-    Text is encoded as above; bytes are written as they are: pictures, of which every word was redacted when
-    it was drawn. Raises OSError; then the file is as it was before.
+    Text is encoded as above. Bytes are written as they are: they are pictures, whose words were redacted
+    when they were drawn. A pipe or a device is written to directly. Raises OSError; then the file is as it
+    was before.
     """
     data = encoded(content) if isinstance(content, str) else content
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
-    target = path.resolve()  # a link stays one
-    part = target.with_name(f".{target.name[:200]}.part")
-    try:
+    with replaced(path.resolve()) as part:  # a link stays a link
         part.write_bytes(data)
-        part.replace(target)
-    except OSError:
+
+
+@contextlib.contextmanager
+def replaced(path: Path, *, durable: bool = False, shared: bool = False) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place once the block has written it.
+
+    `durable` returns only when the content would survive a power cut; `shared` is for files that several
+    processes or threads write at once. After an error the temporary file is removed, and `path` is as it was.
+    """
+    writer = f".{os.getpid()}.{threading.get_ident()}" if shared else ""
+    part = path.with_name(f".{path.name[:200]}{writer}.part")
+    try:
+        yield part
+        if durable:
+            _sync(part, os.O_RDONLY)
+        part.replace(path)
+    except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+    if durable:
+        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append whole lines to a file; they are on the disk when this returns.
+
+    Raises OSError when the disk refuses; then the file is as it was before.
+    """
+    is_new = not path.exists()
+    with path.open("ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):  # half a line would spoil the next one
+                file.truncate(before)
+            raise
+    if is_new:  # its name is on the disk only once its folder is
+        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def mend_last_line(path: Path, is_whole: Callable[[bytes], bool]) -> None:
+    """Repair the end of a file of lines after a power cut: cut off half a line, or add a lost newline."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    last = data.rpartition(b"\n")[2]
+    if not last:
+        return
+    with path.open("r+b") as file:
+        if is_whole(last):
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+        else:
+            file.truncate(len(data) - len(last))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file for this process alone; False when another process has it.
+
+    On a file system without locks it answers True: nothing can be protected there.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process holds the lock of a file; False where the file does not exist."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only a file that is open for writing
+    except OSError:
+        return False
+    try:
+        return not try_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def make_dated_folder(out: Path, below: str = "", kind: str = "run") -> Path:
+    """A new folder `<UTC time>_<host>` in `out`, or in a folder `below` it.
+
+    `kind` names its content in messages. Raises UsageError where the folder cannot be made.
+    """
+    stamp = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
+    host = socket.gethostname().split(".")[0] or "host"
+    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+        folder = out / below / f"{stamp}_{host}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if folder.parent.is_dir():
+                continue
+            raise UsageError(f"--out {out}: it is a file; give a folder") from None
+        except OSError as error:
+            raise UsageError(f"--out {out}: no {kind} folder can be made there: {error.strerror}") from error
+        return folder
+    raise UsageError(f"--out {out}: a hundred {kind}s began there this second")
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

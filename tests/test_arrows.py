@@ -19,9 +19,8 @@ ALLOWED = {
     "methods": set(),
     "records": {"methods"},
     "errors": set(),
-    "finite_json": set(),
     "redaction": {"child_environment"},
-    "files": {"redaction"},
+    "files": {"errors", "redaction"},
     "bundled": set(),
     "child_environment": set(),
     "worker": {"records"},
@@ -31,13 +30,13 @@ ALLOWED = {
     "cases": {"errors", "judging", "records", "suites", "worker"},
     "settings": {"errors", "suites"},
     "stats": {"records"},
-    "history": {"errors", "finite_json", "methods", "records", "redaction", "stats"},
-    "detect": {"errors", "history", "methods", "records", "stats"},
+    "history": {"errors", "files", "methods", "records", "redaction", "stats"},
+    "detect": {"errors", "files", "history", "methods", "records", "stats"},
     "runner": {
         "cases",
         "child_environment",
         "errors",
-        "finite_json",
+        "files",
         "methods",
         "records",
         "redaction",
@@ -49,7 +48,6 @@ ALLOWED = {
         "detect",
         "errors",
         "files",
-        "finite_json",
         "history",
         "methods",
         "records",
@@ -60,7 +58,7 @@ ALLOWED = {
         "bundled",
         "child_environment",
         "errors",
-        "finite_json",
+        "files",
         "history",
         "records",
         "redaction",
@@ -73,7 +71,6 @@ ALLOWED = {
         "detect",
         "errors",
         "files",
-        "finite_json",
         "history",
         "methods",
         "records",
@@ -84,7 +81,7 @@ ALLOWED = {
     "serve": {
         "detect",
         "errors",
-        "finite_json",
+        "files",
         "history",
         "methods",
         "records",
@@ -101,7 +98,6 @@ ALLOWED = {
         "detect",
         "errors",
         "files",
-        "finite_json",
         "history",
         "methods",
         "publish",
@@ -211,7 +207,7 @@ def test_help_and_list_import_nothing_heavy():
 
 
 def test_json_never_holds_nan():
-    """Numbers that leave go through finite_json.dumps; json.dumps is for texts alone."""
+    """Numbers that leave go through files.dumps; json.dumps is for texts alone."""
     leave = {"cli", "report", "history", "publish", "site", "serve"}
     for path in modules():
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import xml.etree.ElementTree as ET
+from types import MappingProxyType
 
 import pytest
 
@@ -33,6 +35,11 @@ def secrets(monkeypatch):
 def spelled(text):
     """Whether any part of a secret is left."""
     return "s3cret" in text or "0123456789" in text
+
+
+def test_what_is_not_finite_is_null():
+    value = {"a": [math.nan, math.inf, (-math.inf, 1.5)], "b": MappingProxyType({"c": math.nan})}
+    assert json.loads(files.dumps(value)) == {"a": [None, None, [None, 1.5]], "b": {"c": None}}
 
 
 def test_text_is_whole_and_without_secrets(tmp_path):

@@ -5,21 +5,16 @@ Nothing else holds state: who was killed goes on by reading it again.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
-import socket
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from perfdash.bisection.events import BEGUN, SCHEMA, Event
 from perfdash.errors import MachineError, UsageError
-from perfdash.finite_json import dumps
+from perfdash.files import append, dumps, is_locked, make_dated_folder, mend_last_line, now, try_lock
 from perfdash.redaction import redact_all
 
 FILE, LOCK, LOGS = "journal.jsonl", ".lock", "logs"
@@ -35,11 +30,6 @@ _AS_IT_IS = frozenset(
 )  # fmt: skip
 
 
-def now() -> str:
-    """UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class Journal:
     """The folder of a bisection that is being worked on; no other process does so meanwhile."""
 
@@ -52,11 +42,11 @@ class Journal:
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
-        if not _locked(self._lock):
+        if not try_lock(self._lock):
             os.close(self._lock)
             raise UsageError(f"{folder} is being worked on by another perfdash; wait for it, or end it")
         try:
-            _mend(self.path)
+            mend_last_line(self.path, lambda line: _event(line) is not None)
         except OSError as error:
             os.close(self._lock)
             raise MachineError(f"{self.path} cannot be written: {error.strerror}") from error
@@ -64,20 +54,7 @@ class Journal:
     @classmethod
     def create(cls, out: Path) -> Journal:
         """A new folder `bisections/<UTC time>_<host>` below `out`. Raises UsageError."""
-        stamp = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
-        host = socket.gethostname().split(".")[0] or "host"
-        for suffix in ("", *(f"-{number}" for number in range(2, 100))):
-            folder = out / FOLDER / f"{stamp}_{host}{suffix}"
-            try:
-                folder.mkdir(parents=True)
-            except FileExistsError:
-                if folder.parent.is_dir():
-                    continue
-                raise UsageError(f"--out {out}: it is a file; give a folder") from None
-            except OSError as error:
-                raise UsageError(f"--out {out}: no folder can be made there: {error.strerror}") from error
-            return cls(folder)
-        raise UsageError(f"--out {out}: a hundred bisections began there this second")
+        return cls(make_dated_folder(out, FOLDER, "bisection"))
 
     def __enter__(self) -> Journal:
         return self
@@ -97,7 +74,7 @@ class Journal:
         """
         line = dumps(redact_all({"at": now(), **event}, but=_AS_IT_IS), separators=(",", ":"))
         try:
-            _append(self.path, line + "\n")
+            append(self.path, f"{line}\n".encode())
         except OSError as error:
             raise MachineError(
                 f"{self.path} cannot be written: {error.strerror}; all before is in it: make room, then "
@@ -147,14 +124,7 @@ def find(name: str, out: Path) -> Path:
 
 def is_being_worked_on(folder: Path) -> bool:
     """Whether a process has it open."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not _locked(lock)
-    finally:
-        os.close(lock)
+    return is_locked(folder / LOCK)
 
 
 def _parsed(path: Path, data: bytes) -> Iterator[Event]:
@@ -175,54 +145,3 @@ def _event(line: bytes) -> Event | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) and isinstance(value.get("event"), str) else None
-
-
-def _mend(path: Path) -> None:
-    """Cuts off a last line that is not whole; ends one that lacks only its end."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    rest = data.rpartition(b"\n")[2]
-    if rest:
-        with path.open("r+b") as file:
-            if _event(rest) is None:
-                file.truncate(len(data) - len(rest))
-            else:
-                file.seek(0, os.SEEK_END)
-                file.write(b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _append(path: Path, text: str) -> None:
-    new = not path.exists()
-    data = text.encode()
-    with path.open("ab", buffering=0) as file:
-        before = file.seek(0, os.SEEK_END)
-        try:
-            if file.write(data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(file.fileno())
-        except OSError:
-            try:
-                file.truncate(before)  # half a line would spoil the next one
-            except OSError:
-                pass
-            raise
-    if new:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _locked(lock: int) -> bool:
-    """Takes the lock of an open file; False when another process has it."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        pass
-    return True

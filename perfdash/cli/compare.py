@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdash.cli.store import Db, Out
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.detect.comparing import Comparison

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 
 def config(

@@ -140,8 +140,8 @@ def _measure(
     """Measures, and keeps the alerts case by case; how many worse ones stand."""
     from perfdash.cli.planning import options
     from perfdash.detect import confirming
-    from perfdash.detect.nightly import now
     from perfdash.errors import UsageError
+    from perfdash.files import now
     from perfdash.history import alerts as kept
     from perfdash.runner.cores import away_from
     from perfdash.runner.remeasure import Bench, beside

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.detect.columns import Column

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfdash.cli import gates, planning
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.plan import Plan

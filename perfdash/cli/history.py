@@ -9,7 +9,7 @@ import typer
 
 from perfdash.cli.nights import read_folder
 from perfdash.cli.store import Db, Out, opened
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 
 def list_suites(

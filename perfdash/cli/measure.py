@@ -112,10 +112,10 @@ def _measure(
 ) -> int:
     from perfdash.cli.progress import open_progress
     from perfdash.errors import PerfdashError
+    from perfdash.files import now
     from perfdash.report.tables import summary
     from perfdash.runner import host, processes, scratch
     from perfdash.runner.cores import away_from
-    from perfdash.runner.journal import now
     from perfdash.runner.session import Policy, Session
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -227,9 +227,9 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
     import uuid
 
     from perfdash import __version__
+    from perfdash.files import now
     from perfdash.records import RunInfo
     from perfdash.runner import host
-    from perfdash.runner.journal import now
 
     configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
     configuration["env"] = dict(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from perfdash.cli.store import Db, Out, opened
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 app = typer.Typer(help="The heartbeat: a nightly says that it began, and how it ended.", no_args_is_help=True)
 
@@ -39,7 +39,7 @@ def begin(
     out: Out = None,
 ) -> None:
     """Say that a nightly begins, and when the next is due. Said again with its --night, it goes on."""
-    from perfdash.detect.nightly import now
+    from perfdash.files import now
     from perfdash.history import nightlies
 
     every_s = _seconds(every, "--every")
@@ -70,7 +70,7 @@ def end(
     out: Out = None,
 ) -> None:
     """Say how a nightly ended. What it expected and the history does not have makes it partial."""
-    from perfdash.detect.nightly import now
+    from perfdash.files import now
     from perfdash.history import nightlies
 
     if state not in nightlies.ENDINGS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdash.cli.store import Db, Out, opened
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.detect.evidence import Evidence
@@ -114,8 +114,8 @@ def gate(found: list[Evidence]) -> int:
 
 def _acknowledge(store: Store, number: int, note: str | None) -> None:
     from perfdash.detect.alerts import acknowledged
-    from perfdash.detect.nightly import now
     from perfdash.errors import UsageError
+    from perfdash.files import now
     from perfdash.history import alerts as kept
 
     with store.write() as connection:

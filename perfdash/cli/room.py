@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfdash.cli import planning
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.room import Room

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 
 import sqlalchemy as sa
 
 from perfdash.detect import alerts as life
 from perfdash.detect.findings import LIKE, NIGHTS, READ, Finding, drifts, is_a_night, judge
 from perfdash.detect.parts import with_parts
+from perfdash.files import now
 from perfdash.history import alerts as kept
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
@@ -99,8 +100,3 @@ def _is_late(connection: sa.Connection, run: RunLine) -> bool:
         each.judged is not None and _earlier(run, each) and each.results >= LIKE * run.results
         for each in later
     )
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

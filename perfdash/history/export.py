@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pandas as pd
 import sqlalchemy as sa
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.files import replaced
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import METRICS
@@ -24,14 +24,9 @@ def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form:
 
     Raises UsageError where a library lacks, MachineError where the file cannot be written.
     """
-    part = path.with_name(path.name + ".part")
     try:
-        try:
+        with replaced(path) as part:
             count = _WRITERS[form](_frames(connection, runs), part)
-            part.replace(path)
-        finally:
-            with contextlib.suppress(OSError):
-                part.unlink()
     except ImportError as error:
         raise UsageError("Parquet needs the extra: pip install 'perfdash[parquet]'") from error
     except OSError as error:

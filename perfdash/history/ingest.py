@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from perfdash.errors import UsageError
+from perfdash.files import now
 from perfdash.history import schema
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.rows import METRICS, Imported, Row, RunRow, case_digest, digest
@@ -98,7 +98,7 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         "perfdash": run.perfdash,
         "imported": dict(run.imported),
         "method": dict(run.method),
-        "taken_in": imported.taken_in or datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "taken_in": imported.taken_in or now(),
         "judged": None,
     }
     if old is not None and foreign and _same_results(connection, old, values, rows):

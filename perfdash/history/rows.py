@@ -14,7 +14,7 @@ from typing import Any
 
 from perfdash import methods
 from perfdash.errors import UsageError
-from perfdash.finite_json import finite
+from perfdash.files import finite
 from perfdash.records import Case, Failure, Result, RunInfo
 
 # Of the back end's step: of a training step (worker.scenarios.training), of a generation (.generation).

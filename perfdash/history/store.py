@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.redaction import remember
 
 # The newest migration (a test compares it with the files): most openings need no Alembic at all.

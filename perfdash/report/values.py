@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from perfdash.finite_json import finite
+from perfdash.files import finite
 from perfdash.history.rows import METRICS, clock_of
 from perfdash.history.summing import grouped, summarize
 from perfdash.report.markdown import plain

@@ -19,10 +19,10 @@ from typing import Any
 from perfdash import __version__
 from perfdash.cases import Planned
 from perfdash.errors import MachineError, UsageError
+from perfdash.files import now
 from perfdash.records import to_json
 from perfdash.runner import likeness, remote
 from perfdash.runner.executor import NO_FREE_CORE, Message
-from perfdash.runner.journal import now
 from perfdash.runner.orders import Answer, Options, Order, answer_from_text, to_text
 from perfdash.runner.watch import Outcome
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import re
 import shutil
-import socket
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.finite_json import dumps
+from perfdash.files import append, dumps, is_locked, make_dated_folder, mend_last_line, replaced, try_lock
 from perfdash.records import (
     SCHEMA,
     Case,
@@ -34,11 +29,6 @@ INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 ATTEMPTS = "attempts.jsonl"  # those that were not the last
 SET_ASIDE = "results.damaged.jsonl"  # lines that were no records, as they were
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
@@ -66,28 +56,19 @@ class Journal:
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise MachineError(f"{folder} cannot be written: {error.strerror}") from error
-        if not _lock(self._lock):
+        if not try_lock(self._lock):
             os.close(self._lock)
             raise UsageError(f"{folder} is being measured by another perfdash; wait for it, or end it")
 
     @classmethod
     def create(cls, out: Path) -> Journal:
         """A new folder `<UTC time>_<host>` below `out`. Raises UsageError where none can be made."""
-        stamp = time.strftime("%Y-%m-%dT%H-%M-%SZ", time.gmtime())
-        host = socket.gethostname().split(".")[0] or "host"
-        for suffix in ("", *(f"-{n}" for n in range(2, 100))):
-            folder = out / f"{stamp}_{host}{suffix}"
-            try:
-                folder.mkdir(parents=True)
-                (folder / "logs").mkdir()
-            except FileExistsError:
-                if out.is_dir():
-                    continue
-                raise UsageError(f"--out {out}: it is a file; give a folder") from None
-            except OSError as error:
-                raise UsageError(f"--out {out}: no run folder can be made there: {error.strerror}") from error
-            return cls(folder)
-        raise UsageError(f"--out {out}: a hundred runs began there this second")
+        folder = make_dated_folder(out)
+        try:
+            (folder / "logs").mkdir()
+        except OSError as error:
+            raise UsageError(f"--out {out}: no run folder can be made there: {error.strerror}") from error
+        return cls(folder)
 
     @classmethod
     def reopen(cls, folder: Path) -> Journal:
@@ -98,7 +79,7 @@ class Journal:
         journal = cls(folder)
         try:
             (folder / "logs").mkdir(exist_ok=True)
-            _mend(folder / RESULTS)
+            mend_last_line(folder / RESULTS, _is_result)
             journal._move_damaged_lines()
         except OSError as error:
             journal.close()
@@ -121,7 +102,7 @@ class Journal:
         data = path.read_bytes()
         self.damaged = [each for each in _lines(path, data) if isinstance(each, DamagedLine)]
         if self.damaged:
-            _append(self.set_aside, b"".join(each.bytes + b"\n" for each in self.damaged))
+            append(self.set_aside, b"".join(each.bytes + b"\n" for each in self.damaged))
             numbers = {each.number for each in self.damaged}
             kept = [each for n, each in enumerate(data.split(b"\n"), start=1) if n not in numbers]
             _replace(path, b"\n".join(kept))
@@ -158,13 +139,13 @@ class Journal:
 
         Then the file is as it was before.
         """
-        self._guard(lambda: _append(self.folder / RESULTS, _line(result).encode()))
+        self._guard(lambda: append(self.folder / RESULTS, _line(result).encode()))
 
     def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
         """An attempt at a case that is to be measured again, so that it counts after a kill as well."""
         line = dumps({"case": to_json(case), "attempt": attempt})
         # A line of its own, also after one that was cut short.
-        self._guard(lambda: _append(self.folder / ATTEMPTS, f"\n{line}\n".encode()))
+        self._guard(lambda: append(self.folder / ATTEMPTS, f"\n{line}\n".encode()))
 
     def read_attempts(self) -> list[tuple[Case, dict[str, Any]]]:
         """All attempts that were appended, oldest first; lines that are damaged are left out."""
@@ -283,21 +264,14 @@ def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
 def append_line(path: Path, text: str) -> None:
     """One more line of a file of the run folder, on the disk when this returns. Raises MachineError."""
     try:
-        _append(path, f"{text}\n".encode())
+        append(path, f"{text}\n".encode())
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def is_being_measured(folder: Path) -> bool:
     """Whether a perfdash has the run open; one whose state is `running` otherwise was killed."""
-    try:
-        fd = os.open(folder / LOCK, os.O_RDWR)  # to be locked on NFS it must be open for writing
-    except OSError:
-        return False
-    try:
-        return not _lock(fd)
-    finally:
-        os.close(fd)
+    return is_locked(folder / LOCK)
 
 
 def _has_results(folder: Path) -> bool:
@@ -380,70 +354,10 @@ def _line(result: Result) -> str:
     return dumps(to_json(result), separators=(",", ":")) + "\n"
 
 
-def _lock(fd: int) -> bool:
-    """Takes the lock of an open file; False when another process has it."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: nothing to hold on to
-        pass
-    return True
-
-
-def _mend(path: Path) -> None:
-    """Cuts off a last line that is not whole; ends one that lacks only its newline."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    rest = data.rpartition(b"\n")[2]
-    if rest:
-        whole = isinstance(_record(path, data.count(b"\n") + 1, rest), Result)
-        with path.open("r+b") as file:
-            if whole:
-                file.seek(0, os.SEEK_END)
-                file.write(b"\n")
-            else:
-                file.truncate(len(data) - len(rest))
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _append(path: Path, data: bytes) -> None:
-    new = not path.exists()
-    with path.open("ab", buffering=0) as file:
-        before = file.seek(0, os.SEEK_END)
-        try:
-            if file.write(data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(file.fileno())
-        except OSError:
-            with contextlib.suppress(OSError):  # half a line would spoil the next one
-                file.truncate(before)
-            raise
-    if new:
-        _sync_folder(path.parent)
+def _is_result(line: bytes) -> bool:
+    return isinstance(_record(Path(), 0, line), Result)
 
 
 def _replace(path: Path, data: bytes) -> None:
-    part = path.with_suffix(".part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new name is on the disk only once its folder is."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with replaced(path, durable=True) as part:
+        part.write_bytes(data)

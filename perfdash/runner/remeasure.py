@@ -13,7 +13,7 @@ from typing import Any
 
 from perfdash.cases import Planned
 from perfdash.errors import MachineError
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.records import Result, to_json
 from perfdash.runner.assemble import assemble
 from perfdash.runner.journal import append_line

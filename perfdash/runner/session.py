@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 from perfdash.cases import Planned
 from perfdash.errors import MachineError
+from perfdash.files import now
 from perfdash.records import Case, Result, RunInfo, Status, to_json
 from perfdash.runner import climbing, likeness, noise, null, planner, preflight
 from perfdash.runner.assemble import assemble, beyond, skipped
 from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
 from perfdash.runner.executor import NO_FREE_CORE, Executor
-from perfdash.runner.journal import Journal, now, read_all
+from perfdash.runner.journal import Journal, read_all
 from perfdash.runner.orders import Answer, Order
 from perfdash.stats.settle import settle
 

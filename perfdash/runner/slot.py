@@ -14,10 +14,10 @@ from typing import Any
 
 from perfdash.cases import Planned
 from perfdash.errors import MachineError
+from perfdash.files import now
 from perfdash.records import Job
 from perfdash.runner import host, noise
 from perfdash.runner.cores import every_slot
-from perfdash.runner.journal import now
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.locks import Locks, core_names
 from perfdash.runner.orders import Answer, Options, Order

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.history.rows import digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact

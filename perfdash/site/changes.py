@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdash.detect.metrics import METRICS
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import case_digest, digest
 from perfdash.methods import changes

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import encoded
-from perfdash.finite_json import dumps
+from perfdash.files import dumps, encoded, replaced
 
 MARKER = ".perfdash-site.json"
 STATE = ".perfdash-site"  # what is kept for the next build; no part of what is shown
@@ -73,13 +72,12 @@ def put(target: Path, data: bytes) -> bool:
             return False
     except OSError:
         pass
-    part = target.with_name(f".{target.name[:200]}.part")
-    try:
-        part.write_bytes(data)
-    except FileNotFoundError:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-    part.replace(target)
+    with replaced(target) as part:
+        try:
+            part.write_bytes(data)
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(data)
     return True
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparing import Comparison, Side, compare
 from perfdash.detect.noise import noise_before
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import case_digest, digest

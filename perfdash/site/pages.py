@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from perfdash import __version__
 from perfdash.detect.metrics import METRICS
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.history.rows import is_cpu_time
 from perfdash.methods import MEANINGS
 from perfdash.report import alerts as alert_words

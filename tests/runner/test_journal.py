@@ -232,7 +232,7 @@ def test_a_disk_that_refuses(tmp_path):
 def test_a_disk_that_is_full_from_the_start_promises_nothing(tmp_path):
     """The folder is removed then: there is nothing to go on with."""
     journal = Journal.create(tmp_path)
-    (journal.folder / "plan.part").symlink_to("/dev/full")
+    (journal.folder / ".plan.json.part").symlink_to("/dev/full")
     with pytest.raises(MachineError, match="No space left on device: make room there") as error:
         journal.write_plan({})
     assert "--resume" not in str(error.value)

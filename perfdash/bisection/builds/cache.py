@@ -20,6 +20,7 @@ from typing import Any
 
 from perfdash.bisection.builds import Stopped
 from perfdash.errors import MachineError
+from perfdash.files import replaced
 
 GIB = 1 << 30
 _LIMIT_GIB = 40.0
@@ -273,10 +274,5 @@ def _size(place: Path) -> int:
 
 
 def _write(file: Path, said: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    part = file.with_name(f"{file.name}.{os.getpid()}.{threading.get_ident()}.part")
-    with part.open("w") as out:
-        json.dump(said, out)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(part, file)
+    with replaced(file, durable=True, shared=True) as part:
+        part.write_text(json.dumps(said))

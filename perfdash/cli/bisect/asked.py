@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfdash.errors import UsageError
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.bisection.metrics import Metric

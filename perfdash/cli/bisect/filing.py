@@ -9,7 +9,7 @@ import typer
 
 from perfdash.bisection.account import Account
 from perfdash.bisection.course import Course
-from perfdash.bisection.journal import now
+from perfdash.files import now
 from perfdash.history import alerts
 from perfdash.history.bisections import Bisection, save
 from perfdash.history.store import Store, open_store

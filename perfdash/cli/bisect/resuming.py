@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from perfdash.bisection import events
 from perfdash.bisection.course import Course
-from perfdash.bisection.journal import Journal, find, now
+from perfdash.bisection.journal import Journal, find
 from perfdash.cases import Planned, planned_from_json
 from perfdash.cli import planning
 from perfdash.cli.bisect import asked as asking
@@ -20,6 +20,7 @@ from perfdash.cli.bisect.beginning import measurer_of, metric_again, wishes_of
 from perfdash.cli.bisect.working import Going, go, tell
 from perfdash.cli.bisect.world import Machine, unmeasured_cores
 from perfdash.errors import UsageError
+from perfdash.files import now
 from perfdash.redaction import redact_all
 from perfdash.runner import host
 from perfdash.settings import RunSettings, resolve

@@ -14,7 +14,7 @@ from perfdash.bisection.account import Account
 from perfdash.bisection.accounting import account
 from perfdash.bisection.course import Course
 from perfdash.bisection.journal import find, is_being_worked_on, read
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.report.bisection import markdown, page
 from perfdash.settings import resolve
 

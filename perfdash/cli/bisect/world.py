@@ -23,7 +23,7 @@ from perfdash.bisection.revisions.revert import taken_back
 from perfdash.bisection.stage import Stage
 from perfdash.cases import Planned
 from perfdash.errors import UsageError
-from perfdash.finite_json import finite
+from perfdash.files import finite
 from perfdash.records import to_json
 from perfdash.runner.cores import available_cores
 from perfdash.runner.host import mask_secrets

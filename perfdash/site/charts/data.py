@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from perfdash.finite_json import dumps
+from perfdash.files import dumps
 from perfdash.site.charts.svg import stays
 from perfdash.site.charts.values import Night, Number, Trend
 
