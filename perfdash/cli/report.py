@@ -141,9 +141,9 @@ def _junit(night: Night, site_url: str | None, gated: bool) -> str:
 
 
 def _grid(night: Night, site_url: str | None, gated: bool) -> str:
-    from perfdash.report.grid import grid
+    from perfdash.report.techniques.report import technique_report
 
-    return grid(night)
+    return technique_report(night)
 
 
 _FORMATS: dict[str, Callable[[Night, str | None, bool], str]] = {

@@ -11,14 +11,13 @@ from perfdash.history.rows import Row
 from perfdash.history.summing import gave_up, nothing_captured
 from perfdash.report import dashboard, links
 from perfdash.report.dashboard import Setting
-from perfdash.report.grid_tables import digits
 from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
 from perfdash.report.news import news
 from perfdash.report.night import Night
 from perfdash.report.published import published
 from perfdash.report.reproduce import command, pattern
-from perfdash.report.steps import Table, generation, training
 from perfdash.report.summaries import by_suite
+from perfdash.report.techniques.step_tables import Table, generation, training
 
 _NAMED = 30  # models named in one line
 _TOO_MANY = 400  # cases of a night, for a table of all numbers: it would fill comment after comment
@@ -160,7 +159,7 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     if len(rows) <= _TOO_MANY:
         parts += [
             f"{steps.title}\n\n{fenced(_text(steps))}" + "".join(f"\n\n{note}." for note in steps.notes)
-            for steps in (training(rows, digits), generation(rows, digits))
+            for steps in (training(rows), generation(rows))
             if steps
         ]
     if len(night.rows) > _TOO_MANY:

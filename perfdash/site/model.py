@@ -20,7 +20,7 @@ from perfdash.report.alerts import what
 from perfdash.report.links import alert_link, model_page
 from perfdash.report.quantities import percent, shown
 from perfdash.report.reproduce import command
-from perfdash.report.steps import new_tokens, parts_of, per_token, tokens_per_second
+from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 from perfdash.site.changes import Event, case_changes, method_changes
 from perfdash.site.happened import build_words, machine_changes
 from perfdash.site.history import (

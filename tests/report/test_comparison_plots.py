@@ -12,7 +12,7 @@ import pytest
 from perfdash.report.plots import KINDS, files_of_rows
 from perfdash.report.plots.comparison import _apart
 from perfdash.report.plots.drawing import look
-from tests.report.grids import EAGER, SIZES, WAYS, failed, full, grid_of, measured
+from tests.report.technique_runs import EAGER, SIZES, WAYS, failed, full, grid_of, measured
 
 COMPARISONS = ("latency_comparison", "throughput_comparison")
 

@@ -12,14 +12,14 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
 from perfdash.report.comment import comment
-from perfdash.report.grid import grid
 from perfdash.report.history import run_rows
 from perfdash.report.night import Night
 from perfdash.report.tables import summary
+from perfdash.report.techniques.report import technique_report
 from perfdash.report.values import to_csv
-from tests.report.grids import measured, night
 from tests.report.nights import imported, row
 from tests.report.results import good, info
+from tests.report.technique_runs import measured, night
 
 NOTE = "cpu: CPU time instead of wall time, because other programs used the core meanwhile"
 
@@ -57,7 +57,7 @@ def test_grid():
     disturbed = measured(backend="inductor", speedup=2.0)
     conditions = {**disturbed.details["conditions"], "clock": "cpu"}
     disturbed = replace(disturbed, details={**disturbed.details, "conditions": conditions})
-    text = grid(night([measured(), disturbed]))
+    text = technique_report(night([measured(), disturbed]))
     assert text.count(NOTE) == 1
     for cell in ("| 5.000 cpu ± 0.6 % |", "| 200.0 cpu ± 0.6 % |", "| 10.00 cpu |", " cpu (of 200) |"):
         assert cell in text
@@ -67,7 +67,7 @@ def test_grid():
 def test_parts_of_a_step():
     parts = {side: {"forward": {"median": 5.0, "mean": 5.0}} for side in ("eager", "backend")}
     details = {"parts_ms": parts, "conditions": {"clock": "cpu"}}
-    text = grid(Night(imported([row("timm", "trained", scenario="training", details=details)])))
+    text = technique_report(Night(imported([row("timm", "trained", scenario="training", details=details)])))
     assert "| 5.000 | 12.00 cpu | 83.33 cpu |" in text, "the parts are wall time"
     assert NOTE in text
 

@@ -25,8 +25,8 @@ from perfdash.report.plots.drawing import (
     shown,
 )
 from perfdash.report.plots.grouping import passed, value, why_not
-from perfdash.report.steps import new_tokens
-from perfdash.report.ways import Group, Way, groups, ordered
+from perfdash.report.techniques.results import Group, Technique, groups, ordered
+from perfdash.report.techniques.step_tables import new_tokens
 
 _WIDTH = 10.0  # inches: names stand beside the marks
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
@@ -68,19 +68,25 @@ def _pictures(rows: Iterable[Row], *, throughput: bool) -> Iterator[Picture]:
     word, what = ("throughput", "Throughput") if throughput else ("latency", "Latency")
     styles = _styles(ordered(every))
     for group in groups(every):
-        ways = [way for way in styles if any(Way.of(row) == way for row in group.rows)]
+        techniques = [
+            technique for technique in styles if any(Technique.of(row) == technique for row in group.rows)
+        ]
         if not _worth(group):
             continue
         title = f"{what} of each way to run {shown(group.model)}: {_setting(group)}"
-        figure = _figure(group, ways, styles, throughput, title)
+        figure = _figure(group, techniques, styles, throughput, title)
         yield Picture(f"{word}_comparison_{_word(group)}", title, figure)
+
+
+def _rows_of(group: Group, technique: Technique) -> list[Row]:
+    return [row for row in group.rows if Technique.of(row) == technique]
 
 
 def _worth(group: Group) -> bool:
     """Whether ways were compared: two back ends or more, or eager in several dtypes, that have numbers."""
-    ways = {Way.of(row) for row in group.rows if _measured(row)}
-    backends = {way.backend for way in ways}
-    return len(backends) > 1 or (backends == {"eager"} and len(ways) > 1)
+    techniques = {Technique.of(row) for row in group.rows if _measured(row)}
+    backends = {technique.backend for technique in techniques}
+    return len(backends) > 1 or (backends == {"eager"} and len(techniques) > 1)
 
 
 def _measured(row: Row) -> bool:
@@ -113,15 +119,15 @@ def _word(group: Group) -> str:
     return "_".join(map(file_word, [*words, *(["dynamic"] if group.dynamic else [])]))
 
 
-def _styles(ways: Sequence[Way]) -> dict[Way, _Style]:
+def _styles(techniques: Sequence[Technique]) -> dict[Technique, _Style]:
     """Told apart by colour and marker, beyond these by dashes and hollow marks; the first is black."""
     styles = {}
-    for place, way in enumerate(ways):
+    for place, technique in enumerate(techniques):
         if place == 0:
-            styles[way] = _Style(BLACK, "o", "-", hollow=False)
+            styles[technique] = _Style(BLACK, "o", "-", hollow=False)
             continue
         turn, index = divmod(place - 1, len(COLOURS))
-        styles[way] = _Style(
+        styles[technique] = _Style(
             COLOURS[index],
             MARKERS[(index + turn + 1) % len(MARKERS)],
             _DASHES[turn % len(_DASHES)],
@@ -131,26 +137,33 @@ def _styles(ways: Sequence[Way]) -> dict[Way, _Style]:
 
 
 def _figure(
-    group: Group, ways: Sequence[Way], styles: dict[Way, _Style], throughput: bool, title: str
+    group: Group,
+    techniques: Sequence[Technique],
+    styles: dict[Technique, _Style],
+    throughput: bool,
+    title: str,
 ) -> Figure:
-    caption = _caption(group, ways)
-    names = sum(any(_measured(row) for row in group.rows if Way.of(row) == way) for way in ways)
+    caption = _caption(group, techniques)
+    names = sum(
+        any(_measured(row) for row in group.rows if Technique.of(row) == technique)
+        for technique in techniques
+    )
     height = max(4.2, 0.24 * names + 1.2) + 0.14 * len(caption)
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     axis = figure.add_subplot()
     sizes = group.sizes
-    room = _SPREAD / max(1, len(ways) - 1)
-    lines: dict[Way, list[_Point]] = {}
-    for index, way in enumerate(ways):
-        shift = (index - (len(ways) - 1) / 2) * room
+    room = _SPREAD / max(1, len(techniques) - 1)
+    lines: dict[Technique, list[_Point]] = {}
+    for index, technique in enumerate(techniques):
+        shift = (index - (len(techniques) - 1) / 2) * room
         points = [
             _point(row, sizes.index(row.case.batch_size) + shift, throughput)
-            for row in sorted(group.rows, key=lambda row: row.case.batch_size)
-            if Way.of(row) == way and _measured(row)
+            for row in sorted(_rows_of(group, technique), key=lambda row: row.case.batch_size)
+            if _measured(row)
         ]
         if points:
-            lines[way] = points
-            _draw(axis, points, styles[way])
+            lines[technique] = points
+            _draw(axis, points, styles[technique])
     heights = [
         end
         for points in lines.values()
@@ -202,13 +215,16 @@ def _draw(axis: Axes, points: Sequence[_Point], style: _Style) -> None:
         )  # fmt: skip
 
 
-def _label(axis: Axes, lines: dict[Way, list[_Point]], styles: dict[Way, _Style]) -> None:
+def _label(axis: Axes, lines: dict[Technique, list[_Point]], styles: dict[Technique, _Style]) -> None:
     """The name of each way beside its last mark, moved apart where they would lie on each other."""
     to_axes = (axis.transScale + axis.transLimits).transform
-    ends = [(way, *to_axes((points[-1].place, points[-1].middle)).tolist()) for way, points in lines.items()]
+    ends = [
+        (technique, *to_axes((points[-1].place, points[-1].middle)).tolist())
+        for technique, points in lines.items()
+    ]
     ends.sort(key=lambda end: end[2])
-    for (way, x, y), at in zip(ends, _apart([end[2] for end in ends]), strict=True):
-        style = styles[way]
+    for (technique, x, y), at in zip(ends, _apart([end[2] for end in ends]), strict=True):
+        style = styles[technique]
         axis.plot(
             [x, 1.005, 1.03], [y, y, at], ":", color=GREY, linewidth=0.6, alpha=0.8,
             transform=axis.transAxes, clip_on=False, zorder=1,
@@ -217,7 +233,7 @@ def _label(axis: Axes, lines: dict[Way, list[_Point]], styles: dict[Way, _Style]
             [1.042], [at], style.marker, color=style.colour, markersize=5, transform=axis.transAxes,
             clip_on=False, markerfacecolor="white" if style.hollow else style.colour,
         )  # fmt: skip
-        axis.text(1.06, at, shown(way.label), transform=axis.transAxes, va="center", fontsize=7.5)
+        axis.text(1.06, at, shown(technique.label), transform=axis.transAxes, va="center", fontsize=7.5)
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
@@ -235,16 +251,16 @@ def _apart(heights: Sequence[float]) -> list[float]:
     return found
 
 
-def _caption(group: Group, ways: Sequence[Way]) -> list[str]:
+def _caption(group: Group, techniques: Sequence[Technique]) -> list[str]:
     """Who has no mark, and why; alike ways and batch sizes together."""
-    alike: dict[tuple[Way, str], list[int]] = {}
-    for way in ways:
-        for row in sorted(group.rows, key=lambda row: row.case.batch_size):
-            if Way.of(row) == way and not _measured(row):
-                alike.setdefault((way, why_not(row, "backend_ms")), []).append(row.case.batch_size)
+    alike: dict[tuple[Technique, str], list[int]] = {}
+    for technique in techniques:
+        for row in sorted(_rows_of(group, technique), key=lambda row: row.case.batch_size):
+            if not _measured(row):
+                alike.setdefault((technique, why_not(row, "backend_ms")), []).append(row.case.batch_size)
     told = [
-        f"{shown(way.label)} at batch size {', '.join(map(str, sizes))}: {why}"
-        for (way, why), sizes in alike.items()
+        f"{shown(technique.label)} at batch size {', '.join(map(str, sizes))}: {why}"
+        for (technique, why), sizes in alike.items()
     ]
     lines = []
     if told:

@@ -14,12 +14,22 @@ from markdown_it import MarkdownIt
 
 from perfdash.history.rows import from_result
 from perfdash.records import Case, Result, Status
-from perfdash.report.grid import grid
+from perfdash.report.techniques.report import technique_report
 from perfdash.report.values import to_plain
-from tests.report.grids import EAGER, NIGHTS, failed, full, grid_of, hostile, measured, night, single_size
 from tests.report.nights import HOSTILE
+from tests.report.technique_runs import (
+    EAGER,
+    NIGHTS,
+    failed,
+    full,
+    grid_of,
+    hostile,
+    measured,
+    night,
+    single_size,
+)
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def rendered(text):
@@ -40,7 +50,7 @@ def tables(text):
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_golden(name):
-    text = grid(NIGHTS[name]())
+    text = technique_report(NIGHTS[name]())
     path = GOLDEN / f"grid_{name}.md"
     if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
         path.write_text(text)
@@ -49,14 +59,14 @@ def test_golden(name):
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_no_cell_is_empty_but_the_corner(name):
-    for line in grid(NIGHTS[name]()).splitlines():
+    for line in technique_report(NIGHTS[name]()).splitlines():
         if line.startswith("|"):
             _, *cells = re.split(r"(?<!\\)\|", line.strip("|"))
             assert all(cell.strip() for cell in cells)
 
 
 def test_a_row_a_way_in_the_order_of_the_plan_a_column_a_batch_size():
-    latency = tables(grid(night(grid_of())))["Latency [ms/batch]"]
+    latency = tables(technique_report(night(grid_of())))["Latency [ms/batch]"]
     assert latency[""] == [f"batch size {size}" for size in (1, 16, 32, 64)]
     assert list(latency)[2:] == [
         "eager float32", "eager bfloat16", "eager amp (bfloat16)", "torchscript float32", "inductor float32",
@@ -68,12 +78,14 @@ def test_a_row_a_way_in_the_order_of_the_plan_a_column_a_batch_size():
 
 def test_eager_stands_first_whatever_was_measured_first():
     rows = list(reversed(grid_of(sizes=(1,), ways=(EAGER, ("eager", "bfloat16"), ("inductor", "float32")))))
-    names = list(tables(grid(night(rows)))["Latency [ms/batch]"])[2:]
+    names = list(tables(technique_report(night(rows)))["Latency [ms/batch]"])[2:]
     assert names == ["eager float32", "eager bfloat16", "inductor float32"]
 
 
 def test_what_the_numbers_are():
-    text = tables(grid(night([measured(), measured(backend="inductor", size=4, speedup=2.0, f1=0.97)])))
+    text = tables(
+        technique_report(night([measured(), measured(backend="inductor", size=4, speedup=2.0, f1=0.97)]))
+    )
     row = {title: cells["inductor float32"] for title, cells in text.items() if "inductor float32" in cells}
     assert [cells[0] for cells in row.values()] == ["-"] * len(row)
     assert {title: cells[1] for title, cells in row.items()} == {
@@ -91,7 +103,7 @@ def test_what_the_numbers_are():
 
 def test_few_samples_have_no_tail():
     def cell(count):
-        return tables(grid(night([measured(count=count)])))["p50 / p90 / p99 latency [ms/batch]"][
+        return tables(technique_report(night([measured(count=count)])))["p50 / p90 / p99 latency [ms/batch]"][
             "eager float32"
         ]
 
@@ -99,17 +111,17 @@ def test_few_samples_have_no_tail():
     assert "max" in cell(99)[0].split("/")[2]
     assert "max" in cell(19)[0].split("/")[1]
     assert "max" not in cell(100)[0]
-    few = grid(night([measured(), measured(backend="inductor", count=0)]))
+    few = technique_report(night([measured(), measured(backend="inductor", count=0)]))
     assert tables(few)["p50 / p90 / p99 latency [ms/batch]"]["inductor float32"] == ["not measured"]
 
 
 def test_short_calls_are_told_to_be_means():
-    assert "a sample is their mean" not in grid(single_size())
-    assert "a sample is their mean" in grid(night([measured(speedup=20.0)]))
+    assert "a sample is their mean" not in technique_report(single_size())
+    assert "a sample is their mean" in technique_report(night([measured(speedup=20.0)]))
 
 
 def test_reasons_stand_once_with_all_they_hold_for():
-    text = grid(full())
+    text = technique_report(full())
     assert text.count("openvino is not installed") == 1
     assert "`openvino float32` at batch sizes 1, 16, 32 and 64" in text
     assert "- `oom`: `more than 4.0 GB (in compile)`: `int8-dynamic int8` at batch size 64" in text
@@ -117,10 +129,12 @@ def test_reasons_stand_once_with_all_they_hold_for():
 
 
 def test_a_wrong_result_keeps_its_number_and_is_marked():
-    cells = tables(grid(full()))["Latency [ms/batch]"]["inductor bfloat16"]
+    cells = tables(technique_report(full()))["Latency [ms/batch]"]["inductor bfloat16"]
     assert cells[2].endswith("✗")
-    assert "✗ the outputs are wrong (`fail_accuracy`)" in grid(full())
-    improvement = tables(grid(full()))["Improvement over `eager float32` [%]"]["inductor bfloat16"]
+    assert "✗ the outputs are wrong (`fail_accuracy`)" in technique_report(full())
+    improvement = tables(technique_report(full()))["Improvement over `eager float32` [%]"][
+        "inductor bfloat16"
+    ]
     assert "faster" in improvement[1]
     assert "faster" not in improvement[2]
 
@@ -128,27 +142,29 @@ def test_a_wrong_result_keeps_its_number_and_is_marked():
 def test_nothing_captured_is_marked():
     row = measured(backend="inductor")
     row = replace(row, values=row.values | {"graphs": 0})
-    text = grid(night([measured(), row]))
+    text = technique_report(night([measured(), row]))
     assert "∅ nothing was captured" in text
     assert tables(text)["Latency [ms/batch]"]["inductor float32"][0].endswith("∅")
 
 
 def test_an_interval_of_one_process_says_so():
-    text = grid(night([measured(basis="within"), measured(backend="inductor", speedup=1.5, basis="within")]))
+    text = technique_report(
+        night([measured(basis="within"), measured(backend="inductor", speedup=1.5, basis="within")])
+    )
     assert "one process)" in tables(text)["Improvement over `eager float32` [%]"]["inductor float32"][0]
     assert "of one process only" in text.split("**Latency")[0].split("\n- **")[1]
 
 
 def test_another_baseline_is_not_passed_off_as_float32():
     rows = [measured(), measured(backend="inductor", dtype="bfloat16", speedup=3.0, baseline=None)]
-    text = grid(night(rows))
+    text = technique_report(night(rows))
     assert "`inductor bfloat16` is compared with `eager bfloat16`" in text
     assert "it was compared with eager bfloat16" in text
 
 
 def test_settings_have_sections_of_their_own():
     rows = [measured(threads=n) for n in (1, 4)] + [measured(threads=1, scenario="training")]
-    heads = re.findall(r"(?m)^## .*", grid(night(rows)))
+    heads = re.findall(r"(?m)^## .*", technique_report(night(rows)))
     assert heads[0] == "## What to ship"
     assert heads[1:] == [
         f"## `resnet18`, {words}"
@@ -157,15 +173,15 @@ def test_settings_have_sections_of_their_own():
 
 
 def test_odd_nights():
-    assert "Nothing was measured" in grid(night([]))
-    text = grid(night([failed("m", "inductor", "float32", 1, "crash", "")]))
+    assert "Nothing was measured" in technique_report(night([]))
+    text = technique_report(night([failed("m", "inductor", "float32", 1, "crash", "")]))
     assert "nothing within the bound was measured at batch size 1" in text
     assert "no reason is known" in text
     assert "| `inductor float32` | `crash (RuntimeError)` |" in text
 
 
 def test_names_and_errors_stay_text():
-    text = grid(hostile())
+    text = technique_report(hostile())
     html = rendered(text)
     assert "<script" not in html
     assert "<img" not in html
@@ -176,7 +192,7 @@ def test_names_and_errors_stay_text():
 
 @given(st.text(max_size=40))
 def test_any_name_is_one_row(name):
-    html = rendered(grid(night([measured(name, "eager"), measured(name, name, speedup=1.2)])))
+    html = rendered(technique_report(night([measured(name, "eager"), measured(name, name, speedup=1.2)])))
     assert html.count("<table>") == 8
     assert html.count("<tr>") == 2 + 7 * (3 if name != "eager" else 2)
 
@@ -192,4 +208,4 @@ def test_quality_and_distance_are_in_the_json():
 
 
 def test_hostile_text_is_there():
-    assert HOSTILE[:20] in grid(hostile()).replace("\\", "")
+    assert HOSTILE[:20] in technique_report(hostile()).replace("\\", "")

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.report.recommend import QUALITY_DROP, recommend
-from perfdash.report.ways import Way, groups
-from tests.report.grids import failed, measured
+from perfdash.report.techniques.recommendation import QUALITY_DROP, recommend
+from perfdash.report.techniques.results import Technique, groups
+from tests.report.technique_runs import failed, measured
 
 EAGER = measured()
 
 
-def way(backend, dtype="float32"):
-    return Way(backend, dtype)
+def technique(backend, dtype="float32"):
+    return Technique(backend, dtype)
 
 
 def of(*rows):
@@ -36,9 +36,11 @@ def test_the_fastest_within_the_bound():
         measured(backend="int8-static", speedup=3.0, status="fail_accuracy"),
         failed("resnet18", "openvino", "float32", 1, "oom", "too large"),
     )
-    assert choice.fastest.way == way("onnxruntime")
+    assert choice.fastest.technique == technique("onnxruntime")
     assert choice.as_fast == ()
-    assert [(each.way, why) for each, why in choice.left_out] == [(way("int8-static"), "fail_accuracy")]
+    assert [(each.technique, why) for each, why in choice.left_out] == [
+        (technique("int8-static"), "fail_accuracy")
+    ]
 
 
 def test_intervals_that_overlap_cannot_be_told_apart():
@@ -46,8 +48,8 @@ def test_intervals_that_overlap_cannot_be_told_apart():
         measured(backend="a", speedup=2.0), measured(backend="b", speedup=1.95),
         measured(backend="c", speedup=1.5),
     )  # fmt: skip
-    assert choice.fastest.way == way("a")
-    assert [each.way for each in choice.as_fast] == [way("b")]
+    assert choice.fastest.technique == technique("a")
+    assert [each.technique for each in choice.as_fast] == [technique("b")]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_the_score_may_fall_by_so_much(drop, kept):
 )
 def test_nothing_but_what_is_surely_faster_beats_eager(speedup, reach, beats):
     found = of(measured(backend="inductor", speedup=speedup, reach=reach))
-    assert set(found.ship) == ({way("inductor")} if beats else {None})
+    assert set(found.ship) == ({technique("inductor")} if beats else {None})
     if not beats:
-        assert found.choices[0].next_best.way == way("inductor")
+        assert found.choices[0].next_best.technique == technique("inductor")
 
 
 def test_one_process_is_known_as_such():
@@ -92,7 +94,7 @@ def test_what_is_not_checked_or_not_compiled_or_measured_against_another_is_left
         measured(backend="onnxruntime", dtype="bfloat16", speedup=3.0, baseline=None),
     )
     assert choice.fastest is None
-    assert {each.way.backend: why for each, why in choice.left_out} == {
+    assert {each.technique.backend: why for each, why in choice.left_out} == {
         "inductor": "nothing was captured: it is eager",
         "torchscript": "its outputs were not checked",
         "onnxruntime": "it was compared with eager bfloat16",
@@ -104,14 +106,14 @@ def test_one_way_serves_as_many_batch_sizes_as_it_can():
     rows += [measured(backend="a", size=size, speedup=2.0) for size in (1, 2)]
     rows += [measured(backend="b", size=size, speedup=1.97) for size in (1, 2, 4)]
     found = of(*rows)
-    assert found.ship == {way("b"): (1, 2, 4), None: (8,)}
-    assert [choice.fastest and choice.fastest.way.backend for choice in found.choices] == [
+    assert found.ship == {technique("b"): (1, 2, 4), None: (8,)}
+    assert [choice.fastest and choice.fastest.technique.backend for choice in found.choices] == [
         "a",
         "a",
         "b",
         None,
     ]
-    assert found.candidate(way("b"), 1).speed.value == 1.97
+    assert found.candidate(technique("b"), 1).speed.value == 1.97
 
 
 def test_the_smallest_memory_and_what_is_as_small():
@@ -119,7 +121,7 @@ def test_the_smallest_memory_and_what_is_as_small():
         measured(backend="a", peak=3e7), measured(backend="b", peak=3.05e7), measured(backend="c", peak=4e7),
         measured(backend="wrong", peak=1e7, status="fail_accuracy"),
     )  # fmt: skip
-    assert [each.way.backend for each in choice.smallest] == ["a", "b"]
+    assert [each.technique.backend for each in choice.smallest] == ["a", "b"]
     assert choice.eager_peak_bytes == 5e7
 
 
@@ -142,5 +144,5 @@ def test_each_batch_size_is_served_once_by_what_cannot_be_told_from_the_fastest(
     for shipped, sizes in found.ship.items():
         for choice in found.choices:
             if choice.batch_size in sizes:
-                alike = {each.way for each in (choice.fastest, *choice.as_fast) if each}
+                alike = {each.technique for each in (choice.fastest, *choice.as_fast) if each}
                 assert shipped in alike if shipped else choice.fastest is None

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from perfdash.history.rows import Row
-from perfdash.report.advice import advice, sizes_in_words
-from perfdash.report.grid_tables import digits, legend, tables
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.night import Night
-from perfdash.report.steps import Table, generation, training
-from perfdash.report.ways import (
+from perfdash.report.techniques.recommendation import advice, sizes_in_words
+from perfdash.report.techniques.results import (
     Group,
-    Way,
+    Technique,
     groups,
     has_numbers,
     is_sound,
@@ -23,6 +21,8 @@ from perfdash.report.ways import (
     reason_of,
     status_of,
 )
+from perfdash.report.techniques.step_tables import Table, generation, training
+from perfdash.report.techniques.tables import legend, tables
 
 # Of the packages those that a way is made of.
 _PACKAGES = (
@@ -31,20 +31,20 @@ _PACKAGES = (
 )  # fmt: skip
 
 
-def grid(night: Night) -> str:
+def technique_report(night: Night) -> str:
     """The report of a run; its cases need not have been meant for it."""
     some = groups(night.rows)
-    ways = ordered(night.rows)
+    techniques = ordered(night.rows)
     parts = ["# Ways to run each model", _machine(night)]
     if not some:
         return "\n\n".join([*parts, "Nothing was measured.\n"])
     titles = _titles(some)
     parts += ["## What to ship", *advice(titles, some)]
-    for steps in (training(night.rows, digits), generation(night.rows, digits)):
+    for steps in (training(night.rows), generation(night.rows)):
         if steps:
             parts += [f"## {steps.title}\n\n{_markdown(steps)}", *_signs(steps)]
     for title, group in zip(titles, some, strict=True):
-        parts += [f"## {title}", *_section(night, group, ways)]
+        parts += [f"## {title}", *_section(night, group, techniques)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -125,9 +125,9 @@ def _titles(some: Sequence[Group]) -> list[str]:
     return titles
 
 
-def _section(night: Night, group: Group, ways: Sequence[Way]) -> list[str]:
-    found, missing = tables(group, ways)
-    mine = {Way.of(row) for row in group.rows}
+def _section(night: Night, group: Group, techniques: Sequence[Technique]) -> list[str]:
+    found, missing = tables(group, techniques)
+    mine = {Technique.of(row) for row in group.rows}
     absent = len(mine) * len(group.sizes) > len(group.rows)
     signs = legend(group.rows, absent)
     if absent and night.run.state != "done":
@@ -149,18 +149,17 @@ def _section(night: Night, group: Group, ways: Sequence[Way]) -> list[str]:
         ("Notes", notes),
     ):
         if told:
-            parts.append(f"{title}\n\n{_reasons(told, ways)}")
+            parts.append(f"{title}\n\n{_reasons(told, techniques)}")
     return parts
 
 
-def _reasons(told: Sequence[tuple[Row, str]], ways: Sequence[Way]) -> str:
+def _reasons(told: Sequence[tuple[Row, str]], techniques: Sequence[Technique]) -> str:
     """A line a reason, with the ways and batch sizes that have it."""
-    alike: dict[str, dict[Way, list[int]]] = {}
+    alike: dict[str, dict[Technique, list[int]]] = {}
     for row, text in told:
-        alike.setdefault(text, {}).setdefault(Way.of(row), []).append(row.case.batch_size)
-    return "\n".join(
-        f"- {text}: " + "; ".join(
-            f"{code(way.label)} at {sizes_in_words(sorted(some[way]))}" for way in ways if way in some
-        )
-        for text, some in alike.items()
-    )  # fmt: skip
+        alike.setdefault(text, {}).setdefault(Technique.of(row), []).append(row.case.batch_size)
+    lines = []
+    for text, some in alike.items():
+        places = (f"{code(t.label)} at {sizes_in_words(sorted(some[t]))}" for t in techniques if t in some)
+        lines.append(f"- {text}: {'; '.join(places)}")
+    return "\n".join(lines)

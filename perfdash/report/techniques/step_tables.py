@@ -5,7 +5,7 @@ The grid and the comment write them as Markdown and as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,18 @@ from perfdash.records import Status
 from perfdash.report.dashboard import cpu_time_notes
 from perfdash.report.markdown import plain
 from perfdash.report.quantities import marked_clock
-from perfdash.report.ways import MARKS, Way, baseline_of, has_numbers, mark, number, real, status_of
+from perfdash.report.techniques.results import (
+    MARKS,
+    Technique,
+    baseline_of,
+    digits,
+    has_numbers,
+    mark,
+    number,
+    real,
+    status_of,
+)
 
-Digits = Callable[[float], str]
 _SIDES = ("eager", "backend")
 _BESIDE = "oom beside"
 _TRAINED = ("forward", "backward", "optimizer")
@@ -39,7 +48,7 @@ class _Side:
 
     row: Row
     name: str
-    way: str
+    technique: str
     word: str
 
     @property
@@ -60,12 +69,12 @@ class _Side:
         """A latency, or a rate by it, marked where it is CPU time; the side's word where there is none."""
         return marked_clock(text, self.row) or self.word
 
-    def peak(self, digits: Digits) -> str:
+    def peak(self) -> str:
         bytes_ = number(self.row, f"{self.name}_peak_bytes")
         return digits(bytes_ / 1e6) if bytes_ and not self.word else self.word or "-"
 
 
-def training(rows: Sequence[Row], digits: Digits) -> Table | None:
+def training(rows: Sequence[Row]) -> Table | None:
     """Milliseconds as mean+-standard deviation of the samples, each a call or the mean of several short
     ones; samples a second by the median. None where no step has parts.
     """
@@ -81,17 +90,17 @@ def training(rows: Sequence[Row], digits: Digits) -> Table | None:
             [
                 *_who(side),
                 f"{parameters / 1e6:.2f}" if parameters else "-",
-                *(_deviation(side.parts.get(name, {}), digits) or side.word or "-" for name in names),
-                side.timed(_deviation(side.spread, digits) or (digits(whole) if whole else "")),
+                *(_deviation(side.parts.get(name, {})) or side.word or "-" for name in names),
+                side.timed(_deviation(side.spread) or (digits(whole) if whole else "")),
                 side.timed(digits(size * 1e3 / whole) if whole and size else ""),
-                side.peak(digits),
+                side.peak(),
             ]
         )
     head = ["model", "bs", "way", "params M", *(f"{name} ms" for name in names)]
     return _table("Parts of a training step", [*head, "step ms", "samples/s", "peak MB"], lines, sides)
 
 
-def generation(rows: Sequence[Row], digits: Digits) -> Table | None:
+def generation(rows: Sequence[Row]) -> Table | None:
     """Time to the first token, time per output token, tokens a second; None without any."""
     some = [row for row in rows if row.case.scenario == "generation"]
     if not any(new_tokens(row) for row in some):
@@ -111,7 +120,7 @@ def generation(rows: Sequence[Row], digits: Digits) -> Table | None:
                 digits(each) if each else side.word,
                 side.timed(digits(whole) if whole else ""),
                 side.timed(digits(speed) if speed else ""),
-                side.peak(digits),
+                side.peak(),
             ]
         )
     head = ["model", "bs", "way", "init s", "first token ms", "ms per output token", "latency ms"]
@@ -184,7 +193,7 @@ def _parts_ms(row: Row) -> dict[str, Mapping[str, Any]]:
 
 def _sides(rows: Sequence[Row]) -> list[_Side]:
     """Of each model and batch size: eager once for each dtype, then the ways that were compared with it."""
-    alike: dict[tuple[str, str, int, Way], list[Row]] = {}
+    alike: dict[tuple[str, str, int, Technique], list[Row]] = {}
     for row in rows:
         key = row.case.suite, row.case.model, row.case.batch_size, baseline_of(row)
         alike.setdefault(key, []).append(row)
@@ -198,16 +207,16 @@ def _sides(rows: Sequence[Row]) -> list[_Side]:
         if eager is not None:
             found.append(_Side(eager, "eager", baseline.label, _word(eager, "eager")))
         found += [
-            _Side(row, "backend", Way.of(row).label, _word(row, "backend"))
+            _Side(row, "backend", Technique.of(row).label, _word(row, "backend"))
             for row in some
-            if Way.of(row) != baseline or eager is None
+            if Technique.of(row) != baseline or eager is None
         ]
     return found
 
 
-def _of_eager(row: Row, baseline: Way) -> bool:
+def _of_eager(row: Row, baseline: Technique) -> bool:
     """Whether it says anything of eager's side: its numbers, or that it had no memory."""
-    return bool(parts_of(row, "eager")) or row.status == Status.EAGER_OOM or Way.of(row) == baseline
+    return bool(parts_of(row, "eager")) or row.status == Status.EAGER_OOM or Technique.of(row) == baseline
 
 
 def _word(row: Row, side: str) -> str:
@@ -220,12 +229,11 @@ def _word(row: Row, side: str) -> str:
 
 def _who(side: _Side) -> list[str]:
     sign = mark(side.row) if side.name == "backend" and not side.word else ""
-    return [
-        plain(side.row.case.model), str(side.row.case.batch_size), f"{plain(side.way, 80)} {sign}".strip(),
-    ]  # fmt: skip
+    case, technique = side.row.case, plain(side.technique, 80)
+    return [plain(case.model), str(case.batch_size), f"{technique} {sign}".strip()]
 
 
-def _deviation(part: Mapping[str, Any], digits: Digits) -> str | None:
+def _deviation(part: Mapping[str, Any]) -> str | None:
     mean, deviation = real(part.get("mean")), real(part.get("stdev"))
     if mean is None:
         return None

@@ -37,7 +37,7 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class Way:
+class Technique:
     """How a model is run."""
 
     backend: str
@@ -46,7 +46,7 @@ class Way:
     variant: str | None = None  # of the model's configuration, where it is not eager's
 
     @classmethod
-    def of(cls, row: Row) -> Way:
+    def of(cls, row: Row) -> Technique:
         conditions = row.details.get("conditions")
         variant = conditions.get("variant") if isinstance(conditions, Mapping) else None
         case = row.case
@@ -79,14 +79,14 @@ class Group:
         return sorted({row.case.batch_size for row in self.rows})
 
     @property
-    def baseline(self) -> Way:
+    def baseline(self) -> Technique:
         """Eager in the dtype that the ways are compared with: float32 where any of them is."""
         known = [baseline_of(row) for row in self.rows]
-        return next((way for way in known if way.dtype == "float32"), known[0])
+        return next((technique for technique in known if technique.dtype == "float32"), known[0])
 
-    def slots(self) -> dict[tuple[Way, int], Row]:
+    def slots(self) -> dict[tuple[Technique, int], Row]:
         """The result of each way and batch size."""
-        return {(Way.of(row), row.case.batch_size): row for row in self.rows}
+        return {(Technique.of(row), row.case.batch_size): row for row in self.rows}
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
@@ -99,28 +99,28 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     return [replace(group, rows=tuple(some)) for group, some in found.items()]
 
 
-def ordered(rows: Iterable[Row]) -> list[Way]:
+def ordered(rows: Iterable[Row]) -> list[Technique]:
     """Eager float32, eager's other dtypes, then the others as the run came to them."""
-    ways = list(dict.fromkeys(Way.of(row) for row in rows))
-    backends = list(dict.fromkeys(way.backend for way in ways))
+    techniques = list(dict.fromkeys(Technique.of(row) for row in rows))
+    backends = list(dict.fromkeys(technique.backend for technique in techniques))
     return sorted(
-        ways,
-        key=lambda way: (
-            way.backend != "eager",
-            backends.index(way.backend),
-            way.dtype != "float32",
-            ways.index(way),
+        techniques,
+        key=lambda technique: (
+            technique.backend != "eager",
+            backends.index(technique.backend),
+            technique.dtype != "float32",
+            techniques.index(technique),
         ),
     )
 
 
-def baseline_of(row: Row) -> Way:
+def baseline_of(row: Row) -> Technique:
     """The eager side of a result: of the dtype that the suite compares with, else of its own."""
     conditions = row.details.get("conditions") or {}
     dtype = conditions.get("baseline_dtype") if isinstance(conditions, Mapping) else None
     if dtype and dtype != row.case.dtype:
-        return Way("eager", str(dtype))
-    return Way("eager", row.case.dtype, row.case.amp_dtype)
+        return Technique("eager", str(dtype))
+    return Technique("eager", row.case.dtype, row.case.amp_dtype)
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,13 @@ def distance_of(row: Row) -> float | None:
     accuracy = row.details.get("accuracy")
     distance = accuracy.get("distance") if isinstance(accuracy, Mapping) else None
     return real(distance.get("relative_rmse")) if isinstance(distance, Mapping) else None
+
+
+def digits(value: float) -> str:
+    """Four digits that count, as a plain number."""
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
 
 
 def real(value: object) -> float | None:

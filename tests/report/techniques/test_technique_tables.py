@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from perfdash.history.rows import Row
 from perfdash.records import Case
-from perfdash.report import grid_parts
-from perfdash.report.grid_tables import digits, mark, tables
-from perfdash.report.steps import new_tokens
-from perfdash.report.ways import groups, has_numbers, ordered
+from perfdash.report.techniques.results import digits, groups, has_numbers, mark, ordered
+from perfdash.report.techniques.step_tables import new_tokens
+from perfdash.report.techniques.tables import part_names, tables
 
 
 def part(median, **other):
@@ -66,10 +65,10 @@ def test_out_of_memory_is_in_its_cell_and_a_back_end_without_eager_is_marked():
 
 def test_what_others_have_left_in_the_history_breaks_nothing():
     row = Row(Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": [1], "conditions": 3})
-    assert grid_parts.names([row]) == []
+    assert part_names([row]) == []
     assert new_tokens(row) is None
     odd = Row(Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": {"backend": {"forward": 3}}})
-    assert grid_parts.names([odd]) == []
+    assert part_names([odd]) == []
 
 
 def test_a_variant_is_a_way_of_its_own():

@@ -11,16 +11,15 @@ import numpy as np
 
 from perfdash.history.rows import MAX_SAMPLES, Row
 from perfdash.records import Status
-from perfdash.report import grid_parts
 from perfdash.report.dashboard import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.quantities import marked_clock
-from perfdash.report.steps import new_tokens
-from perfdash.report.ways import (
+from perfdash.report.techniques.results import (
     MARKS,
     Group,
-    Way,
+    Technique,
     baseline_of,
+    digits,
     distance_of,
     has_numbers,
     mark,
@@ -30,6 +29,7 @@ from perfdash.report.ways import (
     speed_of,
     status_of,
 )
+from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 
 ABSENT, UNMEASURED = "-", "not measured"
 _ENOUGH = {90: 20, 99: 100}  # samples, from which a percentile is told
@@ -47,10 +47,10 @@ class Metric:
     note: str = ""
 
 
-def tables(group: Group, ways: Sequence[Way]) -> tuple[list[str], list[str]]:
+def tables(group: Group, techniques: Sequence[Technique]) -> tuple[list[str], list[str]]:
     """The tables of a group as Markdown, and the titles of those of which nothing was measured."""
     slots = group.slots()
-    mine = [way for way in ways if any(way == one for one, _ in slots)]
+    mine = [technique for technique in techniques if any(technique == one for one, _ in slots)]
     head = ["", *(f"batch size {size}" for size in group.sizes)]
     found, missing = [], []
     for place, metric in enumerate(_metrics(group)):
@@ -59,8 +59,8 @@ def tables(group: Group, ways: Sequence[Way]) -> tuple[list[str], list[str]]:
             missing.append(metric.title)
             continue
         rows = [
-            [code(way.label), *(_cell(slots.get((way, size)), metric) for size in group.sizes)]
-            for way in mine
+            [code(technique.label), *(_cell(slots.get((technique, size)), metric) for size in group.sizes)]
+            for technique in mine
         ]
         note = f" {metric.note}" if metric.note else ""
         found.append(f"**{metric.title}**{note}\n\n{table(head, rows, 'l' + 'r' * len(group.sizes))}")
@@ -123,19 +123,19 @@ def _of_parts(group: Group) -> list[Metric]:
     """The parts of a step, and what a generation is measured by."""
     note = "median, ± 95 % interval (mean+-standard deviation)"
     found = [
-        Metric(f"{escaped(name.capitalize(), 40)} [ms]", grid_parts.time_of(name, digits), note)
-        for name in grid_parts.names(group.rows)
+        Metric(f"{escaped(name.capitalize(), 40)} [ms]", part_time(name), note)
+        for name in part_names(group.rows)
     ]
     if any(new_tokens(row) for row in group.rows):
         found += [
             Metric(
                 "Throughput [tokens/s | ms/token]",
-                grid_parts.throughput(digits),
+                token_throughput,
                 "of the whole batch, prefill and decode",
             ),
             Metric(
                 "Time per output token [ms]",
-                grid_parts.per_output_token(digits),
+                per_output_token,
                 "from one token of a prompt to its next",
             ),
         ]
@@ -143,15 +143,8 @@ def _of_parts(group: Group) -> list[Metric]:
 
 
 def _odd_baselines(rows: Sequence[Row]) -> str:
-    ways = dict.fromkeys((Way.of(row).label, baseline_of(row).label) for row in rows)
-    return ", ".join(f"{code(way)} is compared with {code(eager)}" for way, eager in ways)
-
-
-def digits(value: float) -> str:
-    """Four digits that count, as a plain number."""
-    if not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.3g}"
-    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+    techniques = dict.fromkeys((Technique.of(row).label, baseline_of(row).label) for row in rows)
+    return ", ".join(f"{code(technique)} is compared with {code(eager)}" for technique, eager in techniques)
 
 
 def _spread(row: Row) -> str:
@@ -255,3 +248,37 @@ def _score(name: str, eager_name: str) -> Cell:
 def _distance(row: Row) -> str | None:
     found = distance_of(row)
     return None if found is None else f"{found:.2g}"
+
+
+def part_names(rows: Sequence[Row]) -> list[str]:
+    """The parts that any of them has, in their order within a step."""
+    return list(dict.fromkeys(name for row in rows for name in parts_of(row)))
+
+
+def part_time(name: str) -> Cell:
+    """`59.65 ± 0.1 % (59.70+-0.07)`: median with its interval; mean and standard deviation."""
+
+    def cell(row: Row) -> str | None:
+        part = parts_of(row).get(name, {})
+        known = (real(part.get(key)) for key in ("median", "ci_low", "ci_high", "mean", "stdev"))
+        middle, low, high, mean, deviation = known
+        if not middle or low is None or high is None:
+            return None
+        text = f"{digits(middle)} ± {100 * max(high - middle, middle - low, 0.0) / middle:.1f} %"
+        if mean is None or deviation is None:  # one sample has no deviation
+            return text
+        return f"{text} ({digits(mean)}+-{digits(deviation)})"
+
+    return cell
+
+
+def token_throughput(row: Row) -> str | None:
+    """Tokens per second of the whole batch and milliseconds per token: `77.94 | 12.83`."""
+    speed = tokens_per_second(row)
+    return f"{digits(speed)} \\| {digits(1e3 / speed)}" if speed else None
+
+
+def per_output_token(row: Row) -> str | None:
+    """Milliseconds from one token of a prompt to the next."""
+    middle = per_token(parts_of(row), new_tokens(row))
+    return digits(middle) if middle else None

@@ -9,11 +9,11 @@ from markdown_it import MarkdownIt
 from perfdash.history.rows import Row
 from perfdash.records import Case
 from perfdash.report.comment import comment
-from perfdash.report.grid import grid
-from perfdash.report.grid_tables import digits
-from perfdash.report.steps import generation, tokens_per_second, training
-from tests.report.grids import night
+from perfdash.report.techniques.report import technique_report
+from perfdash.report.techniques.results import digits
+from perfdash.report.techniques.step_tables import generation, tokens_per_second, training
 from tests.report.nights import HOSTILE
+from tests.report.technique_runs import night
 
 
 def part(median, **other):
@@ -51,7 +51,7 @@ def generated(size, status="pass", backend="inductor", eager=1283.0, own=641.5):
 
 
 def test_a_variant_stands_below_what_it_is_compared_with():
-    found = training([trained()], digits)
+    found = training([trained()])
     assert found.head == ["model", "bs", "way", "params M", "forward ms", "backward ms", "step ms",
                           "samples/s", "peak MB"]  # fmt: skip
     assert found.lines == [
@@ -64,7 +64,7 @@ def test_a_variant_stands_below_what_it_is_compared_with():
 
 def test_eager_is_told_once_for_all_ways_and_not_against_itself():
     rows = [trained(variant=""), trained(backend="inductor", variant=""), trained(backend="aot-eager")]
-    assert [line[2].split(",")[0] for line in training(rows, digits).lines] == [
+    assert [line[2].split(",")[0] for line in training(rows).lines] == [
         "eager float32",
         "inductor float32",
         "aot-eager float32",
@@ -73,11 +73,11 @@ def test_eager_is_told_once_for_all_ways_and_not_against_itself():
 
 def test_eager_that_ran_by_itself_was_not_out_of_memory():
     row = generated(8, status="eager_oom", eager=None)
-    (eager, own), none = generation([row], digits).lines, generation([row], digits).notes
+    (eager, own), none = generation([row]).lines, generation([row]).notes
     assert eager[-1] == eager[-2] == "oom"
     assert own[-2] != "oom"
     row.values["eager_peak_bytes"] = 1e8
-    found = generation([row], digits)
+    found = generation([row])
     assert found.lines[0][-2] == "oom beside"
     assert [note for note in found.notes if note not in none] == [
         "oom beside: there was room for eager by itself, and none for both in one process"
@@ -86,19 +86,19 @@ def test_eager_that_ran_by_itself_was_not_out_of_memory():
 
 def test_what_was_read_and_written_for_each_prompt():
     rows = [generated(1), generated(8)]
-    assert generation(rows, digits).notes == ["100 new ones"]
+    assert generation(rows).notes == ["100 new ones"]
     for row in rows:
         row.details["conditions"] |= {"prompt_tokens": 32, "cache": "static"}
-    assert generation(rows, digits).notes == ["prompts of 32 tokens, 100 new ones, static cache"]
+    assert generation(rows).notes == ["prompts of 32 tokens, 100 new ones, static cache"]
     rows[1].details["conditions"]["cache"] = "dynamic"
-    assert generation(rows, digits).notes == [
+    assert generation(rows).notes == [
         "gpt2: prompts of 32 tokens, 100 new ones, static cache",
         "gpt2: prompts of 32 tokens, 100 new ones, dynamic cache",
     ]
 
 
 def test_tokens_a_second_as_the_public_benchmark_counts_them():
-    found = generation([generated(1)], digits)
+    found = generation([generated(1)])
     assert found.head[3:] == ["init s", "first token ms", "ms per output token", "latency ms", "tokens/s",
                               "peak MB"]  # fmt: skip
     assert found.lines[0] == ["gpt2", "1", "eager float32", "1.25", "20.00", digits(1263 / 99), "1,283",
@@ -109,7 +109,7 @@ def test_tokens_a_second_as_the_public_benchmark_counts_them():
 
 def test_memory_that_ends_is_in_the_cells_of_the_side_that_had_none():
     lines = generation(
-        [generated(1), generated(2, "eager_oom", eager=0.0), generated(4, "oom", eager=0.0, own=0.0)], digits
+        [generated(1), generated(2, "eager_oom", eager=0.0), generated(4, "oom", eager=0.0, own=0.0)]
     ).lines
     assert [(line[1], line[2], line[-2]) for line in lines[2:]] == [
         ("2", "eager float32", "oom"),
@@ -127,7 +127,7 @@ def test_eager_that_ran_out_is_told_once_and_in_its_own_dtype():
 
     rows = [way("eager", "float32", "oom"), way("eager", "bfloat16", "eager_oom"),
             way("inductor", "float32", "eager_oom", own=641.5), generated(4)]  # fmt: skip
-    found = generation(rows, digits)
+    found = generation(rows)
     assert [(line[1], line[2], line[-2]) for line in found.lines] == [
         ("8", "eager float32", "oom"),
         ("8", "eager bfloat16", "oom"),
@@ -141,7 +141,7 @@ def test_eager_that_ran_out_is_told_once_and_in_its_own_dtype():
 def test_wrong_outputs_are_marked_and_what_broke_has_no_numbers():
     wrong = generated(1, "fail_accuracy")
     broken = generated(2, "crash")
-    lines = generation([wrong, broken], digits).lines
+    lines = generation([wrong, broken]).lines
     assert [line[2] for line in lines] == ["eager float32", "inductor float32 ✗", "eager float32",
                                            "inductor float32"]  # fmt: skip
     assert set(lines[3][4:]) == {"crash"}
@@ -149,13 +149,13 @@ def test_wrong_outputs_are_marked_and_what_broke_has_no_numbers():
 
 def test_other_scenarios_have_no_such_table():
     rows = [Row(Case("s", "m"), "pass", {"backend_ms": 1.0}, details={"parts_ms": [3]})]
-    assert training(rows, digits) is None
-    assert generation(rows, digits) is None
+    assert training(rows) is None
+    assert generation(rows) is None
 
 
 def test_grid_and_comment_have_them():
     told = night([trained(), generated(1), generated(2, "eager_oom", eager=0.0)])
-    page, text = grid(told), comment(told)
+    page, text = technique_report(told), comment(told)
     assert "## Parts of a training step\n\n| model |" in page
     assert "| `resnet50` | `64` | `eager float32, norm=in_place` | 25.56 | 119.3+-0.07000 |" in page
     assert "## Generation\n\n| model |" in page
@@ -168,7 +168,7 @@ def test_what_others_have_left_in_the_history_stays_text():
     odd = trained(HOSTILE, variant=HOSTILE)
     odd.details["parts_ms"]["backend"]["<b>|x"] = part(1.0)
     odd.details["parts_ms"]["eager"]["forward"] = 3
-    for text in (grid(night([odd])), comment(night([odd]))):
+    for text in (technique_report(night([odd])), comment(night([odd]))):
         html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
         assert "<script" not in html
         assert "<img" not in html

@@ -1,0 +1,369 @@
+"""Which way to ship a model on, batch size by batch size, from what was measured. Pure: no text is made here.
+
+A way is within the accuracy bound where its status is `pass` and, where it was scored on labelled data, its
+score is at most QUALITY_DROP below eager's. Of those the fastest counts, where it is faster than eager.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from perfdash.history.rows import Row
+from perfdash.history.summing import nothing_captured
+from perfdash.records import Status
+from perfdash.report.markdown import code, escaped, table
+from perfdash.report.techniques.results import (
+    Group,
+    Speed,
+    Technique,
+    baseline_of,
+    digits,
+    distance_of,
+    has_numbers,
+    is_sound,
+    number,
+    quality_of,
+    real,
+    speed_of,
+    status_of,
+)
+from perfdash.stats.speedup import MARGIN, verdict
+
+QUALITY_DROP = 0.01
+SAME_MEMORY = 0.03  # peaks are known to this part (docs/method.md)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way at a batch size. speed: over the group's baseline; peak_bytes: of its peak memory."""
+
+    technique: Technique
+    row: Row
+    speed: Speed | None
+    peak_bytes: float | None
+
+    @property
+    def beats_eager(self) -> bool:
+        """Whether it is faster beyond its interval, and by more than what counts as the same."""
+        speed = self.speed
+        if speed is None or speed.low is None or speed.high is None:
+            return False
+        return verdict("processes", speed.low, speed.high) == "faster"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Of one batch size.
+
+    fastest: the fastest way within the bound, None where none beats eager; as_fast: those that cannot be told
+    apart from it; next_best: where none beats eager, the one that came nearest. smallest: the ways within the
+    bound with the smallest peak memory, and those as small. left_out: faster (or how
+    fast is not known), but not within the bound, with the reason.
+    """
+
+    batch_size: int
+    fastest: Candidate | None
+    as_fast: tuple[Candidate, ...]
+    next_best: Candidate | None
+    smallest: tuple[Candidate, ...]
+    left_out: tuple[tuple[Candidate, str], ...]
+    eager_peak_bytes: float | None
+    measured: bool  # whether any way was found within the bound, be it eager
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """ship: which way at which batch sizes; None stands for eager, the baseline."""
+
+    baseline: Technique
+    choices: tuple[Choice, ...]
+    ship: Mapping[Technique | None, tuple[int, ...]]
+
+    def candidate(self, technique: Technique, size: int) -> Candidate:
+        """The result of a way that is shipped at a batch size."""
+        (choice,) = (choice for choice in self.choices if choice.batch_size == size)
+        return next(each for each in _equals(choice) if each.technique == technique)
+
+
+def recommend(group: Group) -> Recommendation:
+    """The choice of each batch size, and the fewest ways that serve them all."""
+    baseline = group.baseline
+    choices = tuple(
+        _choice([row for row in group.rows if row.case.batch_size == size], size, baseline)
+        for size in group.sizes
+    )
+    return Recommendation(baseline, choices, _shipped(choices))
+
+
+def within_bound(row: Row, baseline: Technique) -> str | None:
+    """Why a result with numbers is not to be shipped; None where it may be."""
+    if row.status == Status.PASS_DUE_TO_SKIP:
+        return "its outputs were not checked"
+    if row.status == Status.PASS and nothing_captured(row):
+        return "nothing was captured: it is eager"
+    if not is_sound(row):
+        return status_of(row)
+    if baseline_of(row) != baseline:
+        return f"it was compared with {baseline_of(row).label}"
+    drop = quality_drop(row)
+    if drop is not None and drop > QUALITY_DROP + 1e-9:
+        metric = str(quality_of(row).get("metric", "score"))
+        return f"{metric.upper() if metric == 'f1' else metric} is {drop:.4f} below eager's"
+    return None
+
+
+def quality_drop(row: Row) -> float | None:
+    """How far its score lies below eager's."""
+    quality = quality_of(row)
+    value, eager = real(quality.get("value")), real(quality.get("eager_value"))
+    return None if value is None or eager is None else eager - value
+
+
+def _choice(rows: Sequence[Row], size: int, baseline: Technique) -> Choice:
+    within: list[Candidate] = []
+    without: list[tuple[Candidate, str]] = []
+    for row in rows:
+        if not has_numbers(row):
+            continue
+        technique = Technique.of(row)
+        speed = speed_of(row) if baseline_of(row) == baseline else None
+        # Eager against itself is as fast as itself: what was measured of that is noise.
+        candidate = Candidate(
+            technique,
+            row,
+            Speed(1.0, 1.0, 1.0) if technique == baseline else speed,
+            number(row, "backend_peak_bytes"),
+        )
+        why = within_bound(row, baseline)
+        if why is None:
+            within.append(candidate)
+        else:
+            without.append((candidate, why))
+    others = sorted(
+        (each for each in within if each.technique != baseline and each.speed), key=lambda each: -_value(each)
+    )
+    fastest = next((each for each in others if each.beats_eager), None)
+    as_fast = tuple(each for each in others if fastest and each is not fastest and _overlap(each, fastest))
+    floor = _value(fastest) if fastest else 1.0
+    return Choice(
+        batch_size=size,
+        fastest=fastest,
+        as_fast=as_fast,
+        next_best=others[0] if others and not fastest else None,
+        smallest=_smallest(within),
+        left_out=tuple(
+            sorted(
+                ((each, why) for each, why in without if each.speed is None or _value(each) > floor),
+                key=lambda pair: -_value(pair[0]),
+            )
+        ),
+        eager_peak_bytes=_eager_peak(rows, baseline),
+        measured=bool(within),
+    )
+
+
+def _value(candidate: Candidate) -> float:
+    return candidate.speed.value if candidate.speed else 0.0
+
+
+def _overlap(one: Candidate, other: Candidate) -> bool:
+    """Whether the intervals of two speedups have a value in common; one that is not known may be anything."""
+    a, b = one.speed, other.speed
+    if a is None or b is None or a.low is None or a.high is None or b.low is None or b.high is None:
+        return True
+    return a.low <= b.high and b.low <= a.high
+
+
+def _smallest(within: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    known = sorted((each.peak_bytes, place) for place, each in enumerate(within) if each.peak_bytes)
+    return tuple(within[place] for peak, place in known if peak <= known[0][0] * (1 + SAME_MEMORY))
+
+
+def _eager_peak(rows: Sequence[Row], baseline: Technique) -> float | None:
+    """Of its own case; else as it was measured beside another way."""
+    own = [number(row, "backend_peak_bytes") for row in rows if Technique.of(row) == baseline]
+    beside = [number(row, "eager_peak_bytes") for row in rows if baseline_of(row) == baseline]
+    return next((peak for peak in [*own, *beside] if peak), None)
+
+
+def _equals(choice: Choice) -> list[Candidate]:
+    """The fastest, and what beats eager and cannot be told apart from it."""
+    return [each for each in (choice.fastest, *choice.as_fast) if each and each.beats_eager]
+
+
+def _shipped(choices: Sequence[Choice]) -> dict[Technique | None, tuple[int, ...]]:
+    """The way that serves most batch sizes first, the faster of two that serve as many."""
+    left = {choice.batch_size: _equals(choice) for choice in choices if choice.measured}
+    served: dict[Technique | None, tuple[int, ...]] = {}
+    while any(left.values()):
+        logs: dict[Technique, list[float]] = {}
+        for some in left.values():
+            for each in some:
+                logs.setdefault(each.technique, []).append(math.log(_value(each)))
+        best = max(logs, key=lambda technique: (len(logs[technique]), sum(logs[technique])))
+        served[best] = tuple(size for size, some in left.items() if best in [each.technique for each in some])
+        left = {size: some for size, some in left.items() if size not in served[best]}
+    if left:
+        served[None] = tuple(left)
+    return dict(sorted(served.items(), key=lambda item: item[1]))
+
+
+_BOUND = (
+    "Within the accuracy bound is a way whose status is `pass` (its outputs agree with eager's as the suite "
+    "demands) and, where it was scored on labelled data, whose score is at most "
+    f"{QUALITY_DROP:g} below eager's. Faster is what is faster beyond its 95 % interval, and not merely "
+    f"within {MARGIN:.0%}. As fast are ways whose intervals overlap that of the fastest; as small those "
+    f"whose peak is within {SAME_MEMORY:.0%} of the smallest. Where an interval is of one process only, it "
+    "does not hold what differs between processes: another start may differ by more. Left out are ways that "
+    "are faster, or that have no speedup over this eager, but do not keep the bound."
+)
+
+
+def advice(titles: Sequence[str], groups: Sequence[Group]) -> list[str]:
+    """The bound, the line of each model, the table; titles are Markdown."""
+    found = [(title, recommend(group)) for title, group in zip(titles, groups, strict=True)]
+    head = [
+        "model", "batch size", "fastest", "speedup over eager", "as fast, cannot tell apart",
+        "distance to eager", "score (eager's)", "peak memory MB (eager's)", "smallest peak memory MB",
+    ]  # fmt: skip
+    rows = [row for title, one in found for row in _choices(title, one)]
+    lines = [_line(title, one) for title, one in found]
+    return [_BOUND, "\n".join(lines), table(head, rows, "lrlrlrrrl")]
+
+
+def _line(title: str, found: Recommendation) -> str:
+    """Which way to ship at which batch sizes, with its evidence."""
+    told = []
+    for technique, sizes in found.ship.items():
+        if technique is None:
+            told.append(_stay(found, sizes))
+            continue
+        each = "; ".join(_evidence(found.candidate(technique, size), found, size) for size in sizes)
+        told.append(f"ship {code(technique.label)} at {sizes_in_words(sizes)} ({each})")
+    unknown = [choice.batch_size for choice in found.choices if not choice.measured]
+    if unknown:
+        told.append(f"nothing within the bound was measured at {sizes_in_words(unknown)}")
+    parts = [f"{'; '.join(told)}.", _smallest_line(found), _left_out(found)]
+    return f"- **{title}**: {' '.join(part for part in parts if part)}"
+
+
+def _stay(found: Recommendation, sizes: Sequence[int]) -> str:
+    near = [
+        f"at {choice.batch_size} {code(choice.next_best.technique.label)}: {_speedup(choice.next_best)}"
+        for choice in found.choices
+        if choice.batch_size in sizes and choice.next_best
+    ]
+    rest = f"; nearest {'; '.join(near)}" if near else ""
+    name = code(found.baseline.label)
+    return f"nothing within the bound beats {name} at {sizes_in_words(sizes)}: stay with it{rest}"
+
+
+def _evidence(one: Candidate, found: Recommendation, size: int) -> str:
+    (choice,) = (choice for choice in found.choices if choice.batch_size == size)
+    words = [f"at {size}: {_speedup(one)}"]
+    distance = distance_of(one.row)
+    words += [f"distance to eager {distance:.2g}"] if distance is not None else []
+    score = _score(one.row, "eager ")
+    words += [f"{_metric(one.row)} {score}" if score != "-" else "not scored"]
+    words += [f"peak memory in MB {_peak(one, choice, 'eager ')}"] if one.peak_bytes else []
+    return ", ".join(words)
+
+
+def _smallest_line(found: Recommendation) -> str:
+    """The ways with the smallest peak memory, of those as small the first."""
+    alike: dict[Technique, list[int]] = {}
+    for choice in found.choices:
+        if choice.smallest:
+            alike.setdefault(choice.smallest[0].technique, []).append(choice.batch_size)
+    told = [f"{code(technique.label)} at {sizes_in_words(sizes)}" for technique, sizes in alike.items()]
+    return f"Smallest peak memory: {'; '.join(told)}." if told else ""
+
+
+def _left_out(found: Recommendation) -> str:
+    alike: dict[tuple[Technique, str], list[tuple[int, Candidate]]] = {}
+    for choice in found.choices:
+        for one, why in choice.left_out:
+            alike.setdefault((one.technique, why), []).append((choice.batch_size, one))
+    if not alike:
+        return ""
+    told = []
+    for (technique, why), some in alike.items():
+        where = ", ".join(f"{size} ({_times(one)})" for size, one in some)
+        told.append(f"{code(technique.label)} at {where}: {escaped(why, 200) if ' ' in why else code(why)}")
+    return f"Left out: {'; '.join(told)}."
+
+
+def _choices(title: str, found: Recommendation) -> list[list[str]]:
+    return [
+        [
+            title,
+            str(choice.batch_size),
+            *_of_choice(choice, found.baseline),
+            ", ".join(f"{code(one.technique.label)} {digits(one.peak_bytes / 1e6)}"
+                      for one in choice.smallest if one.peak_bytes) or "-",
+        ]
+        for choice in found.choices
+    ]  # fmt: skip
+
+
+def _of_choice(choice: Choice, baseline: Technique) -> list[str]:
+    if not choice.measured:
+        return ["none within the bound", *["-"] * 5]
+    one = choice.fastest
+    if one is None:
+        near = "-"
+        if choice.next_best:
+            near = f"nearest: {code(choice.next_best.technique.label)} {_speedup(choice.next_best)}"
+        eager = f"{digits(choice.eager_peak_bytes / 1e6)}" if choice.eager_peak_bytes else "-"
+        return [f"{code(baseline.label)}: nothing beats it", near, "-", "-", "-", eager]
+    distance = distance_of(one.row)
+    return [
+        code(one.technique.label),
+        _speedup(one),
+        ", ".join(f"{code(each.technique.label)} ({_times(each)})" for each in choice.as_fast) or "none",
+        "-" if distance is None else f"{distance:.2g}",
+        _score(one.row),
+        _peak(one, choice),
+    ]
+
+
+def _times(one: Candidate) -> str:
+    return f"{one.speed.value:.2f}x" if one.speed else "speedup not known"
+
+
+def _speedup(one: Candidate) -> str:
+    speed = one.speed
+    if speed is None or speed.low is None or speed.high is None:
+        return f"{_times(one)} (interval not known)"
+    rest = "; of one process only" if speed.one_process else ""
+    return f"{_times(one)} ({speed.low:.2f} to {speed.high:.2f}{rest})"
+
+
+def _score(row: Row, word: str = "") -> str:
+    quality = quality_of(row)
+    value, eager = real(quality.get("value")), real(quality.get("eager_value"))
+    if value is None:
+        return "-"
+    return f"{value:.4f}" + ("" if eager is None else f" ({word}{eager:.4f})")
+
+
+def _metric(row: Row) -> str:
+    name = str(quality_of(row).get("metric", "score"))
+    return "F1" if name == "f1" else escaped(name, 40)
+
+
+def _peak(one: Candidate, choice: Choice, word: str = "") -> str:
+    if not one.peak_bytes:
+        return "-"
+    eager = f" ({word}{digits(choice.eager_peak_bytes / 1e6)})" if choice.eager_peak_bytes else ""
+    return digits(one.peak_bytes / 1e6) + eager
+
+
+def sizes_in_words(sizes: Sequence[int]) -> str:
+    """`batch size 1`, `batch sizes 1, 16 and 32`."""
+    words = [str(size) for size in sizes]
+    if len(words) == 1:
+        return f"batch size {words[0]}"
+    return f"batch sizes {', '.join(words[:-1])} and {words[-1]}"
