@@ -11,6 +11,7 @@ from perfdash.history.queries import Point, RunLine
 from perfdash.history.rows import Row
 from perfdash.methods import changes
 from perfdash.records import Case
+from perfdash.report.dashboard import settings
 from perfdash.report.published import published
 
 
@@ -69,8 +70,13 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
             ]
         )
     title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
-    own = published(run.facts, rows)
-    return f"{title}\n{table.get_string()}" + (f"\n\nWhat the source published\n{own}" if own else "")
+    parts = [f"{title}\n{table.get_string()}"]
+    of_settings = settings(rows)
+    for setting, some in of_settings.items():
+        if own := published(run.facts, some, setting.title):
+            where = f": {setting.title}" if len(of_settings) > 1 else ""
+            parts.append(f"What the source published{where}\n{own}")
+    return "\n\n".join(parts)
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:
