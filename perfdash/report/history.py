@@ -11,7 +11,7 @@ from perfdash.history.queries import Point, RunLine
 from perfdash.history.rows import Row
 from perfdash.methods import changes
 from perfdash.records import Case
-from perfdash.report.dashboard import cpu_time_notes
+from perfdash.report.dashboard import cpu_time_notes, settings
 from perfdash.report.published import published
 from perfdash.report.quantities import marked_clock
 
@@ -71,9 +71,13 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
             ]
         )
     title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
-    own = published(run.facts, rows)
-    lines = [title, str(table.get_string()), *cpu_time_notes(rows)]
-    return "\n".join([*lines, *(["", "What the source published", own] if own else [])])
+    parts = ["\n".join([title, str(table.get_string()), *cpu_time_notes(rows)])]
+    of_settings = settings(rows)
+    for setting, some in of_settings.items():
+        if own := published(run.facts, some, setting.title):
+            where = f": {setting.title}" if len(of_settings) > 1 else ""
+            parts.append(f"What the source published{where}\n{own}")
+    return "\n\n".join(parts)
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from perfdash.history.importers import Told, read
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs, rows_of
+from perfdash.history.store import open_store
 from perfdash.report.comment import comment
+from perfdash.report.history import run_rows
 from perfdash.report.night import Night
 from perfdash.report.published import published
 from tests.history.made import row
@@ -68,6 +72,36 @@ def test_it_is_in_the_comment(imported):
     text = comment(Night(imported))
     assert "What the source published, and what perfdash makes of its rows" in text
     assert "49/54" in text
+
+
+FLOAT32 = "Performance Dashboard for float32 precision -- Single-core Single-thread"
+BFLOAT16 = FLOAT32.replace("float32", "bfloat16")
+
+
+def shown(tmp_path, edit):
+    """What `history show` shows of the sums, by setting: of the dashboard, and again in bfloat16, edited."""
+    text = DASHBOARD.read_text()
+    again = text[text.index(f"# {FLOAT32}") :].replace("float32", "bfloat16")
+    path = tmp_path / "two.md"
+    path.write_text(f"{text}\n{edit(again)}")
+    with open_store(str(tmp_path / "h.db")) as store:
+        take_in(store, read([path], Told(started="2023-02-01")))
+        with store.read() as connection:
+            (line,) = list_runs(connection)
+            parts = run_rows(line, rows_of(connection, line.id)).split("What the source published")
+    return {part.partition("\n")[0].removeprefix(": "): part for part in parts[1:]}
+
+
+def test_two_sections_each_beside_its_own_rows(tmp_path):
+    found = shown(tmp_path, lambda again: again.replace("1.07x", "1.27x"))
+    assert {title: "1.27x" in part for title, part in found.items()} == {FLOAT32: False, BFLOAT16: True}
+
+
+def test_sums_of_one_of_two_sections_are_not_the_others(tmp_path):
+    def without_sums(again):
+        return again[: again.index("Passrate")] + again[again.index("## torchbench suite") :]
+
+    assert list(shown(tmp_path, without_sums)) == [FLOAT32]
 
 
 def test_a_source_without_sums():

@@ -60,6 +60,7 @@ def _run(path: Path, told: Told) -> Imported:
         raise Where(path).wrong("no table of a suite in it: nothing to import")
     rows: list[Row] = []
     environment: dict[str, Any] = {}
+    published: dict[str, dict[str, Any]] = {}
     hardware = ""
     for section in dict.fromkeys(headings[:-1] for headings in suites):
         hardware = _hardware(page, section)
@@ -70,7 +71,7 @@ def _run(path: Path, told: Told) -> Imported:
                 some = _rows(Where(path), headings[-1], tables, common, told)
                 found.setdefault(some[0].case.suite, []).extend(some)
                 rows += some
-        environment |= _check_summary(page, section, found)
+        published[" / ".join(section)] = _check_summary(page, section, found)
     cases: dict[Case, Row] = {}
     for row in rows:
         if row.case in cases:
@@ -78,6 +79,9 @@ def _run(path: Path, told: Told) -> Imported:
             line = row.details["origin"]["line"]
             raise Where(path, line).wrong(f"the same case is in line {first} too: remove one of them")
         cases[row.case] = row
+    if any(published.values()):
+        # With the sections that publish none, so that nobody takes the sums of one for those of another.
+        environment["published"] = published
     if hardware:
         environment["cpu" if rows[0].case.device == "cpu" else "gpu"] = hardware
     run = run_row(
@@ -205,7 +209,10 @@ def _row(found: dict[str, tuple[Where, int, str]], case: dict[str, Any]) -> Row:
 
 
 def _check_summary(page: Page, section: tuple[str, ...], found: dict[str, list[Row]]) -> dict[str, Any]:
-    """What the executive summary says, after its pass counts were compared with the tables."""
+    """What the executive summary says, after its pass counts were compared with the tables.
+
+    Nothing where the section has several precisions: its sums are of no one setting.
+    """
     published: dict[str, Any] = {}
     for table in page.tables:
         if table.headings[: len(section)] != section or table.columns[:1] != ["Compiler"]:
@@ -216,7 +223,8 @@ def _check_summary(page: Page, section: tuple[str, ...], found: dict[str, list[R
                 published.setdefault(table.title, {}).setdefault(suite, {})[compiler] = cell
                 if match := _PASSED.fullmatch(cell):
                     _compare(where, suite, compiler.replace("_", "-"), match, found)
-    return {"published": {" / ".join(section): published}} if published else {}
+    precisions = {(row.case.dtype, row.case.amp_dtype) for rows in found.values() for row in rows}
+    return published if len(precisions) == 1 else {}
 
 
 def _compare(
