@@ -1,4 +1,4 @@
-"""Writes files whole, appends lines that survive a power cut, locks files, and writes JSON without NaN.
+"""Files: atomic writes, lines that survive a power cut, locks, JSON without NaN, the data that ships.
 
 What readers get (`write`) holds no secret of this process; what perfdash itself reads again is kept as it is.
 """
@@ -21,6 +21,17 @@ from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.redaction import redact
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def bundled(kind: str) -> Path:
+    """The folder of data that ships with perfdash: `suites`, `bisect` or another one of the checkout.
+
+    In a wheel it lies inside the package (pyproject.toml, force-include), in a checkout beside it.
+    """
+    installed = _PACKAGE / "_bundled" / kind
+    return installed if installed.is_dir() else _PACKAGE.parent / kind
 
 
 def now() -> str:

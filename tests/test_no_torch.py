@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.cases import Selection, select
 from perfdash.cli import planning
 from perfdash.errors import UsageError
 from perfdash.runner.orders import Options
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
-from perfdash.suites import load_suite
+from perfdash.suites.cases import Selection, select
+from perfdash.suites.definition import load_suite
 from perfdash.worker import registry
 
 WORKER = Path(registry.__file__).parent

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from perfdash.bundled import bundled
 from perfdash.errors import UsageError
+from perfdash.files import bundled
 
 _ARGUMENT = "{argument}"
 

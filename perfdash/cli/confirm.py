@@ -14,7 +14,6 @@ import typer
 from perfdash.cli.store import Db, Out, opened
 
 if TYPE_CHECKING:
-    from perfdash.cases import Planned
     from perfdash.detect.confirming import Side
     from perfdash.detect.findings import Finding
     from perfdash.detect.nightly import Judged
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from perfdash.records import Case, Result
     from perfdash.runner.remeasure import Pair
     from perfdash.settings import RunSettings
+    from perfdash.suites.cases import Planned
 
 
 def confirm(
@@ -48,7 +48,6 @@ def confirm(
     ] = None,
 ) -> None:
     """Measure the suspects of a night again, both builds in turn; only what stands is an alert."""
-    from perfdash.cases import planned_from_json
     from perfdash.cli.planning import check_machine, slots
     from perfdash.detect.confirming import of_this_method, suspects
     from perfdash.detect.nightly import judge_run
@@ -58,6 +57,7 @@ def confirm(
     from perfdash.runner.journal import find_run as find_folder
     from perfdash.runner.journal import read_info, read_plan
     from perfdash.settings import resolve
+    from perfdash.suites.cases import planned_from_json
 
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")

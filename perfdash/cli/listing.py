@@ -18,9 +18,9 @@ def list_suites(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the suites, or the models of one with their batch sizes."""
-    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite
     from perfdash.settings import resolve
-    from perfdash.suites import BatchSize, Suite, load_suite, suite_names
+    from perfdash.suites.definition import BatchSize, Suite, load_suite, suite_names
+    from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite
 
     path = resolve({"torchbench": torchbench})[0].torchbench
     names = [suite] if suite else [*suite_names(), *([CHECKOUT_SUITE] if path else [])]

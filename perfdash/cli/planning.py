@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perfdash.cases import Planned
     from perfdash.records import Status
     from perfdash.runner.orders import Options
     from perfdash.runner.plan import Plan
     from perfdash.settings import RunSettings
+    from perfdash.suites.cases import Planned
 
 
 def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, str]]:
@@ -22,13 +22,18 @@ def plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, st
 
     `uncut` leaves costs and shard out, for a run that has its own. Raises UsageError.
     """
-    from perfdash.cases import Selection, select
-    from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
     from perfdash.errors import UsageError
     from perfdash.runner import planner
     from perfdash.runner.journal import find_run, read_results
     from perfdash.runner.plan import cut, parse_shard
-    from perfdash.suites import load_suite, own_models
+    from perfdash.suites.cases import Selection, select
+    from perfdash.suites.definition import load_suite, own_models
+    from perfdash.suites.torchbench_checkout import (
+        CHECKOUT_SUITE,
+        checkout_suite,
+        find_checkout,
+        needs_checkout,
+    )
     from perfdash.worker import registry
 
     if settings.scenario and registry.canonical(settings.scenario) not in registry.names("scenarios"):
@@ -79,7 +84,7 @@ def statuses(words: Sequence[str]) -> set[Status]:
     """The statuses that --retry names. Raises UsageError for a word that is none."""
     from perfdash.errors import UsageError
     from perfdash.records import Status
-    from perfdash.suites import near
+    from perfdash.suites.definition import near
 
     known = [str(status) for status in Status]
     found = set()

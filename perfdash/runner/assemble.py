@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from perfdash.cases import Planned
 from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.endings import ending
@@ -18,6 +17,7 @@ from perfdash.stats.clock import FEWEST, MOST_STEAL, Chosen, Sampled, choose
 from perfdash.stats.intervals import Spread, median_interval
 from perfdash.stats.settle import set_interval
 from perfdash.stats.speedup import Pairs, Summary, estimate, summarize
+from perfdash.suites.cases import Planned
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
 _RATIO_ERROR = 0.03  # that a compression ratio may have

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdash.cases import Planned
 from perfdash.records import Case, Status
 from perfdash.runner.endings import ending
 from perfdash.runner.executor import Executor
 from perfdash.runner.orders import Answer, Order
+from perfdash.suites.cases import Planned
 
 # What may come of the cases beside it, or of the machine: tried again alone.
 _TRIED_AGAIN = (Status.EAGER_OOM, Status.INFRA_ERROR, Status.CRASH)

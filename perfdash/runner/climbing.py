@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfdash.cases import Planned
 from perfdash.records import Case, Result, Status
+from perfdash.suites.cases import Planned
 
 # A larger one would end so too, and take as long.
 _ENDS = frozenset({Status.OOM, Status.EAGER_OOM, Status.TIMEOUT})

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from perfdash import __version__
-from perfdash.cases import Planned
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import now
 from perfdash.records import to_json
@@ -25,6 +24,7 @@ from perfdash.runner import likeness, remote
 from perfdash.runner.executor import NO_FREE_CORE, Message
 from perfdash.runner.orders import Answer, Options, Order, answer_from_text, to_text
 from perfdash.runner.watch import Outcome
+from perfdash.suites.cases import Planned
 
 CONNECT_S = 10.0
 ALONE_S = 60.0  # without any worker before the run gives up; nannies start theirs again

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from perfdash.cases import Planned
 from perfdash.errors import PerfdashError
 from perfdash.runner.orders import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome, Stop, Stopped
+from perfdash.suites.cases import Planned
 
 NO_FREE_CORE = "NoFreeCore"  # the type of the error where a slot had no core, so that nothing was begun
 

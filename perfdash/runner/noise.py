@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-from perfdash.cases import Planned
 from perfdash.records import Case, Sampling
 from perfdash.runner.watch import Outcome
+from perfdash.suites.cases import Planned
 from perfdash.worker import null_model
 
 NULL_PROCESSES = 3

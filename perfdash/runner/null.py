@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from perfdash.cases import Planned
 from perfdash.records import RunInfo
 from perfdash.runner import noise
 from perfdash.runner.executor import Executor
 from perfdash.stats.speedup import null_warning
+from perfdash.suites.cases import Planned
 
 Say = Callable[[str], None]
 

@@ -9,9 +9,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from perfdash.cases import Planned, planned_from_json
 from perfdash.records import Sampling
 from perfdash.runner.watch import Outcome
+from perfdash.suites.cases import Planned, planned_from_json
 
 
 @dataclass(frozen=True)

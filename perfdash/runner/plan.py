@@ -13,10 +13,10 @@ from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from perfdash.cases import Planned, planned_from_json
 from perfdash.errors import UsageError
 from perfdash.records import Case, to_json
 from perfdash.runner import host, planner
+from perfdash.suites.cases import Planned, planned_from_json
 
 # What may be changed when a run goes on: limits, and what only says how long a case takes.
 _MAY_CHANGE = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Container, Mapping, Sequence
 
-from perfdash.cases import Planned
+from perfdash.suites.cases import Planned
 
 _ROUNDS = 40  # of bisection: the capacity is known to 1e-12 of its range
 # What a case of unknown cost is taken for, where nothing at all is known.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfdash.cases import Planned
 from perfdash.errors import MachineError, UsageError
 from perfdash.runner import likeness
+from perfdash.suites.cases import Planned
 
 
 def refuse(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Planned]) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfdash.cases import Planned
 from perfdash.errors import MachineError
 from perfdash.files import dumps
 from perfdash.records import Result, to_json
@@ -20,6 +19,7 @@ from perfdash.runner.journal import append_line
 from perfdash.runner.orders import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
+from perfdash.suites.cases import Planned
 
 FILE = "confirm.jsonl"
 

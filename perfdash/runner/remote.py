@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from perfdash import __version__
-from perfdash.cases import planned_from_json
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.runner import host, likeness, processes, scratch
 from perfdash.runner.cores import available_cores, every_slot, physical_core
 from perfdash.runner.orders import Answer, Options, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
+from perfdash.suites.cases import planned_from_json
 
 IDLE_S = 120.0  # then the cores are given up
 LOCK_S = 10.0  # for the processes of a worker that was killed to be gone

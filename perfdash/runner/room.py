@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfdash.cases import Planned
 from perfdash.records import Case, Status
 from perfdash.runner.endings import ending
 from perfdash.runner.executor import Executor
 from perfdash.runner.orders import Order
 from perfdash.runner.watch import Outcome
+from perfdash.suites.cases import Planned
 
 MOST = 1 << 16
 _FINE = 32  # told to one part in so many

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from perfdash.cases import Planned
 from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Case, Result, RunInfo, Status, to_json
@@ -25,6 +24,7 @@ from perfdash.runner.executor import NO_FREE_CORE, Executor
 from perfdash.runner.journal import Journal, read_all
 from perfdash.runner.orders import Answer, Order
 from perfdash.stats.settle import settle
+from perfdash.suites.cases import Planned
 
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfdash.cases import Planned
 from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Job
@@ -23,6 +22,7 @@ from perfdash.runner.locks import Locks, core_names
 from perfdash.runner.orders import Answer, Options, Order
 from perfdash.runner.scratch import Scratch
 from perfdash.runner.watch import OnEvent, Outcome, Stop
+from perfdash.suites.cases import Planned
 from perfdash.worker import registry
 
 PROBE_S = 300.0

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfdash.cases import Planned
 from perfdash.records import Result
 from perfdash.runner.assemble import assemble
 from perfdash.runner.orders import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
+from perfdash.suites.cases import Planned
 
 KEPT = 4  # builds whose compiled headers are kept meanwhile: the two ends, and two between
 _TOLD = ("torch", "torch_git_version", "python")

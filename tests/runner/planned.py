@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from perfdash.cases import Planned
 from perfdash.records import Case
+from perfdash.suites.cases import Planned
 
 PLANNED = Planned(
     case=Case("s", "m"),

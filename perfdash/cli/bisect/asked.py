@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from perfdash.bisection.metrics import Metric
     from perfdash.bisection.recipes import Recipe
     from perfdash.bisection.revisions import Where
-    from perfdash.cases import Planned
     from perfdash.settings import RunSettings
+    from perfdash.suites.cases import Planned
 
 HIDDEN = "***"
 _RUN = (

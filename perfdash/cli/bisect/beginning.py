@@ -21,7 +21,6 @@ from perfdash.bisection.metrics import METRICS, Metric, metric_named
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.revisions import Revision, open_source
 from perfdash.bisection.revisions.repository import without_credentials
-from perfdash.cases import Planned
 from perfdash.cli import planning
 from perfdash.cli.bisect import asked as asking
 from perfdash.cli.bisect.asked import Asked
@@ -32,6 +31,7 @@ from perfdash.records import to_json
 from perfdash.runner import host
 from perfdash.runner.taking_turns import Turns
 from perfdash.settings import RunSettings
+from perfdash.suites.cases import Planned
 
 USUAL_S = 30.0  # that a measurement takes, while nothing is known of the case
 USUAL_COMMAND_S = 5.0

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from perfdash.bisection import events
 from perfdash.bisection.course import Course
 from perfdash.bisection.journal import Journal, find
-from perfdash.cases import Planned, planned_from_json
 from perfdash.cli import planning
 from perfdash.cli.bisect import asked as asking
 from perfdash.cli.bisect.asked import HIDDEN, Asked
@@ -24,6 +23,7 @@ from perfdash.files import now
 from perfdash.redaction import redact_all
 from perfdash.runner import host
 from perfdash.settings import RunSettings, resolve
+from perfdash.suites.cases import Planned, planned_from_json
 
 # What may be said anew: where, and how far.
 _MAY_SAY = {

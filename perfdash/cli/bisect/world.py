@@ -21,7 +21,6 @@ from perfdash.bisection.revisions import Inside, Revision, Source, Where, open_s
 from perfdash.bisection.revisions.ladder import between, pin_changes
 from perfdash.bisection.revisions.revert import taken_back
 from perfdash.bisection.stage import Stage
-from perfdash.cases import Planned
 from perfdash.errors import UsageError
 from perfdash.files import finite
 from perfdash.records import to_json
@@ -29,6 +28,7 @@ from perfdash.runner.cores import available_cores
 from perfdash.runner.host import mask_secrets
 from perfdash.runner.locks import Locks, core_names
 from perfdash.runner.taking_turns import Environment, Turns
+from perfdash.suites.cases import Planned
 
 
 class Measurer(Protocol):

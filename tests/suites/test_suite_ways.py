@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.cases import Selection, select
 from perfdash.cli import planning
 from perfdash.errors import UsageError
 from perfdash.runner.noise import null_case
 from perfdash.runner.plan import cut, differences
 from perfdash.settings import RunSettings
-from perfdash.suites import load_suite
+from perfdash.suites.cases import Selection, select
+from perfdash.suites.definition import load_suite
 
 SUITE = """
 name = "mine"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perfdash.cases import Selection, select
-from perfdash.checkout import CHECKOUT_SUITE, checkout_suite, find_checkout
 from perfdash.errors import UsageError
+from perfdash.suites.cases import Selection, select
+from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout
 from tests.checkouts import write_checkout
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from perfdash.cases import Selection, select
 from perfdash.errors import UsageError
-from perfdash.suites import load_suite, own_models, suite_names
+from perfdash.suites.cases import Selection, select
+from perfdash.suites.definition import load_suite, own_models, suite_names
 
 GOOD = """
 name = "mine"

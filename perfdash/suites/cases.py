@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from perfdash import judging
 from perfdash.errors import UsageError
-from perfdash.judging import Setting
 from perfdash.records import Case, Job, Sampling
-from perfdash.suites import BatchSize, Model, Skip, Suite, near
+from perfdash.suites import judging
+from perfdash.suites.definition import BatchSize, Model, Skip, Suite, near
+from perfdash.suites.judging import Setting
 from perfdash.worker import registry
 
 # Seconds that a phase may take, unless the suite or the user says otherwise; the case's own limit

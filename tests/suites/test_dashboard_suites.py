@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from perfdash.cases import Selection, select
-from perfdash.suites import load_suite, suite_names
+from perfdash.suites.cases import Selection, select
+from perfdash.suites.definition import load_suite, suite_names
 from perfdash.worker import registry
 from tests.conftest import HERE
 

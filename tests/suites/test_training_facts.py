@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from perfdash.bundled import bundled
-from perfdash.suites import Suite, load_suite
+from perfdash.files import bundled
+from perfdash.suites.definition import Suite, load_suite
 
 SUITES = ("torchbench", "huggingface", "timm")
 

@@ -19,8 +19,8 @@ from pydantic import (
     field_validator,
 )
 
-from perfdash.bundled import bundled
 from perfdash.errors import UsageError
+from perfdash.files import bundled
 from perfdash.worker import registry
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.records import Case
-from perfdash.suites import PerDtype
+from perfdash.suites.definition import PerDtype
 
 # A setting of the model in its scenario: setting(key, otherwise) (suites.Suite.setting).
 Setting = Callable[..., Any]
