@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdash.records import PASSING, Case, Result, RunInfo
-from perfdash.report.tables import verdict_text
+from perfdash.report.terminal_tables import verdict_text
 from perfdash.runner.journal import find_run, read_info, read_results
 from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
 

@@ -37,7 +37,7 @@ def compare(
     """Compare two sides, over the cases that both have. Runs of unlike hosts are refused."""
     from perfdash.cli.nights import compared
     from perfdash.errors import UsageError
-    from perfdash.report.comparison import comparison, to_csv, to_plain
+    from perfdash.report.comparison_text import comparison, to_csv, to_plain
     from perfdash.settings import resolve
 
     if form not in ("text", "json", "csv"):

@@ -117,7 +117,7 @@ def runs(
     from dataclasses import asdict
 
     from perfdash.history.queries import list_runs
-    from perfdash.report.history import run_table
+    from perfdash.report.terminal_tables import run_table
 
     since, until = _checked(since, until)
     with opened(db, out) as store, store.read() as connection:
@@ -141,7 +141,7 @@ def show(
 ) -> None:
     """Show a run as the history has it, or a model over time."""
     from perfdash.history.queries import find_run, rows_of
-    from perfdash.report.history import run_rows
+    from perfdash.report.terminal_tables import run_rows
 
     with opened(db, out) as store, store.read() as connection:
         line = find_run(connection, run)
@@ -157,7 +157,7 @@ def _over_time(connection: sa.Connection, line: RunLine, model: str, metrics: li
     from perfdash.errors import UsageError
     from perfdash.history.queries import case_numbers, series
     from perfdash.history.rows import METRICS
-    from perfdash.report.history import series_table
+    from perfdash.report.terminal_tables import series_table
 
     for metric in metrics:
         if metric not in METRICS:

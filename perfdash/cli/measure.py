@@ -113,7 +113,7 @@ def _measure(
     from perfdash.cli.progress import open_progress
     from perfdash.errors import PerfdashError
     from perfdash.files import now
-    from perfdash.report.tables import summary
+    from perfdash.report.terminal_tables import summary
     from perfdash.runner import host, processes, scratch
     from perfdash.runner.cores import away_from
     from perfdash.runner.session import Policy, Session

@@ -22,7 +22,7 @@ def merge(
     ] = False,
 ) -> None:
     """Make one run of the shards (`run --shard i/n`) of a plan."""
-    from perfdash.report.tables import summary
+    from perfdash.report.terminal_tables import summary
     from perfdash.runner.journal import find_run
     from perfdash.runner.merge import merge as merge_runs
     from perfdash.runner.merge import read_shard

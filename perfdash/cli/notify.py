@@ -13,7 +13,7 @@ from perfdash.cli.store import Db, Out
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from perfdash.report.brief import Brief
+    from perfdash.report.digest import Digest
 
 
 def notify(
@@ -68,22 +68,22 @@ def notify(
             raise UsageError(f"{option} {address!r}: give the whole address, with https://")
     if not (mail_to or webhook or dry_run):
         raise UsageError("where to? give --mail-to ADDRESS, --webhook, or --dry-run to look at the text")
-    ways: list[Callable[[Brief], None]] = []
+    ways: list[Callable[[Digest], None]] = []
     # All is checked before anything is read or sent.
     if mail_to and not dry_run:
         ways.append(_mailer(mail_to, mail_from, smtp, smtp_user, smtp_plain))
     if webhook and not dry_run:
         ways.append(_poster())
-    from perfdash.report import brief as text
+    from perfdash.report import digest
 
     if broken is not None:
-        told = text.broken(broken, site_url=site_url, link=link)
+        told = digest.broken_nightly(broken, site_url=site_url, link=link)
     else:
         from perfdash.cli.nights import night_of
         from perfdash.settings import resolve
 
         night = night_of(run, resolve({"db": db, "out": out})[0], baseline=baseline)
-        told = text.brief(night, site_url=site_url, link=link)
+        told = digest.run_digest(night, site_url=site_url, link=link)
     if dry_run:
         typer.echo(told.chat() if webhook and not mail_to else told.mail(), nl=webhook and not mail_to)
     failed = []
@@ -98,7 +98,7 @@ def notify(
 
 def _mailer(
     to: list[str], sender: str | None, smtp: str | None, user: str | None, bare: bool
-) -> Callable[[Brief], None]:
+) -> Callable[[Digest], None]:
     from perfdash.errors import UsageError
     from perfdash.publish import mail
 
@@ -110,19 +110,19 @@ def _mailer(
         raise UsageError("--mail-from: one address")
     server = mail.checked_server(smtp, user, os.environ.get("PERFDASH_SMTP_PASSWORD"), bare)
 
-    def send(told: Brief) -> None:
+    def send(told: Digest) -> None:
         mail.send(server, mail.message(from_, addresses, told.title, told.mail()), tell=_tell)
         typer.echo(f"Mailed to {', '.join(addresses)}")
 
     return send
 
 
-def _poster() -> Callable[[Brief], None]:
+def _poster() -> Callable[[Digest], None]:
     from perfdash.publish import webhook
 
     url = webhook.checked_address(os.environ.get(webhook.VARIABLE))
 
-    def send(told: Brief) -> None:
+    def send(told: Digest) -> None:
         webhook.send(url, told.chat(), tell=_tell)
         typer.echo("Told the webhook")
 

@@ -12,7 +12,7 @@ from perfdash.cli.store import Db, Out
 
 if TYPE_CHECKING:
     from perfdash.history.rows import Imported
-    from perfdash.report.plots.trend import Night
+    from perfdash.report.plots.trend_plot import Night
     from perfdash.settings import RunSettings
 
 _TREND = "trend"

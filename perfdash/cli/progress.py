@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from perfdash.records import Case, Result
-from perfdash.report.tables import one_line
+from perfdash.report.terminal_tables import one_line
 from perfdash.runner.session import Watcher
 
 

@@ -79,8 +79,8 @@ def _tracked(connection: sa.Connection, each: Evidence, night: Night, site_url: 
     from perfdash.history import alerts as kept
     from perfdash.history.rows import case_digest, digest
     from perfdash.publish.tracking import Tracked
-    from perfdash.report import regression_issue as text
-    from perfdash.report.links import model_page
+    from perfdash.report import issue_text
+    from perfdash.report.site_links import model_page
 
     alert, case = each.alert, each.case
     events = kept.events(connection, alert.id or 0)
@@ -98,8 +98,8 @@ def _tracked(connection: sa.Connection, each: Evidence, night: Night, site_url: 
         state=alert.state,
         changed=alert.changed,
         open=None if left_alone else live,
-        title=text.title(each),
-        body=text.body(each, page=page, ran=night.run.command, error=error) if told else "",
-        note=text.note(each),
-        blame=text.blame(each) if told else "",
+        title=issue_text.title(each),
+        body=issue_text.body(each, page=page, ran=night.run.command, error=error) if told else "",
+        note=issue_text.note(each),
+        blame=issue_text.blame(each) if told else "",
     )

@@ -66,7 +66,7 @@ def regressions(
             _one(store, alert, as_json)
             return
         found = listed(store, everything=all_, worse=worse, run=run)
-    from perfdash.report.alerts import alert_list, to_plain
+    from perfdash.report.alert_text import alert_list, to_plain
 
     typer.echo(dumps([to_plain(each) for each in found], indent=1) if as_json else alert_list(found))
     if junit:
@@ -99,7 +99,7 @@ def listed(
 def gate(found: list[Evidence]) -> int:
     """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
     from perfdash.history.alerts import ACKNOWLEDGED, LIVE
-    from perfdash.report.alerts import model_of, what
+    from perfdash.report.alert_text import model_of, what
 
     failing = [
         each
@@ -129,7 +129,7 @@ def _acknowledge(store: Store, number: int, note: str | None) -> None:
 def _one(store: Store, number: int, as_json: bool) -> None:
     from perfdash.detect.evidence import gather
     from perfdash.history import alerts as kept
-    from perfdash.report.alerts import alert_list, life, to_plain
+    from perfdash.report.alert_text import alert_list, life, to_plain
 
     with store.read() as connection:
         (found,) = gather(connection, [kept.find(connection, number)])
@@ -148,7 +148,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     from perfdash.detect.metrics import METRICS
     from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
     from perfdash.methods import changes
-    from perfdash.report.alerts import change_list
+    from perfdash.report.alert_text import change_list
 
     with store.read() as connection:
         last = find_run(connection, run or "last")

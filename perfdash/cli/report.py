@@ -60,7 +60,7 @@ def report(
     if gated and baseline is not None and night.untold:
         raise UsageError(f"--fail-on regression: {night.untold}; give another --baseline")
     if form == "plot-csv" and to is not None:
-        from perfdash.report.plot_csv import plot_csv
+        from perfdash.report.night_export import plot_csv
 
         for name, text in plot_csv(night.rows).items():
             write(to / name, text)
@@ -78,7 +78,7 @@ def report(
 
 def gate(night: Night) -> int:
     """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
-    from perfdash.report.alerts import model_of
+    from perfdash.report.alert_text import model_of
     from perfdash.report.changes import BAD
 
     if night.untold:
@@ -117,19 +117,19 @@ def _markdown(night: Night, site_url: str | None, gated: bool) -> str:
 
 
 def _html(night: Night, site_url: str | None, gated: bool) -> str:
-    from perfdash.report.page import page
+    from perfdash.report.comment import page
 
     return page(night, site_url=site_url)
 
 
 def _csv(night: Night, site_url: str | None, gated: bool) -> str:
-    from perfdash.report.values import to_csv
+    from perfdash.report.night_export import to_csv
 
     return to_csv(night)
 
 
 def _json(night: Night, site_url: str | None, gated: bool) -> str:
-    from perfdash.report.values import to_plain
+    from perfdash.report.night_export import to_plain
 
     return dumps(to_plain(night), indent=1)
 

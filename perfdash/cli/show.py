@@ -18,7 +18,7 @@ def show(
     import fnmatch
 
     from perfdash.errors import UsageError
-    from perfdash.report.tables import details, phase_table, summary
+    from perfdash.report.terminal_tables import details, phase_table, summary
     from perfdash.runner.journal import find_run, is_being_measured, read_saved
     from perfdash.settings import resolve
 

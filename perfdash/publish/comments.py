@@ -12,7 +12,7 @@ from perfdash.publish import marker
 from perfdash.publish.failures import NoAnswer, Refused
 from perfdash.publish.plan import Action, Create, Edit, Remove, Seen, plan
 from perfdash.publish.talk import Talk, sendable
-from perfdash.report.parts import LIMIT, parts, size
+from perfdash.report.comment_splitting import LIMIT, parts, size
 
 KIND = "comment"
 _FUTILE = 4  # rounds without progress before it is given up

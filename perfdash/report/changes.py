@@ -14,7 +14,7 @@ from perfdash.history.alerts import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import Imported, RunRow
 from perfdash.records import Case
-from perfdash.report.alerts import CULPRIT, culprits, what
+from perfdash.report.alert_text import CULPRIT, culprits, what
 from perfdash.report.quantities import percent, shown
 
 REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (

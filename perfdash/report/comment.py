@@ -7,17 +7,19 @@ from collections.abc import Sequence
 
 from prettytable import PrettyTable
 
-from perfdash.history.rows import Row
+from perfdash.history.rows import Row, RunRow
 from perfdash.history.summing import gave_up, nothing_captured
-from perfdash.report import dashboard, links
-from perfdash.report.dashboard import Setting
-from perfdash.report.markdown import code, escaped, fenced, folded, link, plain
-from perfdash.report.news import news
-from perfdash.report.night import Night
+from perfdash.report import dashboard_tables, site_links
+from perfdash.report.alert_text import model_of
+from perfdash.report.changes import BAD, GROUPS, VANISHED, Build, Change
+from perfdash.report.dashboard_tables import Setting, by_suite
+from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
+from perfdash.report.night import Night, headline
 from perfdash.report.published import published
+from perfdash.report.quantities import percent
 from perfdash.report.reproduce import command, pattern
-from perfdash.report.summaries import by_suite
 from perfdash.report.techniques.step_tables import Table, generation, training
+from perfdash.stats.speedup import null_warning
 
 _NAMED = 30  # models named in one line
 _TOO_MANY = 400  # cases of a night, for a table of all numbers: it would fill comment after comment
@@ -47,7 +49,7 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
         parts.append(
             f"Nothing was measured: {code(night.run.name)} ({escaped(night.run.state)}) has no result."
         )
-    for setting, rows in dashboard.settings(night.rows).items():
+    for setting, rows in dashboard_tables.settings(night.rows).items():
         parts += _dashboard(night, setting, rows, site, fold)
     return "\n\n".join(parts) + "\n"
 
@@ -155,7 +157,7 @@ def _marked(rows: Sequence[Row]) -> str:
 
 
 def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
-    parts = [f"{title}\n\n{fenced(text)}" for title, text in dashboard.four_tables(rows)]
+    parts = [f"{title}\n\n{fenced(text)}" for title, text in dashboard_tables.four_tables(rows)]
     if len(rows) <= _TOO_MANY:
         parts += [
             f"{steps.title}\n\n{fenced(_text(steps))}" + "".join(f"\n\n{note}." for note in steps.notes)
@@ -165,7 +167,7 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     if len(night.rows) > _TOO_MANY:
         parts.append("All numbers, with intervals: `perfdash report --format csv`, or the site.")
     elif any("eager_ms" in row.values for row in rows):
-        parts.append(f"All numbers\n\n{fenced(dashboard.all_numbers(rows))}")
+        parts.append(f"All numbers\n\n{fenced(dashboard_tables.all_numbers(rows))}")
     failures = [
         f"- {code(row.case.model)} bs {escaped(row.case.batch_size)} {code(row.case.backend)}: "
         f"{escaped(row.status)}: {code(reason, 300)}"
@@ -178,7 +180,7 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
         commands = [command(row.case, night.run.setting, night.run.command) for row in rows]
         parts.append("A row again\n\n" + fenced(_generic(rows, commands)))
     if site:
-        pages = dict.fromkeys(links.suite_page(night.testbed, row.case) for row in rows)
+        pages = dict.fromkeys(site_links.suite_page(night.testbed, row.case) for row in rows)
         parts.append(" · ".join(link(f"page {n}", site + page) for n, page in enumerate(pages, 1)))
     return "\n\n".join(parts)
 
@@ -217,8 +219,121 @@ def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
 
 
 def _reason(row: Row) -> str:
-    error = dashboard.failure(row)
+    error = dashboard_tables.failure(row)
     phase = row.details.get("failed_phase")
     message = str(error.get("message") or row.details.get("skip_reason") or "")
     first = message.strip().splitlines()[0] if message.strip() else ""
     return f"{first} (in {phase})" if first and phase else first
+
+
+_MOST = 50  # rows of one kind of change that stand open; the rest is folded
+
+
+def news(night: Night, site: str | None, fold: bool) -> str:
+    """The part above the tables; `site`: the site's address, ending in /, for links."""
+    parts = [f"# {headline(night)}"]
+    run = night.run
+    if warning := null_warning((run.noise.get("null") or {}).get("worst")):
+        parts.append(f"**WARNING: {escaped(warning)}.**")
+    about = f"Run {code(run.name)} ({escaped(run.state)}), {_counts(night)}. {_noise(run)}"
+    if night.untold:
+        parts.append(f"What changed is not told: {escaped(night.untold)}.")
+    elif night.against:
+        parts.append(f"Compared with {escaped(night.against)}.")
+    if night.caution:
+        parts.append(f"Not told: {escaped(night.caution)}.")
+    parts.append(about)
+    if night.nightly:
+        parts.append(f"**{escaped(night.nightly)}.**")
+    if site:
+        pages = (
+            ("dashboard", site_links.OVERVIEW),
+            ("regressions", site_links.REGRESSIONS),
+            ("compare", site_links.COMPARE),
+            ("what the numbers mean", site_links.METHOD),
+        )
+        parts.append(" · ".join(link(title, site + page) for title, page in pages))
+    for group in GROUPS:
+        changes = [one for one in night.changes if one.group == group]
+        loud = [one for one in changes if not one.acknowledged]
+        quiet = [one for one in changes if one.acknowledged]
+        if loud:
+            parts.append(f"### {group}: {len(loud)}")
+            parts.append(_changes(loud[:_MOST], night, site))
+        for title, rest in ((f"{len(loud) - _MOST} more", loud[_MOST:]), ("acknowledged", quiet)):
+            if rest:
+                body = _changes(rest, night, site)
+                words = f"{group}: {title if rest is not quiet else f'{len(quiet)} acknowledged'}"
+                parts.append(folded(words, body) if fold else f"### {words}\n\n{body}")
+    again = [one.case for one in night.changes if one.group in BAD and one.group != VANISHED and one.case]
+    if again:
+        lines = (plain(command(case, run.setting, run.command), 2000) for case in again[:_MOST])
+        body = fenced("\n".join(dict.fromkeys(lines)))
+        title = "Measure what got worse again"
+        parts.append(folded(title, body) if fold else f"{title}\n\n{body}")
+    return "\n\n".join(parts)
+
+
+def _counts(night: Night) -> str:
+    count, expected = len(night.rows), night.run.expected
+    text = f"{count} case{'s' * (count != 1)}"
+    return f"{text} of {expected}" if expected and expected != count else text
+
+
+def _noise(run: RunRow) -> str:
+    """The night's noise floor: what nobody should read anything into."""
+    worst = (run.noise.get("null") or {}).get("worst")
+    between = (run.noise.get("between_processes") or {}).get("relative_sd")
+    parts = []
+    if worst is not None:
+        parts.append(f"a model against itself is off by at most {worst:.2%}")
+    if between is not None:
+        parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
+    return "Noise of this run: " + ("; ".join(parts) or "not measured") + "."
+
+
+def _changes(changes: Sequence[Change], night: Night, site: str | None) -> str:
+    rows = []
+    for one in changes:
+        page = site + site_links.model_page(night.testbed, one.case) if site and one.case else None
+        low, high = one.interval or (None, None)
+        rows.append(
+            [
+                link(code(model_of(one.case)), page)
+                + ("" if one.fresh or not one.alert else _since(one.bad)),
+                escaped(one.what),
+                escaped(one.before),
+                escaped(one.after),
+                percent(one.change),
+                f"{percent(low)} .. {percent(high)}" if one.interval else "",
+                _builds(one),
+                escaped("; ".join((*_state(one), *one.notes)), 300),
+            ]
+        )
+    head = ["model", "what", "before", "after", "change", "95 % interval", "between", "more"]
+    used = [place for place in range(len(head)) if any(row[place] for row in rows)]
+    align = "".join("llrrrrll"[place] for place in used)
+    return table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
+
+
+def _since(bad: Build | None) -> str:
+    return f"<br>since {bad.started[:10]}" if bad else ""
+
+
+def _builds(one: Change) -> str:
+    """The two nights between which it changed, each with what it measured."""
+    if one.bad is None:
+        return ""
+    both = zip((one.good, one.bad), one.between, strict=True)
+    return "<br>".join(
+        f"{each.started[:10]} {', '.join(map(code, names))}" if each else "?" for each, names in both
+    )
+
+
+def _state(one: Change) -> list[str]:
+    return [f"alert {one.alert}, {one.state}"] if one.alert else []
+
+
+def page(night: Night, *, site_url: str | None = None) -> str:
+    """HTML of its own, with its style in it and no script."""
+    return document(f"{headline(night)}: {night.run.name}", comment(night, site_url=site_url))

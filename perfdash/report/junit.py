@@ -14,9 +14,9 @@ from perfdash.errors import MachineError
 from perfdash.history.alerts import ACKNOWLEDGED, LIVE
 from perfdash.history.rows import Row
 from perfdash.records import PASSING, Status
-from perfdash.report.alerts import commit, consequences, model_of, what
+from perfdash.report.alert_text import commit, consequences, model_of, what
 from perfdash.report.changes import BAD, Change
-from perfdash.report.dashboard import failure
+from perfdash.report.dashboard_tables import failure
 from perfdash.report.quantities import percent
 
 # What XML 1.0 cannot hold at all, escaped or not.

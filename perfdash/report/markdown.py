@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from html import escape
 from urllib.parse import quote
+
+from markdown_it import MarkdownIt
 
 # What turns text around or hides it: control characters, line ends, bidirectional overrides, zero width.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
@@ -68,3 +71,24 @@ def folded(title: str, body: str, *, open_: bool = False) -> str:
     """A part that opens at a click; `title` is HTML."""
     state = " open" if open_ else ""
     return f"<details{state}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem; }
+pre, table { overflow-x: auto; font-size: 12px; line-height: 1.35; }
+table { border-collapse: collapse; display: block; }
+td, th { border: 1px solid #8886; padding: .2rem .5rem; text-align: left; vertical-align: top; }
+summary { cursor: pointer; }
+"""
+
+
+def document(title: str, text: str) -> str:
+    """Markdown as an HTML file. HTML in it stays: what comes from elsewhere must be escaped before."""
+    body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n"
+        f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )

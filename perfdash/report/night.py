@@ -20,7 +20,7 @@ from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.history.rows import Imported, Row, RunRow
 from perfdash.history.summing import setting_of
-from perfdash.report.changes import APPEARED, Build, Change, of_alert, of_comparison, ordered
+from perfdash.report.changes import APPEARED, GROUPS, Build, Change, of_alert, of_comparison, ordered
 
 _NIGHTLIES = 200  # latest ones that are looked through
 FEWEST = 3  # nights before, below which no number is judged (stats.alarm)
@@ -53,6 +53,34 @@ class Night:
     def testbed(self) -> str:
         """The digest under which the site has it."""
         return str(testbed_values(self.run)["digest"])
+
+
+def headline(night: Night) -> str:
+    """In a few words whether something broke; also the title of the page."""
+    if not night.rows:
+        return "Nothing was measured"
+    count, expected = len(night.rows), night.run.expected
+    words = [f"incomplete ({count} of {expected} cases)"] if expected and count < expected else []
+    for group in GROUPS:
+        loud = [one for one in night.changes if one.group == group and not one.acknowledged]
+        if loud:
+            fresh = sum(one.fresh for one in loud)
+            some = "" if fresh == len(loud) else f" ({fresh} new)" if fresh else " (none new)"
+            name = group.lower()
+            if len(loud) == 1 and name.endswith("s"):
+                name = name[:-1]
+            words.append(f"{len(loud)} {name}{some}")
+    if not night.changes:
+        words.append("not compared with other runs" if night.untold else _quiet(night))
+    elif not any(not one.acknowledged for one in night.changes):
+        words.append("nothing changed but what is acknowledged")
+    text = ", ".join(words)
+    return text[0].upper() + text[1:]
+
+
+def _quiet(night: Night) -> str:
+    """Nothing is said to be as it was that could not be looked at."""
+    return "no change that could be told" if night.caution else "nothing changed"
 
 
 def against(imported: Imported, found: Comparison) -> Night:

@@ -10,8 +10,8 @@ from prettytable import PrettyTable
 from perfdash.history.rows import Row
 from perfdash.history.summing import summarize
 from perfdash.records import PASSING, Status
-from perfdash.report import summaries
-from perfdash.report.dashboard import Setting
+from perfdash.report import dashboard_tables
+from perfdash.report.dashboard_tables import Setting
 from perfdash.report.markdown import plain
 from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
@@ -152,10 +152,10 @@ def _our_speedup(rows: Sequence[Row]) -> str:
 
 
 _MEANINGS = (
-    _Meaning("pass", _their_rate, lambda rows: summaries.pass_rate(summarize(rows))),
+    _Meaning("pass", _their_rate, lambda rows: dashboard_tables.pass_rate(summarize(rows))),
     _Meaning("speedup", _their_speedup, _our_speedup),
-    _Meaning("compilation", _their_compilation, lambda rows: summaries.compilation(summarize(rows))),
-    _Meaning("compression", _their_compression, lambda rows: summaries.compression(summarize(rows))),
+    _Meaning("compilation", _their_compilation, lambda rows: dashboard_tables.compilation(summarize(rows))),
+    _Meaning("compression", _their_compression, lambda rows: dashboard_tables.compression(summarize(rows))),
 )
 
 

@@ -12,8 +12,8 @@ from perfdash.history import alerts as kept
 from perfdash.history import queries
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import METRICS, Row
-from perfdash.report import alerts as alert_words
-from perfdash.report.comparison import to_plain
+from perfdash.report import alert_text
+from perfdash.report.comparison_text import to_plain
 from perfdash.serve.choosing import NotFound, compared, one_run
 from perfdash.serve.parameters import Parameter, page, paging
 
@@ -134,7 +134,7 @@ def alerts(connection: sa.Connection, values: Values) -> Values:
     found = [alert for alert in kept.load(connection, states=states) if alert.direction in wanted]
     cut, some = page(found[::-1], values)
     plain = [
-        alert_words.to_plain(each, kept.events(connection, each.alert.id or 0))
+        alert_text.to_plain(each, kept.events(connection, each.alert.id or 0))
         for each in gather(connection, list(some))
     ]
     return {**cut, "alerts": plain}

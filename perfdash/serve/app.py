@@ -25,7 +25,7 @@ from perfdash.files import dumps
 from perfdash.history.rows import digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
-from perfdash.report import links
+from perfdash.report import site_links
 from perfdash.serve import live
 from perfdash.serve.choosing import NotFound
 from perfdash.serve.guard import Guard
@@ -61,8 +61,8 @@ def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard
     routes = [
         Route("/", page(_plain(live.overview))),
         *(Route(f"/{path}", page(_plain(make))) for path, make in live.PAGES.items()),
-        Route(f"/{links.COMPARE}", page(_anything)),
-        Route(f"/beds/{{bed}}/{links.COMPARE}", page(_below(live.nights))),
+        Route(f"/{site_links.COMPARE}", page(_anything)),
+        Route(f"/beds/{{bed}}/{site_links.COMPARE}", page(_below(live.nights))),
         Route("/beds/{bed}/suites/{name}", page(_below(live.suite))),
         Route("/beds/{bed}/models/{name}", page(_below(live.model))),
         *(Route(one.path, page(_api(one), JSON)) for one in ENDPOINTS),

@@ -1,4 +1,4 @@
-"""The pages of the site, each made alone from the store as it stands, under the paths of report.links."""
+"""The pages of the site, each made alone from the store as it stands, under the paths of report.site_links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import RunLine, case_numbers, list_runs
-from perfdash.report import links
+from perfdash.report import site_links
 from perfdash.report.changes import Change, of_comparison, ordered
 from perfdash.serve.choosing import NotFound, compared
 from perfdash.serve.parameters import Parameter
@@ -51,7 +51,7 @@ def method(_: sa.Connection) -> str:
 
 
 def suite(connection: sa.Connection, path: str) -> str:
-    """`path` as report.links.suite_page has it. Raises NotFound."""
+    """`path` as report.site_links.suite_page has it. Raises NotFound."""
     bed = _bed(connection, path)
     columns = schema.summaries.c[Setting._fields]
     query = (
@@ -68,10 +68,10 @@ def suite(connection: sa.Connection, path: str) -> str:
 
 
 def model(connection: sa.Connection, path: str) -> str:
-    """`path` as report.links.model_page has it. Raises NotFound."""
+    """`path` as report.site_links.model_page has it. Raises NotFound."""
     bed = _bed(connection, path)
     for case, number in case_numbers(connection, bed.id).items():
-        if links.model_page(bed.digest, case) == path:
+        if site_links.model_page(bed.digest, case) == path:
             return pages.render_model(one_model(connection, bed, number))
     raise NotFound("there is no such model on this testbed")
 
@@ -119,13 +119,13 @@ def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
     every = list_runs(connection, latest=OFFERED)[::-1]
     text = _render(
         "compare_any.html",
-        links.COMPARE,
+        site_links.COMPARE,
         words=words,
         told=told,
         result=result,
         runs=every,
         host_classes=sorted({run.host_class for run in every}),
-        beds=[(bed, links.compare_page(bed.digest)) for bed in beds(connection)],
+        beds=[(bed, site_links.compare_page(bed.digest)) for bed in beds(connection)],
         most=SHOWN,
     )
     return text, status
@@ -155,7 +155,7 @@ def _every(connection: sa.Connection) -> list[tuple[Bed, list[RunLine]]]:
 def _bed(connection: sa.Connection, path: str) -> Bed:
     """The testbed in whose folder a page lies. Raises NotFound."""
     for bed in beds(connection):
-        if path.startswith(links.bed_folder(bed.digest) + "/"):
+        if path.startswith(site_links.bed_folder(bed.digest) + "/"):
             return bed
     raise NotFound("there is no such testbed")
 
@@ -175,8 +175,8 @@ def _environment() -> jinja2.Environment:
 
 
 PAGES: dict[str, Callable[[sa.Connection], str]] = {
-    links.OVERVIEW: overview,
-    links.REGRESSIONS: regressions,
-    links.MACHINES: machines,
-    links.METHOD: method,
+    site_links.OVERVIEW: overview,
+    site_links.REGRESSIONS: regressions,
+    site_links.MACHINES: machines,
+    site_links.METHOD: method,
 }

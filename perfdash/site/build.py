@@ -13,7 +13,7 @@ from perfdash.history.queries import rows_of
 from perfdash.history.rows import Row, digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
-from perfdash.report import links
+from perfdash.report import site_links
 from perfdash.site import pages
 from perfdash.site.cache import Cache
 from perfdash.site.changes import all_changes
@@ -132,7 +132,7 @@ def _write_bed(folder: Folder, one: _Bed, cache: Cache, jobs: int | None) -> int
     for trend in one.trends:
         folder.write(trend.setting.page(one.bed.digest), suite(trend))
     folder.write(one.compare.page, pages.render_compare(one.compare))
-    data = f"{links.bed_folder(one.bed.digest)}/data"
+    data = f"{site_links.bed_folder(one.bed.digest)}/data"
     folder.write(f"{data}/cases.js", cases_file(one.history))
     for night, (_, file) in enumerate(one.compare.nights):
         # Its name is of its content: what is there, whole, is right.
@@ -143,11 +143,13 @@ def _write_bed(folder: Folder, one: _Bed, cache: Cache, jobs: int | None) -> int
 
 def _write_top(folder: Folder, found: Sequence[_Bed]) -> int:
     top = {
-        links.OVERVIEW: pages.render_overview(OverviewView([one.overview for one in found])),
-        links.COMPARE: pages.render_compare_index([one.compare for one in found]),
-        links.REGRESSIONS: pages.render_regressions([one.lives for one in found]),
-        links.MACHINES: pages.render_machines([machine_view(one.bed, one.history.runs) for one in found]),
-        links.METHOD: pages.render_method(),
+        site_links.OVERVIEW: pages.render_overview(OverviewView([one.overview for one in found])),
+        site_links.COMPARE: pages.render_compare_index([one.compare for one in found]),
+        site_links.REGRESSIONS: pages.render_regressions([one.lives for one in found]),
+        site_links.MACHINES: pages.render_machines(
+            [machine_view(one.bed, one.history.runs) for one in found]
+        ),
+        site_links.METHOD: pages.render_method(),
     }
     for name, text in top.items():
         folder.write(name, text)

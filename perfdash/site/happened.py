@@ -13,7 +13,7 @@ from perfdash.detect.evidence import Evidence, gather
 from perfdash.history import alerts as kept
 from perfdash.history.alerts import Alert, Event
 from perfdash.history.queries import RunLine, cases_by_id
-from perfdash.report.alerts import commit
+from perfdash.report.alert_text import commit
 from perfdash.report.changes import (
     APPEARED,
     BAD,

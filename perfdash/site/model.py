@@ -16,10 +16,10 @@ from perfdash.history.alerts import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.rows import Row
 from perfdash.records import PASSING, Case, Status
-from perfdash.report.alerts import what
-from perfdash.report.links import alert_link, model_page
+from perfdash.report.alert_text import what
 from perfdash.report.quantities import percent, shown
 from perfdash.report.reproduce import command
+from perfdash.report.site_links import alert_link, model_page
 from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 from perfdash.site.changes import Event, case_changes, method_changes
 from perfdash.site.happened import build_words, machine_changes

@@ -23,7 +23,7 @@ from perfdash.history.selection import read
 from perfdash.methods import numbers
 from perfdash.records import PASSING
 from perfdash.report.changes import Change, of_comparison, ordered
-from perfdash.report.links import compare_page, model_page
+from perfdash.report.site_links import compare_page, model_page
 from perfdash.site.happened import build_words
 from perfdash.site.history import FORMAT, Bed, History, Singles
 from perfdash.site.kinds import latest_days, partners, shapes

@@ -21,10 +21,9 @@ from perfdash.detect.metrics import METRICS
 from perfdash.files import dumps
 from perfdash.history.rows import is_cpu_time
 from perfdash.methods import MEANINGS
-from perfdash.report import alerts as alert_words
-from perfdash.report import links, summaries
+from perfdash.report import alert_text, dashboard_tables, site_links
 from perfdash.report.changes import BAD, Change
-from perfdash.report.dashboard import cpu_time_notes
+from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.quantities import marked_clock, percent, shown
 from perfdash.site import charts, figures
 from perfdash.site.happened import WORDS, build_words
@@ -43,17 +42,17 @@ _SPARKS = 48  # settings of the first page that get small charts: each is some k
 _SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 NAVIGATION = (
-    (links.OVERVIEW, "Overview"),
-    (links.REGRESSIONS, "Regressions"),
-    (links.COMPARE, "Compare"),
-    (links.MACHINES, "Machines"),
-    (links.METHOD, "Method"),
+    (site_links.OVERVIEW, "Overview"),
+    (site_links.REGRESSIONS, "Regressions"),
+    (site_links.COMPARE, "Compare"),
+    (site_links.MACHINES, "Machines"),
+    (site_links.METHOD, "Method"),
 )
 
 
 def render_overview(view: OverviewView) -> str:
     """`index.html`."""
-    return _page("overview.html", links.OVERVIEW, view=view, most_sparks=_SPARKS)
+    return _page("overview.html", site_links.OVERVIEW, view=view, most_sparks=_SPARKS)
 
 
 def render_suite(view: SuiteView) -> str:
@@ -89,19 +88,19 @@ def render_compare(view: CompareView) -> str:
 
 def render_compare_index(views: Sequence[CompareView]) -> str:
     """`compare.html` at the top: which testbed?"""
-    return _page("compare_index.html", links.COMPARE, views=views)
+    return _page("compare_index.html", site_links.COMPARE, views=views)
 
 
 def render_regressions(views: Sequence[BedLives]) -> str:
-    return _page("regressions.html", links.REGRESSIONS, views=views)
+    return _page("regressions.html", site_links.REGRESSIONS, views=views)
 
 
 def render_machines(views: Sequence[MachineView]) -> str:
-    return _page("machines.html", links.MACHINES, views=views)
+    return _page("machines.html", site_links.MACHINES, views=views)
 
 
 def render_method() -> str:
-    return _page("method.html", links.METHOD, methods=MEANINGS)
+    return _page("method.html", site_links.METHOD, methods=MEANINGS)
 
 
 def _page(template: str, path: str, **values: Any) -> str:
@@ -134,15 +133,15 @@ def environment() -> jinja2.Environment:
     found.globals.update(
         version=__version__,
         navigation=NAVIGATION,
-        links=links,
-        summaries=summaries,
+        links=site_links,
+        summaries=dashboard_tables,
         figures=figures,
         marks_key=charts.marks_key(),
         Setting=Setting,
         case_title=case_title,
         case_words=case_words,
         word_of=word_of,
-        model_of=alert_words.model_of,
+        model_of=alert_text.model_of,
         build=build_words,
         is_bad=is_bad,
         titles=_TITLES,
@@ -187,7 +186,7 @@ def word_of(change: Change) -> str:
 
 def link_of(change: Change, testbed_digest: str, root: str) -> str:
     """The page of a change's case; "" for the whole host."""
-    return root + links.model_page(testbed_digest, change.case) if change.case else ""
+    return root + site_links.model_page(testbed_digest, change.case) if change.case else ""
 
 
 def number(value: float | None, form: str = ".4g") -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from perfdash.records import Case
-from perfdash.report import dashboard
-from perfdash.report.links import suite_page
+from perfdash.report import dashboard_tables
+from perfdash.report.site_links import suite_page
 
 
 class Setting(NamedTuple):
@@ -35,11 +35,11 @@ class Setting(NamedTuple):
         return ", ".join(words + (["dynamic shapes"] if self.dynamic else []))
 
     @property
-    def section(self) -> dashboard.Setting:
+    def section(self) -> dashboard_tables.Setting:
         """The section of a comment, or of an imported dashboard, that has its tables."""
         amp = self.dtype.removeprefix("amp-")
         dtype = self.dtype if amp == self.dtype else f"amp ({amp})"
-        return dashboard.Setting(self.device, dtype, self.threads, self.scenario, self.dynamic)
+        return dashboard_tables.Setting(self.device, dtype, self.threads, self.scenario, self.dynamic)
 
     def page(self, testbed_digest: str) -> str:
         """Where its page lies, from the site's root."""

@@ -15,8 +15,8 @@ from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.rows import PARTS, Row
 from perfdash.history.summing import Summary, is_compiled, is_counted, setting_of
 from perfdash.records import PASSING, Case, Status
-from perfdash.report.links import model_page
 from perfdash.report.published import Published, of_suite, why
+from perfdash.report.site_links import model_page
 from perfdash.site.history import Bed, History, as_logs, epoch, failed, read_history
 from perfdash.site.setting import Setting
 from perfdash.site.trends import Drawn, Trend, drawn, read_trends

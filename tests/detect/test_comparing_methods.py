@@ -10,7 +10,7 @@ import pytest
 from perfdash.cli.compare import _gate
 from perfdash.detect.comparing import PastNoise, Side, compare
 from perfdash.report.changes import of_comparison
-from perfdash.report.comparison import comparison, to_plain
+from perfdash.report.comparison_text import comparison, to_plain
 from perfdash.report.night import against
 from tests.history.made import case, row, run
 

@@ -13,7 +13,7 @@ from perfdash.history import alerts as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.rows import PARTS
 from perfdash.history.store import open_store
-from perfdash.report.alerts import what
+from perfdash.report.alert_text import what
 from tests.detect.simulated import farm
 
 

@@ -15,7 +15,7 @@ from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.rows import digest
 from perfdash.history.store import open_store
 from perfdash.history.upkeep import merge
-from perfdash.report.history import run_rows, run_table
+from perfdash.report.terminal_tables import run_rows, run_table
 
 NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"
 HEAD = "dev,name,batch_size,speedup,abs_latency,compilation_latency,compression_ratio\n"

@@ -12,7 +12,7 @@ from perfdash.publish.comments import KIND, bodies, find, since, upsert
 from perfdash.publish.failures import Refused
 from perfdash.publish.marker import marker
 from perfdash.publish.talk import checked_address, checked_token
-from perfdash.report.parts import LIMIT, size
+from perfdash.report.comment_splitting import LIMIT, size
 from tests.publish.server import ALICE, TOKEN
 
 RUN = "2026-11-21T01-00-00Z_farm"

@@ -16,14 +16,12 @@ from markdown_it import MarkdownIt
 
 from perfdash.history.importers import Told, dashboard
 from perfdash.history.rows import Imported
-from perfdash.report.brief import brief
-from perfdash.report.comment import comment
+from perfdash.report.comment import comment, page
+from perfdash.report.digest import run_digest
 from perfdash.report.junit import document
 from perfdash.report.markdown import code, escaped, fenced, table
-from perfdash.report.news import headline
-from perfdash.report.night import Night
-from perfdash.report.page import page
-from perfdash.report.values import to_csv, to_plain
+from perfdash.report.night import Night, headline
+from perfdash.report.night_export import to_csv, to_plain
 from tests.report.nights import HOSTILE, NIGHTS, bad_night, good_night, hostile, huge
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -158,5 +156,5 @@ def test_a_null_far_out_of_bounds_stands_above_the_news():
     disturbed = replace(night, imported=replace(night.imported, run=run))
     text = comment(disturbed)
     assert text.splitlines()[2].startswith("**WARNING: this machine was disturbed")
-    assert "off by 17.6%" in brief(disturbed).mail()
-    assert "WARNING" not in comment(night) + brief(night).mail()
+    assert "off by 17.6%" in run_digest(disturbed).mail()
+    assert "WARNING" not in comment(night) + run_digest(night).mail()

@@ -12,11 +12,10 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
 from perfdash.report.comment import comment
-from perfdash.report.history import run_rows
 from perfdash.report.night import Night
-from perfdash.report.tables import summary
+from perfdash.report.night_export import to_csv
 from perfdash.report.techniques.report import technique_report
-from perfdash.report.values import to_csv
+from perfdash.report.terminal_tables import run_rows, summary
 from tests.report.nights import imported, row
 from tests.report.results import good, info
 from tests.report.technique_runs import measured, night

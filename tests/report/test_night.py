@@ -13,8 +13,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.rows import Imported
 from perfdash.history.store import open_store
 from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED
-from perfdash.report.news import headline
-from perfdash.report.night import against, of_history
+from perfdash.report.night import against, headline, of_history
 from tests.detect.simulated import farm, slower
 from tests.history.made import row, run
 

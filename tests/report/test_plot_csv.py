@@ -2,7 +2,7 @@
 
 from perfdash.history.rows import Row
 from perfdash.records import Case
-from perfdash.report.plot_csv import PLOTS, plot_csv
+from perfdash.report.night_export import PLOTS, plot_csv
 
 
 def row(model, ratio, status="pass", **case):

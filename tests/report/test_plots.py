@@ -15,8 +15,8 @@ from perfdash.history.rows import Row
 from perfdash.records import Case
 from perfdash.report.plots import KINDS, files_of_rows, files_of_trend
 from perfdash.report.plots.drawing import Picture, encoded, log_ticks, look, number, shown
-from perfdash.report.plots.ladder import PER_PAGE
-from perfdash.report.plots.trend import trend
+from perfdash.report.plots.layout import PER_PAGE
+from perfdash.report.plots.trend_plot import trend
 from tests.effort import trials
 
 FILE = re.compile(r"[A-Za-z0-9._-]+")

@@ -12,9 +12,9 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
 from perfdash.report.comment import comment
-from perfdash.report.history import run_rows
 from perfdash.report.night import Night
 from perfdash.report.published import published
+from perfdash.report.terminal_tables import run_rows
 from tests.history.made import row
 
 DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"

@@ -8,8 +8,8 @@ import pytest
 from perfdash.history.rows import from_result
 from perfdash.history.summing import is_counted
 from perfdash.records import Status
-from perfdash.report.dashboard import all_numbers
-from perfdash.report.tables import status_text
+from perfdash.report.dashboard_tables import all_numbers
+from perfdash.report.terminal_tables import status_text
 from perfdash.runner.assemble import assemble, skipped
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread

@@ -8,7 +8,7 @@ import pytest
 
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
-from perfdash.report import links
+from perfdash.report import site_links
 from perfdash.site.build import build
 from tests.history.made import case, row, run
 from tests.serve.served import EVIL
@@ -45,9 +45,10 @@ def test_every_link_leads_to_a_page(pages):
     kinds = {path.split("/")[3] for path in pages if path.startswith("/beds/") and path.count("/") == 4}
     assert kinds == {"suites", "models"}
     assert sum("/models/" in path for path in pages) == 14
-    assert {f"/{page}" for page in (links.OVERVIEW, links.COMPARE, links.REGRESSIONS, links.MACHINES)} <= set(
-        pages
-    )
+    assert {
+        f"/{page}"
+        for page in (site_links.OVERVIEW, site_links.COMPARE, site_links.REGRESSIONS, site_links.MACHINES)
+    } <= set(pages)
 
 
 def test_names_are_escaped_everywhere(pages):
@@ -60,7 +61,7 @@ def test_pages_are_those_of_the_static_site(server, history, tmp_path):
     with open_store(history) as store:
         build(store, tmp_path / "site", jobs=1)
     out = tmp_path / "site"
-    files = [path for path in out.rglob("*.html") if path.name != links.COMPARE]
+    files = [path for path in out.rglob("*.html") if path.name != site_links.COMPARE]
     assert len(files) > 18
     for path in files:
         name = str(path.relative_to(out))

@@ -13,7 +13,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, rows_of, series, trend
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.report.history import series_table
+from perfdash.report.terminal_tables import series_table
 from perfdash.site import figures
 from perfdash.site.changes import case_changes
 from perfdash.site.history import beds, read_history

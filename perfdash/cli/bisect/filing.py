@@ -13,7 +13,7 @@ from perfdash.files import now
 from perfdash.history import alerts
 from perfdash.history.bisections import Bisection, save
 from perfdash.history.store import Store, open_store
-from perfdash.report.bisection import headline
+from perfdash.report.bisection_report import headline
 from perfdash.settings import RunSettings
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from perfdash.history import alerts
 from perfdash.history.queries import RunLine, command_of
 from perfdash.history.rows import PARTS
 from perfdash.records import Case
-from perfdash.report.alerts import model_of, what
+from perfdash.report.alert_text import model_of, what
 from perfdash.report.reproduce import OWN, as_pairs, backend_of, source_of
 from perfdash.settings import RunSettings
 

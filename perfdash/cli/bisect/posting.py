@@ -15,7 +15,7 @@ from perfdash.bisection.journal import find, read
 from perfdash.errors import MachineError
 from perfdash.publish import comments
 from perfdash.publish.talk import Talk
-from perfdash.report.bisection import markdown
+from perfdash.report.bisection_report import markdown
 from perfdash.report.markdown import plain
 from perfdash.settings import resolve
 

@@ -15,7 +15,7 @@ from perfdash.bisection.accounting import account
 from perfdash.bisection.course import Course
 from perfdash.bisection.journal import find, is_being_worked_on, read
 from perfdash.files import dumps
-from perfdash.report.bisection import markdown, page
+from perfdash.report.bisection_report import markdown, page
 from perfdash.settings import resolve
 
 REPORT = "report"

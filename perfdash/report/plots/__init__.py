@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from perfdash.history.rows import Row
-from perfdash.report.plots.comparison import latency_comparison, throughput_comparison
-from perfdash.report.plots.compilation import compilation
+from perfdash.report.plots.compilation_plot import compilation
 from perfdash.report.plots.drawing import Picture, encoded, look
-from perfdash.report.plots.memory import memory
-from perfdash.report.plots.scaling import latency, throughput
-from perfdash.report.plots.speedup import speedup
-from perfdash.report.plots.trend import Night, trend
+from perfdash.report.plots.memory_plot import memory
+from perfdash.report.plots.scaling_plot import latency, throughput
+from perfdash.report.plots.speedup_plot import speedup
+from perfdash.report.plots.technique_plot import latency_comparison, throughput_comparison
+from perfdash.report.plots.trend_plot import Night, trend
 
 KINDS: dict[str, Callable[[Iterable[Row]], Iterator[Picture]]] = {
     "speedup": speedup,

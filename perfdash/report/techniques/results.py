@@ -11,7 +11,7 @@ from typing import Any
 from perfdash.history.rows import Row
 from perfdash.history.summing import gave_up, is_counted, nothing_captured
 from perfdash.records import Status
-from perfdash.report.dashboard import failure
+from perfdash.report.dashboard_tables import failure
 
 # Endings that leave numbers of the back end, be they of wrong outputs.
 _WITH_NUMBERS = frozenset(

@@ -11,7 +11,7 @@ from typing import Any
 
 from perfdash.history.rows import Row
 from perfdash.records import Status
-from perfdash.report.dashboard import cpu_time_notes
+from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import plain
 from perfdash.report.quantities import marked_clock
 from perfdash.report.techniques.results import (

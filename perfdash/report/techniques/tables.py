@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdash.history.rows import MAX_SAMPLES, Row
 from perfdash.records import Status
-from perfdash.report.dashboard import cpu_time_notes
+from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.quantities import marked_clock
 from perfdash.report.techniques.results import (

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from perfdash.report.plots import KINDS, files_of_rows
-from perfdash.report.plots.comparison import _apart
 from perfdash.report.plots.drawing import look
+from perfdash.report.plots.technique_plot import _apart
 from tests.report.technique_runs import EAGER, SIZES, WAYS, failed, full, grid_of, measured
 
 COMPARISONS = ("latency_comparison", "throughput_comparison")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdash.report import links
-from perfdash.report.alerts import model_of
+from perfdash.report import site_links
+from perfdash.report.alert_text import model_of
 from perfdash.report.changes import BAD, GROUPS, Change
 from perfdash.report.markdown import plain
-from perfdash.report.news import headline
-from perfdash.report.night import Night
+from perfdash.report.night import Night, headline
 from perfdash.report.quantities import percent
 from perfdash.stats.speedup import null_warning
 
@@ -18,7 +17,7 @@ _LINE = 300
 
 
 @dataclass(frozen=True)
-class Brief:
+class Digest:
     """`lines` hold text from elsewhere (names, errors), each on one line; `title` and `links` do not."""
 
     title: str
@@ -41,7 +40,7 @@ class Brief:
         return "\n".join(parts)
 
 
-def brief(night: Night, *, site_url: str | None = None, link: str | None = None) -> Brief:
+def run_digest(night: Night, *, site_url: str | None = None, link: str | None = None) -> Digest:
     """`site_url`: where the site lies; `link`: another page of this night, e.g. the comment or the build."""
     run = night.run
     worker = run.environment.get("worker", {})
@@ -69,16 +68,16 @@ def brief(night: Night, *, site_url: str | None = None, link: str | None = None)
             lines += ["", f"{group}: {len(changes)}", *(f"- {_change(one)}" for one in changes[:most])]
             if len(changes) > most:
                 lines.append(f"- and {len(changes) - most} more")
-    return Brief(
+    return Digest(
         f"perfdash: {headline(night)}", tuple(plain(each, _LINE) for each in lines), _links(site_url, link)
     )
 
 
-def broken(why: str, *, site_url: str | None = None, link: str | None = None) -> Brief:
+def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = None) -> Digest:
     """For a nightly that has no night to tell of: what broke, first line first."""
     lines = [plain(each, _LINE) for each in why.strip().splitlines() if each.strip()]
     rest = [f"and {len(lines) - 20} more lines"] if len(lines) > 20 else []
-    return Brief("perfdash: the nightly broke", (*lines[:20], *rest), _links(site_url, link))
+    return Digest("perfdash: the nightly broke", (*lines[:20], *rest), _links(site_url, link))
 
 
 def _change(one: Change) -> str:
@@ -97,7 +96,7 @@ def _links(site_url: str | None, link: str | None) -> tuple[tuple[str, str], ...
     found = [("More", link)] if link else []
     if site_url:
         site = site_url.rstrip("/") + "/"
-        found += [("Dashboard", site + links.OVERVIEW), ("Regressions", site + links.REGRESSIONS)]
+        found += [("Dashboard", site + site_links.OVERVIEW), ("Regressions", site + site_links.REGRESSIONS)]
     return tuple(found)
 
 

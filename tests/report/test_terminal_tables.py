@@ -3,7 +3,7 @@
 import pytest
 
 from perfdash.records import Status
-from perfdash.report.tables import details, one_line, phase_table, summary
+from perfdash.report.terminal_tables import details, one_line, phase_table, summary
 from tests.report.golden_files import golden
 from tests.report.results import a_night, failed, good, info
 

@@ -11,10 +11,9 @@ import pytest
 from perfdash.detect.comparing import Side, compare
 from perfdash.history.rows import from_run
 from perfdash.records import Status
-from perfdash.report.comparison import comparison, to_csv, to_plain
+from perfdash.report.comparison_text import comparison, to_csv, to_plain
 from perfdash.report.junit import write_comparison
-from perfdash.report.news import headline
-from perfdash.report.night import against
+from perfdash.report.night import against, headline
 from tests.report.golden_files import golden
 from tests.report.results import failed, good, info
 

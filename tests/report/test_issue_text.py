@@ -9,11 +9,11 @@ from markdown_it import MarkdownIt
 
 from perfdash.detect.evidence import Evidence
 from perfdash.history.alerts import DISMISSED, FIXED, REOPENED
-from perfdash.report.alerts import alert_list
-from perfdash.report.brief import brief
+from perfdash.report.alert_text import alert_list
 from perfdash.report.changes import REGRESSION, of_alert
-from perfdash.report.news import news
-from perfdash.report.regression_issue import blame, body, note, title
+from perfdash.report.comment import news
+from perfdash.report.digest import run_digest
+from perfdash.report.issue_text import blame, body, note, title
 from tests.history.made import case
 from tests.report.golden_files import golden
 from tests.report.nights import good_night
@@ -32,7 +32,7 @@ def test_golden(place):
     page = "https://perf.example/beds/x/models/y.html" if each.case else None
     text = f"{title(each)}\n\n{body(each, page=page, ran=('perfdash', 'run', '--suite', 'mine.toml'))}\n"
     notes = [note(replace(each, alert=replace(each.alert, state=s))) for s in (FIXED, DISMISSED, REOPENED)]
-    golden(f"regression_issue_{each.alert.kind}.md", text + "\n".join(notes) + "\n")
+    golden(f"issue_text_{each.alert.kind}.md", text + "\n".join(notes) + "\n")
     assert "\n" not in title(each)
 
 
@@ -75,7 +75,7 @@ def test_the_culprit_is_told_and_becomes_no_markup():
         assert html.count("<table>") == (0 if text == blame(each) else 1)
     (line,) = [line for line in alert_list([each]).splitlines() if "culprit" in line]
     assert "\x1b" not in line
-    assert "culprit: cccccccccc a|b" in brief(replace(good_night(), changes=(change,))).mail()
+    assert "culprit: cccccccccc a|b" in run_digest(replace(good_night(), changes=(change,))).mail()
 
 
 def test_what_is_not_known_is_not_made_up():

@@ -12,8 +12,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from perfdash.history.rows import Row
 from perfdash.report.plots.drawing import BLACK, GREY, WIDTH, Picture, heading, log_scale, number, shown
-from perfdash.report.plots.grouping import backends_of, by_setting, passed, value, why_not
-from perfdash.report.plots.ladder import colour_of, marker_of
+from perfdash.report.plots.layout import backends_of, by_setting, colour_of, marker_of, passed, value, why_not
 
 PER_PAGE = 24  # panels
 _COLUMNS = 3

@@ -12,7 +12,7 @@ from perfdash.detect.evidence import Evidence
 from perfdash.history.alerts import DISMISSED, FIXED
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
-from perfdash.report.alerts import CULPRIT, commit, culprits, model_of, what
+from perfdash.report.alert_text import CULPRIT, commit, culprits, model_of, what
 from perfdash.report.markdown import code, escaped, fenced, link, plain, table
 from perfdash.report.quantities import percent, shown
 from perfdash.report.reproduce import command

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prettytable import PrettyTable
 
 from perfdash.report.comment import comment
-from perfdash.report.parts import LIMIT, parts, size
+from perfdash.report.comment_splitting import LIMIT, parts, size
 from tests.effort import trials
 from tests.report.nights import NIGHTS
 

@@ -24,7 +24,7 @@ from perfdash.report.plots.drawing import (
     number,
     shown,
 )
-from perfdash.report.plots.grouping import passed, value, why_not
+from perfdash.report.plots.layout import passed, value, why_not
 from perfdash.report.techniques.results import Group, Technique, groups, ordered
 from perfdash.report.techniques.step_tables import new_tokens
 

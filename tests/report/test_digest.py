@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.report.brief import brief, broken
+from perfdash.report.digest import broken_nightly, run_digest
 from tests.report.nights import CHANGES, NIGHTS, bad_night, good_night, hostile, huge
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -27,38 +27,38 @@ def test_golden():
     night = replace(
         bad_night(), changes=found, nightly="Before this nightly: 2026-11-19 partial (timm cpu amp)"
     )
-    golden("brief_mail.txt", brief(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").mail())
-    golden("brief_chat.txt", brief(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").chat())
-    golden("brief_broken.txt", broken("stage torch failed: no wheel\n\n<!channel>").chat())
+    golden("digest_mail.txt", run_digest(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").mail())
+    golden("digest_chat.txt", run_digest(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").chat())
+    golden("digest_broken.txt", broken_nightly("stage torch failed: no wheel\n\n<!channel>").chat())
 
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_every_night_is_short(name):
-    told = brief(NIGHTS[name](), site_url=SITE)
+    told = run_digest(NIGHTS[name](), site_url=SITE)
     assert len(told.chat()) < 10_000
     assert told.mail().startswith(told.title)
     assert told.title.startswith("perfdash: ")
 
 
 def test_a_quiet_night():
-    told = brief(good_night())
+    told = run_digest(good_night())
     assert told.title == "perfdash: Nothing changed"
     assert len(told.lines) == 2
     assert told.links == ()
 
 
 def test_many_changes_are_counted():
-    (line,) = [line for line in brief(huge()).lines if line.startswith("- and")]
+    (line,) = [line for line in run_digest(huge()).lines if line.startswith("- and")]
     assert line == "- and 60 more"
 
 
 def test_what_is_acknowledged_is_not_told():
-    assert "graph breaks" not in brief(bad_night()).mail()
+    assert "graph breaks" not in run_digest(bad_night()).mail()
 
 
 def test_hostile_names_stay_in_their_block():
     night = replace(hostile(), against="```\n<!channel> @all [x](http://e.vil)\n```")
-    text = brief(night).chat()
+    text = run_digest(night).chat()
     assert text.count("```") == 2
     before, inside, after = text.split("```")
     assert after == ""
@@ -69,7 +69,7 @@ def test_hostile_names_stay_in_their_block():
 
 
 def test_a_long_story_is_cut():
-    told = broken("\n".join(f"line {number} " + "x" * 999 for number in range(99)))
+    told = broken_nightly("\n".join(f"line {number} " + "x" * 999 for number in range(99)))
     assert len(told.lines) == 21
     assert told.lines[-1] == "and 79 more lines"
-    assert broken("").mail() == "perfdash: the nightly broke\n\n"
+    assert broken_nightly("").mail() == "perfdash: the nightly broke\n\n"

@@ -19,8 +19,21 @@ from perfdash.report.plots.drawing import (
     log_scale,
     shown,
 )
-from perfdash.report.plots.grouping import Rung, backends_of, by_setting, passed, rungs_of, summary_of, value
-from perfdash.report.plots.ladder import colour_of, heights, key, legend, pages, tell_missing
+from perfdash.report.plots.layout import (
+    Rung,
+    backends_of,
+    by_setting,
+    colour_of,
+    heights,
+    key,
+    legend,
+    pages,
+    passed,
+    rungs_of,
+    summary_of,
+    tell_missing,
+    value,
+)
 
 # Colour and shape of each verdict: either is enough to tell them apart.
 _VERDICTS = {

@@ -10,8 +10,21 @@ from matplotlib.figure import Figure
 
 from perfdash.history.rows import Row
 from perfdash.report.plots.drawing import BLACK, Picture, number, shown
-from perfdash.report.plots.grouping import Rung, backends_of, by_setting, passed, rungs_of, summary_of, value
-from perfdash.report.plots.ladder import colour_of, heights, key, legend, pages, tell_missing
+from perfdash.report.plots.layout import (
+    Rung,
+    backends_of,
+    by_setting,
+    colour_of,
+    heights,
+    key,
+    legend,
+    pages,
+    passed,
+    rungs_of,
+    summary_of,
+    tell_missing,
+    value,
+)
 
 
 def compilation(rows: Iterable[Row]) -> Iterator[Picture]:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from perfdash.bisection.account import NOT_FINISHED, Account, Change, Culprit, Range
 from perfdash.bisection.revisions import Revision
 from perfdash.report.bisection_chart import svg, text_chart
-from perfdash.report.document import document
-from perfdash.report.markdown import code, escaped, fenced, folded, link, plain, table
+from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.quantities import shown
 
 _SKIPPED = 50  # of which the report tells

@@ -5,7 +5,7 @@ from dataclasses import replace
 from perfdash.detect.dating import Dated
 from perfdash.detect.evidence import Evidence
 from perfdash.history.alerts import Event
-from perfdash.report.alerts import alert_list, change_list, life, to_plain
+from perfdash.report.alert_text import alert_list, change_list, life, to_plain
 from perfdash.report.changes import of_alert
 from perfdash.stats.changepoints import Change
 from tests.history.made import case

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from perfdash.history.summing import summarize
 from perfdash.report.markdown import link
 from perfdash.report.night import Night
-from perfdash.report.values import to_csv, to_plain
+from perfdash.report.night_export import to_csv, to_plain
 from tests.report.nights import imported, row
 
 

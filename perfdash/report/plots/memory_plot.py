@@ -10,8 +10,22 @@ from matplotlib.figure import Figure
 
 from perfdash.history.rows import Row
 from perfdash.report.plots.drawing import BLACK, GREY, Picture, log_scale, shown
-from perfdash.report.plots.grouping import Rung, backends_of, by_setting, passed, rungs_of, summary_of, value
-from perfdash.report.plots.ladder import colour_of, heights, key, legend, marker_of, pages, tell_missing
+from perfdash.report.plots.layout import (
+    Rung,
+    backends_of,
+    by_setting,
+    colour_of,
+    heights,
+    key,
+    legend,
+    marker_of,
+    pages,
+    passed,
+    rungs_of,
+    summary_of,
+    tell_missing,
+    value,
+)
 
 _MB = 1e6
 _PEAKS = ("eager_peak_bytes", "backend_peak_bytes")

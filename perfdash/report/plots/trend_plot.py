@@ -16,8 +16,7 @@ from matplotlib.lines import Line2D
 
 from perfdash.methods import alike, changes
 from perfdash.report.plots.drawing import BLACK, WIDTH, Picture, heading, number, shown
-from perfdash.report.plots.grouping import Setting
-from perfdash.report.plots.ladder import colour_of, marker_of
+from perfdash.report.plots.layout import Setting, colour_of, marker_of
 
 _PANELS = (
     ("speedup", "geometric mean speedup\n(band: 95 % over models;\ndashed, x: clipped at 1)"),
