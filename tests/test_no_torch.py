@@ -11,7 +11,7 @@ import pytest
 
 from perfdash.cli import planning
 from perfdash.errors import UsageError
-from perfdash.runner.orders import Options
+from perfdash.runner.messages import Options
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Selection, select

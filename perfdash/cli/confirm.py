@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfdash.detect.nightly import Judged
     from perfdash.history.store import Store
     from perfdash.records import Case, Result
-    from perfdash.runner.remeasure import Pair
+    from perfdash.runner.paired import Pair
     from perfdash.settings import RunSettings
     from perfdash.suites.cases import Planned
 
@@ -144,7 +144,7 @@ def _measure(
     from perfdash.files import now
     from perfdash.history import alerts as kept
     from perfdash.runner.cores import away_from
-    from perfdash.runner.remeasure import Bench, beside
+    from perfdash.runner.paired import PairedSlots, beside
 
     new = options(settings)
     limit = most or confirming.PAIRS
@@ -169,7 +169,7 @@ def _measure(
                 worse += stands and finding.direction > 0
                 typer.echo(f"{each.case.model}: {_told(finding, decision, numbers)} ({len(done)} pairs)")
 
-    with away_from(cores), Bench(cores, beside(new, good_python), new, folder) as bench:
+    with away_from(cores), PairedSlots(cores, beside(new, good_python), new, folder) as bench:
         builds = bench.introduce(planned)
         workers = {name: said["worker"] for name, said in builds.items()}
         if other := confirming.other_commits(judged.run, workers["new"]):

@@ -52,7 +52,7 @@ def new(flags: Mapping[str, Any]) -> int:
 def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     """What is left of an earlier run, and what of it is to be measured again; the exit code."""
     from perfdash.errors import UsageError
-    from perfdash.runner import likeness
+    from perfdash.runner import compatibility
     from perfdash.runner.journal import Journal, find_run, read_info, read_plan, read_results
     from perfdash.runner.plan import differences, plan_from_json
     from perfdash.settings import resolve
@@ -70,7 +70,7 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     if found := differences(old, fresh.to_json()):
         raise UsageError(
             f"{folder.name} was planned otherwise, so it cannot go on so (then | now):\n"
-            f"{likeness.shown(found)}"
+            f"{compatibility.shown(found)}"
         )
     then = plan_from_json(old)
     by_case = {each.case: each for each in fresh.cases}
@@ -89,7 +89,7 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     ]
     if left:
         try:
-            likeness.refuse_other_method(results, folder.name)
+            compatibility.refuse_other_method(results, folder.name)
         except UsageError:
             journal.close()
             raise
@@ -114,7 +114,7 @@ def _measure(
     from perfdash.errors import PerfdashError
     from perfdash.files import now
     from perfdash.report.terminal_tables import summary
-    from perfdash.runner import host, processes, scratch
+    from perfdash.runner import host, orphans, scratch
     from perfdash.runner.cores import away_from
     from perfdash.runner.session import Policy, Session
 
@@ -134,7 +134,7 @@ def _measure(
     costs = [plan.costs[index] for index in left]
     interrupted = False
     session = None
-    processes.end_strays()
+    orphans.end_strays()
     scratch.sweep()
     with open_progress() as progress:
         try:

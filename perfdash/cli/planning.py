@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perfdash.records import Status
-    from perfdash.runner.orders import Options
+    from perfdash.runner.messages import Options
     from perfdash.runner.plan import Plan
     from perfdash.settings import RunSettings
     from perfdash.suites.cases import Planned
@@ -126,7 +126,7 @@ def executor(
     settings: RunSettings, cores: Sequence[tuple[int, ...]], logs: Path
 ) -> AbstractContextManager[Any]:
     """Who measures: the slots of this machine, or a Dask cluster; logs go to a folder."""
-    from perfdash.runner.executor import LocalExecutor
+    from perfdash.runner.executors import LocalExecutor
 
     chosen = options(settings)
     if settings.executor == "dask":
@@ -138,7 +138,7 @@ def executor(
 
 def options(settings: RunSettings) -> Options:
     """How every case is measured."""
-    from perfdash.runner.orders import Options
+    from perfdash.runner.messages import Options
 
     return Options(
         python=settings.python,

@@ -13,14 +13,14 @@ from perfdash.cli import planning
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.runner.room import Room
+    from perfdash.runner.find_batch_size import Room
 
 
 def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     """Searches and prints; nothing is kept. The exit code; raises UsageError as the run would."""
     from perfdash.errors import UsageError
     from perfdash.records import to_json
-    from perfdash.runner import host, preflight, room
+    from perfdash.runner import find_batch_size, host, preflight
     from perfdash.settings import resolve
 
     settings, _ = resolve(flags)
@@ -50,7 +50,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
         preflight.refuse(executor.introduce(real), real)
         device = real[0].case.device
         typer.echo(limit_words(device, settings.memory_limit, host.default_memory_limit()), err=True)
-        found = room.search(real, executor, Path(logs), seen, trying)
+        found = find_batch_size.search(real, executor, Path(logs), seen, trying)
     typer.echo(dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
     return 0
 
@@ -96,7 +96,7 @@ def _way(found: Room) -> str:
 
 
 def _size(found: Room) -> str:
-    from perfdash.runner.room import MOST
+    from perfdash.runner.find_batch_size import MOST
 
     if found.status is not None:
         return f"{found.fits} ({found.status})" if found.fits else str(found.status)

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
-from perfdash.runner.endings import ending
+from perfdash.runner.case_status import ending
 from perfdash.runner.watch import Outcome
 from perfdash.stats.clock import FEWEST, MOST_STEAL, Chosen, Sampled, choose
 from perfdash.stats.intervals import Spread, median_interval

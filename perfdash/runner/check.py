@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdash.records import Case, Status
-from perfdash.runner.endings import ending
-from perfdash.runner.executor import Executor
-from perfdash.runner.orders import Answer, Order
+from perfdash.runner.case_status import ending
+from perfdash.runner.executors import Executor
+from perfdash.runner.messages import Answer, Order
 from perfdash.suites.cases import Planned
 
 # What may come of the cases beside it, or of the machine: tried again alone.

@@ -20,9 +20,9 @@ from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import now
 from perfdash.records import to_json
-from perfdash.runner import likeness, remote
-from perfdash.runner.executor import NO_FREE_CORE, Message
-from perfdash.runner.orders import Answer, Options, Order, answer_from_text, to_text
+from perfdash.runner import compatibility, remote
+from perfdash.runner.executors import NO_FREE_CORE, Message
+from perfdash.runner.messages import Answer, Options, Order, answer_from_text, to_text
 from perfdash.runner.watch import Outcome
 from perfdash.suites.cases import Planned
 
@@ -96,7 +96,7 @@ class DaskExecutor:
             "else measures on its cores"
             for address, reason in self._coreless.items()
         ]
-        self._expected = json.dumps(likeness.fingerprint(said[0]["environment"]))
+        self._expected = json.dumps(compatibility.fingerprint(said[0]["environment"]))
         return said
 
     def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[Outcome]]:
@@ -233,7 +233,7 @@ class DaskExecutor:
         if "unlike" in reply:
             raise MachineError(
                 "a Dask worker is unlike those that the run was begun on, and numbers are never mixed "
-                f"(run | worker):\n{likeness.shown(reply['unlike'])}"
+                f"(run | worker):\n{compatibility.shown(reply['unlike'])}"
             )
         if "lost" in reply:
             return _failed("WorkerLost", "the Dask worker that measured it was lost")

@@ -23,7 +23,7 @@ from perfdash.records import (
     run_info_from_json,
     to_json,
 )
-from perfdash.runner import dynamo_csv
+from perfdash.runner import dynamo_csv_writer
 
 INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -166,8 +166,8 @@ class Journal:
         self._guard(lambda: _replace(self.folder / RESULTS, "".join(reversed(lines)).encode()))
 
     def write_csv(self, results: Sequence[Result], dynamo_names: dict[str, str]) -> None:
-        """The CSVs of all results so far (perfdash.runner.dynamo_csv)."""
-        self._guard(lambda: dynamo_csv.write(self.folder / "csv", results, dynamo_names))
+        """The CSVs of all results so far (perfdash.runner.dynamo_csv_writer)."""
+        self._guard(lambda: dynamo_csv_writer.write(self.folder / "csv", results, dynamo_names))
 
     def _guard(self, write: Any) -> None:
         try:

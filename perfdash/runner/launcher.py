@@ -18,7 +18,7 @@ from typing import Any
 from perfdash.child_environment import HUB, without_secrets
 from perfdash.errors import MachineError
 from perfdash.records import Job, to_json
-from perfdash.runner import processes
+from perfdash.runner import orphans
 from perfdash.runner.cgroup import MemoryGroup
 from perfdash.runner.scratch import Scratch
 from perfdash.runner.watch import (
@@ -58,7 +58,7 @@ class ForkParent:
         self.hello: dict[str, Any] = {}
         self._locks = locks
         self._stop = stop
-        self._mark = processes.new_mark()
+        self._mark = orphans.new_mark()
         self._home: Scratch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -90,7 +90,7 @@ class ForkParent:
                 self._process = subprocess.Popen(
                     [_interpreter(self.launch.python), "-m", "perfdash.worker", json.dumps(orders)],
                     cwd=home,
-                    env={**environment(self.launch, os.environ), processes.MARK: self._mark},
+                    env={**environment(self.launch, os.environ), orphans.MARK: self._mark},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -148,7 +148,7 @@ class ForkParent:
         Raises Stopped when `stop` is set meanwhile, the case ended.
         """
         assert self._control is not None
-        kills = processes.oom_kills()
+        kills = orphans.oom_kills()
         with _memory_group(job) as group:
             if group:
                 job = replace(job, group=str(group.procs))
@@ -160,7 +160,7 @@ class ForkParent:
             outcome = watch.run()
             if group and group.oom_kills():
                 outcome.oom_killed = "limit"
-            elif processes.oom_kills() > kills:
+            elif orphans.oom_kills() > kills:
                 outcome.oom_killed = "kernel"
         if outcome.status is None:
             self.close()  # lost, or stuck: the next case gets a new one
@@ -222,10 +222,10 @@ class ForkParent:
             if self._process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(GUARD_S)
-                processes.kill_session(self._process.pid)
+                orphans.kill_session(self._process.pid)
                 if self._watch and self._watch.case_pid:
-                    processes.kill_session(self._watch.case_pid)
-                processes.end_marked(self._mark)
+                    orphans.kill_session(self._watch.case_pid)
+                orphans.end_marked(self._mark)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(GRACE_S)
                 self._process = None  # its number may be another's from now on

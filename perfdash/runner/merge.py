@@ -11,7 +11,7 @@ from typing import Any
 from perfdash import methods
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result, RunInfo
-from perfdash.runner import likeness
+from perfdash.runner import compatibility
 from perfdash.runner.journal import Journal, is_being_measured, read_plan, read_results, read_saved
 from perfdash.runner.plan import Plan, differences, plan_from_json
 from perfdash.stats.settle import settle
@@ -58,15 +58,15 @@ def refuse(shards: Sequence[Shard]) -> None:
             _refuse(
                 f"{known.id} and {other.info.id} were measured in different environments, and numbers from "
                 "unlike ones are never mixed",
-                likeness.fingerprint(known.environment),
-                likeness.fingerprint(environment),
+                compatibility.fingerprint(known.environment),
+                compatibility.fingerprint(environment),
             )
         _refuse(f"{names} were measured with different settings", _settings(first), _settings(other))
         _refuse_methods(names, first, other)
         found = differences(first.plain_plan, other.plain_plan)
         if found or first.info.plan.get("fingerprint") != other.info.plan.get("fingerprint"):
             found = found or ["the durations that the shards were cut by"]
-            raise UsageError(f"{names} are not shards of one plan:\n{likeness.shown(found)}")
+            raise UsageError(f"{names} are not shards of one plan:\n{compatibility.shown(found)}")
     owner: dict[Any, str] = {}
     for shard in shards:
         for result in shard.results:
@@ -111,8 +111,8 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
 
 
 def _refuse(why: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    if found := likeness.differences(one, other):
-        raise UsageError(f"{why}:\n{likeness.shown(found)}")
+    if found := compatibility.differences(one, other):
+        raise UsageError(f"{why}:\n{compatibility.shown(found)}")
 
 
 def _refuse_methods(names: str, one: Shard, other: Shard) -> None:

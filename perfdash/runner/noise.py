@@ -1,16 +1,21 @@
-"""How a run knows its own noise: the A/A null, and the cases measured in several processes."""
+"""The noise of a run: a model against itself (A/A null), and the cases measured in several processes."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from perfdash.records import Case, Sampling
+from perfdash.records import Case, RunInfo, Sampling
 from perfdash.runner.watch import Outcome
+from perfdash.stats.speedup import null_warning
 from perfdash.suites.cases import Planned
 from perfdash.worker import null_model
+
+if TYPE_CHECKING:  # the executors' slots import this module
+    from perfdash.runner.executors import Executor
 
 NULL_PROCESSES = 3
 NULL_SAMPLING = Sampling(precision=0.003, min_pairs=50, min_s=0.5, budget_s=1.5)
@@ -19,7 +24,7 @@ NULL_BOUND = 0.02
 
 
 def null_case(like: Planned) -> Planned:
-    """A small model against itself, on the device and cores of another case."""
+    """The null: a small model against itself, on the device and cores of another case."""
     case = Case(
         "null",
         "small",
@@ -61,7 +66,7 @@ def null_ms(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def within_bounds(ratios: Sequence[float], bound: float = NULL_BOUND) -> bool:
-    """Whether at most one in twenty of the ratios is off by more than the bound; none is no."""
+    """Whether at most one in twenty ratios is off by more than the bound; False without any ratio."""
     off = sum(abs(math.log(ratio)) > math.log1p(bound) for ratio in ratios)
     return bool(ratios) and off <= len(ratios) // 20
 
@@ -89,3 +94,65 @@ def _medians(outcomes: Sequence[Outcome]) -> list[tuple[float, float]]:
             ]
             found.append((sides[0], sides[1]))
     return found
+
+
+Say = Callable[[str], None]
+
+
+def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) -> None:
+    """Measure the null on all slots at once, and give up slots until it is within bounds.
+
+    Cases are measured side by side only where that does not spoil the numbers. The run's noise records
+    every try: the ratios, and how much longer the null takes than on one slot alone.
+    """
+    tried: list[dict[str, Any]] = []
+    alone = null_ms(executor.null(like, 1, slots=1)[0]) if executor.slots > 1 else None
+    while True:
+        count = executor.slots
+        outcomes = executor.null(like, NULL_PROCESSES)
+        entry: dict[str, Any] = {
+            "slots": count,
+            "null": [ratio for slot in outcomes for ratio in null_ratios(slot)],
+        }
+        busy = [ms for slot in outcomes if (ms := null_ms(slot))]
+        if alone and busy:
+            entry["slowdown"] = round(statistics.median(busy) / alone, 4)
+        tried.append(entry)
+        if count == 1 or within_bounds(entry["null"]):
+            break
+        executor.shrink(max(1, count // 2))
+        say(
+            f"A/A null with {count} slots busy is out of bounds (beyond {NULL_BOUND:.0%}): "
+            f"--jobs reduced to {executor.slots}"
+        )
+    if alone:
+        info.noise["slots"] = tried
+        say(
+            f"{executor.slots} slot{'s' if executor.slots > 1 else ''}: with all busy the null takes "
+            f"{tried[-1].get('slowdown', 1.0):.2f} times as long as on one alone"
+        )
+    _record("start", tried[-1]["null"], info, say)
+
+
+def null_at_end(executor: Executor, like: Planned, info: RunInfo, say: Say) -> None:
+    """Measure the null again on all slots."""
+    outcomes = executor.null(like, NULL_PROCESSES)
+    _record("end", [ratio for slot in outcomes for ratio in null_ratios(slot)], info, say)
+
+
+def _record(when: str, ratios: list[float], info: RunInfo, say: Say) -> None:
+    """Keep the ratios in the run's noise; `worst` covers all sessions of a run that was resumed."""
+    null = info.noise.setdefault("null", {})
+    null[when] = ratios
+    worst = [null.get("worst", 0.0), *(abs(ratio - 1) for ratio in ratios)]
+    if ratios:
+        null["worst"] = round(max(worst), 6)
+    if ratios:
+        say(
+            f"A/A null at the {when}: a model against itself is off by at most "
+            f"{max(abs(ratio - 1) for ratio in ratios):.2%}"
+        )
+        if warning := null_warning(max(abs(ratio - 1) for ratio in ratios)):
+            say(f"WARNING: {warning}")
+    else:
+        say("A/A null: could not be measured (logs/null.log)")

@@ -1,10 +1,15 @@
-"""Which slot measures which cases, and which shard: from costs in seconds, pure and deterministic."""
+"""The order of cases: which slot or shard measures which, and which batch size follows which.
+
+Pure and deterministic: shards are planned on several machines, and must agree.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from perfdash.records import Case, Result, Status
 from perfdash.suites.cases import Planned
 
 _ROUNDS = 40  # of bisection: the capacity is known to 1e-12 of its range
@@ -112,3 +117,33 @@ def _first_fit(
         else:
             return None
     return assigned
+
+
+# A larger batch would end in the same way, and take as long.
+_ENDS_THE_CLIMB = frozenset({Status.OOM, Status.EAGER_OOM, Status.TIMEOUT})
+
+
+def is_smaller_batch(case: Case, other: Case) -> bool:
+    """Whether a case is another one with a smaller batch."""
+    return case.batch_size < other.batch_size and replace(case, batch_size=other.batch_size) == other
+
+
+def waits_for_smaller(planned: Planned, others: Iterable[Planned]) -> bool:
+    """Whether a case runs until memory ends, and a smaller batch of it is among the others."""
+    return planned.until_oom and any(is_smaller_batch(other.case, planned.case) for other in others)
+
+
+def smaller_out_of_memory(planned: Planned, results: Iterable[Result]) -> Result | None:
+    """The result of a smaller batch that ran out of memory, or of time.
+
+    Where only eager ran out of memory, the back end was measured alone, and larger batches are tried;
+    an abort (BadAlloc) does not say which side it was.
+    """
+    if not planned.until_oom:
+        return None
+    for result in results:
+        aborted = result.error is not None and result.error.type == "BadAlloc"
+        ended = result.status in _ENDS_THE_CLIMB and result.backend_ms is None and not aborted
+        if ended and is_smaller_batch(result.case, planned.case):
+            return result
+    return None

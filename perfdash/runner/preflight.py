@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.runner import likeness
+from perfdash.runner import compatibility
 from perfdash.suites.cases import Planned
 
 
@@ -15,13 +15,13 @@ def refuse(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Planned
 
     Raises MachineError or UsageError where nothing can be measured so.
     """
-    first = likeness.fingerprint(introductions[0]["environment"])
+    first = compatibility.fingerprint(introductions[0]["environment"])
     for said in introductions:
-        found = likeness.differences(first, likeness.fingerprint(said["environment"]))
+        found = compatibility.differences(first, compatibility.fingerprint(said["environment"]))
         if found:
             raise MachineError(
                 f"slots on {introductions[0]['where']['host']} and {said['where']['host']} are not alike, "
-                f"and their numbers are never mixed:\n{likeness.shown(found)}"
+                f"and their numbers are never mixed:\n{compatibility.shown(found)}"
             )
         hello = said["environment"]["worker"]
         _refuse_interpreter(hello, planned)

@@ -20,9 +20,9 @@ from typing import Any
 
 from perfdash import __version__
 from perfdash.errors import MachineError, PerfdashError, UsageError
-from perfdash.runner import host, likeness, processes, scratch
+from perfdash.runner import compatibility, host, orphans, scratch
 from perfdash.runner.cores import available_cores, every_slot, physical_core
-from perfdash.runner.orders import Answer, Options, options_from_text, order_from_text, to_text
+from perfdash.runner.messages import Answer, Options, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
 from perfdash.suites.cases import planned_from_json
@@ -78,8 +78,8 @@ def measure(options: str, order: str, expected: str, begun: str) -> str:
         what = order_from_text(order)
         if _Open.environment is None:  # a worker that joined late
             _Open.environment = slot.introduce([what.planned])["environment"]
-        fingerprint = json.loads(json.dumps(likeness.fingerprint(_Open.environment)))
-        found = likeness.differences(json.loads(expected), fingerprint)
+        fingerprint = json.loads(json.dumps(compatibility.fingerprint(_Open.environment)))
+        found = compatibility.differences(json.loads(expected), fingerprint)
         if found:
             raise _Unlike(found)
         answer = slot.measure(what, log, lambda event: None)
@@ -201,7 +201,7 @@ def _slot(options: str) -> Slot:
         return _Open.slot
     _close()
     _without_nannys_variables()
-    processes.end_strays()
+    orphans.end_strays()
     scratch.sweep()
     wanted = options_from_text(options)
     deadline = time.monotonic() + LOCK_S

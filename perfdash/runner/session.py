@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Case, Result, RunInfo, Status, to_json
-from perfdash.runner import climbing, likeness, noise, null, planner, preflight
+from perfdash.runner import compatibility, noise, planner, preflight
 from perfdash.runner.assemble import assemble, beyond, skipped
-from perfdash.runner.endings import after_all, check_isa, may_be_the_machine
-from perfdash.runner.executor import NO_FREE_CORE, Executor
+from perfdash.runner.case_status import after_all, check_isa, may_be_the_machine
+from perfdash.runner.executors import NO_FREE_CORE, Executor
 from perfdash.runner.journal import Journal, read_all
-from perfdash.runner.orders import Answer, Order
+from perfdash.runner.messages import Answer, Order
 from perfdash.stats.settle import settle
 from perfdash.suites.cases import Planned
 
@@ -100,10 +100,10 @@ class Session:
             real = [planned for planned in self.planned if planned.skip_reason is None]
             if real:
                 self._introduce(real)
-                null.at_start(self.executor, real[0], self.info, self.watcher.say)
+                noise.null_at_start(self.executor, real[0], self.info, self.watcher.say)
             self._measure_all()
             if real:
-                null.at_end(self.executor, real[0], self.info, self.watcher.say)
+                noise.null_at_end(self.executor, real[0], self.info, self.watcher.say)
             state = "done"
         except KeyboardInterrupt:
             state = "interrupted"
@@ -140,7 +140,7 @@ class Session:
             self.watcher.say(note)
         environment = said[0]["environment"]
         if self.info.environment:
-            likeness.refuse(self.info.environment, environment, self.info.id)
+            compatibility.refuse(self.info.environment, environment, self.info.id)
             known = self.info.environment.get("vector_isa")
             environment["vector_isa"] = environment.get("vector_isa") or known
         self.info.environment = environment
@@ -155,7 +155,7 @@ class Session:
         real = [
             index
             for index, planned in enumerate(self.planned)
-            if planned.skip_reason is None and not climbing.has_smaller(planned, self.planned)
+            if planned.skip_reason is None and not planner.waits_for_smaller(planned, self.planned)
         ]
         again = {planned.case for planned in self.planned}
         kept = [result for result in self.results if result.case not in again]
@@ -243,7 +243,7 @@ class Session:
             if self._waits_for_a_smaller_one(index):
                 self._queue.append(index)
                 continue
-            smaller = climbing.ended_before(self.planned[index], self._results.values())
+            smaller = planner.smaller_out_of_memory(self.planned[index], self._results.values())
             if smaller is None:
                 return index
             self._record(index, beyond(self.planned[index], smaller, now()))
@@ -254,7 +254,7 @@ class Session:
     def _waits_for_a_smaller_one(self, index: int) -> bool:
         """Whether memory may end before it: a smaller batch of it is still to be measured, or being so."""
         ahead = [*self._queue, *(each for _, each in self._again), *(each for each, _ in self._busy.values())]
-        return climbing.has_smaller(self.planned[index], (self.planned[each] for each in ahead))
+        return planner.waits_for_smaller(self.planned[index], (self.planned[each] for each in ahead))
 
     # What becomes of an answer
 

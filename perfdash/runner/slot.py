@@ -16,10 +16,10 @@ from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Job
 from perfdash.runner import host, noise
+from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import every_slot
 from perfdash.runner.launcher import ForkParent, Launch
-from perfdash.runner.locks import Locks, core_names
-from perfdash.runner.orders import Answer, Options, Order
+from perfdash.runner.messages import Answer, Options, Order
 from perfdash.runner.scratch import Scratch
 from perfdash.runner.watch import OnEvent, Outcome, Stop
 from perfdash.suites.cases import Planned

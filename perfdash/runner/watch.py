@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfdash.records import Job
-from perfdash.runner import processes
+from perfdash.runner import orphans
 from perfdash.runner.cgroup import MemoryGroup
 from perfdash.runner.journal import read_json
 
@@ -218,7 +218,7 @@ class Watch:
         if self.case_pid is None or self._end_deadline < math.inf:
             return
         # While latency is sampled only the case's own process is looked at: it must not be disturbed.
-        look = processes.is_stopped if self._phase == "latency" else processes.is_frozen
+        look = orphans.is_stopped if self._phase == "latency" else orphans.is_frozen
         before, self._was_stopped = self._was_stopped, look(self.case_pid)
         if before and self._was_stopped:
             self.outcome.frozen = True
@@ -228,21 +228,21 @@ class Watch:
 
     def _check_memory(self) -> None:
         limit = self._job.memory_limit_bytes
-        if limit is not None and self.case_pid and processes.resident_over(self.case_pid, limit):
+        if limit is not None and self.case_pid and orphans.resident_over(self.case_pid, limit):
             self._pass("memory", "case", limit, "bytes")
 
     def _pass(self, what: str, scope: str, limit: float, unit: str) -> None:
         """Ends the case because of a limit; the first one counts."""
         if self.outcome.limit is None:
             self.outcome.limit = {"what": what, "scope": scope, "limit": limit, "unit": unit}
-            self.outcome.frozen = self.case_pid is not None and processes.is_frozen(self.case_pid)
+            self.outcome.frozen = self.case_pid is not None and orphans.is_frozen(self.case_pid)
             self._end_deadline = time.monotonic() + GRACE_S
         self._case_deadline = self._phase_deadline = math.inf
         self._kill()
 
     def _kill(self) -> None:
         if self.case_pid is not None:
-            processes.kill_session(self.case_pid)
+            orphans.kill_session(self.case_pid)
 
     def _drain(self) -> None:
         """The output that is still in the pipe; what escaped may hold its other end open."""

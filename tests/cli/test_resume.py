@@ -147,8 +147,8 @@ def test_shards_are_merged(command, tmp_path, suite):
 
 
 def test_two_runs_on_one_core_are_impossible(command, tmp_path, suite):
+    from perfdash.runner.core_locks import Locks, core_names
     from perfdash.runner.cores import choose_cores
-    from perfdash.runner.locks import Locks, core_names
 
     (tmp_path / "some.toml").write_text(suite)
     (core,) = choose_cores(1, None)

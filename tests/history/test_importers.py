@@ -9,7 +9,7 @@ from perfdash.errors import UsageError
 from perfdash.history import importers as importing
 from perfdash.history.importers import Told, importers, recognise
 from perfdash.records import Case, Result, Speedup, Status
-from perfdash.runner import dynamo_csv
+from perfdash.runner import dynamo_csv_writer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILES = FIXTURES / "imports"
@@ -247,7 +247,7 @@ def test_what_perfdash_writes_comes_back(tmp_path):
         Result(Case("timm", "b", batch_size=8), "", 1.0, Status.CRASH),
         Result(Case("timm", "c", batch_size=8), "", 1.0, Status.TIMEOUT),
     ]  # fmt: skip
-    paths = dynamo_csv.write(tmp_path / "csv", results, {"timm": "timm_models"})
+    paths = dynamo_csv_writer.write(tmp_path / "csv", results, {"timm": "timm_models"})
     (imported,) = read(paths)
     rows = by_model(imported)
     assert [row.case for row in imported.rows] == [result.case for result in results]

@@ -7,8 +7,8 @@ import pytest
 
 from perfdash.records import Case, Status
 from perfdash.runner.check import check
-from perfdash.runner.executor import Message
-from perfdash.runner.orders import Answer
+from perfdash.runner.executors import Message
+from perfdash.runner.messages import Answer
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED
 

@@ -12,9 +12,9 @@ import pytest
 from perfdash import __version__
 from perfdash.errors import MachineError
 from perfdash.runner import remote
+from perfdash.runner.core_locks import Locks
 from perfdash.runner.dask_executor import DaskExecutor
-from perfdash.runner.locks import Locks
-from perfdash.runner.orders import Options, to_text
+from perfdash.runner.messages import Options, to_text
 
 OPTIONS = Options(python="python", threads=1, device="cpu", allocator="steady", weights="random")
 NO_CORE = json.dumps({"no_core": "no core is free for another slot on farm", "worker": "tcp://farm:2"})

@@ -15,9 +15,9 @@ import pytest
 
 from perfdash.errors import MachineError
 from perfdash.records import Case, Job, Sampling, Status
-from perfdash.runner import processes, watch
+from perfdash.runner import orphans, watch
+from perfdash.runner.case_status import ending
 from perfdash.runner.cgroup import MemoryGroup
-from perfdash.runner.endings import ending
 from perfdash.runner.launcher import ForkParent, Launch, environment
 from perfdash.runner.watch import Stop, Stopped
 
@@ -113,7 +113,7 @@ def test_what_comes_before_the_first_phase_has_one_too(parent, tmp_path):
 def test_one_that_was_stopped_is_known(parent, tmp_path):
     def stop(event):
         if event == {"event": "phase", "name": "compile"}:
-            case = processes.descendants(parent._process.pid)[-1]
+            case = orphans.descendants(parent._process.pid)[-1]
             os.kill(case, signal.SIGSTOP)
 
     slow = replace(
@@ -158,13 +158,13 @@ def test_memory_has_a_limit_that_sees_shared_memory_too(parent, tmp_path, monkey
 def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch, warm_workers):
     monkeypatch.setattr(watch, "FORK_S", 1.0)
     with ForkParent(LAUNCH) as parent:
-        _guard, fork_parent = processes.descendants(parent._process.pid)
+        _guard, fork_parent = orphans.descendants(parent._process.pid)
         os.kill(fork_parent, signal.SIGSTOP)
         outcome = parent.run(job(tmp_path, "itself"), tmp_path / "log")
         assert (outcome.status, outcome.limit) == (None, None)
         assert not parent.alive
     with ForkParent(LAUNCH) as parent:  # gone before it has read the job
-        _guard, fork_parent = processes.descendants(parent._process.pid)
+        _guard, fork_parent = orphans.descendants(parent._process.pid)
         os.kill(fork_parent, signal.SIGSTOP)
         threading.Timer(0.5, os.kill, (fork_parent, signal.SIGKILL)).start()
         monkeypatch.setattr(watch, "FORK_S", 60.0)
@@ -183,7 +183,7 @@ def test_told_to_stop_it_ends_the_case(tmp_path, warm_workers):
     pid = parent._process.pid
     parent.close()
     parent.close()  # again is nothing
-    assert processes.session_members(pid) == []
+    assert orphans.session_members(pid) == []
 
 
 def test_the_loss_of_the_fork_parent_is_told(tmp_path, warm_workers):
@@ -202,8 +202,8 @@ def test_nothing_is_left_when_it_closes(warm_workers):
     with ForkParent(LAUNCH) as parent:
         pid = parent._process.pid
         home = Path(parent._home.path)
-        assert len(processes.session_members(pid)) == 2, "the guard and the fork parent"
-    assert processes.session_members(pid) == []
+        assert len(orphans.session_members(pid)) == 2, "the guard and the fork parent"
+    assert orphans.session_members(pid) == []
     assert not home.exists()
 
 
@@ -221,9 +221,9 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
     caller.wait()
     caller.stdout.close()
     deadline = time.monotonic() + 5
-    while processes.session_members(pid) and time.monotonic() < deadline:
+    while orphans.session_members(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert processes.session_members(pid) == []
+    assert orphans.session_members(pid) == []
 
 
 @pytest.mark.parametrize("victim", ["guard", "fork parent", "both"])
@@ -234,8 +234,8 @@ def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim, warm_wor
 
         def strike(event):
             if event == {"event": "phase", "name": "compile"}:
-                guard, fork_parent, case = processes.descendants(parent._process.pid)[:3]
-                assert [guard, fork_parent] == processes.session_members(guard)
+                guard, fork_parent, case = orphans.descendants(parent._process.pid)[:3]
+                assert [guard, fork_parent] == orphans.session_members(guard)
                 struck.append(case)
                 for pid in {"guard": [guard], "fork parent": [fork_parent]}.get(victim, [guard, fork_parent]):
                     os.kill(pid, signal.SIGKILL)
@@ -244,19 +244,19 @@ def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim, warm_wor
         assert outcome.status is None
         assert outcome.limit is None
         assert not parent.alive
-    assert processes.session_members(struck[0]) == []
+    assert orphans.session_members(struck[0]) == []
 
 
 def test_a_compiler_that_escaped_is_found_by_its_mark():
     with ForkParent(LAUNCH) as parent:
-        mark = f"{processes.MARK}={parent._mark}"
+        mark = f"{orphans.MARK}={parent._mark}"
         name, value = mark.split("=")
         escaped = subprocess.Popen(["sleep", "60"], env={name: value}, start_new_session=True)
         other = subprocess.Popen(["sleep", "60"], env={name: f"{value}0"}, start_new_session=True)
     assert escaped.wait(5) == -signal.SIGKILL
     assert other.poll() is None
     gone = subprocess.Popen(["sleep", "60"], env={name: "999999999.1.0"}, start_new_session=True)
-    processes.end_strays()
+    orphans.end_strays()
     assert gone.wait(5) == -signal.SIGKILL, "its run is gone"
     assert other.poll() is None, "its run, which is this process, is not"
     other.kill()

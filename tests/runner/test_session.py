@@ -6,10 +6,10 @@ import pytest
 
 from perfdash.errors import MachineError
 from perfdash.records import Case, RunInfo, Status
-from perfdash.runner import noise, null
-from perfdash.runner.executor import Message
+from perfdash.runner import noise
+from perfdash.runner.executors import Message
 from perfdash.runner.journal import Journal, read_info, read_results
-from perfdash.runner.orders import Answer
+from perfdash.runner.messages import Answer
 from perfdash.runner.session import Policy, Session
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED, TIME, events
@@ -383,7 +383,7 @@ def test_jobs_are_reduced_where_the_null_is_out_of_bounds(start):
 def test_the_worst_null_is_over_all_sessions():
     info = RunInfo("r", "t", "h", [], {}, {}, 1, "0")
     for ratio in (1.03, 1.001):
-        null.at_start(Played(nulls=[ratio]), case("a"), info, lambda text: None)
+        noise.null_at_start(Played(nulls=[ratio]), case("a"), info, lambda text: None)
     assert info.noise["null"]["worst"] == pytest.approx(0.03)
     assert info.noise["null"]["start"] == [1.001] * 3
 
@@ -391,7 +391,7 @@ def test_the_worst_null_is_over_all_sessions():
 @pytest.mark.parametrize(("ratio", "loud"), [(1.176, True), (0.824, True), (1.03, False), (1.001, False)])
 def test_a_null_far_out_of_bounds_is_loud_on_one_slot_too(ratio, loud):
     info, said = RunInfo("r", "t", "h", [], {}, {}, 1, "0"), []
-    null.at_start(Played(nulls=[ratio]), case("a"), info, said.append)
+    noise.null_at_start(Played(nulls=[ratio]), case("a"), info, said.append)
     warnings = [line for line in said if line.startswith("WARNING: this machine was disturbed")]
     assert len(warnings) == loud
     assert not loud or "was off by 17.6%" in warnings[0]

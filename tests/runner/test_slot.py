@@ -6,8 +6,8 @@ import pytest
 
 from perfdash.records import Case
 from perfdash.runner import slot as slots
-from perfdash.runner.locks import Locks, core_names
-from perfdash.runner.orders import Options, Order
+from perfdash.runner.core_locks import Locks, core_names
+from perfdash.runner.messages import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED

@@ -9,7 +9,7 @@ import pytest
 
 from perfdash.records import Case, Job, Status
 from perfdash.runner import watch as watching
-from perfdash.runner.endings import ending
+from perfdash.runner.case_status import ending
 from perfdash.runner.watch import Watch
 
 

@@ -29,7 +29,7 @@ from perfdash.cli.bisect.world import CaseMeasurer, CommandMeasurer, Machine, Me
 from perfdash.errors import UsageError
 from perfdash.records import to_json
 from perfdash.runner import host
-from perfdash.runner.taking_turns import Turns
+from perfdash.runner.paired import AlternatingBuilds
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
@@ -106,7 +106,9 @@ def measurer_of(
         in_build = rungs[-1].kind == "commits" and len(rungs) == 1
         return CommandMeasurer(command or (), metric, cores, in_build, settings.env, settings.timeout)
     gpus = planning.gpus(settings)
-    turns = Turns(cores, planning.options(settings), settings.processes or 1, gpus[0] if gpus else None)
+    turns = AlternatingBuilds(
+        cores, planning.options(settings), settings.processes or 1, gpus[0] if gpus else None
+    )
     return CaseMeasurer(turns, planned, metric)
 
 

@@ -19,7 +19,7 @@ from perfdash.bisection.journal import Journal
 from perfdash.cli.bisect.world import Machine
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.report.markdown import plain
-from perfdash.runner import processes, scratch
+from perfdash.runner import orphans, scratch
 from perfdash.runner.cores import away_from
 from perfdash.settings import RunSettings
 
@@ -45,7 +45,7 @@ def go(going: Going) -> int:
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _interrupt)
-    processes.end_strays()
+    orphans.end_strays()
     scratch.sweep()
     folder = going.machine.folder = going.journal.folder.absolute()
     state: str = DONE

@@ -24,10 +24,10 @@ from perfdash.bisection.stage import Stage
 from perfdash.errors import UsageError
 from perfdash.files import finite
 from perfdash.records import to_json
+from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import available_cores
 from perfdash.runner.host import mask_secrets
-from perfdash.runner.locks import Locks, core_names
-from perfdash.runner.taking_turns import Environment, Turns
+from perfdash.runner.paired import AlternatingBuilds, Environment
 from perfdash.suites.cases import Planned
 
 
@@ -50,7 +50,7 @@ class Measurer(Protocol):
 class CaseMeasurer:
     """A case by perfdash's own worker."""
 
-    def __init__(self, turns: Turns, planned: Planned, metric: Metric) -> None:
+    def __init__(self, turns: AlternatingBuilds, planned: Planned, metric: Metric) -> None:
         self._turns = turns
         self._planned = planned
         self._metric = metric

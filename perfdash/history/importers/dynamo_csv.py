@@ -2,7 +2,7 @@
 
 Written by benchmarks/dynamo/common.py (output_csv), named by runner.py:
 `{compiler}_{suite}_{dtype}_{inference|training}_{device}_{performance|accuracy}.csv`. perfdash writes
-the same (runner/dynamo_csv.py). Nothing in them tells the two apart, so on CPU absolute memory is
+the same (runner/dynamo_csv_writer.py). Nothing in them tells the two apart, so on CPU absolute memory is
 never taken: the harness's is wrong. Columns go by name; older versions have fewer. A failed row may
 be short: old versions did not pad it.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.errors import PerfdashError
-from perfdash.runner.orders import Options, Order
+from perfdash.runner.messages import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome, Stop, Stopped
 from perfdash.suites.cases import Planned

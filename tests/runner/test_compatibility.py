@@ -5,7 +5,7 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.records import Case, Result, Status
-from perfdash.runner import likeness
+from perfdash.runner import compatibility
 
 ENVIRONMENT = {
     "host_class": "Xeon x 100",
@@ -19,50 +19,50 @@ ENVIRONMENT = {
 
 
 def changed(**change):
-    return likeness.fingerprint({**ENVIRONMENT, **change})
+    return compatibility.fingerprint({**ENVIRONMENT, **change})
 
 
 def test_alike():
-    same = likeness.fingerprint(json.loads(json.dumps(ENVIRONMENT)))
-    assert likeness.differences(likeness.fingerprint(ENVIRONMENT), same) == []
-    assert likeness.differences(same, changed(load=9.0)) == [], "the load of the moment is no difference"
+    same = compatibility.fingerprint(json.loads(json.dumps(ENVIRONMENT)))
+    assert compatibility.differences(compatibility.fingerprint(ENVIRONMENT), same) == []
+    assert compatibility.differences(same, changed(load=9.0)) == [], "the load of the moment is no difference"
     elsewhere = {**ENVIRONMENT["variables"], "TORCHINDUCTOR_CACHE_DIR": "/there"}
-    assert likeness.differences(same, changed(variables=elsewhere)) == [], "nor is a folder"
+    assert compatibility.differences(same, changed(variables=elsewhere)) == [], "nor is a folder"
 
 
 def test_what_differs_is_named():
-    first = likeness.fingerprint(ENVIRONMENT)
+    first = compatibility.fingerprint(ENVIRONMENT)
     worker = {**ENVIRONMENT["worker"], "torch_git_version": "def", "packages": {"timm": "1.1"}}
-    assert likeness.differences(first, changed(worker=worker)) == [
+    assert compatibility.differences(first, changed(worker=worker)) == [
         "torch_git_version: abc | def",
         "package timm: 1.0 | 1.1",
         "package numpy: 2 | none",
     ]
-    assert likeness.differences(first, changed(variables={})) == ["variable OMP_PROC_BIND: close | none"]
-    assert likeness.differences(first, changed(cores=64))
+    assert compatibility.differences(first, changed(variables={})) == ["variable OMP_PROC_BIND: close | none"]
+    assert compatibility.differences(first, changed(cores=64))
 
 
 def test_the_same_version_of_another_commit():
     one, other = (
         changed(worker={**ENVIRONMENT["worker"], "commits": {"timm": commit}}) for commit in ("a", "b")
     )
-    assert likeness.differences(one, other) == ["commit of timm: a | b"]
-    assert likeness.differences(one, one) == []
+    assert compatibility.differences(one, other) == ["commit of timm: a | b"]
+    assert compatibility.differences(one, one) == []
 
 
 def test_what_nobody_has_found_out_is_no_difference():
-    assert likeness.differences(changed(vector_isa="avx512"), changed()) == []
-    assert likeness.differences(changed(vector_isa="avx512"), changed(vector_isa="avx2"))
+    assert compatibility.differences(changed(vector_isa="avx512"), changed()) == []
+    assert compatibility.differences(changed(vector_isa="avx512"), changed(vector_isa="avx2"))
 
 
 def test_many_differences_are_shortened():
-    text = likeness.shown([f"line {number}" for number in range(50)])
+    text = compatibility.shown([f"line {number}" for number in range(50)])
     assert text.splitlines()[-1] == "  ... and 38 more"
 
 
 def test_a_run_goes_on_by_the_method_that_it_began_with():
     result = Result(Case("s", "m"), "", 0.0, Status.PASS)
-    likeness.refuse_other_method([result], "night")
+    compatibility.refuse_other_method([result], "night")
     older = replace(result, method={**result.method, "memory": 0})
     with pytest.raises(UsageError, match=r"night cannot go on: .* another method \(memory 0 -> \d+\)"):
-        likeness.refuse_other_method([result, older], "night")
+        compatibility.refuse_other_method([result, older], "night")

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from perfdash.records import Sampling
-from perfdash.runner.orders import (
+from perfdash.runner.messages import (
     Answer,
     Options,
     Order,

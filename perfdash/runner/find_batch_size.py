@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfdash.records import Case, Status
-from perfdash.runner.endings import ending
-from perfdash.runner.executor import Executor
-from perfdash.runner.orders import Order
+from perfdash.runner.case_status import ending
+from perfdash.runner.executors import Executor
+from perfdash.runner.messages import Order
 from perfdash.runner.watch import Outcome
 from perfdash.suites.cases import Planned
 

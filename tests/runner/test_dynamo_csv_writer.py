@@ -1,7 +1,7 @@
 import csv
 
 from perfdash.records import Case, Measurement, Result, Speedup, Status
-from perfdash.runner import dynamo_csv
+from perfdash.runner import dynamo_csv_writer
 
 
 def result(model, status, **fields):
@@ -32,7 +32,7 @@ def test_files_columns_and_words(tmp_path):
         result("left_out", Status.SKIPPED),
         result("good", Status.PASS, backend="aot-eager"),
     ]
-    paths = dynamo_csv.write(tmp_path / "csv", rows, {"timm": "timm_models"})
+    paths = dynamo_csv_writer.write(tmp_path / "csv", rows, {"timm": "timm_models"})
     assert sorted(path.name for path in paths) == [
         "aot_eager_timm_models_float32_inference_cpu_accuracy.csv",
         "aot_eager_timm_models_float32_inference_cpu_performance.csv",

@@ -1,11 +1,14 @@
-"""Two builds measured in turn on the same cores, pair by pair, until whoever asks has seen enough."""
+"""Builds measured in turn on the same cores: two in pairs (`perfdash confirm`), or any number (bisection).
+
+Drift of the machine then hits all builds alike. Which build comes next, and when to stop, the caller decides.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +19,14 @@ from perfdash.files import dumps
 from perfdash.records import Result, to_json
 from perfdash.runner.assemble import assemble
 from perfdash.runner.journal import append_line
-from perfdash.runner.orders import Options, Order
+from perfdash.runner.messages import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
 from perfdash.suites.cases import Planned
 
 FILE = "confirm.jsonl"
+KEPT_SLOTS = 4  # builds whose compiled headers are kept meanwhile: the two ends, and two between
+_TORCH_FACTS = ("torch", "torch_git_version", "python")
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,8 @@ class Pair:
 Enough = Callable[[Planned, Sequence[Pair]], bool]
 
 
-class Bench:
-    """Slots of this machine, on each of which both builds take turns."""
+class PairedSlots:
+    """Slots of this machine, on each of which the old and the new build are measured in turn."""
 
     def __init__(self, cores: Sequence[tuple[int, ...]], old: Options, new: Options, folder: Path) -> None:
         """`folder` is the run's: every result goes into its confirm.jsonl, and logs beside its logs."""
@@ -53,7 +58,7 @@ class Bench:
         self._entered: list[Slot] = []
         self._writing = threading.Lock()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> PairedSlots:
         """Takes the cores. Raises MachineError where another run measures on one of them."""
         try:
             for pair in self._slots:
@@ -136,3 +141,94 @@ def beside(options: Options, python: str) -> Options:
     if not os.access(python, os.X_OK):
         raise MachineError(f"{python} is no interpreter that can be run")
     return replace(options, python=python)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A build to measure: its interpreter, and variables that put its packages first."""
+
+    python: str
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+class AlternatingBuilds:
+    """A slot for each build, on the same cores. Use as a context manager: it holds the cores' locks."""
+
+    def __init__(
+        self, cores: Sequence[int], options: Options, processes: int = 1, gpu: str | None = None
+    ) -> None:
+        """A latency is sampled in so many processes."""
+        self._cores = tuple(cores)
+        self._options = options
+        self._processes = processes
+        self._gpu = gpu
+        self._stop = Stop()
+        self._holder = Slot(cores, options, gpu=gpu, stop=self._stop)
+        self._slots: OrderedDict[Environment, Slot] = OrderedDict()
+
+    def __enter__(self) -> AlternatingBuilds:
+        """Takes the cores. Raises MachineError where another run measures on one of them."""
+        self._holder.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for slot in (*self._slots.values(), self._holder):
+            slot.__exit__()
+        self._slots.clear()
+
+    def stop(self) -> None:
+        """Ends the measurement that is under way, from another thread."""
+        self._stop.set()
+
+    def measure(self, planned: Planned, environment: Environment, log: Path) -> Result:
+        """The case under one build. Raises KeyboardInterrupt when told to stop."""
+        slot = self._slot(environment)
+        planned = with_variables(planned, environment.variables)
+        try:
+            answer = slot.measure(Order(planned, self._processes), log, lambda event: None)
+            torch = {name: slot.hello[name] for name in _TORCH_FACTS if slot.hello.get(name)}
+        except Stopped as error:
+            raise KeyboardInterrupt from error
+        finally:
+            slot.renew()
+        result = assemble(
+            planned,
+            answer.outcomes,
+            started=answer.started,
+            wall_s=answer.wall_s,
+            allocator=self._options.allocator,
+            log=log.name,
+        )
+        result.conditions.update(answer.where, **torch)
+        return result
+
+    def introduce(self, planned: Planned, environment: Environment) -> dict[str, Any]:
+        """What a build's interpreter says of itself: {environment, probes, where}. Raises MachineError."""
+        slot = self._slot(environment)
+        try:
+            return slot.introduce([with_variables(planned, environment.variables)])
+        except Stopped as error:
+            raise KeyboardInterrupt from error
+        finally:
+            slot.renew()
+
+    def _slot(self, environment: Environment) -> Slot:
+        """The build's slot, which needs no lock of its own: only one is at work at a time."""
+        slot = self._slots.pop(environment, None)
+        if slot is None:
+            options = replace(self._options, python=environment.python)
+            slot = Slot(self._cores, options, gpu=self._gpu, stop=self._stop)
+        self._slots[environment] = slot
+        while len(self._slots) > KEPT_SLOTS:
+            self._slots.popitem(last=False)[1].__exit__()
+        return slot
+
+
+def with_variables(planned: Planned, variables: Sequence[tuple[str, str]] | Mapping[str, str]) -> Planned:
+    """The case with variables for its process besides its own, which go before them; but of PYTHONPATH the
+    build's part comes first: it is what is measured.
+    """
+    given, own = dict(variables), planned.env
+    paths = filter(None, [given.get("PYTHONPATH"), own.get("PYTHONPATH")])
+    more = {"PYTHONPATH": os.pathsep.join(paths)} if "PYTHONPATH" in {**given, **own} else {}
+    return replace(planned, env={**given, **own, **more})

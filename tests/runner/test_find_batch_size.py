@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from perfdash.cli.room import limit_words, words
 from perfdash.records import Case, Status
-from perfdash.runner.executor import Message
-from perfdash.runner.orders import Answer
-from perfdash.runner.room import MOST, Room, judged, next_size, search, sides
+from perfdash.runner.executors import Message
+from perfdash.runner.find_batch_size import MOST, Room, judged, next_size, search, sides
+from perfdash.runner.messages import Answer
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED
 
