@@ -118,7 +118,7 @@ def worker(monkeypatch):
     monkeypatch.setattr(remote, "_set_slots", lambda worker, count: offered.append(count))
     monkeypatch.setattr(remote, "_without_nannys_variables", lambda: None)
     monkeypatch.setattr(remote, "LOCK_S", 0.0)
-    monkeypatch.setattr(remote.processes, "end_strays", lambda: None)
+    monkeypatch.setattr(remote.orphans, "end_strays", lambda: None)
     monkeypatch.setattr(remote.scratch, "sweep", lambda: None)
     monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: None))
     yield offered

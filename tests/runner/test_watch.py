@@ -48,8 +48,8 @@ def stopped(watch, monkeypatch):
 
     def run(states):
         looks = iter(states)
-        monkeypatch.setattr(watching.processes, "is_frozen", lambda pid: next(looks, False))
-        monkeypatch.setattr(watching.processes, "kill_session", killed.append)
+        monkeypatch.setattr(watching.orphans, "is_frozen", lambda pid: next(looks, False))
+        monkeypatch.setattr(watching.orphans, "kill_session", killed.append)
         monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
 
         def wait(fds, seconds):
