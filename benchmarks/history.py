@@ -21,7 +21,6 @@ import sqlalchemy as sa
 
 from perfdash.detect.comparing import Side, compare
 from perfdash.detect.dating import over_time
-from perfdash.detect.metrics import METRICS
 from perfdash.detect.nightly import judge_run
 from perfdash.history import schema
 from perfdash.history.ingest import take_in
@@ -29,6 +28,7 @@ from perfdash.history.queries import find_run, list_runs, panel, series, trend
 from perfdash.history.rows import Imported, Row, RunRow
 from perfdash.history.selection import read
 from perfdash.history.store import Store, open_store
+from perfdash.metrics import JUDGED
 from perfdash.records import Case
 
 SUITES = {"torchbench": 54, "huggingface": 45, "timm": 61}
@@ -189,8 +189,8 @@ def main() -> None:
             timed("two runs compared (read before)", lambda: compare(*sides))
             timed("a night judged: all metrics of 1,920 cases", lambda: judge_run(connection, pair[1]), 2)
             year = list_runs(connection, latest=365)
-            timed("a year of all series read", lambda: panel(connection, year, METRICS), 2)
-            whole = panel(connection, year, METRICS)
+            timed("a year of all series read", lambda: panel(connection, year, JUDGED), 2)
+            whole = panel(connection, year, JUDGED)
             timed("change points of a year of all series", lambda: list(over_time(whole)), 1)
 
 

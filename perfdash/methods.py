@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfdash.metrics import METRICS
+
 # The meaning of each number, from 1 on; the last is the current one.
 MEANINGS: dict[str, tuple[str, ...]] = {
     "latency": (
@@ -41,24 +43,11 @@ MEANINGS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 CURRENT: dict[str, int] = {name: len(meanings) for name, meanings in MEANINGS.items()}
 
-# The columns of the history by the methods that their numbers depend on.
-_LATENCY, _SPEEDUP, _MEMORY, _CAPTURE = ("latency",), ("speedup", "latency"), ("memory",), ("capture",)
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("eager_ms", "eager_ms_low", "eager_ms_high"), _LATENCY),
-    **dict.fromkeys(("backend_ms", "backend_ms_low", "backend_ms_high"), _LATENCY),
-    **dict.fromkeys(("forward_ms", "backward_ms", "optimizer_ms", "prefill_ms", "decode_ms"), _LATENCY),
-    **dict.fromkeys(("speedup", "speedup_low", "speedup_high", "speedup_sd"), _SPEEDUP),
-    **dict.fromkeys(("compilation_s", "compilation_cpu_s", "first_call_s"), ("compilation",)),
-    **dict.fromkeys(("eager_peak_bytes", "backend_peak_bytes", "compression_ratio"), _MEMORY),
-    **dict.fromkeys(("compile_peak_bytes", "compile_held_bytes", "weights_bytes"), _MEMORY),
-    **dict.fromkeys(("graphs", "graph_breaks", "calls_captured", "fallbacks"), _CAPTURE),
-    "status": ("accuracy", "capture"),  # a pass in which nothing was captured is none
-}
-
 
 def numbers(method: Mapping[str, int], column: str) -> dict[str, int]:
     """The versions that a column (or `status`) depends on; 1 where a record does not say."""
-    return {name: method.get(name, 1) for name in _COLUMNS.get(column, ())}
+    names = METRICS[column].methods if column in METRICS else ()
+    return {name: method.get(name, 1) for name in names}
 
 
 def alike(one: Mapping[str, int], other: Mapping[str, int], column: str) -> bool:

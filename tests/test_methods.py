@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from perfdash import methods
-from perfdash.history.rows import METRICS
+from perfdash.metrics import NUMBERS
 from perfdash.records import Case, Result, Status, result_from_json, to_json
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -29,7 +29,7 @@ def test_the_number_of_a_method_is_how_many_meanings_it_has_had():
 
 
 def test_every_metric_of_the_history_has_a_method():
-    assert {name for name in METRICS if not methods.numbers({}, name)} == {"wall_s"}
+    assert {name for name in NUMBERS if not methods.numbers({}, name)} == {"wall_s"}
 
 
 def test_only_what_depends_on_a_method_is_another_one_by_its_change():

@@ -21,9 +21,10 @@ from perfdash.bisection.account import (
 from perfdash.bisection.confirming import Confirmation, confirmation
 from perfdash.bisection.course import MERGE, PIN, REVERT, RUNG, Course
 from perfdash.bisection.evidence import robust_level, weigh
-from perfdash.bisection.metrics import Metric, comparable, plain
+from perfdash.bisection.metrics import comparable, plain
 from perfdash.bisection.question import BuildSeen, Outcome
 from perfdash.bisection.stage import Stage
+from perfdash.metrics import Metric
 
 
 def account(course: Course) -> Account:
@@ -35,8 +36,8 @@ def account(course: Course) -> Account:
         name=str(begun.get("name", "")),
         word=_word(course, culprits),
         metric=metric.name,
-        title=metric.title,
-        kind=metric.kind,
+        title=metric.bisect_title,
+        kind=metric.comparison,
         column=metric.column,
         more_is_worse=metric.more_is_worse,
         case=begun.get("case"),
@@ -126,7 +127,7 @@ def _change(stage: Stage, outcome: Outcome) -> Change:
 def _scaled(metric: Metric, step: float) -> float | None:
     if not math.isfinite(step):
         return None
-    return math.exp(max(-700.0, min(step, 700.0))) if metric.kind == "ratio" else float(step)
+    return math.exp(max(-700.0, min(step, 700.0))) if metric.comparison == "ratio" else float(step)
 
 
 def _values(stage: Stage, place: int) -> list[float]:
@@ -135,7 +136,7 @@ def _values(stage: Stage, place: int) -> list[float]:
 
 
 def _level(metric: Metric, values: Sequence[float]) -> float | None:
-    compared = [comparable(metric, v) for v in values if v > 0 or metric.kind != "ratio"]
+    compared = [comparable(metric, v) for v in values if v > 0 or metric.comparison != "ratio"]
     return plain(metric, robust_level(np.array(compared))) if compared else None
 
 

@@ -16,8 +16,9 @@ from tempfile import TemporaryDirectory
 from perfdash.bisection.builds import Built, Stopped
 from perfdash.bisection.builds.command import Commands, TimedOut
 from perfdash.bisection.builds.interpreter import plain_environment
-from perfdash.bisection.metrics import BAD, GOOD, SKIP, Metric, Reading
+from perfdash.bisection.metrics import BAD, GOOD, SKIP, Reading
 from perfdash.errors import MachineError
+from perfdash.metrics import Metric
 
 CODE_SKIP, CODE_LAST_BAD = 125, 127
 TIMEOUT, NO_NUMBER, FAILED = "timeout", "no number", "failed"

@@ -9,9 +9,9 @@ from typing import Any
 
 from perfdash.bisection import events
 from perfdash.bisection.builds import Builder
-from perfdash.bisection.metrics import Metric
 from perfdash.bisection.question import Question
 from perfdash.bisection.revisions import Revision, Source
+from perfdash.metrics import Metric
 
 
 @dataclass(frozen=True)

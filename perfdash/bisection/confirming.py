@@ -89,7 +89,7 @@ def _of_numbers(stage: Stage, outcome: Outcome, pairs: Sequence[tuple[Taken, Tak
         for one, other in pairs
         if one.reading.value is not None and other.reading.value is not None
     ]
-    if metric.kind == "count" and (len(differences) < ANSWER_PAIRS or len(set(differences)) == 1):
+    if metric.comparison == "count" and (len(differences) < ANSWER_PAIRS or len(set(differences)) == 1):
         return _of_counts(outcome, differences)
     count = len(stage.taken)
     found = remeasure.decide(

@@ -14,10 +14,11 @@ from typing import Any
 from perfdash.bisection import events
 from perfdash.bisection.confirming import confirmation, ends, next_place
 from perfdash.bisection.events import Event
-from perfdash.bisection.metrics import METRICS, OF_COMMAND, Metric
+from perfdash.bisection.metrics import METRICS, OF_COMMAND
 from perfdash.bisection.question import Build, Done, Measure, Outcome
 from perfdash.bisection.stage import Stage
 from perfdash.errors import UsageError
+from perfdash.metrics import Metric
 
 RUNG, MERGE, PIN = "rung", "merge", "pin"
 REVERT = "revert"  # not a way down: the culprit taken back on top of the bad end

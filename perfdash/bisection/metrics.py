@@ -8,61 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from perfdash import metrics
 from perfdash.errors import UsageError
-from perfdash.history.rows import PARTS, from_result
+from perfdash.history.rows import from_result
+from perfdash.metrics import Metric
 from perfdash.records import PASSING, Result, Status
-
-Kind = Literal["ratio", "count", "status"]
 
 GOOD, BAD, SKIP = "good", "bad", "skip"  # what a command says by its exit code
 PASSED, WRONG = "right", "wrong"  # what the accuracy check says
 NO_FAULT_OF_ITS_OWN = {str(Status.INFRA_ERROR), str(Status.SKIPPED)}
 
 
-@dataclass(frozen=True)
-class Metric:
-    """`column`: its name in the history. kind: `ratio` is compared in logs, `count` as it is, `status` is
-    an answer without statistics. more_is_worse: None where that is no question.
-    """
-
-    name: str
-    title: str
-    kind: Kind
-    column: str | None = None
-    more_is_worse: bool | None = True
-
-    @property
-    def is_answer(self) -> bool:
-        return self.kind == "status"
-
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("speedup", "speedup", "ratio", "speedup", more_is_worse=False),
-        Metric("eager", "eager latency", "ratio", "eager_ms"),
-        Metric("backend", "compiled latency", "ratio", "backend_ms"),
-        Metric("compile", "compilation latency", "ratio", "compilation_s"),
-        Metric("compile-cpu", "compilation CPU seconds", "ratio", "compilation_cpu_s"),
-        Metric("memory", "compiled peak memory", "ratio", "backend_peak_bytes"),
-        Metric("compression", "compression ratio", "ratio", "compression_ratio", more_is_worse=False),
-        *(
-            Metric(name.removesuffix("_ms"), f"compiled {title}", "ratio", name)
-            for name, title in PARTS.items()
-        ),
-        Metric("graph-breaks", "graph breaks", "count", "graph_breaks"),
-        Metric("accuracy", "accuracy", "status", more_is_worse=None),
-        Metric("status", "status", "status", more_is_worse=None),
-    )
-}
+METRICS = {metric.name: metric for metric in metrics.METRICS.values() if metric.name}
 # Of a command, whose number nobody knows the meaning of.
 OF_COMMAND = {
     metric.name: metric
     for metric in (
-        Metric("exit-code", "exit code of the command", "status", more_is_worse=None),
-        Metric("stdout", "number printed by the command", "ratio", more_is_worse=None),
+        Metric("", "exit code of the command", "status", "exit-code", more_is_worse=None),
+        Metric("", "number printed by the command", "ratio", "stdout", more_is_worse=None),
     )
 }
 
@@ -130,21 +95,21 @@ def reading_of(metric: Metric, result: Result) -> Reading:
         )
         return Reading(word, None, beside, message)
     value = row.values.get(metric.column) if metric.column else None
-    if value is not None and (not math.isfinite(value) or (metric.kind == "ratio" and value <= 0)):
+    if value is not None and (not math.isfinite(value) or (metric.comparison == "ratio" and value <= 0)):
         value = None
-    if metric.kind != "status" and value is None:
-        message = message or f"{metric.title} was not measured"
+    if metric.comparison != "status" and value is None:
+        message = message or f"{metric.bisect_title} was not measured"
     return Reading(status, value, beside, message)
 
 
 def comparable(metric: Metric, value: float) -> float:
     """A value as the search compares it: the log of what scales, a count as it is."""
-    return math.log(value) if metric.kind == "ratio" else value
+    return math.log(value) if metric.comparison == "ratio" else value
 
 
 def plain(metric: Metric, value: float) -> float:
     """The inverse of comparable."""
-    return math.exp(min(value, 700.0)) if metric.kind == "ratio" else value
+    return math.exp(min(value, 700.0)) if metric.comparison == "ratio" else value
 
 
 def answer(metric: Metric, status: str, of_good: Sequence[str], of_bad: Sequence[str]) -> bool | None:

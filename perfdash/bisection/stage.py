@@ -14,7 +14,7 @@ from typing import Any
 from perfdash.bisection import events
 from perfdash.bisection.events import Event
 from perfdash.bisection.loop import Bisection
-from perfdash.bisection.metrics import SKIP, Metric, Reading, answer, comparable, reading_from_json
+from perfdash.bisection.metrics import SKIP, Reading, answer, comparable, reading_from_json
 from perfdash.bisection.question import (
     Answered,
     Broken,
@@ -30,6 +30,7 @@ from perfdash.bisection.question import (
 from perfdash.bisection.revisions import Revision
 from perfdash.bisection.search import culprits
 from perfdash.bisection.view import look
+from perfdash.metrics import Metric
 
 STRIKES = 2  # failed measurements in a row after which a revision is given up
 STRIKES_OF_AN_END = 4  # of one that was measured before: all rests on it, so it is stopped for now
@@ -218,7 +219,7 @@ class Stage:
         if self.metric.is_answer:
             return None if taken.answer is None else Answered(taken.place, taken.answer)
         value = taken.reading.value
-        if value is None or not math.isfinite(value) or (self.metric.kind == "ratio" and value <= 0):
+        if value is None or not math.isfinite(value) or (self.metric.comparison == "ratio" and value <= 0):
             return None
         return Measured(taken.place, comparable(self.metric, value))
 

@@ -217,10 +217,9 @@ def _undisturbed(result: Result) -> bool:
 
 
 def _told(finding: Finding, decision: str, numbers: Any) -> str:
-    from perfdash.detect.metrics import COUNTS, METRICS
+    from perfdash.metrics import title_of
 
-    metric = str(finding.metric)
-    name = METRICS[metric].title if metric in METRICS else COUNTS.get(metric, metric)
+    name = title_of(str(finding.metric))
     suspected = "" if finding.change is None else f", suspected {math.expm1(finding.change):+.1%}"
     measured = ""
     if numbers and "ratio" in numbers:

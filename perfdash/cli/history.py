@@ -156,12 +156,12 @@ def _over_time(connection: sa.Connection, line: RunLine, model: str, metrics: li
 
     from perfdash.errors import UsageError
     from perfdash.history.queries import case_numbers, series
-    from perfdash.history.rows import METRICS
+    from perfdash.metrics import NUMBERS
     from perfdash.report.terminal_tables import series_table
 
     for metric in metrics:
-        if metric not in METRICS:
-            raise UsageError(f"--metric {metric!r} is none; there are: {', '.join(METRICS)}")
+        if metric not in NUMBERS:
+            raise UsageError(f"--metric {metric!r} is none; there are: {', '.join(NUMBERS)}")
     cases = case_numbers(connection, line.testbed_id)
     chosen = {case: number for case, number in cases.items() if case.model == model}
     if not chosen:

@@ -145,15 +145,15 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     from itertools import pairwise
 
     from perfdash.detect.dating import over_time
-    from perfdash.detect.metrics import METRICS
     from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
     from perfdash.methods import changes
+    from perfdash.metrics import JUDGED
     from perfdash.report.alert_text import change_list
 
     with store.read() as connection:
         last = find_run(connection, run or "last")
         runs = list_runs(connection, testbed_id=last.testbed_id, until=last.started, latest=nights)
-        found = list(over_time(panel(connection, runs, METRICS)))
+        found = list(over_time(panel(connection, runs, JUDGED)))
         cases = cases_by_id(connection, (each.case_id for each in found if each.case_id))
     if as_json:
         plain = [

@@ -17,7 +17,6 @@ import numpy as np
 from perfdash.detect.builds import environment_changes, package_changes
 from perfdash.detect.dating import date
 from perfdash.detect.findings import WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
-from perfdash.detect.metrics import METRICS
 from perfdash.detect.parts import PARTS_OF
 from perfdash.history.alerts import (
     ACKNOWLEDGED,
@@ -33,6 +32,7 @@ from perfdash.history.alerts import (
 )
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import changes, numbers
+from perfdash.metrics import JUDGED
 from perfdash.records import Status
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
@@ -322,7 +322,7 @@ def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float
 
 def _levels(alert: Alert) -> tuple[float, float, float]:
     """Log levels before and after, and the standard deviation of a night's log."""
-    sd = float(alert.details.get("sd") or METRICS[str(alert.metric)].minimum)
+    sd = float(alert.details.get("sd") or JUDGED[str(alert.metric)].threshold)
     return math.log(alert.before or 1.0), math.log(alert.after or 1.0), sd
 
 

@@ -11,18 +11,18 @@ import numpy as np
 from scipy import special
 
 from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, status_word, stops_running
-from perfdash.detect.metrics import METRICS
 from perfdash.errors import UsageError
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import OF_ITS_NIGHT
 from perfdash.history.rows import Imported, Row
 from perfdash.methods import alike, changes
+from perfdash.metrics import JUDGED
 from perfdash.records import Case
 from perfdash.stats.alarm import FLOOR, discoveries
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.windows import levels_and_noise
 
-COMPARED = ("speedup", *(name for name, metric in METRICS.items() if not metric.whole))
+COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
 # An interval holds what another run would report: it reaches so many deviations of one run (stats.speedup).
 _REACH = math.sqrt(2) * 1.96
 _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
@@ -92,7 +92,7 @@ class Compared:
 
         Speedup counts only where its sides could not be tested: else it is theirs that counts.
         """
-        worse = [name for name, delta in self.deltas.items() if name in METRICS and delta.change > 0]
+        worse = [name for name, delta in self.deltas.items() if name in JUDGED and delta.change > 0]
         backend = self.deltas.get("backend_ms")
         if (backend is None or backend.p is None) and "speedup" in self.deltas:
             worse += ["speedup"] if self.deltas["speedup"].change < 0 else []
@@ -353,7 +353,7 @@ def _of_intervals(old: Sequence[Row], new: Sequence[Row]) -> float:
 
 
 def _matters(name: str, delta: Delta) -> bool:
-    least = METRICS[name].minimum if name in METRICS else METRICS["backend_ms"].minimum
+    least = JUDGED[name].threshold if name in JUDGED else JUDGED["backend_ms"].threshold
     return abs(delta.change) >= math.log1p(least)
 
 

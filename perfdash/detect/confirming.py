@@ -9,11 +9,10 @@ from typing import Any
 
 from perfdash.detect.alerts import born, confirmed, dismissed
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
-from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import CONFIRMED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
-from perfdash.history.rows import PARTS
 from perfdash.methods import CURRENT, alike
+from perfdash.metrics import JUDGED, PARTS
 from perfdash.stats import remeasure
 
 PAIRS = remeasure.PAIRS
@@ -126,7 +125,7 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int) 
         suspected=finding.change,
         sd=finding.sd,
         df=finding.df,
-        minimum_change=METRICS[name].minimum,
+        minimum_change=JUDGED[name].threshold,
         pairs=most,
     )
     if not ratios:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdash.detect.findings import logs
-from perfdash.detect.metrics import METRICS
 from perfdash.history.queries import Panel, RunLine, of_method
 from perfdash.methods import numbers
+from perfdash.metrics import JUDGED
 from perfdash.stats.alarm import HOST
 from perfdash.stats.changepoints import Change, change_points
 from perfdash.stats.intervals import Array
@@ -37,17 +37,17 @@ def over_time(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
     A step that most cases of the host make in the same direction on the same night is one. Nights of
     different methods are never looked at together.
     """
-    for metric in METRICS.values():
-        if metric.whole:  # its changes are the whole's, once more
+    for metric in JUDGED.values():
+        if metric.part_of:  # its changes are the whole's, once more
             continue
-        for method in _methods(panel, metric.name):
-            values = np.exp(logs(of_method(panel, method), metric.name))
+        for method in _methods(panel, metric.column):
+            values = np.exp(logs(of_method(panel, method), metric.column))
             found = [
-                _dated(panel, case_id, metric.name, change)
+                _dated(panel, case_id, metric.column, change)
                 for row, case_id in enumerate(panel.case_ids)
-                for change in change_points(values[row], min_change=metric.minimum, persistence=persistence)
+                for change in change_points(values[row], min_change=metric.threshold, persistence=persistence)
             ]
-            yield from _together(panel, metric.name, values, found)
+            yield from _together(panel, metric.column, values, found)
 
 
 def _methods(panel: Panel, metric: str) -> list[Mapping[str, int]]:
@@ -84,7 +84,7 @@ def _is_near(common: list[tuple[int, int]], night: int, direction: int) -> bool:
 
 def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direction: int) -> Dated | None:
     """The change of a series that an alert tells of; None where the history does not show it (yet)."""
-    if metric not in METRICS or case_id not in panel.case_ids:
+    if metric not in JUDGED or case_id not in panel.case_ids:
         return None
     near = next((place for place, run in enumerate(panel.runs) if run.id == bad_run_id), None)
     if near is None:
@@ -92,7 +92,7 @@ def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direct
     values = np.exp(logs(panel, metric)[panel.case_ids.index(case_id)])
     found = [
         change
-        for change in change_points(values, min_change=METRICS[metric].minimum / 2)
+        for change in change_points(values, min_change=JUDGED[metric].threshold / 2)
         if abs(change.index - near) <= _NEAR and (change.change > 0) == (direction > 0)
     ]
     if not found:

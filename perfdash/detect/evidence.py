@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from scipy import special
 
 from perfdash.detect.dating import Dated, date
-from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
 from perfdash.methods import alike
+from perfdash.metrics import JUDGED
 from perfdash.records import Case
 from perfdash.stats.intervals import CONFIDENCE
 
@@ -132,14 +132,14 @@ def _of(alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], pa
 
 
 def _is_dated(alert: Alert) -> bool:
-    return alert.kind == "metric" and alert.metric in METRICS and alert.case_id is not None
+    return alert.kind == "metric" and alert.metric in JUDGED and alert.case_id is not None
 
 
 def _past(connection: sa.Connection, testbed_id: int, case_ids: Iterable[int | None]) -> Panel:
     """What the nights of a testbed say of some cases: read at once for all, as most alerts share them."""
     runs = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN)
     numbers = [number for number in case_ids if number is not None]
-    return panel(connection, runs, [*METRICS, "speedup"], case_ids=numbers)
+    return panel(connection, runs, [*JUDGED, "speedup"], case_ids=numbers)
 
 
 def _measured(past: Panel, case_id: int | None) -> Panel | None:

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdash.detect.metrics import COUNTS, METRICS, Metric
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import alike
+from perfdash.metrics import JUDGED, JUDGED_COUNTS, Metric
 from perfdash.records import FAILED_TO_RUN, PASSING, Status
 from perfdash.stats import alarm
 from perfdash.stats.drift import drift
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
 
-READ = (*METRICS, *COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
+READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
         "calls_captured")  # fmt: skip
 NIGHTS = 200  # of which the alarm looks at 70, the drift at all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
@@ -100,8 +100,8 @@ def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]
     nights count: those of an earlier change that is known. Numbers of a case that did not pass are not
     looked at: they are of something else.
     """
-    found = [each for metric in METRICS.values() for each in _of_metric(panel, metric, start or {})]
-    found += [each for count in COUNTS for each in _of_count(panel, count)]
+    found = [each for metric in JUDGED.values() for each in _of_metric(panel, metric, start or {})]
+    found += [each for count in JUDGED_COUNTS for each in _of_count(panel, count)]
     return found + _of_status(panel) + _vanished(panel)
 
 
@@ -159,7 +159,7 @@ def logs(panel: Panel, metric: str) -> Array:
 def net_logs(panel: Panel, metric: str) -> Array:
     """logs without what the whole host did on each night."""
     values = logs(panel, metric)
-    whole = logs(panel, METRICS[metric].whole or metric)
+    whole = logs(panel, JUDGED[metric].part_of or metric)
     shift: Array = host_shift(whole, np.isfinite(whole), alarm.FLOOR).night
     return values - shift
 
@@ -182,30 +182,30 @@ def _within(panel: Panel, metric: str) -> Array | None:
 
 
 def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[Finding]:
-    values = logs(panel, metric.name)
-    rows, first = _measured(panel, metric.name, values, start)
+    values = logs(panel, metric.column)
+    rows, first = _measured(panel, metric.column, values, start)
     if not len(rows):
         return []
     raw = values
-    if metric.whole:  # too few have parts to tell the host by them
-        whole = logs(panel, metric.whole)
+    if metric.part_of:  # too few have parts to tell the host by them
+        whole = logs(panel, metric.part_of)
         values = values - host_shift(whole, np.isfinite(whole), alarm.FLOOR).own
-    within = _within(panel, metric.name)
+    within = _within(panel, metric.column)
     night = alarm.judge(
         values[rows],
         start=first,
         within=None if within is None else within[rows],
-        minimum_change=metric.minimum,
+        minimum_change=metric.threshold,
     )
     found = []
     last = len(panel.runs) - 1
-    if not metric.whole and night.shift.nights and abs(night.shift.change) >= math.log1p(metric.minimum):
+    if not metric.part_of and night.shift.nights and abs(night.shift.change) >= math.log1p(metric.threshold):
         bad = max(0, last - night.shift.nights + 1)
         found.append(
             Finding(
                 "host",
                 None,
-                metric.name,
+                metric.column,
                 WORSE if night.shift.change > 0 else BETTER,
                 bad - 1 if bad else None,
                 bad,
@@ -220,14 +220,14 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
         baseline = float(night.baseline[place])
         recent = values[row, nights[-int(night.window[place]) :]] - baseline
         window, change = _begun(recent, float(night.change[place]))
-        if metric.whole and not _moved(raw[row, nights], window, change, metric.minimum):
+        if metric.part_of and not _moved(raw[row, nights], window, change, metric.threshold):
             continue
         bad, before = int(nights[-window]), nights[:-window]
         found.append(
             Finding(
                 "metric",
                 panel.case_ids[row],
-                metric.name,
+                metric.column,
                 WORSE if change > 0 else BETTER,
                 int(before[-1]) if len(before) else None,
                 bad,

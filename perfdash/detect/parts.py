@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfdash.detect.findings import Finding
 from perfdash.history.alerts import LIVE, NEW, Alert
-from perfdash.history.rows import PARTS
+from perfdash.metrics import PARTS
 
 # What a latency is the sum of: where that changed, its parts say where, and are no changes of their own.
 PARTS_OF = {"backend_ms": tuple(PARTS)}

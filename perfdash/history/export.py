@@ -13,7 +13,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.files import replaced
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
-from perfdash.history.rows import METRICS
+from perfdash.metrics import NUMBERS
 
 FORMATS = ("parquet", "csv", "json")
 _RUNS_AT_ONCE = 100  # some 200,000 results
@@ -52,7 +52,7 @@ def columns() -> list[sa.ColumnElement[Any]]:
         env.c.python,
         *case,
         *schema.results.c["status", "started", "verdict", "basis"],
-        *schema.results.c[METRICS],
+        *schema.results.c[tuple(NUMBERS)],
     ]
 
 

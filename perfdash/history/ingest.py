@@ -13,11 +13,12 @@ from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import schema
 from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.rows import METRICS, Imported, Row, RunRow, case_digest, digest
+from perfdash.history.rows import Imported, Row, RunRow, case_digest, digest
 from perfdash.history.samples import pack
 from perfdash.history.selection import read
 from perfdash.history.store import Store
 from perfdash.history.summing import grouped, summarize
+from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
 _CHUNK = 500  # values in one IN (...)
@@ -49,9 +50,9 @@ def _check(imported: Imported) -> None:
             raise UsageError(f"{imported.run.source}: {row.case.name} stands there twice")
         seen.add(row.case)
         for name, value in {**row.values, **row.others}.items():
-            if not math.isfinite(value) or (name in METRICS and value < 0):
+            if not math.isfinite(value) or (name in NUMBERS and value < 0):
                 raise UsageError(f"{imported.run.source}: {row.case.name}: {name} is {value}")
-        unknown = set(row.values) - set(METRICS)
+        unknown = set(row.values) - set(NUMBERS)
         if unknown:
             raise ValueError(f"no column for {sorted(unknown)}")
 
@@ -172,7 +173,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
                 "started": row.started,
                 "verdict": row.verdict,
                 "basis": row.basis,
-                **{name: row.values.get(name) for name in METRICS},
+                **{name: row.values.get(name) for name in NUMBERS},
             }
             for row in rows
         ],

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.rows import METRICS, Row
+from perfdash.history.rows import Row
 from perfdash.history.samples import unpack
 from perfdash.methods import alike, numbers
+from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
 _CASE = (
@@ -118,7 +119,7 @@ def rows_of(
     results, cases, more = schema.results, schema.cases, schema.result_details
     columns = [
         *results.c["id", "status", "started", "verdict", "basis"],
-        *results.c[METRICS],
+        *results.c[tuple(NUMBERS)],
         *cases.c[_CASE],
     ]
     query = sa.select(*columns).join_from(results, cases, results.c.case_id == cases.c.id)
@@ -135,13 +136,13 @@ def rows_of(
         join = sa.select(names).join(results, results.c.id == names.c.result_id)
         for row in connection.execute(join.where(results.c.run_id == run_id)):
             others.setdefault(row.result_id, {})[row.name] = row.value
-    first, count = 5, len(METRICS)
+    first, count = 5, len(NUMBERS)
     rows = []
     for line in found:
         number, status, started, verdict, basis = line[:first]
         values = {
             name: value
-            for name, value in zip(METRICS, line[first : first + count], strict=True)
+            for name, value in zip(NUMBERS, line[first : first + count], strict=True)
             if value is not None
         }
         extra = more_of.get(number)
@@ -176,7 +177,7 @@ class Point:
 def series(
     connection: sa.Connection, case_id: int, metric: str, *, testbed_id: int | None = None, since: str = ""
 ) -> list[Point]:
-    """A metric (one of METRICS) of a case over the nights of a testbed, oldest first."""
+    """A metric (one of NUMBERS) of a case over the nights of a testbed, oldest first."""
     runs, results, env = schema.runs, schema.results, schema.environments
     query = (
         sa.select(

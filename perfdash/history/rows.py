@@ -15,30 +15,15 @@ from typing import Any
 from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.files import finite
+from perfdash.metrics import PARTS
 from perfdash.records import Case, Failure, Result, RunInfo
 
-# Of the back end's step: of a training step (worker.scenarios.training), of a generation (.generation).
-PARTS = {
-    "forward_ms": "forward pass", "backward_ms": "backward pass", "optimizer_ms": "optimizer step",
-    "prefill_ms": "prefill", "decode_ms": "decoding",
-}  # fmt: skip
-# The metrics that have a column of their own, with their units (of the latencies also the 95 % interval).
-REALS = (
-    "eager_ms", "eager_ms_low", "eager_ms_high", "backend_ms", "backend_ms_low", "backend_ms_high",
-    "speedup", "speedup_low", "speedup_high", "speedup_sd",
-    "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "wall_s", *PARTS,
-)  # fmt: skip
-COUNTS = (
-    "eager_peak_bytes", "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
-    "graphs", "graph_breaks", "calls_captured", "fallbacks",
-)  # fmt: skip
-METRICS = REALS + COUNTS
 MAX_SAMPLES = 200  # a side: more say nothing more of a latency (the run folder has them all)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One result. `values` holds numbers under names of METRICS; what was not measured is missing.
+    """One result. `values` are its numbers by column (perfdash.metrics); what was not measured is missing.
 
     `others` are metrics that perfdash has no column for (of a foreign benchmark), by name. `samples`
     are latencies in ms, by `eager_ms` and `backend_ms`. `details` is what a reader wants to see:

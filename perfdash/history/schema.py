@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from perfdash.history.rows import COUNTS, REALS
+from perfdash.metrics import NUMBERS
 
 metadata = MetaData(
     naming_convention={
@@ -113,8 +113,7 @@ results = Table(
     Column("started", Text),
     Column("verdict", Text),
     Column("basis", Text),
-    *(Column(name, Double) for name in REALS),
-    *(Column(name, BigInteger) for name in COUNTS),
+    *(Column(name, BigInteger if metric.is_integer else Double) for name, metric in NUMBERS.items()),
     UniqueConstraint("run_id", "case_id"),
     Index(None, "case_id", "run_id"),
 )

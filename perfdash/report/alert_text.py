@@ -10,10 +10,9 @@ from prettytable import PrettyTable
 
 from perfdash.detect.dating import Dated
 from perfdash.detect.evidence import Evidence
-from perfdash.detect.metrics import COUNTS, METRICS
 from perfdash.history.alerts import Alert, Event
 from perfdash.history.queries import RunLine
-from perfdash.history.rows import PARTS
+from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case
 from perfdash.report.markdown import plain
 from perfdash.report.quantities import percent, shown
@@ -111,7 +110,7 @@ def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
         table.add_row(
             [
                 model_of(case),
-                METRICS[each.metric].title,
+                JUDGED[each.metric].title,
                 f"{change.before:.5g}" if case else "",
                 f"{change.after:.5g}" if case else "",
                 f"{change.change:+.1%}",
@@ -164,7 +163,7 @@ def _run(run: RunLine | None) -> dict[str, Any] | None:
 
 def side(alert: Alert) -> str | None:
     """Which side of the pair it is: eager or compiled; None where that is no question."""
-    metric = METRICS.get(alert.metric or "")
+    metric = JUDGED.get(alert.metric or "")
     if metric is None or alert.kind not in ("metric", "host", "drift"):
         return None
     return "eager" if metric.of_eager else "compiled"
@@ -176,16 +175,16 @@ def what(alert: Alert) -> str:
         return "no longer measured"
     if alert.kind == "status":
         return f"{alert.details.get('before')} -> {alert.details.get('after')}"
-    if alert.metric in METRICS:
-        title = METRICS[str(alert.metric)].title
+    if alert.metric in JUDGED:
+        title = JUDGED[str(alert.metric)].title
         return title + (", slow drift" if alert.kind == "drift" else "") + _inside(alert)
-    return COUNTS.get(str(alert.metric), str(alert.metric))
+    return title_of(str(alert.metric))
 
 
 def _inside(alert: Alert) -> str:
     """The parts of a step that changed with it."""
     parts = alert.details.get("parts") or {}
-    told = [f"{PARTS[name]} {percent(change)}" for name, change in parts.items() if name in PARTS]
+    told = [f"{PARTS[name].title} {percent(change)}" for name, change in parts.items() if name in PARTS]
     return f" ({', '.join(told)})" if told else ""
 
 

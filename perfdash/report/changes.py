@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from perfdash.detect.comparing import Compared, Comparison
 from perfdash.detect.evidence import Evidence
 from perfdash.detect.findings import LIKE, WORSE
-from perfdash.detect.metrics import METRICS
 from perfdash.history.alerts import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import Imported, RunRow
+from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, culprits, what
 from perfdash.report.quantities import percent, shown
@@ -184,12 +184,12 @@ def _of_case(one: Compared, good: Build, bad: Build) -> Iterator[Change]:
         if not delta.significant or (name == "speedup" and one.deltas["backend_ms"].p is not None
                                      if "backend_ms" in one.deltas else False):  # fmt: skip
             continue
-        worse = (delta.change > 0) == (name in METRICS)
+        worse = (delta.change > 0) == (name in JUDGED)
         reach = delta.reach
         yield Change(
             REGRESSION if worse else IMPROVEMENT,
             one.case,
-            METRICS[name].title if name in METRICS else name,
+            title_of(name),
             shown(name, delta.old),
             shown(name, delta.new),
             delta.change,

@@ -11,13 +11,8 @@ from typing import Any
 from prettytable import PrettyTable
 
 from perfdash.detect.comparing import COMPARED, Compared, Comparison, Delta, Means, Side
-from perfdash.detect.metrics import METRICS
 from perfdash.history.rows import RunRow
-
-_NAMES = {name: metric.title for name, metric in METRICS.items()} | {
-    "speedup": "speedup",
-    "compression_ratio": "memory compression ratio",
-}
+from perfdash.metrics import title_of
 
 
 def comparison(found: Comparison) -> str:
@@ -85,7 +80,7 @@ def _means(every: Sequence[Means]) -> str:
         interval = f"{low:.3f} to {high:.3f}" if means.cases > 1 else ""
         table.add_row(
             [
-                _NAMES[means.metric],
+                title_of(means.metric),
                 means.cases,
                 format(means.old[0], form),
                 format(means.new[0], form),
@@ -114,7 +109,7 @@ def _changes(changed: Sequence[Compared]) -> str:
                     f"{math.expm1(delta.change):+.1%}",
                     p,
                 ]
-                table.add_row([*case, "worse" if worse else "better", _NAMES[name], *row])
+                table.add_row([*case, "worse" if worse else "better", title_of(name), *row])
     return str(table.get_string())
 
 

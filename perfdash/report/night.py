@@ -12,7 +12,6 @@ from perfdash.detect.comparing import Comparison
 from perfdash.detect.evidence import gather
 from perfdash.detect.findings import LIKE, SHORTLY, is_a_night
 from perfdash.detect.heartbeat import before, nightlies_of
-from perfdash.detect.metrics import METRICS
 from perfdash.history import alerts as kept
 from perfdash.history import nightlies, schema
 from perfdash.history.alerts import Alert
@@ -20,7 +19,16 @@ from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.history.rows import Imported, Row, RunRow
 from perfdash.history.summing import setting_of
-from perfdash.report.changes import APPEARED, GROUPS, Build, Change, of_alert, of_comparison, ordered
+from perfdash.metrics import JUDGED
+from perfdash.report.changes import (
+    APPEARED,
+    GROUPS,
+    Build,
+    Change,
+    of_alert,
+    of_comparison,
+    ordered,
+)
 
 _NIGHTLIES = 200  # latest ones that are looked through
 FEWEST = 3  # nights before, below which no number is judged (stats.alarm)
@@ -90,7 +98,7 @@ def against(imported: Imported, found: Comparison) -> Night:
     names = [each.run.name for each in found.old.runs]
     title = names[0] if len(names) == 1 else f"{found.old.title} ({len(names)} runs)"
     untested = sum(
-        any(delta.p is None for name, delta in one.deltas.items() if name in METRICS) for one in found.both
+        any(delta.p is None for name, delta in one.deltas.items() if name in JUDGED) for one in found.both
     )
     cautions = []
     if untested:

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from perfdash.files import finite
-from perfdash.history.rows import METRICS, Row, clock_of
+from perfdash.history.rows import Row, clock_of
 from perfdash.history.summing import Summary, grouped, summarize
+from perfdash.metrics import NUMBERS
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night
 from perfdash.report.reproduce import command
@@ -83,7 +84,7 @@ def to_csv(night: Night) -> str:
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["run", "run_started", *_CASE, "status", "verdict", "basis", *METRICS, "clock"])
+    writer.writerow(["run", "run_started", *_CASE, "status", "verdict", "basis", *NUMBERS, "clock"])
     for row in night.rows:
         values = finite(dict(row.values))
         cells = [
@@ -93,7 +94,7 @@ def to_csv(night: Night) -> str:
             row.status,
             row.verdict,
             row.basis,
-            *(values.get(name) for name in METRICS),
+            *(values.get(name) for name in NUMBERS),
             clock_of(row),
         ]
         writer.writerow(["" if cell is None else _inert(cell) for cell in cells])

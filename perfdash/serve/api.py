@@ -11,7 +11,8 @@ from perfdash.detect.evidence import gather
 from perfdash.history import alerts as kept
 from perfdash.history import queries
 from perfdash.history.queries import RunLine
-from perfdash.history.rows import METRICS, Row
+from perfdash.history.rows import Row
+from perfdash.metrics import NUMBERS
 from perfdash.report import alert_text
 from perfdash.report.comparison_text import to_plain
 from perfdash.serve.choosing import NotFound, compared, one_run
@@ -79,7 +80,7 @@ def cases(connection: sa.Connection, values: Values) -> Values:
 
 SERIES = (
     Parameter("case", "a case's number, as `cases` tells it", "number", required=True),
-    Parameter("metric", "which number", METRICS, "speedup"),
+    Parameter("metric", "which number", tuple(NUMBERS), "speedup"),
     _TESTBED,
     _SINCE,
     *paging(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfdash.history.rows import METRICS
+from perfdash.metrics import NUMBERS
 
 Shape = dict[str, Any]
 TEXT: Shape = {"type": "string"}
@@ -66,7 +66,7 @@ SHAPES: dict[str, Shape] = {
         case=named("Case"), status=TEXT, verdict=of(TEXT), basis=of(TEXT), started=of(TEXT),
         values={
             "type": "object",
-            "properties": dict.fromkeys(METRICS, NUMBER),
+            "properties": dict.fromkeys(NUMBERS, NUMBER),
             "additionalProperties": False,
         },
     ),

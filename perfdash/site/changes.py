@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdash.detect.metrics import METRICS
 from perfdash.files import dumps
 from perfdash.history.queries import RunLine
 from perfdash.history.rows import case_digest, digest
 from perfdash.methods import changes
+from perfdash.metrics import JUDGED
 from perfdash.report.quantities import shown
 from perfdash.site.cache import Cache
 from perfdash.site.happened import build_words
@@ -57,9 +57,9 @@ def case_changes(history: History, number: int) -> list[Event]:
     passed = history.passed[row, nights]
     runs = [history.recent[night] for night in nights]
     found = []
-    for name, metric in METRICS.items():
+    for name, metric in JUDGED.items():
         values = np.exp(as_logs(history.values[name][row, nights], passed))
-        for change in _of_each_method(values, history.codes_of(name, nights), metric.minimum):
+        for change in _of_each_method(values, history.codes_of(name, nights), metric.threshold):
             first, good, bad = runs[change.index], runs[max(0, change.low - 1)], runs[change.high]
             text = (
                 f"{metric.title} {change.change:+.1%} ({shown(name, change.before)} to "

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
-from perfdash.history.rows import PARTS, case_digest, digest
+from perfdash.history.rows import case_digest, digest
 from perfdash.methods import changes, numbers
+from perfdash.metrics import CHARTS, NUMBERS
 from perfdash.records import PASSING, Case, Status
 from perfdash.site.cache import Arrays, Cache
 from perfdash.site.kinds import latest_days
@@ -28,14 +29,10 @@ from perfdash.stats.intervals import Array
 FORMAT = 4  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
-# Metrics with a chart of their own, in the order of the page.
-CHARTED = (
-    "speedup", "backend_ms", "eager_ms", "compilation_s", "compilation_cpu_s", "backend_peak_bytes",
-    "eager_peak_bytes", "compression_ratio", *PARTS,
-)  # fmt: skip
-BOUNDED = ("speedup", "backend_ms", "eager_ms")  # that have an interval
+# Charted metrics whose interval is kept too.
+BOUNDED = tuple(name for name in CHARTS if NUMBERS[name].has_interval)
 READ = (
-    *CHARTED, *(f"{name}_{end}" for name in BOUNDED for end in ("low", "high")),
+    *CHARTS, *(f"{name}_{end}" for name in BOUNDED for end in ("low", "high")),
     "graph_breaks", "fallbacks", "calls_captured", "graphs",
 )  # fmt: skip
 _COUNTS = ("tried", "passed", "failed")  # of the nights of a week
@@ -208,13 +205,13 @@ def _first_daily(runs: Sequence[RunLine], most: int) -> int:
 
 def _weeks(digests: NDArray[np.bytes_], mondays: list[date], every: Sequence[Arrays]) -> Weeks:
     shape = len(digests), len(mondays)
-    values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTED}
+    values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTS}
     counts = {name: np.zeros(shape, dtype=np.int32) for name in _COUNTS}
     for place, one in enumerate(every):
         rows = np.searchsorted(digests, one["cases"])
         for name, count in counts.items():
             count[rows, place] = one[name]
-        for name, column in zip(CHARTED, one["values"], strict=True):
+        for name, column in zip(CHARTS, one["values"], strict=True):
             values[name][rows, place] = column
     return Weeks(mondays, values, **counts)
 
@@ -262,14 +259,14 @@ class _Reader:
             yield from (found[run.id] or made[run.id] for run in some)
 
     def week(self, runs: Sequence[RunLine]) -> Arrays:
-        """Of some runs: values (CHARTED x cases x 3: median, least, most), and _COUNTS.
+        """Of some runs: values (CHARTS x cases x 3: median, least, most), and _COUNTS.
 
         Values by another method than that of the last run are left out.
         """
         key = self._key("week", runs)
         found = self.cache.get(key)
         if found is None:
-            alike = np.array([codes([run.method for run in runs], name) for name in CHARTED])
+            alike = np.array([codes([run.method for run in runs], name) for name in CHARTS])
             found = _aggregated(self._read(runs), alike == alike[:, -1:])
             self.cache.put(key, found)
         return found
@@ -306,9 +303,9 @@ def _passed(whole: Panel) -> Flags:
 
 
 def _aggregated(nights: Sequence[Arrays], alike: Flags) -> Arrays:
-    """`alike` (CHARTED x nights): whether a metric was measured as in the last of these nights."""
+    """`alike` (CHARTS x nights): whether a metric was measured as in the last of these nights."""
     cases = np.unique(np.concatenate([one["cases"] for one in nights]))
-    values = np.full((len(CHARTED), len(cases), len(nights)), np.nan, dtype=np.float32)
+    values = np.full((len(CHARTS), len(cases), len(nights)), np.nan, dtype=np.float32)
     counts = {name: np.zeros(len(cases), dtype=np.int32) for name in _COUNTS}
     for place, one in enumerate(nights):
         rows = np.searchsorted(cases, one["cases"])
@@ -316,7 +313,7 @@ def _aggregated(nights: Sequence[Arrays], alike: Flags) -> Arrays:
         counts["passed"][rows] += one["passed"]
         counts["failed"][rows] += failed(one["words"])[one["statuses"]]
         counts_here = one["passed"] & alike[:, [place]]
-        values[:, rows, place] = np.where(counts_here, one["values"][: len(CHARTED)], np.nan)
+        values[:, rows, place] = np.where(counts_here, one["values"][: len(CHARTS)], np.nan)
     return {"cases": cases, "values": three(values), **counts}
 
 

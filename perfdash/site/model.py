@@ -15,6 +15,7 @@ from perfdash.history import schema
 from perfdash.history.alerts import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.rows import Row
+from perfdash.metrics import CHARTS, METRICS
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.alert_text import what
 from perfdash.report.quantities import percent, shown
@@ -25,7 +26,6 @@ from perfdash.site.changes import Event, case_changes, method_changes
 from perfdash.site.happened import build_words, machine_changes
 from perfdash.site.history import (
     BOUNDED,
-    CHARTED,
     Bed,
     History,
     epoch,
@@ -37,23 +37,6 @@ from perfdash.site.regressions import BedLives, bed_lives
 from perfdash.site.setting import Setting
 from perfdash.site.suite import said
 from perfdash.site.trends import Line, Trend, read_trends
-
-CHART = {
-    "speedup": ("Speedup", "eager / compiled; higher is better", "x", True),
-    "backend_ms": ("Compiled latency", "lower is better", "ms", False),
-    "eager_ms": ("Eager latency", "lower is better", "ms", False),
-    "compilation_s": ("Compilation", "wall seconds, cold caches", "s", False),
-    "compilation_cpu_s": ("Compilation, CPU seconds", "of the whole process tree", "s", False),
-    "backend_peak_bytes": ("Compiled peak memory", "lower is better", "MB", False),
-    "eager_peak_bytes": ("Eager peak memory", "lower is better", "MB", False),
-    "compression_ratio": ("Memory compression", "eager / compiled; higher is better", "x", True),
-    "forward_ms": ("Compiled forward pass", "with the loss; lower is better", "ms", False),
-    "backward_ms": ("Compiled backward pass", "lower is better", "ms", False),
-    "optimizer_ms": ("Optimizer step", "lower is better", "ms", False),
-    "prefill_ms": ("Compiled prefill", "time to the first token; lower is better", "ms", False),
-    "decode_ms": ("Compiled decoding", "of all further tokens; lower is better", "ms", False),
-}
-_SCALE = {name: 1e-6 for name in CHART if name.endswith("_bytes")}
 
 
 @dataclass(frozen=True)
@@ -204,7 +187,7 @@ def model_view(around: Around, number: int, last: Last | None, changes: Sequence
     case, row = history.cases[number], history.row[number]
     bed = history.bed
     points = _Points.of(around, row)
-    lines = [line for name in CHARTED if (line := points.line(name))]
+    lines = [line for name in CHARTS if (line := points.line(name))]
     lines += other_lines(around.others.get(number, {}), points.weekly, points.nights)
     siblings = around.by_model.get((case.suite, case.model), [])
     status, badge = said(last.row) if last else ("", "")
@@ -271,7 +254,7 @@ class _Points:
     def line(self, name: str) -> Line | None:
         """A metric's line; None where there is nothing to draw."""
         history, row = self.history, self.row
-        title, hint, unit, ratio = CHART[name]
+        metric, chart = METRICS[name], CHARTS[name]
         old = history.weeks.values[name][row, self.weeks]
         passed = history.passed[row, self.nights]
         parts = [np.where(passed, history.values[name][row, self.nights], np.nan)]
@@ -279,13 +262,13 @@ class _Points:
             whole = history.values.get(f"{name}_{end}") if name in BOUNDED else None
             known = np.full(len(self.nights), np.nan) if whole is None else whole[row, self.nights]
             parts.append(np.where(passed, known, np.nan))
-        scale = _SCALE.get(name, 1.0)
-        columns = [(np.concatenate([old[:, place], part]) * scale) for place, part in enumerate(parts)]
+        columns = [(np.concatenate([old[:, place], part]) * metric.scale) for place, part in enumerate(parts)]
         if not np.isfinite(columns[0]).any():
             return None
         values, lows, highs = (column.tolist() for column in columns)
         breaks = history.breaks(name, self.weeks, self.nights)
-        return Line(name, title, hint, values, lows, highs, unit, ratio, breaks)
+        is_ratio = metric.kind == "ratio"
+        return Line(name, chart.title, chart.hint, values, lows, highs, metric.unit, is_ratio, breaks)
 
 
 def _word(status: str, passed: bool) -> str:
@@ -307,7 +290,7 @@ def _events(around: Around, number: int, times: Sequence[float], changes: Sequen
         change = f" {percent(alert.change)}" if alert.change is not None else ""
         whose = "most models of the host: " if alert.case_id is None else ""
         text = f"alert {alert.id} ({alert.state}): {whose}{what(alert)}{change}, {build_words(bad)}"
-        metric = alert.metric if alert.metric in CHART else None
+        metric = alert.metric if alert.metric in CHARTS else None
         href = "../../../" + alert_link(alert.id or 0) if alert.id in around.told else ""
         events.append(Event(epoch(bad.started), kind, text, metric, href, bad.name))
     for run, lines in around.machine:

@@ -17,10 +17,10 @@ import jinja2
 from markupsafe import Markup
 
 from perfdash import __version__
-from perfdash.detect.metrics import METRICS
 from perfdash.files import dumps
 from perfdash.history.rows import is_cpu_time
 from perfdash.methods import MEANINGS
+from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links
 from perfdash.report.changes import BAD, Change
 from perfdash.report.dashboard_tables import cpu_time_notes
@@ -144,7 +144,7 @@ def environment() -> jinja2.Environment:
         model_of=alert_text.model_of,
         build=build_words,
         is_bad=is_bad,
-        titles=_TITLES,
+        titles={name: metric.title for name, metric in METRICS.items()},
         command=command,
         link_of=link_of,
         clock_notes=cpu_time_notes,
@@ -162,12 +162,6 @@ def environment() -> jinja2.Environment:
         minute=lambda text: text[:16].replace("T", " "),
     )
     return found
-
-
-_TITLES = {name: metric.title for name, metric in METRICS.items()} | {
-    "speedup": "speedup",
-    "compression_ratio": "memory compression ratio",
-}
 
 
 def command(old: str, new: str) -> str:

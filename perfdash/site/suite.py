@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.history.queries import RunLine, case_numbers, rows_of
-from perfdash.history.rows import PARTS, Row
+from perfdash.history.rows import Row
 from perfdash.history.summing import Summary, is_compiled, is_counted, setting_of
+from perfdash.metrics import PARTS
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.published import Published, of_suite, why
 from perfdash.report.site_links import model_page

@@ -4,12 +4,12 @@ import pytest
 
 from perfdash.detect.dating import date, over_time
 from perfdash.detect.evidence import gather
-from perfdash.detect.metrics import METRICS
 from perfdash.detect.nightly import judge_new
 from perfdash.history import alerts as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.store import open_store
+from perfdash.metrics import JUDGED
 from tests.detect.simulated import farm, names, slower
 
 
@@ -48,7 +48,7 @@ def test_changes_of_the_whole_history(taken):
     runs = farm(70, change=change)
     store = taken(runs)
     with store.read() as connection:
-        whole = panel(connection, list_runs(connection), METRICS)
+        whole = panel(connection, list_runs(connection), JUDGED)
         cases = cases_by_id(connection, whole.case_ids)
         found = list(over_time(whole))
         shown = [

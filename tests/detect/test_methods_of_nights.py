@@ -11,7 +11,6 @@ from perfdash.detect.confirming import of_this_method
 from perfdash.detect.dating import over_time
 from perfdash.detect.evidence import gather
 from perfdash.detect.findings import Finding
-from perfdash.detect.metrics import METRICS
 from perfdash.detect.nightly import judge_new
 from perfdash.detect.noise import noise_before
 from perfdash.history import alerts as kept
@@ -19,6 +18,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, of_method, panel
 from perfdash.history.store import open_store
 from perfdash.methods import CURRENT
+from perfdash.metrics import JUDGED
 from tests.detect.simulated import farm, slower
 
 LATENCY, MEMORY, ACCURACY, CAPTURE = ({name: 2} for name in ("latency", "memory", "accuracy", "capture"))
@@ -174,7 +174,7 @@ def test_change_points_lie_within_one_method(store):
     take_in(store, by(LATENCY, farm(60, models=3, change=change), 40))
     with store.read() as connection:
         runs = list_runs(connection)
-        found = list(over_time(panel(connection, runs, METRICS)))
+        found = list(over_time(panel(connection, runs, JUDGED)))
     assert [(each.metric, each.first.started[:10]) for each in found] == [("backend_ms", "2026-01-21")]
 
 

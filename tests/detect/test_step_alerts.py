@@ -11,8 +11,8 @@ from perfdash.detect.nightly import judge_new
 from perfdash.detect.parts import with_parts
 from perfdash.history import alerts as kept
 from perfdash.history.ingest import take_in
-from perfdash.history.rows import PARTS
 from perfdash.history.store import open_store
+from perfdash.metrics import PARTS
 from perfdash.report.alert_text import what
 from tests.detect.simulated import farm
 

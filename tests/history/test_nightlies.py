@@ -12,8 +12,8 @@ from perfdash.history import nightlies, upkeep
 from perfdash.history.ingest import take_in
 from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
 from perfdash.history.queries import list_runs
-from perfdash.history.rows import PARTS
 from perfdash.history.store import open_store
+from perfdash.metrics import PARTS
 from tests.history.made import row, run
 
 NIGHT = Nightly("xeon", "n1", "2026-11-01T00:00:00Z", 86400, 10800, expected=("timm cpu float32",))

@@ -15,9 +15,9 @@ from perfdash.errors import UsageError
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.bisection.metrics import Metric
     from perfdash.bisection.recipes import Recipe
     from perfdash.bisection.revisions import Where
+    from perfdash.metrics import Metric
     from perfdash.settings import RunSettings
     from perfdash.suites.cases import Planned
 

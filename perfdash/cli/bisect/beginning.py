@@ -17,7 +17,7 @@ from perfdash.bisection.beginning import Wishes
 from perfdash.bisection.builds import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.course import Course
 from perfdash.bisection.journal import Journal
-from perfdash.bisection.metrics import METRICS, Metric, metric_named
+from perfdash.bisection.metrics import METRICS, metric_named
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.revisions import Revision, open_source
 from perfdash.bisection.revisions.repository import without_credentials
@@ -27,6 +27,7 @@ from perfdash.cli.bisect.asked import Asked
 from perfdash.cli.bisect.working import Going, go, tell
 from perfdash.cli.bisect.world import CaseMeasurer, CommandMeasurer, Machine, Measurer, unmeasured_cores
 from perfdash.errors import UsageError
+from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.runner import host
 from perfdash.runner.paired import AlternatingBuilds
@@ -89,7 +90,7 @@ def begun(command: Sequence[str] | None, flags: dict[str, Any]) -> int:
                 )
             )
             course.take(journal.append(stage))
-            tell(f"{journal.folder}: {len(revisions)} revisions, {metric.title}")
+            tell(f"{journal.folder}: {len(revisions)} revisions, {metric.bisect_title}")
             return go(Going(journal, course, machine, settings, flags["max_builds"], flags["as_json"], cores))
 
 
@@ -208,7 +209,7 @@ def _plan(
         f"{len(costs) - len(known)} known not to build",
         f"good: {first.label} {first.date[:10]} {first.title}".rstrip(),
         f"bad:  {last.label} {last.date[:10]} {last.title}".rstrip(),
-        f"measured: {metric.title} of {what} on core {spell(cores)}",
+        f"measured: {metric.bisect_title} of {what} on core {spell(cores)}",
         f"about {about} builds of {usual:.0f} s, {asked.jobs} at once; a measurement takes about "
         f"{wishes.measure_cost_s:.0f} s",
         "nothing was built or measured (--dry-run)",

@@ -17,20 +17,11 @@ from perfdash.detect.evidence import Evidence, gather
 from perfdash.errors import UsageError
 from perfdash.history import alerts
 from perfdash.history.queries import RunLine, command_of
-from perfdash.history.rows import PARTS
+from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.report.alert_text import model_of, what
 from perfdash.report.reproduce import OWN, as_pairs, backend_of, source_of
 from perfdash.settings import RunSettings
-
-METRIC_OF = {
-    "eager_ms": "eager",
-    "backend_ms": "backend",
-    "compilation_cpu_s": "compile-cpu",
-    "backend_peak_bytes": "memory",
-    "graph_breaks": "graph-breaks",
-    **{name: name.removesuffix("_ms") for name in PARTS},
-}
 
 
 def filled(flags: dict[str, Any], command: Sequence[str] | None) -> dict[str, Any]:
@@ -85,8 +76,9 @@ def _metric(found: Evidence, number: int) -> str:
     alert = found.alert
     if alert.kind == "status":
         return "status"
-    if alert.kind in ("metric", "count", "drift") and alert.metric in METRIC_OF:
-        return METRIC_OF[alert.metric]
+    metric = METRICS.get(alert.metric or "")
+    if alert.kind in ("metric", "count", "drift") and metric and metric.name:
+        return metric.name
     raise UsageError(
         f"--alert {number}: {what(alert)} of {model_of(found.case)} is nothing that can be bisected; give a "
         "command of yours, after --"

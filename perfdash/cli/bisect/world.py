@@ -15,7 +15,7 @@ from perfdash.bisection.beginning import Wishes, stage_event
 from perfdash.bisection.builds import Builder, Built, Unbuildable, open_builder
 from perfdash.bisection.course import MERGE, REVERT, RUNG, Course, Descend
 from perfdash.bisection.drive import NoWay
-from perfdash.bisection.metrics import Metric, Reading, reading_of
+from perfdash.bisection.metrics import Reading, reading_of
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.revisions import Inside, Revision, Source, Where, open_source
 from perfdash.bisection.revisions.ladder import between, pin_changes
@@ -23,6 +23,7 @@ from perfdash.bisection.revisions.revert import taken_back
 from perfdash.bisection.stage import Stage
 from perfdash.errors import UsageError
 from perfdash.files import finite
+from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import available_cores

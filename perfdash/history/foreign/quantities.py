@@ -1,4 +1,4 @@
-"""Numbers of foreign files, checked: in the units of rows.METRICS, finite, and possible.
+"""Numbers of foreign files, checked: in the units of perfdash.metrics, finite, and possible.
 
 The bounds are far outside what any machine gives; they catch a wrong column or unit, not a slow model.
 """
@@ -9,18 +9,17 @@ import re
 from typing import Any
 
 from perfdash.history.foreign.reading import Where, shown
-from perfdash.history.rows import COUNTS
+from perfdash.metrics import NUMBERS
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _LONGEST = 64
 _LARGEST = 1e300  # beyond it sums and squares overflow
 
-_BOUNDS = {  # of rows.METRICS, by the end of the name: lowest and highest
-    "_ms": (1e-7, 1e9),
-    "_s": (0.0, 1e8),
-    "_bytes": (0.0, 1e16),
-    "speedup": (1e-6, 1e6),
-    "_ratio": (1e-6, 1e6),
+_BOUNDS = {  # by the kind of the metric: lowest and highest
+    "latency": (1e-7, 1e9),
+    "time": (0.0, 1e8),
+    "memory": (0.0, 1e16),
+    "ratio": (1e-6, 1e6),
 }
 _COUNT_BOUNDS = (0.0, 1e9)
 MOST_BATCHED = 10_000_000
@@ -49,17 +48,14 @@ def finite(value: Any, where: Where, what: str) -> float:
 
 
 def metric(name: str, value: float, where: Where, what: str = "") -> float:
-    """`value` if it is possible for the metric `name` of rows.METRICS; a count as an int."""
-    low, high = _COUNT_BOUNDS
-    for end, bounds in _BOUNDS.items():
-        if name.endswith(end):
-            low, high = bounds
-            break
-    if not low <= value <= high or (name in COUNTS and value != int(value)):
+    """`value` if it is possible for the metric `name` of perfdash.metrics; a count as an int."""
+    known = NUMBERS[name]
+    low, high = _BOUNDS.get(known.kind, _COUNT_BOUNDS)
+    if not low <= value <= high or (known.is_integer and value != int(value)):
         raise where.wrong(
             f"{what or name} is {value:g}, which cannot be (unit or column mistaken?): correct or remove it"
         )
-    return int(value) if name in COUNTS else value
+    return int(value) if known.is_integer else value
 
 
 def batch_size(value: Any, where: Where) -> int:
