@@ -53,7 +53,7 @@ def import_(
     said = dict(locals())
     from perfdash.cli.gates import stays_out
     from perfdash.errors import PerfdashError, UsageError
-    from perfdash.history.importers import Told, read
+    from perfdash.history.importers import ImportOptions, read
     from perfdash.history.ingest import take_in
     from perfdash.runner.journal import read_info
 
@@ -61,7 +61,7 @@ def import_(
     of_runs = {path for path, _ in folders}
     foreign = [path for path in files if path not in of_runs]
     # All foreign files, or none; of run folders each for itself: there may be years of them.
-    others = read(foreign, Told(**{name: said[name] for name in Told.__dataclass_fields__}))
+    others = read(foreign, ImportOptions(**{name: said[name] for name in ImportOptions.__dataclass_fields__}))
     bad = []
     with opened(db, out, create=True) as store:
 

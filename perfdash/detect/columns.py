@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
-from perfdash.history.foreign import reading
-from perfdash.history.foreign.reading import Where, shown
+from perfdash.history.importers import text_files
+from perfdash.history.importers.text_files import Where, shown
 from perfdash.stats import changepoints
 from perfdash.stats.changepoints import Change, change_points, is_ratio, noise
 from perfdash.stats.series_noise import Noise
@@ -93,7 +93,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     def texts() -> Iterator[str]:
         nonlocal number
-        for number, text in reading.lines(path, end_needed=False):  # noqa: B007 (the reader below tells it)
+        for number, text in text_files.lines(path, end_needed=False):  # noqa: B007 (the reader below tells it)
             yield text + "\n"
 
     reader = csv.reader(texts(), strict=True)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.importers import Told, read
+from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.rows import digest
@@ -20,7 +20,7 @@ from perfdash.report.terminal_tables import run_rows, run_table
 NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"
 HEAD = "dev,name,batch_size,speedup,abs_latency,compilation_latency,compression_ratio\n"
 ONE, TWO = "cpu,lcnet_050,64,1.25,8.0,12.8,0.96\n", "cpu,dpn107,64,1.5,80.0,32.8,0.9\n"
-TOLD = Told(started="2024-02-03", host="box", threads=1)
+TOLD = ImportOptions(started="2024-02-03", host="box", threads=1)
 
 
 @pytest.fixture

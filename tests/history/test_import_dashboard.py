@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.history.foreign.reading import Where
-from perfdash.history.foreign.tables import read_page
-from perfdash.history.importers import Told, read
+from perfdash.history.importers import ImportOptions, read
+from perfdash.history.importers.markdown_tables import read_page
+from perfdash.history.importers.text_files import Where
 from perfdash.stats.summary import clipped_geometric_mean, geometric_mean
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -19,7 +19,7 @@ SUITES = ("torchbench", "huggingface", "timm")
 
 @pytest.fixture(scope="module")
 def imported():
-    (run,) = read([DASHBOARD], Told(started="2023-02-01"))
+    (run,) = read([DASHBOARD], ImportOptions(started="2023-02-01"))
     return run
 
 
@@ -134,7 +134,7 @@ def test_a_comment_that_is_cut_off_is_refused(tmp_path, share):
 def test_line_ends_of_a_browser_do_not_matter(tmp_path, imported):
     path = tmp_path / "inductor_cpu_dashboard.md"
     path.write_bytes(DASHBOARD.read_bytes().replace(b"\n", b"\r\n").rstrip())
-    (again,) = read([path], Told(started="2023-02-01"))
+    (again,) = read([path], ImportOptions(started="2023-02-01"))
     assert again == type(again)(again.run, imported.rows)
 
 

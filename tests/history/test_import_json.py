@@ -7,16 +7,16 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history import importers as importing
-from perfdash.history.importers import Told
+from perfdash.history.importers import ImportOptions
 from perfdash.records import Case
 
 FILES = Path(__file__).parents[1] / "fixtures" / "imports"
-TOLD = Told(started="2024-02-03", threads=1, host="box")
+TOLD = ImportOptions(started="2024-02-03", threads=1, host="box")
 
 
 def read(paths, told=None):
     """importers.read, told what no file says unless the test tells it."""
-    return importing.read(paths, told or Told(started="mtime", threads=1, host="box"))
+    return importing.read(paths, told or ImportOptions(started="mtime", threads=1, host="box"))
 
 
 def record(metric="speedup", values=(1.5,), **changes):
@@ -46,7 +46,7 @@ def written(tmp_path):
 
 
 def test_database_one_run_a_commit():
-    first, second = read([FILES / "benchmark_database.jsonl"], Told(threads=1))
+    first, second = read([FILES / "benchmark_database.jsonl"], ImportOptions(threads=1))
     assert (first.run.name, second.run.name) == (
         "2023-11-14T22-13-20Z_benchmark_database 0123456789",
         "2023-11-15T22-13-20Z_benchmark_database fedcba9876",
@@ -154,7 +154,7 @@ def test_userbenchmark_names_what_it_does_not_know_when_told():
     with pytest.raises(UsageError, match="line 7: says backend 'eager', but --backend 'inductor'"):
         read(
             [FILES / "metrics-20230420004336.json"],
-            Told(backend="inductor", started="mtime", threads=1, host="box"),
+            ImportOptions(backend="inductor", started="mtime", threads=1, host="box"),
         )
 
 

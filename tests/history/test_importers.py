@@ -7,19 +7,19 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history import importers as importing
-from perfdash.history.importers import Told, importers, recognise
+from perfdash.history.importers import ImportOptions, importers, recognise
 from perfdash.records import Case, Result, Speedup, Status
 from perfdash.runner import dynamo_csv_writer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILES = FIXTURES / "imports"
 STEM = "inductor_timm_models_float32_inference_cpu"
-TOLD = Told(started="2024-02-03T04:05:06+01:00", host="box", host_class="box x 8", threads=4)
+TOLD = ImportOptions(started="2024-02-03T04:05:06+01:00", host="box", host_class="box x 8", threads=4)
 
 
 def read(paths, told=None):
     """importers.read, told what no file says unless the test tells it."""
-    return importing.read(paths, told or Told(started="mtime", threads=1, host="box"))
+    return importing.read(paths, told or ImportOptions(started="mtime", threads=1, host="box"))
 
 
 def by_model(run):
@@ -111,7 +111,7 @@ def test_rows_of_the_pair():
 def test_memory_is_bytes_on_cuda_and_a_failed_row_may_be_short():
     (imported,) = read(
         [FILES / "inductor_with_cudagraphs_torchbench_amp_training_cuda_performance.csv"],
-        Told(started="mtime", threads=1, host="box"),
+        ImportOptions(started="mtime", threads=1, host="box"),
     )
     rows = by_model(imported)
     case = rows["alexnet"].case
@@ -127,7 +127,7 @@ def test_what_the_name_does_not_say_must_be_told():
     path = FILES / "old_harness.csv"
     with pytest.raises(UsageError, match="does not say the dtype: give --dtype, or name the file"):
         read([path])
-    told = Told(
+    told = ImportOptions(
         suite="torchbench",
         dtype="float32",
         scenario="inference",
@@ -145,14 +145,14 @@ def test_what_the_name_does_not_say_must_be_told():
 
 def test_what_is_told_and_what_the_name_says_must_agree():
     with pytest.raises(UsageError, match="says suite 'timm', but --suite 'torchbench'"):
-        read([FILES / f"{STEM}_performance.csv"], Told(suite="torchbench", threads=1, host="box"))
+        read([FILES / f"{STEM}_performance.csv"], ImportOptions(suite="torchbench", threads=1, host="box"))
 
 
 def test_a_suite_of_ones_own_is_found_in_the_name_when_told(csv):
     path = csv("dev,name,batch_size,speedup", "cpu,m,1,1.5", stem="aot_eager_my_own_float32_inference_cpu")
     with pytest.raises(UsageError, match="--suite"):
         read([path])
-    (imported,) = read([path], Told(suite="my_own", started="2024-02-03", threads=1, host="box"))
+    (imported,) = read([path], ImportOptions(suite="my_own", started="2024-02-03", threads=1, host="box"))
     assert imported.rows[0].case == Case("my_own", "m", backend="aot-eager")
 
 
@@ -272,9 +272,12 @@ def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        (Told(threads=1, host="box"), "does not say when it was measured: give --started 2026-01-31, or"),
-        (Told(started="mtime", host="box"), "on how many threads it was measured: give --threads"),
-        (Told(started="mtime", threads=1), "on what it was measured: give --host or --host-class"),
+        (
+            ImportOptions(threads=1, host="box"),
+            "does not say when it was measured: give --started 2026-01-31, or",
+        ),
+        (ImportOptions(started="mtime", host="box"), "on how many threads it was measured: give --threads"),
+        (ImportOptions(started="mtime", threads=1), "on what it was measured: give --host or --host-class"),
     ],
 )
 def test_what_nobody_says_is_asked_for(told, message):

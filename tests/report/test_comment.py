@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from perfdash.history.importers import Told, dashboard
+from perfdash.history.importers import ImportOptions, dashboard
 from perfdash.history.rows import Imported
 from perfdash.report.comment import comment, page
 from perfdash.report.digest import run_digest
@@ -128,7 +128,7 @@ def cells(text):
 
 def test_the_reference_dashboard_comes_out_again():
     """All rows of the four tables, equal to the last digit shown."""
-    told = Told(host="aws", host_class="Xeon 8375C", started="2023-01-01")
+    told = ImportOptions(host="aws", host_class="Xeon 8375C", started="2023-01-01")
     (run,) = dashboard.read([REFERENCE], told)
     reference = cells(REFERENCE.read_text())
     titles = {title for _, title, _ in reference}

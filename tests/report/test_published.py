@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.history.importers import Told, read
+from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
@@ -22,7 +22,7 @@ DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
 
 @pytest.fixture(scope="module")
 def imported():
-    (run,) = read([DASHBOARD], Told(started="2023-02-01"))
+    (run,) = read([DASHBOARD], ImportOptions(started="2023-02-01"))
     return run
 
 
@@ -85,7 +85,7 @@ def shown(tmp_path, edit):
     path = tmp_path / "two.md"
     path.write_text(f"{text}\n{edit(again)}")
     with open_store(str(tmp_path / "h.db")) as store:
-        take_in(store, read([path], Told(started="2023-02-01")))
+        take_in(store, read([path], ImportOptions(started="2023-02-01")))
         with store.read() as connection:
             (line,) = list_runs(connection)
             parts = run_rows(line, rows_of(connection, line.id)).split("What the source published")

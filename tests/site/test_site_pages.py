@@ -11,7 +11,7 @@ import pytest
 
 from perfdash.detect.nightly import judge_new
 from perfdash.history import alerts as kept
-from perfdash.history.importers import Told, read
+from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, list_runs
 from perfdash.history.rows import Row
@@ -302,7 +302,7 @@ def test_numbers_of_other_programs(store, site):
 
 
 def test_an_imported_dashboard_shows_what_it_published(store, site):
-    (dashboard,) = read([DASHBOARD], Told(started="2023-02-01"))
+    (dashboard,) = read([DASHBOARD], ImportOptions(started="2023-02-01"))
     take_in(store, [dashboard])
     folder = site()
     overview = page(folder, "index.html").text

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.foreign import dynamo, quantities
-from perfdash.history.foreign.reading import Sample, Where, json_values, shown
-from perfdash.history.foreign.telling import Told, from_seconds, run_row, threads
+from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers.import_options import ImportOptions, from_seconds, run_row, threads
+from perfdash.history.importers.text_files import Sample, Where, json_values, shown
 from perfdash.history.rows import Imported, Row, thinned
 from perfdash.records import Case, Status
 
@@ -55,14 +55,14 @@ def recognises(sample: Sample) -> bool:
     return head[:1] in ("{", "[") and bool(_METRIC.search(head)) and bool(_OTHER.search(head))
 
 
-def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     """One run for each file, commit, runner and workflow."""
-    return [run for path in paths for run in _runs(path, told)]
+    return [run for path in paths for run in _runs(path, options)]
 
 
-def _runs(path: Path, told: Told) -> list[Imported]:
+def _runs(path: Path, options: ImportOptions) -> list[Imported]:
     notes: list[str] = []
-    thread_count = threads(told, Where(path))
+    thread_count = threads(options, Where(path))
     first: dict[str, tuple[Where, dict[str, Any]]] = {}
     groups: dict[str, dict[Case, dict[str, Entry]]] = {}
     times: dict[str, list[float]] = {}
@@ -72,8 +72,8 @@ def _runs(path: Path, told: Told) -> list[Imported]:
         key = json.dumps([_commit(record, where), _identity(record, where), _workflow(record)])
         first.setdefault(key, (where, record))
         if "timestamp" in record:
-            times.setdefault(key, []).append(quantities.finite(record["timestamp"], where, "timestamp"))
-        metrics = groups.setdefault(key, {}).setdefault(_case(record, where, told, thread_count), {})
+            times.setdefault(key, []).append(checked_values.finite(record["timestamp"], where, "timestamp"))
+        metrics = groups.setdefault(key, {}).setdefault(_case(record, where, options, thread_count), {})
         name, entry = _entry(record["metric"], where)
         if name in metrics:
             raise where.wrong(
@@ -99,7 +99,7 @@ def _runs(path: Path, told: Told) -> list[Imported]:
             NAME,
             name,
             [path],
-            told,
+            options,
             started=started,
             host=host,
             host_class=host_class,
@@ -124,7 +124,7 @@ def _part(value: Mapping[str, Any], name: str, where: Where) -> dict[str, Any]:
 def _text(value: Mapping[str, Any], name: str, where: Where) -> str | None:
     """Text in an object; None where it is missing or empty."""
     text = value.get(name)
-    return None if text in (None, "") else quantities.name(text, where, name)
+    return None if text in (None, "") else checked_values.name(text, where, name)
 
 
 def _runners(record: Mapping[str, Any], where: Where) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def _workflow(record: Mapping[str, Any]) -> list[str]:
 
 def _harness(record: Mapping[str, Any], where: Where) -> str:
     name = _text(_part(record, "benchmark", where), "name", where) or NAME
-    return dynamo.HARNESS if name == "TorchInductor" else name
+    return dynamo_vocabulary.HARNESS if name == "TorchInductor" else name
 
 
 def _environment(record: Mapping[str, Any], where: Where, commit: str) -> dict[str, Any]:
@@ -175,14 +175,14 @@ def _environment(record: Mapping[str, Any], where: Where, commit: str) -> dict[s
     }
 
 
-def _case(record: Mapping[str, Any], where: Where, told: Told, thread_count: int) -> Case:
+def _case(record: Mapping[str, Any], where: Where, options: ImportOptions, thread_count: int) -> Case:
     benchmark, model = _part(record, "benchmark", where), _part(record, "model", where)
     extra = _part(benchmark, "extra_info", where)
     origins = model.get("origins") or []
     if not isinstance(origins, list):
         raise where.wrong("model.origins is no list: not of this format, or damaged")
     origin = _text({"origin": origins[0]}, "origin", where) if origins else None
-    suite = dynamo.suite(origin.lower()) if origin else _text(benchmark, "name", where)
+    suite = dynamo_vocabulary.suite(origin.lower()) if origin else _text(benchmark, "name", where)
     dtype, mode = _text(benchmark, "dtype", where), _text(benchmark, "mode", where)
     if dtype is not None:
         dtype = dtype.removeprefix("torch.")
@@ -191,23 +191,23 @@ def _case(record: Mapping[str, Any], where: Where, told: Told, thread_count: int
         backend = backend.replace("_", "-")
         if quantization := _text(extra, "quantization", where):
             backend += f"[{quantization}]"
-    dtype = told.agreed("dtype", _DTYPES.get(dtype or "", dtype), where)
+    dtype = options.agreed("dtype", _DTYPES.get(dtype or "", dtype), where)
     return Case(
-        suite=told.agreed("suite", suite, where),
-        model=quantities.name(model.get("name"), where, "model.name"),
-        device=told.agreed("device", _text(extra, "device", where), where),
+        suite=options.agreed("suite", suite, where),
+        model=checked_values.name(model.get("name"), where, "model.name"),
+        device=options.agreed("device", _text(extra, "device", where), where),
         dtype=dtype,
-        batch_size=quantities.batch_size(extra.get("batch_size"), where),
+        batch_size=checked_values.batch_size(extra.get("batch_size"), where),
         threads=thread_count,
-        scenario=told.agreed("scenario", _MODES.get(mode or "", mode), where),
-        backend=told.agreed("backend", backend, where),
+        scenario=options.agreed("scenario", _MODES.get(mode or "", mode), where),
+        backend=options.agreed("backend", backend, where),
         dynamic=str(extra.get("is_dynamic", extra.get("dynamic", False))).lower() == "true",
-        amp_dtype=told.amp_dtype if dtype == "amp" else None,
+        amp_dtype=options.amp_dtype if dtype == "amp" else None,
     )
 
 
 def _entry(metric: Mapping[str, Any], where: Where) -> tuple[str, Entry]:
-    name, unit = quantities.name(metric.get("name"), where, "metric.name"), _text(metric, "unit", where)
+    name, unit = checked_values.name(metric.get("name"), where, "metric.name"), _text(metric, "unit", where)
     if match := _WITH_UNIT.fullmatch(name):
         name, unit = match["name"], unit or match["unit"]
     texts = _part(metric, "extra_info", where).get("benchmark_values")
@@ -216,7 +216,7 @@ def _entry(metric: Mapping[str, Any], where: Where) -> tuple[str, Entry]:
         return name, Entry(where, (), tuple(shown(text) for text in texts), unit)
     if not isinstance(values, list) or not values:
         raise where.wrong("metric.benchmark_values is no list of numbers, or empty: remove the record")
-    return name, Entry(where, tuple(quantities.finite(v, where, name) for v in values), (), unit)
+    return name, Entry(where, tuple(checked_values.finite(v, where, name) for v in values), (), unit)
 
 
 def _row(case: Case, metrics: dict[str, Entry]) -> Row:
@@ -233,7 +233,7 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
     for name, entry in metrics.items():
         if entry.texts:
             if name == "accuracy" and len(entry.texts) == 1:
-                accuracy = dynamo.status(entry.texts[0], entry.where)
+                accuracy = dynamo_vocabulary.status(entry.texts[0], entry.where)
             details.setdefault("texts", {})[name] = list(entry.texts)
             continue
         if len(entry.values) > 1:
@@ -254,16 +254,18 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
             if column in ours:
                 raise entry.where.wrong(f"{column} of this case under two names: remove one of them")
             scaled = round(value * factor) if column.endswith("_bytes") else value * factor
-            ours[column] = quantities.metric(column, scaled, entry.where, name)
+            ours[column] = checked_values.metric(column, scaled, entry.where, name)
             if column.endswith("_ms") and len(entry.values) > 1:
                 samples[column] = thinned(value * factor for value in entry.values)
         else:
             others[name] = value
-    found = dynamo.measured(numbers, where, case.device)
+    found = dynamo_vocabulary.measured(numbers, where, case.device)
     if twice := ours.keys() & found.values.keys():
         raise where.wrong(f"{', '.join(sorted(twice))} of this case under two names: remove one of them")
     timed = "speedup" in metrics
-    status = dynamo.ended(accuracy, found.ran, checked=accuracy is not None, timed=timed, notes=notes)
+    status = dynamo_vocabulary.ended(
+        accuracy, found.ran, checked=accuracy is not None, timed=timed, notes=notes
+    )
     details |= {"notes": notes + found.notes} if notes or found.notes else {}
     details |= {"derived": found.derived} if found.derived else {}
     values, others = found.values | ours, found.others | others
@@ -274,7 +276,7 @@ def _factor(unit: str, expected: str) -> float | None:
     """What a value in `unit` is multiplied with to be in the expected one; None if it can't be."""
     if not unit or not expected:
         return 1.0
-    for units in (quantities.TIME_MS, quantities.MEMORY_BYTES):
+    for units in (checked_values.TIME_MS, checked_values.MEMORY_BYTES):
         if unit in units and expected in units:
             return units[unit] / units[expected]
     return None
@@ -283,11 +285,11 @@ def _factor(unit: str, expected: str) -> float | None:
 def _column(name: str, unit: str, side: str) -> tuple[str, float] | None:
     """Our column of a metric that names its unit, and the factor; None where it is none of ours."""
     base = name.lower().replace(" ", "_")
-    if unit in quantities.TIME_MS:
-        factor = quantities.TIME_MS[unit]
+    if unit in checked_values.TIME_MS:
+        factor = checked_values.TIME_MS[unit]
         if base in _COMPILATIONS:
             return "compilation_s", factor / 1000
         return (f"{side}_ms", factor) if base in _LATENCIES else None
-    if unit in quantities.MEMORY_BYTES and base in _PEAKS:
-        return f"{side}_peak_bytes", quantities.MEMORY_BYTES[unit]
+    if unit in checked_values.MEMORY_BYTES and base in _PEAKS:
+        return f"{side}_peak_bytes", checked_values.MEMORY_BYTES[unit]
     return None

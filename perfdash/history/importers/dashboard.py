@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.foreign import dynamo, quantities
-from perfdash.history.foreign.reading import Sample, Where, lines, shown, whole_text
-from perfdash.history.foreign.tables import Page, Table, read_page
-from perfdash.history.foreign.telling import Told, run_row
+from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers.import_options import ImportOptions, run_row
+from perfdash.history.importers.markdown_tables import Page, Table, read_page
+from perfdash.history.importers.text_files import Sample, Where, lines, shown, whole_text
 from perfdash.history.rows import Imported, Row
 from perfdash.records import PASSING, Case
 
@@ -44,12 +44,12 @@ def recognises(sample: Sample) -> bool:
     return bool(_BEGIN.search(sample.head)) and "|" in sample.head
 
 
-def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     """One run a comment."""
-    return [_run(path, told) for path in paths]
+    return [_run(path, options) for path in paths]
 
 
-def _run(path: Path, told: Told) -> Imported:
+def _run(path: Path, options: ImportOptions) -> Imported:
     whole_text(path)  # its limit: what is read by line may be larger
     page = read_page((Where(path, number), text) for number, text in lines(path, end_needed=False))
     suites: dict[tuple[str, ...], dict[str, Cells]] = {}
@@ -64,11 +64,11 @@ def _run(path: Path, told: Told) -> Imported:
     hardware = ""
     for section in dict.fromkeys(headings[:-1] for headings in suites):
         hardware = _hardware(page, section)
-        common = _common(Where(path), page, section, hardware, told)
+        common = _common(Where(path), page, section, hardware, options)
         found: dict[str, list[Row]] = {}
         for headings, tables in suites.items():
             if headings[:-1] == section:
-                some = _rows(Where(path), headings[-1], tables, common, told)
+                some = _rows(Where(path), headings[-1], tables, common, options)
                 found.setdefault(some[0].case.suite, []).extend(some)
                 rows += some
         published[" / ".join(section)] = _check_summary(page, section, found)
@@ -88,9 +88,9 @@ def _run(path: Path, told: Told) -> Imported:
         NAME,
         path.stem,
         [path],
-        told,
+        options,
         host_class=shown(hardware) or None,
-        harness=dynamo.HARNESS,
+        harness=dynamo_vocabulary.HARNESS,
         environment=environment,
     )
     return Imported(run, tuple(rows))
@@ -109,12 +109,12 @@ def _take(table: Table, tables: dict[str, Cells]) -> None:
         raise table.where.wrong("the table needs columns name, bs and one for each compiler: correct it")
     cells = tables[metric] = {}
     for where, (model, size, *rest) in table.rows:
-        model = quantities.name(model, where, "the model's name")
+        model = checked_values.name(model, where, "the model's name")
         for compiler, cell in zip(compilers, rest, strict=True):
             if (model, compiler) in cells:
                 line = cells[model, compiler][0].line
                 raise where.wrong(f"{shown(model, 80)} again, it is in line {line} too: remove one of them")
-            cells[model, compiler] = where, quantities.batch_size(size, where), cell
+            cells[model, compiler] = where, checked_values.batch_size(size, where), cell
 
 
 def _texts(page: Page, section: tuple[str, ...]) -> str:
@@ -126,7 +126,9 @@ def _hardware(page: Page, section: tuple[str, ...]) -> str:
     return match[1].strip() if match else ""
 
 
-def _common(where: Where, page: Page, section: tuple[str, ...], hardware: str, told: Told) -> Case:
+def _common(
+    where: Where, page: Page, section: tuple[str, ...], hardware: str, options: ImportOptions
+) -> Case:
     """What all cases below one heading share."""
     text = _texts(page, section)
     device = "cpu" if _CPU.search(hardware) else "cuda" if _GPU.search(hardware) else None
@@ -138,28 +140,30 @@ def _common(where: Where, page: Page, section: tuple[str, ...], hardware: str, t
         else None
     )
     one = "single-thread" in " ".join(section).lower()
-    if one and told.threads not in (None, 1):
-        raise where.wrong(f"says single-thread, but --threads is {told.threads}: leave it out")
-    threads = 1 if one else told.threads
+    if one and options.threads not in (None, 1):
+        raise where.wrong(f"says single-thread, but --threads is {options.threads}: leave it out")
+    threads = 1 if one else options.threads
     if threads is None:
         raise where.wrong("its heading does not say single-thread: give --threads")
     return Case(
         suite="",
         model="",
-        device=told.agreed("device", device, where),
+        device=options.agreed("device", device, where),
         threads=threads,
-        scenario=told.agreed("scenario", scenario, where),
+        scenario=options.agreed("scenario", scenario, where),
     )
 
 
-def _rows(where: Where, heading: str, tables: dict[str, Cells], common: Case, told: Told) -> list[Row]:
+def _rows(
+    where: Where, heading: str, tables: dict[str, Cells], common: Case, options: ImportOptions
+) -> list[Row]:
     match = _SUITE.fullmatch(heading)
     assert match is not None
     for metric in ("speedup", "accuracy"):
         if metric not in tables:
             raise where.wrong(f"no table of {metric} for {shown(heading, 80)!r}: it seems cut off")
-    dtype = told.agreed("dtype", match["dtype"], where)
-    amp_dtype = told.amp_dtype if dtype == "amp" else None
+    dtype = options.agreed("dtype", match["dtype"], where)
+    amp_dtype = options.amp_dtype if dtype == "amp" else None
     keys = list(dict.fromkeys(key for metric in _METRICS.values() for key in tables.get(metric, {})))
     if not keys:
         raise where.wrong(f"the tables of {shown(heading, 80)!r} are empty: nothing to import")
@@ -167,11 +171,11 @@ def _rows(where: Where, heading: str, tables: dict[str, Cells], common: Case, to
     for model, compiler in keys:
         found = {m: cells[model, compiler] for m, cells in tables.items() if (model, compiler) in cells}
         case = vars(common) | {
-            "suite": dynamo.suite(match["suite"]),
+            "suite": dynamo_vocabulary.suite(match["suite"]),
             "model": model,
             "dtype": dtype,
             "amp_dtype": amp_dtype,
-            "backend": quantities.name(compiler, where, "the compiler").replace("_", "-"),
+            "backend": checked_values.name(compiler, where, "the compiler").replace("_", "-"),
         }
         rows.append(_row(found, case))
     return rows
@@ -184,16 +188,16 @@ def _row(found: dict[str, tuple[Where, int, str]], case: dict[str, Any]) -> Row:
         raise where.wrong(f"batch sizes {sorted(sizes)} in different tables for one model: correct them")
     notes = [] if sizes else ["batch size unknown (0): the model did not get that far"]
     numbers = {
-        metric: dynamo.number_or_nothing(cell, place, metric)
+        metric: dynamo_vocabulary.number_or_nothing(cell, place, metric)
         for metric, (place, _, cell) in found.items()
         if metric != "accuracy"
     }
-    performance = dynamo.measured(numbers, where, case["device"])
+    performance = dynamo_vocabulary.measured(numbers, where, case["device"])
     accuracy = None
     if "accuracy" in found:
         place, _, word = found["accuracy"]
-        accuracy = dynamo.status(word, place)
-    status = dynamo.ended(accuracy, performance.ran, checked=True, timed=True, notes=notes)
+        accuracy = dynamo_vocabulary.status(word, place)
+    status = dynamo_vocabulary.ended(accuracy, performance.ran, checked=True, timed=True, notes=notes)
     details: dict[str, Any] = {"origin": where.origin}
     if "accuracy" in found:
         details["accuracy"] = {"status": found["accuracy"][2]}
@@ -219,7 +223,7 @@ def _check_summary(page: Page, section: tuple[str, ...], found: dict[str, list[R
             continue
         for where, (compiler, *cells) in table.rows:
             for word, cell in zip(table.columns[1:], cells, strict=True):
-                suite = dynamo.suite(word)
+                suite = dynamo_vocabulary.suite(word)
                 published.setdefault(table.title, {}).setdefault(suite, {})[compiler] = cell
                 if match := _PASSED.fullmatch(cell):
                     _compare(where, suite, compiler.replace("_", "-"), match, found)

@@ -6,7 +6,7 @@ the same (runner/dynamo_csv_writer.py). Nothing in them tells the two apart, so 
 never taken: the harness's is wrong. Columns go by name; older versions have fewer. A failed row may
 be short: old versions did not pad it.
 
-The lines of one run are not ordered by time and hold no time; the file's is taken unless one is told.
+The lines of one run are not ordered by time and hold no time; the file's is taken unless one is options.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdash.errors import UsageError
-from perfdash.history.foreign import dynamo, quantities
-from perfdash.history.foreign.reading import Sample, Where, cells, lines, shown
-from perfdash.history.foreign.telling import Told, run_row, threads
+from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers.import_options import ImportOptions, run_row, threads
+from perfdash.history.importers.text_files import Sample, Where, cells, lines, shown
 from perfdash.history.rows import Imported, Row
 from perfdash.records import Case, Status
 
@@ -49,7 +49,7 @@ def recognises(sample: Sample) -> bool:
     return _kind(sample.head.split("\n", 1)[0]) is not None
 
 
-def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     """One run a pair; of a file given alone, the other beside it is taken too."""
     pairs: dict[Path, dict[str, Path]] = {}
     for path in paths:
@@ -66,7 +66,7 @@ def read(paths: Sequence[Path], told: Told) -> list[Imported]:
                 if found == kind:
                     raise Where(other).wrong(f"is named {_OTHER[kind]} but holds {kind}: rename it")
                 pair[_OTHER[kind]] = other
-    return [_run(pair, told) for pair in pairs.values()]
+    return [_run(pair, options) for pair in pairs.values()]
 
 
 def _kind(header: str) -> str | None:
@@ -100,14 +100,14 @@ def _renamed(name: str, kind: str) -> str:
     return left + _OTHER[kind] + right if found else name
 
 
-def _run(pair: dict[str, Path], told: Told) -> Imported:
+def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
     # In one order, whichever was named first: the same run has the same content.
     pair = {kind: pair[kind] for kind in _OTHER if kind in pair}
     tables = {kind: _lines(path) for kind, path in pair.items()}
     path = pair.get("performance") or pair["accuracy"]
     devices = {line.device for table in tables.values() for line in table.values()}
     notes: list[str] = []
-    common = _common(path, told, devices, threads(told, Where(path)))
+    common = _common(path, options, devices, threads(options, Where(path)))
     keys = list(dict.fromkeys(key for table in tables.values() for key in table))
     if not keys:
         raise Where(path).wrong("no results in it, only the header: nothing to import")
@@ -115,12 +115,19 @@ def _run(pair: dict[str, Path], told: Told) -> Imported:
         _row(tables.get("performance", {}).get(key), tables.get("accuracy", {}).get(key), common, set(pair))
         for key in keys
     )
-    run = run_row(NAME, _without_kind(path), list(pair.values()), told, harness=dynamo.HARNESS, notes=notes)
+    run = run_row(
+        NAME,
+        _without_kind(path),
+        list(pair.values()),
+        options,
+        harness=dynamo_vocabulary.HARNESS,
+        notes=notes,
+    )
     return Imported(run, rows)
 
 
-def _common(path: Path, told: Told, devices: set[str], thread_count: int) -> Case:
-    """What all cases of a pair share: from the file's name, else as told; never guessed."""
+def _common(path: Path, options: ImportOptions, devices: set[str], thread_count: int) -> Case:
+    """What all cases of a pair share: from the file's name, else from the options; never guessed."""
     where = Where(path)
     match = _FROM_RIGHT.fullmatch(_without_kind(path))
     dtype = match["dtype"] if match else None
@@ -128,31 +135,33 @@ def _common(path: Path, told: Told, devices: set[str], thread_count: int) -> Cas
     if dtype in _AMP:
         dtype = "amp"
     if len(devices) == 1:
-        device = told.agreed("device", next(iter(devices)), where)
+        device = options.agreed("device", next(iter(devices)), where)
         if match and match["device"] != device:
             raise where.wrong(f"is named {match['device']}, but its rows say {shown(device, 40)}: rename it")
     elif devices:
         several = shown(", ".join(sorted(devices)), 80)
         raise where.wrong(f"rows of several devices ({several}): split the file")
     else:
-        device = told.agreed("device", match["device"] if match else None, where, _HINT)
+        device = options.agreed("device", match["device"] if match else None, where, _HINT)
     suite = backend = None
     if match:
         left = match["left"]
-        suffixes = [f"_{word}" for word in dynamo.SUITES] + ([f"_{told.suite}"] if told.suite else [])
+        suffixes = [f"_{word}" for word in dynamo_vocabulary.SUITES] + (
+            [f"_{options.suite}"] if options.suite else []
+        )
         found = max((end for end in suffixes if left.endswith(end)), key=len, default=None)
         if found and len(found) < len(left):
-            suite, backend = dynamo.suite(found[1:]), left.removesuffix(found).replace("_", "-")
-    dtype = told.agreed("dtype", dtype, where, _HINT)
+            suite, backend = dynamo_vocabulary.suite(found[1:]), left.removesuffix(found).replace("_", "-")
+    dtype = options.agreed("dtype", dtype, where, _HINT)
     return Case(
-        suite=told.agreed("suite", suite, where, _HINT),
+        suite=options.agreed("suite", suite, where, _HINT),
         model="",
         device=device,
         dtype=dtype,
         threads=thread_count,
-        scenario=told.agreed("scenario", match["scenario"] if match else None, where, _HINT),
-        backend=told.agreed("backend", backend, where, _HINT),
-        amp_dtype=(amp_dtype or told.amp_dtype) if dtype == "amp" else None,
+        scenario=options.agreed("scenario", match["scenario"] if match else None, where, _HINT),
+        backend=options.agreed("backend", backend, where, _HINT),
+        amp_dtype=(amp_dtype or options.amp_dtype) if dtype == "amp" else None,
     )
 
 
@@ -171,13 +180,13 @@ def _lines(path: Path) -> dict[str, Line]:
         if not any(values):
             continue
         row = _padded(columns, values, where)
-        model = quantities.name(row["name"], where, "the model's name")
-        device = quantities.name(row["dev"], where, "the device")
+        model = checked_values.name(row["name"], where, "the model's name")
+        device = checked_values.name(row["dev"], where, "the device")
         if model in found:
             raise where.wrong(
                 f"{shown(model, 80)} again, it is in line {found[model].where.line} too: remove one of them"
             )
-        found[model] = Line(where, device, quantities.batch_size(row["batch_size"], where), row)
+        found[model] = Line(where, device, checked_values.batch_size(row["batch_size"], where), row)
     return found
 
 
@@ -206,11 +215,11 @@ def _row(timed: Line | None, checked: Line | None, common: Case, kinds: set[str]
             "these two files are not of one run, import each alone"
         )
     if checked:
-        accuracy = dynamo.status(checked.cells["accuracy"], checked.where)
-    performance = _measured(timed, common.device) if timed else dynamo.Measured()
+        accuracy = dynamo_vocabulary.status(checked.cells["accuracy"], checked.where)
+    performance = _measured(timed, common.device) if timed else dynamo_vocabulary.Measured()
     if checked:
         _add_counts(performance, checked, accuracy)
-    status = dynamo.ended(
+    status = dynamo_vocabulary.ended(
         accuracy,
         performance.ran,
         checked="accuracy" in kinds,
@@ -240,24 +249,24 @@ def _row(timed: Line | None, checked: Line | None, common: Case, kinds: set[str]
 def _numbers(line: Line) -> dict[str, float | None]:
     skipped = {*_FIRST, "accuracy", "tag", ""}
     return {
-        name: dynamo.number_or_nothing(cell, line.where, name)
+        name: dynamo_vocabulary.number_or_nothing(cell, line.where, name)
         for name, cell in line.cells.items()
         if name not in skipped
     }
 
 
-def _measured(line: Line, device: str) -> dynamo.Measured:
-    return dynamo.measured(_numbers(line), line.where, device)
+def _measured(line: Line, device: str) -> dynamo_vocabulary.Measured:
+    return dynamo_vocabulary.measured(_numbers(line), line.where, device)
 
 
-def _add_counts(performance: dynamo.Measured, line: Line, accuracy: Status | None) -> None:
+def _add_counts(performance: dynamo_vocabulary.Measured, line: Line, accuracy: Status | None) -> None:
     """Graphs and breaks of the accuracy run, where the performance run has none of its own.
 
     Its `compilation_latency` is another thing (all of dynamo's time), so it goes under another name.
     """
     numbers = _numbers(line)
     seconds = numbers.pop("compilation_latency", None)
-    counted = dynamo.measured(numbers, line.where, line.device)
+    counted = dynamo_vocabulary.measured(numbers, line.where, line.device)
     reached = accuracy in (Status.PASS, Status.FAIL_ACCURACY)
     if seconds and seconds > 0:
         performance.others["accuracy_run_compilation_s"] = seconds

@@ -2,26 +2,53 @@
 
 Described in pytorch/benchmark, userbenchmark/ADDING_USERBENCHMARKS.md; the file's name holds when it was
 written (`metrics-20230420004336.json`, in the machine's own time, taken as UTC).
+
+Three of them name model and test in the metric: torch-nightly (`test_eval[alexnet-cpu-eager]_latency`),
+test_bench and group_bench (`model=alexnet, test=eval, device=cpu, bs=None, extra_args=[],
+metric=latencies`) and cpu (`alexnet-eval_latency`). Latencies are medians in ms. Memory stays among
+`others`: it is in gigabytes, but on CPU 100 times too large. A metric of any other name is a case of
+its own, its number under `value`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.foreign import quantities, userbenchmark
-from perfdash.history.foreign.reading import Sample, Where, json_values, shown, whole_text
-from perfdash.history.foreign.telling import Told, run_row, threads
-from perfdash.history.rows import Imported, RunRow
+from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers.import_options import UNSPECIFIED, ImportOptions, run_row, threads
+from perfdash.history.importers.text_files import Sample, Where, json_values, shown, whole_text
+from perfdash.history.rows import Imported, Row, RunRow, thinned
+from perfdash.records import Case, Status
 
 NAME = "userbenchmark"
 TITLE = 'metrics JSON of a torchbench userbenchmark ({"name", "environ", "metrics"})'
 _KEYS = (re.compile(r'"environ"\s*:\s*\{'), re.compile(r'"metrics"\s*:\s*\{'))
 _STAMP = re.compile(r"(?:metrics|regression)-(\d{14})\b")
+Value = float | str | tuple[float, ...]
+
+_NIGHTLY = re.compile(
+    r"test_(?P<test>train|eval)\[(?P<model>.+)-(?P<device>[a-z]+)-(?P<backend>\w+)\]_(?P<metric>\w+)"
+)
+_NAMED = re.compile(
+    r"model=(?P<model>.+?), test=(?P<test>train|eval), device=(?P<device>[a-z]+), bs=(?P<size>\w+), "
+    r"extra_args=(?P<arguments>.*), metric=(?P<metric>\w+)"
+)
+_CPU = re.compile(
+    r"(?P<model>.+)-(?P<test>train|eval)(?:-(?P<backend>\w+))?"
+    r"_(?P<metric>latency|iter_latencies|throughput|iter_throughputs|cmem)"
+)
+_TESTS = {"train": "training", "eval": "inference"}
+_LATENCY = ("latency", "iter_latencies")
+_SKIPPED = {"skip", "skip_by_dryrun", "not_implemented"}
+_PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "amp_bf16": "amp", "amp_fp16": "amp"}
+_AMP = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
 
 
 def recognises(sample: Sample) -> bool:
@@ -29,12 +56,12 @@ def recognises(sample: Sample) -> bool:
     return head.startswith("{") and all(key.search(head) for key in _KEYS)
 
 
-def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     """One run a file."""
-    return [_run(path, told) for path in paths]
+    return [_run(path, options) for path in paths]
 
 
-def _run(path: Path, told: Told) -> Imported:
+def _run(path: Path, options: ImportOptions) -> Imported:
     documents = list(json_values(path))
     where, document = documents[0]
     if len(documents) > 1:
@@ -42,16 +69,13 @@ def _run(path: Path, told: Told) -> Imported:
     environ, metrics = document.get("environ"), document.get("metrics")
     if not isinstance(environ, dict) or not isinstance(metrics, dict) or not metrics:
         raise where.wrong("environ or metrics is missing or empty: nothing to import")
-    benchmark = quantities.name(document.get("name"), where, "name")
+    benchmark = checked_values.name(document.get("name"), where, "name")
     notes: list[str] = []
-    thread_count = threads(told, Where(path))
+    thread_count = threads(options, Where(path))
     placed = dict(zip(metrics, _places(path, metrics), strict=True))
-    values = {
-        name: (placed[name], userbenchmark.value_of(value, placed[name], name))
-        for name, value in metrics.items()
-    }
-    rows = userbenchmark.rows(values, benchmark, device_of(environ), told, thread_count)
-    return Imported(side_run(NAME, benchmark, "", path, environ, told, started_by_name(path), notes), rows)
+    values = {name: (placed[name], value_of(value, placed[name], name)) for name, value in metrics.items()}
+    rows = rows_of_metrics(values, benchmark, device_of(environ), options, thread_count)
+    return Imported(side_run(NAME, benchmark, "", path, environ, options, started_by_name(path), notes), rows)
 
 
 def _places(path: Path, names: Iterable[str]) -> Iterator[Where]:
@@ -90,7 +114,7 @@ def side_run(
     side: str,
     path: Path,
     environ: dict[str, Any],
-    told: Told,
+    options: ImportOptions,
     started: tuple[str, str] | None,
     notes: Sequence[str],
 ) -> RunRow:
@@ -105,7 +129,7 @@ def side_run(
         origin,
         " ".join(filter(None, [benchmark, shown(path.stem), side])),
         [path],
-        told,
+        options,
         started=started,
         host_class=None if device in ("", "cpu") else device,
         harness=f"userbenchmark {benchmark}",
@@ -118,3 +142,135 @@ def side_run(
         },
         notes=notes,
     )
+
+
+@dataclass
+class Found:
+    """What is gathered of one case."""
+
+    where: Where
+    metrics: set[str] = field(default_factory=set)
+    values: dict[str, float] = field(default_factory=dict)
+    others: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def value_of(value: Any, where: Where, name: str) -> Value:
+    """A metric's value: a number, a list of numbers, or text (a status, an error)."""
+    if isinstance(value, str):
+        return shown(value, 2000)
+    if isinstance(value, list) and value:
+        return tuple(checked_values.finite(one, where, name) for one in value)
+    return checked_values.finite(value, where, shown(name, 80))
+
+
+def rows_of_metrics(
+    metrics: Mapping[str, tuple[Where, Value]],
+    benchmark: str,
+    device: str | None,
+    options: ImportOptions,
+    threads: int,
+) -> tuple[Row, ...]:
+    """The rows of one side. `device` is what its environment tells of it, if anything."""
+    found: dict[Case, Found] = {}
+    for name, (where, value) in metrics.items():
+        case, metric = case_of(name, where, benchmark, device, options, threads)
+        row = found.setdefault(case, Found(where))
+        metric = "latency" if metric == "latencies" else metric
+        if metric in row.metrics:
+            raise where.wrong(f"{shown(name, 80)} is there twice for one case: remove one of them")
+        row.metrics.add(metric)
+        _put(row, case, metric, value, where)
+    return tuple(_row(case, row) for case, row in found.items())
+
+
+def case_of(
+    name: str, where: Where, benchmark: str, device: str | None, options: ImportOptions, threads: int
+) -> tuple[Case, str]:
+    """The case that a metric's name tells of, and which metric of it."""
+    match = _NAMED.fullmatch(name) or _NIGHTLY.fullmatch(name)
+    if match is None and benchmark == "cpu":
+        match, device = _CPU.fullmatch(name), "cpu"
+    parts: dict[str, str | None] = match.groupdict() if match else {}
+    backend, dtype, amp_dtype = parts.get("backend"), None, None
+    if "arguments" in parts:
+        backend, precision = _arguments(parts["arguments"] or "")
+        dtype, amp_dtype = _PRECISIONS.get(precision or "", precision), _AMP.get(precision or "")
+    case = Case(
+        suite=options.suite or ("torchbench" if match else benchmark),
+        model=checked_values.name(parts.get("model") or name, where, "the metric's name"),
+        device=_first(options, "device", parts.get("device") or device, where),
+        dtype=_first(options, "dtype", dtype, where),
+        batch_size=checked_values.batch_size(parts.get("size"), where),
+        threads=threads,
+        scenario=_first(options, "scenario", _TESTS.get(parts.get("test") or ""), where),
+        backend=_first(options, "backend", backend, where),
+        amp_dtype=amp_dtype,
+    )
+    return case, parts.get("metric") or "value"
+
+
+def _first(options: ImportOptions, option: str, found: str | None, where: Where) -> str:
+    if found is None and getattr(options, option) is None:
+        return UNSPECIFIED
+    return options.agreed(option, found, where)
+
+
+def _arguments(text: str) -> tuple[str, str | None]:
+    """Back end and precision of extra_args: a list as Python shows it, or words."""
+    words = re.sub(r"[\[\]',\"]", " ", text).replace("=", " ").split()
+    options: dict[str, str] = {}
+    for option in ("--torchdynamo", "--backend", "--precision"):
+        if option in words[:-1]:
+            at = words.index(option)
+            options[option] = words[at + 1]
+            del words[at : at + 2]
+    backend = options.get("--torchdynamo") or options.get("--backend") or "eager"
+    rest = [word for word in words if word != "--accuracy"]
+    return backend.replace("_", "-") + (f"[{' '.join(rest)}]" if rest else ""), options.get("--precision")
+
+
+def _put(row: Found, case: Case, metric: str, value: Value, where: Where) -> None:
+    if isinstance(value, str):
+        row.texts[metric] = value
+        return
+    side = None if case.backend == UNSPECIFIED else "eager_ms" if case.backend == "eager" else "backend_ms"
+    number = value if isinstance(value, float) else statistics.median(value)
+    if metric in _LATENCY and side:
+        if isinstance(value, tuple):
+            checked = (checked_values.metric(side, one, where, metric) for one in value)
+            row.samples[side] = thinned(checked)
+            row.notes.append(f"{metric}: the median of {len(value)} values")
+            row.values.setdefault(side, number)
+        else:
+            row.values[side] = checked_values.metric(side, number, where, metric)
+        return
+    if isinstance(value, tuple):
+        row.notes.append(f"{metric}: the median of {len(value)} values")
+    row.others["latency_ms" if metric == "latency" else metric] = number
+
+
+def _row(case: Case, row: Found) -> Row:
+    status, notes = _status(case, row)
+    details: dict[str, Any] = {"origin": row.where.origin}
+    if row.texts:
+        details["texts"] = row.texts
+    if row.notes or notes:
+        details["notes"] = row.notes + notes
+    return Row(case, str(status), row.values, others=row.others, samples=row.samples, details=details)
+
+
+def _status(case: Case, row: Found) -> tuple[Status, list[str]]:
+    if word := row.texts.get("accuracy"):
+        if word in _SKIPPED:
+            return Status.SKIPPED, [word]
+        known = dynamo_vocabulary.known_status(word)
+        return (known, []) if known else (Status.FAIL_TO_RUN, [f"accuracy: {word}"])
+    failed = next((text for name, text in row.texts.items() if name in _LATENCY or name == "value"), None)
+    if failed is not None:
+        if failed in _SKIPPED:
+            return Status.SKIPPED, [failed]
+        return (Status.EAGER_FAIL_TO_RUN if case.backend == "eager" else Status.FAIL_TO_RUN), [failed]
+    return Status.PASS_DUE_TO_SKIP, ["accuracy was not checked: only numbers are known"]

@@ -16,10 +16,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.foreign import quantities, userbenchmark
-from perfdash.history.foreign.reading import Sample, Where, shown, whole_text
-from perfdash.history.foreign.telling import Told, started_of, threads
-from perfdash.history.importers.userbenchmark import device_of, side_run, started_by_name
+from perfdash.history.importers import checked_values
+from perfdash.history.importers.import_options import ImportOptions, started_of, threads
+from perfdash.history.importers.text_files import Sample, Where, shown, whole_text
+from perfdash.history.importers.userbenchmark import (
+    Value,
+    device_of,
+    rows_of_metrics,
+    side_run,
+    started_by_name,
+    value_of,
+)
 from perfdash.history.rows import Imported
 
 NAME = "userbenchmark-regression"
@@ -35,39 +42,39 @@ def recognises(sample: Sample) -> bool:
     return all(key.search(sample.head) for key in _KEYS)
 
 
-def read(paths: Sequence[Path], told: Told) -> list[Imported]:
+def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     """Two runs a file: control, then treatment."""
-    return [run for path in paths for run in _runs(path, told)]
+    return [run for path in paths for run in _runs(path, options)]
 
 
-def _runs(path: Path, told: Told) -> list[Imported]:
+def _runs(path: Path, options: ImportOptions) -> list[Imported]:
     where, document = _document(path)
     notes = [_NOTE]
-    thread_count = threads(told, Where(path))
-    benchmark = quantities.name(document.get("name", (where, None))[1], where, "name")
+    thread_count = threads(options, Where(path))
+    benchmark = checked_values.name(document.get("name", (where, None))[1], where, "name")
     details = _mapping(document.get("details"), "details", where)
-    started = _started(path, told)
+    started = _started(path, options)
     imported = []
     for side, (when, whence) in zip(_SIDES, started, strict=True):
         environ = _mapping(document.get(f"{side}_env"), f"{side}_env", where)
-        values: dict[str, tuple[Where, userbenchmark.Value]] = {}
+        values: dict[str, tuple[Where, Value]] = {}
         for name, (place, pair) in details.items():
             both = _mapping((place, pair), name, place)
             if side not in both:
                 raise place.wrong(f"{shown(name, 80)} has no {side}: cut off or damaged")
             there, value = both[side]
-            values[name] = there, userbenchmark.value_of(value, there, name)
+            values[name] = there, value_of(value, there, name)
         only = document.get(f"{side}_only_metrics") or (where, {})
         for name, (place, value) in _mapping(only, f"{side}_only_metrics", where).items():
             if name in values:
                 raise place.wrong(f"{shown(name, 80)} is among the details too: remove one of them")
-            values[name] = place, userbenchmark.value_of(value, place, name)
+            values[name] = place, value_of(value, place, name)
         facts = {name: value for name, (_, value) in environ.items()}
         if not values:
             continue
-        rows = userbenchmark.rows(values, benchmark, device_of(facts), told, thread_count)
-        # Each side's own time, so what was told is used up here.
-        alone = Told(**vars(told) | {"started": None})
+        rows = rows_of_metrics(values, benchmark, device_of(facts), options, thread_count)
+        # Each side has a time of its own, so --started applies to neither again.
+        alone = ImportOptions(**vars(options) | {"started": None})
         run = side_run(NAME, benchmark, side, path, facts, alone, (when, whence), notes)
         imported.append(Imported(run, rows))
     if not imported:
@@ -75,8 +82,8 @@ def _runs(path: Path, told: Told) -> list[Imported]:
     return imported
 
 
-def _started(path: Path, told: Told) -> list[tuple[str, str]]:
-    when, whence = started_of([path], told, started_by_name(path))
+def _started(path: Path, options: ImportOptions) -> list[tuple[str, str]]:
+    when, whence = started_of([path], options, started_by_name(path))
     moment = datetime.strptime(when, _TIME)
     if moment > datetime.min + timedelta(seconds=1):
         moment -= timedelta(seconds=1)
@@ -146,7 +153,7 @@ def _scalar(node: Any, where: Where) -> Any:
     """A number for what YAML calls one, as long as it is decimal; text for all the rest."""
     kind = node.tag.rpartition(":")[2]
     if kind in ("int", "float"):
-        return quantities.number(node.value, where, "a value")
+        return checked_values.number(node.value, where, "a value")
     if kind == "null":
         return None
     return node.value

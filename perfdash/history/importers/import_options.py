@@ -1,4 +1,4 @@
-"""What a foreign file does not say and its importer is told; and the RunRow that comes of both."""
+"""Options for what a foreign file does not say, and the RunRow made from file and options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.history.foreign.reading import Where, shown
+from perfdash.history.importers.text_files import Where, shown
 from perfdash.history.rows import RunRow
 
 BY_FILE = "mtime"  # --started: as the file system has it
@@ -17,10 +17,10 @@ UNSPECIFIED = "unspecified"  # where neither the file nor the user says and noth
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the user says of the files, for what they do not say themselves; each is an option.
+class ImportOptions:
+    """The options of `perfdash history import` for what the files do not say themselves.
 
-    A file that says otherwise is refused: one of the two is wrong.
+    A file that contradicts an option is refused, because one of the two is wrong.
     """
 
     host: str | None = None
@@ -34,12 +34,12 @@ class Told:
     device: str | None = None
     backend: str | None = None
 
-    def agreed(self, option: str, found: str | None, where: Where, hint: str = "") -> str:
-        """What the file says, or else the user. Raises UsageError when nobody does, or they differ."""
-        told: str | None = getattr(self, option)
-        if found is not None and told is not None and found != told:
-            raise where.wrong(f"says {option} {shown(found, 60)!r}, but --{option} {told!r}: leave it out")
-        value = found if found is not None else told
+    def agreed(self, option: str, in_file: str | None, where: Where, hint: str = "") -> str:
+        """The value in the file, else the option. Raises UsageError if neither has one or they differ."""
+        given: str | None = getattr(self, option)
+        if in_file is not None and given is not None and in_file != given:
+            raise where.wrong(f"says {option} {shown(in_file, 60)!r}, but --{option} {given!r}: leave it out")
+        value = in_file if in_file is not None else given
         if value is None:
             raise where.wrong(f"does not say the {option}: give --{option}{hint and ', or ' + hint}")
         return value
@@ -73,7 +73,7 @@ def run_row(
     origin: str,
     name: str,
     paths: Sequence[Path],
-    told: Told,
+    options: ImportOptions,
     *,
     started: tuple[str, str] | None = None,
     host: str | None = None,
@@ -82,17 +82,17 @@ def run_row(
     environment: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> RunRow:
-    """The run of a foreign file. `started` is (time, whence) as far as the file knows it.
+    """The run of a foreign file. `started` is (time, source of the time) if the file holds one.
 
     Its setting names the harness, because numbers of two harnesses are never compared: they define
-    memory and compile time otherwise. What was assumed stands in environment["import"].
+    memory and compile time differently. RunRow.imported holds what was assumed.
     """
-    when, whence = started_of(paths, told, started)
+    when, whence = started_of(paths, options, started)
     files = [shown(path.name) for path in paths]
-    host = told.host or host or "unknown"
+    host = options.host or host or "unknown"
     if host_class is None and host != "unknown":
         host_class = f"host {host}"  # two hosts of unknown kind are not the same kind
-    if not (told.host_class or host_class):
+    if not (options.host_class or host_class):
         raise Where(paths[0]).wrong("does not say on what it was measured: give --host or --host-class")
     return RunRow(
         name=f"{when.replace(':', '-')}_{shown(name)}",  # a night's files are called as every other night's
@@ -100,24 +100,26 @@ def run_row(
         origin=origin,
         source=", ".join(shown(str(path)) for path in paths),
         host=host,
-        host_class=told.host_class or host_class or "",
+        host_class=options.host_class or host_class or "",
         setting={"harness": harness or origin},
         environment=environment or {},
         imported={"files": files, "name": shown(name), "started": whence, "notes": list(notes)},
     )
 
 
-def started_of(paths: Sequence[Path], told: Told, known: tuple[str, str] | None) -> tuple[str, str]:
-    """When it was measured, and whence that is known. Raises UsageError where nobody says.
+def started_of(
+    paths: Sequence[Path], options: ImportOptions, known: tuple[str, str] | None
+) -> tuple[str, str]:
+    """When it was measured, and the source of that time. Raises UsageError if nothing gives a time.
 
-    A copied or unpacked file has the time of that, so its own time is only taken on request.
+    Copying or unpacking a file changes its modification time, so that time is used only on request.
     """
-    if told.started not in (None, BY_FILE):
-        return instant(str(told.started), "--started"), "told"
+    if options.started not in (None, BY_FILE):
+        return instant(str(options.started), "--started"), "told"
     if known is not None:
         return known
     newest = max(paths, key=lambda path: path.stat().st_mtime)
-    if told.started is None:
+    if options.started is None:
         raise Where(newest).wrong(
             f"does not say when it was measured: give --started 2026-01-31, or --started {BY_FILE} for the "
             "time at which the file was written"
@@ -126,8 +128,8 @@ def started_of(paths: Sequence[Path], told: Told, known: tuple[str, str] | None)
     return when, f"modification time of {shown(newest.name)}"
 
 
-def threads(told: Told, where: Where) -> int:
-    """The thread count for a format that never tells it. Raises UsageError where the user does not."""
-    if told.threads is None:
+def threads(options: ImportOptions, where: Where) -> int:
+    """The thread count for a format that never holds it. Raises UsageError without --threads."""
+    if options.threads is None:
         raise where.wrong("does not say on how many threads it was measured: give --threads")
-    return told.threads
+    return options.threads

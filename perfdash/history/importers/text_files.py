@@ -1,4 +1,4 @@
-"""Foreign files, read within limits: nothing is loaded that is larger than its limit allows.
+"""Reads text files of other programs within limits: no file is loaded that is larger than its limit.
 
 All that can be wrong with a file is a UsageError that names file and line and says what to do.
 """

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from perfdash.history.foreign.reading import Where
+from perfdash.history.importers.text_files import Where
 
 _BORDER = re.compile(r"\+([-=:]+\+)+")
 _RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from perfdash.history.foreign.reading import Where, shown
+from perfdash.history.importers.text_files import Where, shown
 from perfdash.metrics import NUMBERS
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
