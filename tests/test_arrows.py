@@ -63,7 +63,7 @@ ALLOWED = {
         "stats",
         "worker",
     },
-    "publish": {"errors", "history", "redaction", "report"},
+    "publish": {"detect", "errors", "files", "history", "redaction", "report"},
     "site": {
         "detect",
         "errors",

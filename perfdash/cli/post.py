@@ -14,8 +14,8 @@ import typer
 from perfdash.cli.store import Db, Out
 
 if TYPE_CHECKING:
-    from perfdash.cli.regression_issues import Regressions
-    from perfdash.publish.tracking import Tracked
+    from perfdash.publish.issues import WantedIssue
+    from perfdash.publish.tracked_regressions import TrackedRegressions
     from perfdash.report.night import Night
 
 
@@ -50,8 +50,8 @@ def post(
     """Post a night to GitHub, token in GITHUB_TOKEN. Posted twice, it edits what is there."""
     from perfdash.cli.nights import folder_of, night_of
     from perfdash.errors import MachineError, UsageError
-    from perfdash.publish.comments import KIND, bodies
-    from perfdash.publish.talk import API, checked_address
+    from perfdash.publish.comments import KIND, bodies, run_fields
+    from perfdash.publish.github import API, checked_address
     from perfdash.report.comment import comment
     from perfdash.settings import resolve
 
@@ -70,24 +70,25 @@ def post(
     settings = resolve({"db": db, "out": out})[0]
     folder = folder_of(run, settings)
     night = night_of(run, settings, baseline=baseline)
-    told, lost = None, None
+    regressions, failure = None, None
     if new_issue_on:
-        from perfdash.cli.regression_issues import tracked
+        from perfdash.publish.tracked_regressions import tracked_regressions
 
         try:
-            told = tracked(night, settings, site_url)
-        except MachineError as error:  # the comments go out without it
-            lost = MachineError(f"nothing was done about the issues of regressions: {error}")
-    texts = bodies(comment(night, site_url=site_url), KIND, **_named(night))
+            regressions = tracked_regressions(night, settings.history, site_url)
+        except MachineError as error:  # the comments are posted without the issues
+            failure = MachineError(f"nothing was done about the issues of regressions: {error}")
+    texts = bodies(comment(night, site_url=site_url), KIND, **run_fields(night.run))
     if dry_run:
-        _show(texts, [each for each in told.alerts if each.open] if told else [], most_issues)
-        if lost:
-            raise lost
+        open_issues = [issue for issue in regressions.issues if issue.open] if regressions else []
+        _show(texts, open_issues, most_issues)
+        if failure:
+            raise failure
         return
     try:
-        _send(address, repo, issue, night, texts, told, most_issues)
-        if lost:
-            raise lost
+        _send(address, repo, issue, night, texts, regressions, most_issues)
+        if failure:
+            raise failure
     except MachineError as error:
         given = {"baseline": baseline, "site-url": site_url, "base-url": base_url, "db": db}
         words = ["perfdash", "post", str(folder.absolute() if folder else night.run.name)]
@@ -95,8 +96,8 @@ def post(
         words += [word for name, value in given.items() if value for word in (f"--{name}", value)]
         if new_issue_on:
             words += ["--new-issue-on", new_issue_on, "--most-issues", str(most_issues)]
-        kept = _keep(folder, settings.out, night, texts)
-        raise MachineError(f"{error}\n{kept}\nPost it later with:\n  {shlex.join(words)}") from error
+        saved = _save(folder, settings.out, night, texts)
+        raise MachineError(f"{error}\n{saved}\nPost it later with:\n  {shlex.join(words)}") from error
 
 
 def _send(
@@ -105,65 +106,57 @@ def _send(
     issue: int,
     night: Night,
     texts: list[str],
-    regressions: Regressions | None,
+    regressions: TrackedRegressions | None,
     most_issues: int,
 ) -> None:
-    from perfdash.publish.comments import KIND, find, since, upsert
-    from perfdash.publish.issues import tend
-    from perfdash.publish.talk import Talk
+    from perfdash.publish.comments import KIND, earliest, find_issue, run_fields, upsert
+    from perfdash.publish.github import GitHubClient
+    from perfdash.publish.issues import sync_issues
     from perfdash.report.markdown import plain
 
-    talk = Talk(os.environ.get("GITHUB_TOKEN"), address, tell=lambda line: typer.echo(line, err=True))
-    place = find(talk, repo, issue)
-    done = upsert(talk, place, texts, KIND, since(night.run.started, time.time()), **_named(night))
-    counts = (("new", done.created), ("edited", done.edited), ("removed", done.removed))
-    told = ", ".join(f"{count} {word}" for word, count in counts if count) or "nothing to change"
-    typer.echo(f"Posted: {plain(done.urls[0] if done.urls else place.url)} ({told})")
+    token = os.environ.get("GITHUB_TOKEN")
+    client = GitHubClient(token, address, log=lambda line: typer.echo(line, err=True))
+    target = find_issue(client, repo, issue)
+    since = earliest(night.run.started, time.time())
+    posted = upsert(client, target, texts, KIND, since, **run_fields(night.run))
+    counts = (("new", posted.created), ("edited", posted.edited), ("removed", posted.removed))
+    summary = ", ".join(f"{count} {word}" for word, count in counts if count) or "nothing to change"
+    typer.echo(f"Posted: {plain(posted.urls[0] if posted.urls else target.url)} ({summary})")
     if regressions is None:
         return
-    tended = tend(talk, place.repo, regressions.alerts, most_issues, regressions.judged)
-    for word, urls in (("Opened", tended.opened), ("Closed", tended.closed), ("Reopened", tended.reopened)):
+    changes = sync_issues(client, target.repo, regressions.issues, most_issues, regressions.judged)
+    for word, urls in (
+        ("Opened", changes.opened),
+        ("Closed", changes.closed),
+        ("Reopened", changes.reopened),
+    ):
         for url in urls:
             typer.echo(f"{word}: {plain(url)}")
-    if tended.waiting:
+    if changes.waiting:
         typer.echo(
-            f"{tended.waiting} more regressions have no issue yet: --most-issues is {most_issues}; "
+            f"{changes.waiting} more regressions have no issue yet: --most-issues is {most_issues}; "
             "`perfdash regressions --worse` lists them"
         )
 
 
-def _named(night: Night) -> dict[str, str]:
-    """By what a comment knows its run. Only perfdash's own runs have names that no other run has."""
-    run = night.run
-    return {"run": run.name} if run.origin == "perfdash" else {"run": run.name, "started": run.started}
-
-
-def _show(texts: list[str], regressions: list[Tracked], most: int) -> None:
+def _show(texts: list[str], issues: list[WantedIssue], most: int) -> None:
     for number, text in enumerate(texts, start=1):
         if len(texts) > 1:
             typer.echo(f"--- comment {number} of {len(texts)} ---")
         typer.echo(text)
-    for each in regressions[:most]:
-        typer.echo(f"--- issue, unless it is there: {each.title} ---")
-        typer.echo(each.body)
-    if len(regressions) > most:
-        typer.echo(f"--- {len(regressions) - most} more regressions: --most-issues is {most} ---")
+    for issue in issues[:most]:
+        typer.echo(f"--- issue, unless it is there: {issue.title} ---")
+        typer.echo(issue.body)
+    if len(issues) > most:
+        typer.echo(f"--- {len(issues) - most} more regressions: --most-issues is {most} ---")
 
 
-def _keep(folder: Path | None, out: Path, night: Night, texts: list[str]) -> str:
-    """Keeps the text in the run folder, or beside the history of a run that has none; where, in words."""
-    from perfdash import files
+def _save(folder: Path | None, out: Path, night: Night, texts: list[str]) -> str:
+    """Save the texts; where they are, in words."""
+    from perfdash.publish.comments import save_texts
 
-    below = (folder or out).absolute()
-    name = "comment" if folder else "comment-" + re.sub(r"[^A-Za-z0-9.-]+", "-", night.run.name)[:100]
-    numbers = [""] if len(texts) == 1 else [f"-{n}of{len(texts)}" for n in range(1, len(texts) + 1)]
     try:
-        below.mkdir(parents=True, exist_ok=True)
-        for old in below.glob(f"{name}-*of*.md"):
-            old.unlink()
-        paths = [below / f"{name}{number}.md" for number in numbers]
-        for path, text in zip(paths, texts, strict=True):
-            files.write(path, text)
+        paths = save_texts(folder, out, night.run, texts)
     except OSError as error:
-        return f"The text could not be kept in {below}: {error.strerror or error}"
+        return f"The text could not be kept in {(folder or out).absolute()}: {error.strerror or error}"
     return f"The text is kept in {', '.join(map(str, paths))}."

@@ -1,37 +1,40 @@
-"""The comments of a run below an issue: made, brought up to date, and no more than there should be."""
+"""The comments of a run below a GitHub issue: create, edit and remove until they match."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from perfdash.errors import MachineError
+from perfdash import files
+from perfdash.history.rows import RunRow
 from perfdash.publish import marker
-from perfdash.publish.failures import NoAnswer, Refused
-from perfdash.publish.plan import Action, Create, Edit, Remove, Seen, plan
-from perfdash.publish.talk import Talk, sendable
+from perfdash.publish.github import GitHubClient, OutOfDate, apply_until_done, required, sendable
+from perfdash.publish.http_failures import Refused
 from perfdash.report.comment_splitting import LIMIT, parts, size
 
 KIND = "comment"
-_FUTILE = 4  # rounds without progress before it is given up
-_SETTLES_S = 3.0  # a request whose reply was lost may still be at work
 
 
 @dataclass(frozen=True)
-class Place:
-    """An issue (or pull request) as it is found now, and the account that writes."""
+class TargetIssue:
+    """An issue (or pull request) that gets comments, and the account that writes them.
+
+    account: its number; the login of an app; None for an app that cannot learn its login.
+    """
 
     repo: str
     number: int
     url: str
-    me: int | str | None  # the account's number; an app's login; None: an app that cannot know it
+    account: int | str | None
 
 
 @dataclass
-class Outcome:
-    """What was done: the comments' addresses in their order, and how many of each."""
+class PostedComments:
+    """The addresses of the comments in order, and how many of them were changed."""
 
     urls: list[str] = field(default_factory=list)
     created: int = 0
@@ -39,8 +42,36 @@ class Outcome:
     removed: int = 0
 
 
+@dataclass(frozen=True)
+class Comment:
+    """An existing comment by this account."""
+
+    id: int
+    body: str
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Edit:
+    id: int
+    body: str
+
+
+@dataclass(frozen=True)
+class Create:
+    body: str
+
+
+@dataclass(frozen=True)
+class Remove:
+    id: int
+
+
+Action = Edit | Create | Remove
+
+
 def bodies(text: str, kind: str, **fields: object) -> list[str]:
-    """The text as comments of at most LIMIT bytes, each with its marker as the first line."""
+    """Split a text into comments of at most LIMIT bytes, each with its marker as first line."""
     longest = size(marker.marker(kind, **fields, part=999)) + 1
     return [
         f"{marker.marker(kind, **fields, part=number)}\n{part}"
@@ -48,28 +79,33 @@ def bodies(text: str, kind: str, **fields: object) -> list[str]:
     ]
 
 
-def find(talk: Talk, repo: str, number: int) -> Place:
-    """The issue, wherever it was moved to. Raises Refused."""
-    found = talk.get(f"/repos/{repo}", f"repository {repo}")
-    repo = str(answered(found, "full_name", talk))
-    issue = talk.get(f"/repos/{repo}/issues/{number}", f"issue {number} of {repo}")
-    number = int(answered(issue, "number", talk))
-    now = str(issue.get("repository_url") or "").rpartition("/repos/")[2] or repo
-    return Place(now, number, str(issue.get("html_url") or ""), myself(talk))
+def run_fields(run: RunRow) -> dict[str, str]:
+    """The marker fields that identify a run. Only perfdash's own runs have unique names."""
+    return {"run": run.name} if run.origin == "perfdash" else {"run": run.name, "started": run.started}
 
 
-def myself(talk: Talk) -> int | str | None:
-    """The number of the token's account; of an app's, which may not ask for it, the login, where told."""
+def find_issue(client: GitHubClient, repo: str, number: int) -> TargetIssue:
+    """Find an issue, also after it was moved or its repository renamed. Raises Refused."""
+    answer = client.get(f"/repos/{repo}", f"repository {repo}")
+    repo = str(required(answer, "full_name", client))
+    issue = client.get(f"/repos/{repo}/issues/{number}", f"issue {number} of {repo}")
+    number = int(required(issue, "number", client))
+    current_repo = str(issue.get("repository_url") or "").rpartition("/repos/")[2] or repo
+    return TargetIssue(current_repo, number, str(issue.get("html_url") or ""), account_of(client))
+
+
+def account_of(client: GitHubClient) -> int | str | None:
+    """The number of the token's account; an app may not ask for it: its login, or None."""
     what = "the token's account"
     try:
-        return int(answered(talk.get("/user", what), "id", talk))
+        return int(required(client.get("/user", what), "id", client))
     except Refused as error:
         if error.status not in (403, 404):
             raise
     try:
-        answer = talk.post("/graphql", what, {"query": "query { viewer { login } }"}, harmless=True)
+        answer = client.post("/graphql", what, {"query": "query { viewer { login } }"}, harmless=True)
     except Refused:
-        return None  # on an Enterprise server it lies elsewhere
+        return None  # an Enterprise server has it at another path
     data = answer.get("data") if isinstance(answer, dict) else None
     viewer = data.get("viewer") if isinstance(data, dict) else None
     login = viewer.get("login") if isinstance(viewer, dict) else None
@@ -77,111 +113,138 @@ def myself(talk: Talk) -> int | str | None:
 
 
 def upsert(
-    talk: Talk, place: Place, wanted: Sequence[str], kind: str, since: str | None = None, **fields: object
-) -> Outcome:
-    """Leaves exactly the bodies `wanted` among our comments of this kind and these fields.
+    client: GitHubClient,
+    issue: TargetIssue,
+    wanted: Sequence[str],
+    kind: str,
+    since: str | None = None,
+    **fields: object,
+) -> PostedComments:
+    """Leave exactly the bodies `wanted` among our comments of this kind and these fields.
 
-    `since` (ISO 8601): most likely no such comment is older; all are looked at before the first is made.
-    Looks again after every doubt, and once more after it has made some: so a lost reply, a person who
-    removes parts and another who posts at the same time all end with one set of comments. Raises
+    `since` (ISO 8601): such comments are probably not older. All comments are listed before the first one is
+    created. The list is read again after each doubt and after each round: a lost reply, a person who removes
+    parts and another perfdash that posts at the same time all end with one set of comments. Raises
     MachineError.
     """
-    known = {name: marker.known_as(str(value)) for name, value in fields.items()}
-    done = Outcome()
-    made: dict[int, Seen] = {}  # by this call: a list may lag behind
-    gone: set[int] = set()
-    first: set[int] | None = None
-    futile, fewest, doubt = 0, 1 << 30, None
-    while futile < _FUTILE:
-        listed, others = _ours(talk, place, kind, known, since)
-        if first is None and since and len(listed) < len(wanted):
-            every, others = _ours(talk, place, kind, known, None)
-            if len(every) > len(listed):  # posted when the run's clock was far ahead
-                listed, since = every, None
-        there = {one.id: one for one in (*listed, *made.values()) if one.id not in gone}
-        if first is None:
-            first = set(there)
-            if others:
-                talk.tell(f"{others} such comments are by another account: they are left as they are")
-        actions = plan(list(there.values()), wanted)
+    update = _Upsert(client, issue, wanted, kind, since, fields)
+    apply_until_done(
+        client,
+        update.planned,
+        update.apply,
+        f"the comments of issue {issue.number} in {issue.repo} change while they are written: is another "
+        "perfdash posting there? Post again later",
+    )
+    return update.result
+
+
+class _Upsert:
+    """One upsert: the comments that it saw, created and removed."""
+
+    def __init__(
+        self,
+        client: GitHubClient,
+        issue: TargetIssue,
+        wanted: Sequence[str],
+        kind: str,
+        since: str | None,
+        fields: Mapping[str, object],
+    ) -> None:
+        self.client, self.issue, self.wanted, self.kind, self.since = client, issue, wanted, kind, since
+        self.fields = {name: marker.known_as(str(value)) for name, value in fields.items()}
+        self.result = PostedComments()
+        self._written: dict[int, Comment] = {}  # GitHub's list may lag behind what was just written
+        self._gone: set[int] = set()
+        self._first: set[int] | None = None
+        self._path = f"/repos/{issue.repo}/issues/{issue.number}/comments"
+
+    def planned(self) -> Sequence[Action]:
+        """List our comments and plan what is left to do."""
+        listed, foreign = self._ours(self.since)
+        if self._first is None and self.since and len(listed) < len(self.wanted):
+            all_ours, foreign = self._ours(None)
+            if len(all_ours) > len(listed):  # posted when the run's clock was far ahead
+                listed, self.since = all_ours, None
+        existing = {
+            comment.id: comment
+            for comment in (*listed, *self._written.values())
+            if comment.id not in self._gone
+        }
+        if self._first is None:
+            self._first = set(existing)
+            if foreign:
+                self.client.log(f"{foreign} such comments are by another account: they are left as they are")
+        actions = planned_actions(list(existing.values()), self.wanted)
         if not actions:
-            done.urls = [there[number].url for number in sorted(there)]
-            done.created = len(there.keys() - first)
-            return done
-        futile = 0 if len(actions) < fewest else futile + 1
-        fewest = min(fewest, len(actions))
+            self.result.urls = [existing[number].url for number in sorted(existing)]
+            self.result.created = len(existing.keys() - self._first)
+        return actions
+
+    def apply(self, action: Action) -> None:
+        """Carry out one action. Raises OutOfDate when a comment cannot be changed any more."""
         try:
-            for action in actions:
-                made.update(_perform(talk, place, action, done, gone))
-        except NoAnswer as error:
-            doubt = error
-            talk.wait(_SETTLES_S, f"{error}; looking whether it was done")
+            self._send(action)
         except Refused as error:
             if isinstance(action, Create) or not (
                 (isinstance(action, Edit) and error.status in (404, 410))  # someone removed it just now
-                or (place.me is None and error.status == 403)  # another app's
+                or (self.issue.account is None and error.status == 403)  # another app's comment
             ):
                 raise
-            gone.add(action.id)
-            made.pop(action.id, None)
-    raise doubt or MachineError(
-        f"the comments of issue {place.number} in {place.repo} change while they are written: is another "
-        "perfdash posting there? Post again later"
-    )
+            self._gone.add(action.id)
+            self._written.pop(action.id, None)
+            raise OutOfDate from error
 
-
-def _perform(talk: Talk, place: Place, action: Action, done: Outcome, gone: set[int]) -> dict[int, Seen]:
-    """Carries out one action; the comment that it leaves, by its number."""
-    of = f"a comment of issue {place.number} in {place.repo}"
-    comments = f"/repos/{place.repo}/issues/comments"
-    if isinstance(action, Remove):
-        talk.delete(f"{comments}/{action.id}", f"removing {of}")
-        gone.add(action.id)
-        done.removed += 1
-        return {}
-    if isinstance(action, Edit):
-        answer = talk.patch(f"{comments}/{action.id}", f"editing {of}", {"body": action.body})
-        done.edited += 1
-    else:
-        assert isinstance(action, Create)
-        path = f"/repos/{place.repo}/issues/{place.number}/comments"
-        answer = talk.post(path, f"writing {of}", {"body": action.body})
-    number = int(answered(answer, "id", talk))
-    return {number: Seen(number, action.body, str(answer.get("html_url") or ""))}
-
-
-def _ours(
-    talk: Talk, place: Place, kind: str, known: Mapping[str, str], since: str | None
-) -> tuple[list[Seen], int]:
-    """Our comments with the marker, and how many others have it: copies by hand, which are left alone."""
-    path = f"/repos/{place.repo}/issues/{place.number}/comments"
-    what = f"the comments of issue {place.number} in {place.repo}"
-    found, others = [], 0
-    for one in talk.pages(path, what, {"since": since} if since else None):
-        told = marker.read(one.get("body"), kind)
-        if told is None or not marker.has(told, known):
-            continue
-        if _is_mine(one.get("user") or {}, place.me):
-            found.append(Seen(int(one["id"]), str(one["body"]), str(one.get("html_url") or "")))
+    def _send(self, action: Action) -> None:
+        what = f"a comment of issue {self.issue.number} in {self.issue.repo}"
+        comments = f"/repos/{self.issue.repo}/issues/comments"
+        if isinstance(action, Remove):
+            self.client.delete(f"{comments}/{action.id}", f"removing {what}")
+            self._gone.add(action.id)
+            self.result.removed += 1
+            return
+        if isinstance(action, Edit):
+            answer = self.client.patch(f"{comments}/{action.id}", f"editing {what}", {"body": action.body})
+            self.result.edited += 1
         else:
-            others += 1
-    return found, others
+            answer = self.client.post(self._path, f"writing {what}", {"body": action.body})
+        number = int(required(answer, "id", self.client))
+        self._written[number] = Comment(number, action.body, str(answer.get("html_url") or ""))
+
+    def _ours(self, since: str | None) -> tuple[list[Comment], int]:
+        """Our comments with the marker, and how many copies other accounts made, which stay."""
+        what = f"the comments of issue {self.issue.number} in {self.issue.repo}"
+        ours, foreign = [], 0
+        for item in self.client.pages(self._path, what, {"since": since} if since else None):
+            fields = marker.read(item.get("body"), self.kind)
+            if fields is None or not marker.has(fields, self.fields):
+                continue
+            if _wrote(self.issue.account, item.get("user") or {}):
+                ours.append(Comment(int(item["id"]), str(item["body"]), str(item.get("html_url") or "")))
+            else:
+                foreign += 1
+        return ours, foreign
 
 
-def _is_mine(user: Mapping[str, Any], me: int | str | None) -> bool:
-    if me is None:
-        return user.get("type") == "Bot"
-    return bool(user.get("id" if isinstance(me, int) else "login") == me)
+def planned_actions(existing: Sequence[Comment], wanted: Sequence[str]) -> list[Action]:
+    """The actions that turn the existing comments into exactly `wanted`, in its order.
+
+    The oldest comment becomes part 1, and so on, whatever part it was. So parts stay in order after a
+    person removed one, and two perfdash that post at once keep and remove the same comments.
+    """
+    oldest_first = sorted(existing, key=lambda comment: comment.id)
+    edits = [
+        Edit(comment.id, body)
+        for comment, body in zip(oldest_first, wanted, strict=False)
+        if _marker_line(comment.body) != _marker_line(body)
+        or marker.without(comment.body) != marker.without(body)
+    ]
+    creations = [Create(body) for body in wanted[len(oldest_first) :]]
+    removals = [Remove(comment.id) for comment in oldest_first[len(wanted) :]]
+    return [*edits, *creations, *removals]
 
 
-def answered(answer: Any, name: str, talk: Talk) -> Any:
-    if not isinstance(answer, dict) or not answer.get(name):
-        raise MachineError(f"{talk.host} does not answer like GitHub ({name} is missing); check --base-url")
-    return answer[name]
-
-
-def since(started: str, now: float) -> str | None:
-    """A day before a run began (clocks differ): its comments are hardly older. None: nobody knows.
+def earliest(started: str, now: float) -> str | None:
+    """A day before a run began (clocks differ): its comments are hardly older. None: not known.
 
     A run that claims to begin after `now` (seconds since 1970) was measured under a wrong clock.
     """
@@ -192,3 +255,31 @@ def since(started: str, now: float) -> str | None:
         return datetime.fromtimestamp(day, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def save_texts(folder: Path | None, out: Path, run: RunRow, texts: Sequence[str]) -> list[Path]:
+    """Save comments that could not be posted in the run folder, or in `out` for a run without one.
+
+    Files of an earlier try are removed. Raises OSError.
+    """
+    below = (folder or out).absolute()
+    name = "comment" if folder else "comment-" + re.sub(r"[^A-Za-z0-9.-]+", "-", run.name)[:100]
+    numbers = [""] if len(texts) == 1 else [f"-{n}of{len(texts)}" for n in range(1, len(texts) + 1)]
+    below.mkdir(parents=True, exist_ok=True)
+    for old in below.glob(f"{name}-*of*.md"):
+        old.unlink()
+    paths = [below / f"{name}{number}.md" for number in numbers]
+    for path, text in zip(paths, texts, strict=True):
+        files.write(path, text)
+    return paths
+
+
+def _marker_line(body: str) -> str:
+    return body.partition("\n")[0].rstrip()
+
+
+def _wrote(account: int | str | None, user: Mapping[str, Any]) -> bool:
+    """Whether this account wrote a comment of `user`."""
+    if account is None:
+        return user.get("type") == "Bot"
+    return bool(user.get("id" if isinstance(account, int) else "login") == account)

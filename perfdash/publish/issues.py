@@ -1,25 +1,96 @@
-"""Issues of regressions on GitHub: each is opened once, closed when fixed, opened again when it is back."""
+"""The GitHub issues of regressions: open one per regression, close it when fixed, reopen it when it is back.
+
+The marker in an issue's body says how perfdash left it, so what a person closed or opened by hand stays so.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from perfdash.errors import MachineError
 from perfdash.publish import marker
-from perfdash.publish.comments import Place, answered, bodies, myself, upsert
-from perfdash.publish.failures import NoAnswer, Refused
-from perfdash.publish.talk import Talk, sendable
-from perfdash.publish.tracking import KIND, Existing, Move, Open, Tracked, steps
+from perfdash.publish.comments import TargetIssue, account_of, bodies, upsert
+from perfdash.publish.github import GitHubClient, apply_until_done, required, sendable
+from perfdash.publish.http_failures import Refused
 
+KIND = "alert"
 LABEL = "perfdash-regression"
-_SETTLES_S = 3.0
-_FUTILE = 4
+
+
+@dataclass(frozen=True)
+class WantedIssue:
+    """An alert and what its issue should be.
+
+    `series`, `born` (name of a run) and `opened` (a time) identify the alert; `state` and `changed` are its
+    present state, and since when. `open` None: someone knows of the alert, so its issue is left as it is.
+    `blame`: a note on the culprit, which the body has as well; empty where it is not known.
+    """
+
+    series: str
+    born: str
+    opened: str
+    state: str
+    changed: str
+    open: bool | None
+    title: str
+    body: str
+    note: str
+    blame: str = ""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return {"series": self.series, "born": self.born, "opened": self.opened}
+
+    @property
+    def blame_digest(self) -> str:
+        """The marker's field by which an issue is known to name this culprit."""
+        return hashlib.sha256(self.blame.encode(errors="replace")).hexdigest()[:12] if self.blame else ""
+
+    def marker_line(self, left: str, blamed: str = "") -> str:
+        """The marker of an issue that perfdash leaves `open` or `closed`, naming this culprit."""
+        more = {"blamed": blamed} if blamed else {}
+        return marker.marker(KIND, **self.fields, left=left, **more)
+
+
+@dataclass(frozen=True)
+class ExistingIssue:
+    """An issue of ours: its number, whether it is open, and its body with the marker."""
+
+    number: int
+    open: bool
+    body: str
+    url: str = ""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return marker.read(self.body, KIND) or {}
+
+
+@dataclass(frozen=True)
+class OpenIssue:
+    """Open a new issue."""
+
+    alert: WantedIssue
+
+
+@dataclass(frozen=True)
+class UpdateIssue:
+    """Close, reopen or comment on an issue; without a note only its marker is brought up to date."""
+
+    number: int
+    alert: WantedIssue
+    open: bool
+    body: str
+    note: str = ""
+
+
+Step = OpenIssue | UpdateIssue
 
 
 @dataclass
-class Tended:
-    """What was done, as addresses of issues; `waiting`: alerts that the cap left without one."""
+class IssueChanges:
+    """The addresses of the changed issues; `waiting`: alerts that the cap left without one."""
 
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -27,120 +98,218 @@ class Tended:
     waiting: int = 0
 
 
-def tend(talk: Talk, repo: str, wanted: Sequence[Tracked], most: int, judged: Collection[str] = ()) -> Tended:
-    """Brings the issues in step with the alerts; opens at most `most`, the first of `wanted`.
+def sync_issues(
+    client: GitHubClient,
+    repo: str,
+    wanted: Sequence[WantedIssue],
+    most: int,
+    judged: Collection[str] = (),
+) -> IssueChanges:
+    """Bring the issues in step with the alerts; open at most `most`, the first of `wanted`.
 
-    An issue is known by its label, which only who may label can put on, and the marker in its body.
-    `judged`: see `steps`. Raises MachineError.
+    An issue is recognised by its label, which only collaborators can set, and the marker in its body.
+    `judged`: see `planned_steps`. Raises MachineError.
     """
-    repo = str(answered(talk.get(f"/repos/{repo}", f"repository {repo}"), "full_name", talk))
-    done = Tended()
-    made: dict[int, Existing] = {}
-    chosen: list[Tracked] | None = None
-    futile, fewest, doubt = 0, 1 << 30, None
-    me: int | str | None = None
-    while futile < _FUTILE:
-        there = {one.number: one for one in (*_listed(talk, repo), *made.values())}
-        todo = steps(list(there.values()), wanted, judged)
-        fresh = [step.alert for step in todo if isinstance(step, Open)]
-        if chosen is None:
-            chosen, done.waiting = fresh[:most], len(fresh[most:])
-            if todo:
-                me = myself(talk)
-            if chosen:
-                _need_label(talk, repo)
-        todo = [step for step in todo if isinstance(step, Move) or step.alert in chosen]
-        if not todo:
-            return done
-        futile = 0 if len(todo) < fewest else futile + 1
-        fewest = min(fewest, len(todo))
+    repo = str(required(client.get(f"/repos/{repo}", f"repository {repo}"), "full_name", client))
+    sync = _Sync(client, repo, wanted, most, judged)
+    apply_until_done(
+        client,
+        sync.planned,
+        sync.apply,
+        f"the issues of {repo} change while they are written: post again later",
+    )
+    return sync.changes
+
+
+class _Sync:
+    """One call of sync_issues: the issues that it saw and wrote."""
+
+    def __init__(
+        self,
+        client: GitHubClient,
+        repo: str,
+        wanted: Sequence[WantedIssue],
+        most: int,
+        judged: Collection[str],
+    ) -> None:
+        self.client, self.repo, self.wanted, self.most, self.judged = client, repo, wanted, most, judged
+        self.changes = IssueChanges()
+        self._existing: dict[int, ExistingIssue] = {}
+        self._written: dict[int, ExistingIssue] = {}  # GitHub's list may lag behind what was just written
+        self._to_open: list[WantedIssue] | None = None
+        self._account: int | str | None = None
+
+    def planned(self) -> Sequence[Step]:
+        """List our issues and plan what is left to do. The first call chooses the alerts to open."""
+        self._existing = {issue.number: issue for issue in (*self._listed(), *self._written.values())}
+        steps = planned_steps(list(self._existing.values()), self.wanted, self.judged)
+        if self._to_open is None:
+            new = [step.alert for step in steps if isinstance(step, OpenIssue)]
+            self._to_open, self.changes.waiting = new[: self.most], len(new[self.most :])
+            if steps:
+                self._account = account_of(self.client)
+            if self._to_open:
+                self._ensure_label()
+        return [step for step in steps if isinstance(step, UpdateIssue) or step.alert in self._to_open]
+
+    def apply(self, step: Step) -> None:
+        """Carry out one step and count it."""
+        if isinstance(step, OpenIssue):
+            issue = self._open(step.alert)
+            self.changes.opened.append(issue.url)
+        else:
+            before = self._existing[step.number]
+            issue = self._update(step, before)
+            if before.open != step.open and step.note:
+                (self.changes.reopened if step.open else self.changes.closed).append(issue.url)
+        self._written[issue.number] = issue
+
+    def _listed(self) -> list[ExistingIssue]:
+        what = f"the issues of {self.repo} with the label {LABEL}"
+        items = self.client.pages(f"/repos/{self.repo}/issues", what, {"labels": LABEL, "state": "all"})
+        return [
+            ExistingIssue(
+                int(item["number"]),
+                item.get("state") == "open",
+                str(item["body"]),
+                str(item.get("html_url") or ""),
+            )
+            for item in items
+            if marker.read(item.get("body"), KIND) is not None
+        ]
+
+    def _ensure_label(self) -> None:
+        what = f"the label {LABEL} of {self.repo}"
         try:
-            for step in todo:
-                one = (
-                    _open(talk, repo, step)
-                    if isinstance(step, Open)
-                    else _move(talk, repo, step, there[step.number], me)
-                )
-                made[one.number] = one
-                if isinstance(step, Open) or there[step.number].open != step.open:
-                    _count(done, step, one)
-        except NoAnswer as error:
-            doubt = error
-            talk.wait(_SETTLES_S, f"{error}; looking whether it was done")
-    raise doubt or MachineError(f"the issues of {repo} change while they are written: post again later")
-
-
-def _count(done: Tended, step: Open | Move, one: Existing) -> None:
-    if isinstance(step, Open):
-        done.opened.append(one.url)
-    elif step.note:
-        (done.reopened if step.open else done.closed).append(one.url)
-
-
-def _listed(talk: Talk, repo: str) -> list[Existing]:
-    asked = {"labels": LABEL, "state": "all"}
-    found = talk.pages(f"/repos/{repo}/issues", f"the issues of {repo} with the label {LABEL}", asked)
-    return [
-        Existing(
-            int(one["number"]), one.get("state") == "open", str(one["body"]), str(one.get("html_url") or "")
-        )
-        for one in found
-        if marker.read(one.get("body"), KIND) is not None
-    ]
-
-
-def _need_label(talk: Talk, repo: str) -> None:
-    what = f"the label {LABEL} of {repo}"
-    try:
-        talk.get(f"/repos/{repo}/labels/{LABEL}", what)
-        return
-    except Refused as error:
-        if error.status != 404:
-            raise
-    label = {"name": LABEL, "color": "b60205", "description": "Found by perfdash"}
-    try:
-        talk.post(f"/repos/{repo}/labels", what, label, harmless=True)
-    except Refused as error:
-        if error.status == 422:  # it is there: another made it just now, or the try before
+            self.client.get(f"/repos/{self.repo}/labels/{LABEL}", what)
             return
-        raise Refused(f"{error}; or make the label {LABEL} by hand", error.status) from None
-
-
-def _open(talk: Talk, repo: str, step: Open) -> Existing:
-    alert = step.alert
-    body = f"{alert.marked('open', alert.blamed)}\n{sendable(alert.body)}"
-    new = {"title": sendable(alert.title), "body": body, "labels": [LABEL]}
-    answer = talk.post(f"/repos/{repo}/issues", f"opening an issue in {repo}", new)
-    number, url = int(answered(answer, "number", talk)), str(answer.get("html_url") or "")
-    if LABEL not in [each.get("name") for each in answer.get("labels") or []]:
-        # Without the label it would not be known again. Who may not label has it dropped in silence.
-        try:
-            path = f"/repos/{repo}/issues/{number}/labels"
-            talk.post(path, f"labelling issue {number} of {repo}", {"labels": [LABEL]}, harmless=True)
         except Refused as error:
-            path = f"/repos/{repo}/issues/{number}"
-            talk.patch(path, f"closing issue {number} of {repo}", {"state": "closed"})
-            raise Refused(
-                f"{error}. Without its label perfdash would not know issue {number} again, so it was closed: "
-                "give the token's account the Triage role, or leave out --new-issue-on",
-                error.status,
-            ) from None
-    return Existing(number, True, body, url)
+            if error.status != 404:
+                raise
+        label = {"name": LABEL, "color": "b60205", "description": "Found by perfdash"}
+        try:
+            self.client.post(f"/repos/{self.repo}/labels", what, label, harmless=True)
+        except Refused as error:
+            if error.status == 422:  # it exists: another command created it, or our lost request did
+                return
+            raise Refused(f"{error}; or make the label {LABEL} by hand", error.status) from None
+
+    def _open(self, alert: WantedIssue) -> ExistingIssue:
+        client, repo = self.client, self.repo
+        body = f"{alert.marker_line('open', alert.blame_digest)}\n{sendable(alert.body)}"
+        new = {"title": sendable(alert.title), "body": body, "labels": [LABEL]}
+        answer = client.post(f"/repos/{repo}/issues", f"opening an issue in {repo}", new)
+        number, url = int(required(answer, "number", client)), str(answer.get("html_url") or "")
+        if LABEL not in [label.get("name") for label in answer.get("labels") or []]:
+            # GitHub silently drops the label for an account that may not label. Without it the issue would
+            # not be recognised, and the next night would open another one.
+            try:
+                path = f"/repos/{repo}/issues/{number}/labels"
+                client.post(path, f"labelling issue {number} of {repo}", {"labels": [LABEL]}, harmless=True)
+            except Refused as error:
+                path = f"/repos/{repo}/issues/{number}"
+                client.patch(path, f"closing issue {number} of {repo}", {"state": "closed"})
+                raise Refused(
+                    f"{error}. Without its label perfdash would not know issue {number} again, so it was "
+                    "closed: give the token's account the Triage role, or leave out --new-issue-on",
+                    error.status,
+                ) from None
+        return ExistingIssue(number, True, body, url)
+
+    def _update(self, step: UpdateIssue, issue: ExistingIssue) -> ExistingIssue:
+        """Write the note first, then the state: a command that is cut off in between finds the note again."""
+        if step.note:
+            alert = step.alert
+            fields = {"series": alert.series, "state": alert.state, "at": alert.changed}
+            if step.note == alert.blame:
+                fields = {"series": alert.series, "blamed": alert.blame_digest}
+            target = TargetIssue(self.repo, step.number, issue.url, self._account)
+            upsert(self.client, target, bodies(step.note, "note", **fields), "note", **fields)
+        change: dict[str, str] = {"body": step.body}
+        if issue.open != step.open:
+            change["state"] = "open" if step.open else "closed"
+            if not step.open:
+                change["state_reason"] = "completed" if step.alert.state == "fixed" else "not_planned"
+        path = f"/repos/{self.repo}/issues/{step.number}"
+        self.client.patch(path, f"issue {step.number} of {self.repo}", change)
+        return ExistingIssue(step.number, step.open, step.body, issue.url)
 
 
-def _move(talk: Talk, repo: str, step: Move, one: Existing, me: int | str | None) -> Existing:
-    """The note first, the state after it: a command that is cut off between the two finds the note again."""
-    what = f"issue {step.number} of {repo}"
-    if step.note:
-        of_it = {"series": step.alert.series, "state": step.alert.state, "at": step.alert.changed}
-        if step.note == step.alert.blame:
-            of_it = {"series": step.alert.series, "blamed": step.alert.blamed}
-        note = bodies(step.note, "note", **of_it)
-        upsert(talk, Place(repo, step.number, one.url, me), note, "note", **of_it)
-    change: dict[str, str] = {"body": step.body}
-    if one.open != step.open:
-        change["state"] = "open" if step.open else "closed"
-        if not step.open:
-            change["state_reason"] = "completed" if step.alert.state == "fixed" else "not_planned"
-    talk.patch(f"/repos/{repo}/issues/{step.number}", what, change)
-    return Existing(step.number, step.open, step.body, one.url)
+def planned_steps(
+    existing: Sequence[ExistingIssue], wanted: Sequence[WantedIssue], judged: Collection[str] = ()
+) -> list[Step]:
+    """What is to be done, closing first. Of several issues of one alert the oldest counts.
+
+    A history made anew may have the same change born on another run: an open issue whose alert is gone is
+    adopted by an alert of its series that has none, else it is closed. `judged`: names of the runs in the
+    history; only of an alert born on one of these can it say that the alert is gone.
+    """
+    steps: list[Step] = []
+    of_series: dict[str, list[ExistingIssue]] = {}
+    for issue in sorted(existing, key=lambda issue: issue.number):
+        of_series.setdefault(issue.fields.get("series", ""), []).append(issue)
+    orphans = {issue.number: issue for issue in existing if issue.open and issue.fields.get("left") == "open"}
+    without_issue: list[WantedIssue] = []
+    for alert in wanted:
+        fields = {name: marker.known_as(value) for name, value in alert.fields.items()}
+        own = [issue for issue in of_series.get(fields["series"], ()) if marker.same(issue.fields, fields)]
+        if not own:
+            without_issue.append(alert)
+            continue
+        for issue in own:
+            orphans.pop(issue.number, None)
+        steps += _step_of(own[0], alert)
+        steps += [
+            UpdateIssue(
+                issue.number,
+                alert,
+                False,
+                _new_body(issue, alert, "closed"),
+                f"The same as #{own[0].number}.",
+            )
+            for issue in own[1:]
+            if issue.open and issue.fields.get("left") == "open"
+        ]
+    for alert in sorted(without_issue, key=lambda alert: not alert.open):
+        if alert.open is False:
+            continue
+        adopted = next((issue for issue in of_series.get(alert.series, ()) if issue.number in orphans), None)
+        if adopted:
+            del orphans[adopted.number]
+            steps.append(UpdateIssue(adopted.number, alert, True, _new_body(adopted, alert, "open")))
+        elif alert.open:
+            steps.append(OpenIssue(alert))
+    judged_runs = {marker.known_as(name) for name in judged}
+    steps += [
+        _close_orphan(issue)
+        for _, issue in sorted(orphans.items())
+        if issue.fields.get("born") in judged_runs
+    ]
+    return sorted(steps, key=lambda step: isinstance(step, OpenIssue))
+
+
+def _close_orphan(issue: ExistingIssue) -> UpdateIssue:
+    """Close the issue of an alert that no longer exists."""
+    series, born, opened = (issue.fields.get(name, "") for name in ("series", "born", "opened"))
+    note = "The history was judged anew, and does not show this regression any more."
+    alert = WantedIssue(series, born, opened, "gone", opened, False, "", "", note)
+    return UpdateIssue(issue.number, alert, False, _new_body(issue, alert, "closed"), note)
+
+
+def _step_of(issue: ExistingIssue, alert: WantedIssue) -> list[Step]:
+    """The step for an alert's issue; none where it is as it should be."""
+    left, blamed = issue.fields.get("left"), alert.blame_digest
+    if alert.open and left == "open" and issue.open and blamed not in ("", issue.fields.get("blamed")):
+        return [UpdateIssue(issue.number, alert, True, _new_body(issue, alert, "open", blamed), alert.blame)]
+    if alert.open is None or (alert.open and left == "open") or (not alert.open and left == "closed"):
+        return []
+    state = "open" if alert.open else "closed"
+    # Where a person has closed or opened it already, only the marker follows.
+    note = alert.note if issue.open != alert.open else ""
+    return [UpdateIssue(issue.number, alert, alert.open, _new_body(issue, alert, state), note)]
+
+
+def _new_body(issue: ExistingIssue, alert: WantedIssue, left: str, blamed: str | None = None) -> str:
+    """The body of an issue, as a person may have edited it, below its new marker."""
+    blamed = issue.fields.get("blamed", "") if blamed is None else blamed
+    return f"{alert.marker_line(left, blamed)}\n{issue.body.partition(chr(10))[2]}"

@@ -17,7 +17,7 @@ from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.publish.failures import on_this_machine
+from perfdash.publish.http_failures import on_this_machine
 from perfdash.redaction import redact, remember
 from perfdash.report.markdown import plain
 

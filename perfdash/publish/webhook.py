@@ -8,7 +8,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.publish.failures import Answer, on_this_machine, retry_after
+from perfdash.publish.http_failures import Answer, on_this_machine, retry_after
 from perfdash.redaction import redact, remember
 
 VARIABLE = "PERFDASH_WEBHOOK"

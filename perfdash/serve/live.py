@@ -1,4 +1,4 @@
-"""The pages of the site, each made alone from the store as it stands, under the paths of report.site_links."""
+"""Serve each page of the site from the current store, under the paths of report.site_links."""
 
 from __future__ import annotations
 

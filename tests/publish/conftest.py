@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfdash.publish.talk import Talk
+from perfdash.publish.github import GitHubClient
 from tests.publish.server import TOKEN, GitHub
 
 
@@ -45,7 +45,7 @@ def talk(hub, clock, told):
 
 def make(hub, clock, told, **more):
     given = {"token": TOKEN, "base_url": hub.url, "timeout_s": 2, **more}
-    return Talk(**given, sleep=clock.sleep, now=clock.now, tell=told.append)
+    return GitHubClient(**given, sleep=clock.sleep, now=clock.now, log=told.append)
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from prettytable import PrettyTable
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.publish.comments import KIND, bodies, find, since, upsert
-from perfdash.publish.failures import Refused
+from perfdash.publish.comments import KIND, bodies, earliest, find_issue, upsert
+from perfdash.publish.github import checked_address, checked_token
+from perfdash.publish.http_failures import Refused
 from perfdash.publish.marker import marker
-from perfdash.publish.talk import checked_address, checked_token
 from perfdash.report.comment_splitting import LIMIT, size
 from tests.publish.server import ALICE, TOKEN
 
@@ -29,7 +29,7 @@ def texts(rows=900, run=RUN):
 
 
 def post(talk, wanted=None, run=RUN):
-    return upsert(talk, find(talk, "team/perf", 3), wanted or texts(run=run), KIND, run=run)
+    return upsert(talk, find_issue(talk, "team/perf", 3), wanted or texts(run=run), KIND, run=run)
 
 
 def check(hub, wanted=None):
@@ -146,7 +146,7 @@ def test_a_comment_from_before_the_time_was_in_its_marker(hub, talk):
 def upserted(hub, talk, started):
     fields = {"run": "inference", "started": started}
     (body,) = bodies(f"night {started}", KIND, **fields)
-    upsert(talk, find(talk, "team/perf", 3), [body], KIND, **fields)
+    upsert(talk, find_issue(talk, "team/perf", 3), [body], KIND, **fields)
     return body
 
 
@@ -163,31 +163,31 @@ def test_all_pages_are_read(hub, talk):
 def test_older_comments_are_not_asked_for(hub, talk):
     for _ in range(150):
         hub.add_comment("old", user=ALICE)["updated_at"] = "2020-01-01T00:00:00Z"
-    place = find(talk, "team/perf", 3)
+    place = find_issue(talk, "team/perf", 3)
     before = len(hub.requests)
-    upsert(talk, place, texts(), KIND, since("2026-11-21T01:00:00Z", 2e9), run=RUN)
+    upsert(talk, place, texts(), KIND, earliest("2026-11-21T01:00:00Z", 2e9), run=RUN)
     asked = "GET /repos/team/perf/issues/3/comments"
     assert hub.requests[before:].count(asked) == 4  # all of them once, in two pages, before it makes any
     before = len(hub.requests)
-    upsert(talk, place, texts(), KIND, since("2026-11-21T01:00:00Z", 2e9), run=RUN)
+    upsert(talk, place, texts(), KIND, earliest("2026-11-21T01:00:00Z", 2e9), run=RUN)
     assert hub.requests[before:] == [asked]
 
 
 def test_a_run_whose_clock_was_days_ahead(hub, talk):
-    place = find(talk, "team/perf", 3)
-    upsert(talk, place, texts(), KIND, since("2026-11-24T01:00:00Z", 1795305600.0), run=RUN)
+    place = find_issue(talk, "team/perf", 3)
+    upsert(talk, place, texts(), KIND, earliest("2026-11-24T01:00:00Z", 1795305600.0), run=RUN)
     hub.comments[1]["updated_at"] = "2026-11-25T00:00:00Z"  # one was edited later
     for now in (1795478400.0, 2e9):  # two days later; long after
-        upsert(talk, place, texts(), KIND, since("2026-11-24T01:00:00Z", now), run=RUN)
+        upsert(talk, place, texts(), KIND, earliest("2026-11-24T01:00:00Z", now), run=RUN)
         check(hub)
 
 
 def test_since_when_comments_of_a_run_can_be_there():
-    assert since("2026-11-21T01:00:00Z", 2e9) == "2026-11-20T01:00:00Z"
-    assert since("2026-11-21T01:00:00", 2e9) == "2026-11-20T01:00:00Z"
-    assert since("2099-01-01T00:00:00Z", 1_800_000_000.0) == "2027-01-14T08:00:00Z"  # a wrong clock
+    assert earliest("2026-11-21T01:00:00Z", 2e9) == "2026-11-20T01:00:00Z"
+    assert earliest("2026-11-21T01:00:00", 2e9) == "2026-11-20T01:00:00Z"
+    assert earliest("2099-01-01T00:00:00Z", 1_800_000_000.0) == "2027-01-14T08:00:00Z"  # a wrong clock
     for started in ("soon", "", "0001-01-01T00:00:00Z"):
-        assert since(started, 2e9) is None
+        assert earliest(started, 2e9) is None
 
 
 FAULTS = {
@@ -345,7 +345,7 @@ def test_two_who_post_at_once_leave_one_set(hub, another, clock):
 
 def test_a_repository_and_an_issue_that_moved(hub, talk):
     hub.moved = {"/repos/old/name": "/repos/team/perf"}
-    upsert(talk, find(talk, "old/name", 3), texts(), KIND, run=RUN)
+    upsert(talk, find_issue(talk, "old/name", 3), texts(), KIND, run=RUN)
     check(hub)
 
 
@@ -410,7 +410,7 @@ def test_a_locked_issue(hub, talk):
 
 def test_an_issue_that_is_not_there(hub, talk):
     with pytest.raises(Refused, match=r"issue 77 of team/perf: .* answers 404"):
-        find(talk, "team/perf", 77)
+        find_issue(talk, "team/perf", 77)
 
 
 def test_a_wrong_token(hub, another):

@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from perfdash.errors import MachineError
-from perfdash.publish.failures import Refused
-from perfdash.publish.issues import LABEL, tend
-from perfdash.publish.tracking import Tracked
+from perfdash.publish.http_failures import Refused
+from perfdash.publish.issues import LABEL, WantedIssue, sync_issues
 from tests.publish.server import ALICE
 
 WANTED = [
-    Tracked(
+    WantedIssue(
         f"s{number}",
         "run1",
         "t1",
@@ -40,44 +39,44 @@ def titles(hub):
 
 
 def test_one_issue_each_and_only_once(hub, talk, another):
-    done = tend(talk, "team/perf", WANTED, 10)
+    done = sync_issues(talk, "team/perf", WANTED, 10)
     assert titles(hub) == [f"Regression {number}" for number in range(4)]
     assert done.opened == [one["html_url"] for one in ours(hub)]
     assert hub.labels == {LABEL}
-    assert ours(hub)[0]["body"] == f"{WANTED[0].marked('open')}\nbody 0"
+    assert ours(hub)[0]["body"] == f"{WANTED[0].marker_line('open')}\nbody 0"
     before = len(hub.writes())
-    assert tend(another(), "team/perf", WANTED, 10).opened == []
+    assert sync_issues(another(), "team/perf", WANTED, 10).opened == []
     assert len(hub.writes()) == before
 
 
 def test_a_cap_and_the_rest_told(hub, talk):
-    done = tend(talk, "team/perf", WANTED, 2)
+    done = sync_issues(talk, "team/perf", WANTED, 2)
     assert titles(hub) == ["Regression 0", "Regression 1"]
     assert done.waiting == 2
-    assert tend(talk, "team/perf", WANTED, 1).waiting == 1
+    assert sync_issues(talk, "team/perf", WANTED, 1).waiting == 1
     assert len(ours(hub)) == 3
 
 
 def test_nothing_to_do_makes_no_label(hub, talk):
-    tend(talk, "team/perf", [fixed(WANTED[0])], 5)
+    sync_issues(talk, "team/perf", [fixed(WANTED[0])], 5)
     assert hub.writes() == []
 
 
 def test_its_whole_life(hub, talk):
     alert = WANTED[0]
-    tend(talk, "team/perf", [alert], 5)
+    sync_issues(talk, "team/perf", [alert], 5)
     (issue,) = ours(hub)
     issue["body"] += "\nedited by a person"
-    done = tend(talk, "team/perf", [fixed(alert)], 5)
+    done = sync_issues(talk, "team/perf", [fixed(alert)], 5)
     assert done.closed == [issue["html_url"]]
     assert (issue["state"], issue["state_reason"]) == ("closed", "completed")
     assert issue["body"].endswith("body 0\nedited by a person")
     assert [body.partition("\n")[2] for body in hub.of(issue["number"])] == ["No longer: fixed."]
-    tend(talk, "team/perf", [fixed(alert)], 5)
+    sync_issues(talk, "team/perf", [fixed(alert)], 5)
     again = replace(alert, state="reopened", changed="t3")
-    assert tend(talk, "team/perf", [again], 5).reopened == [issue["html_url"]]
+    assert sync_issues(talk, "team/perf", [again], 5).reopened == [issue["html_url"]]
     assert issue["state"] == "open"
-    tend(talk, "team/perf", [fixed(alert, "t4", "dismissed")], 5)
+    sync_issues(talk, "team/perf", [fixed(alert, "t4", "dismissed")], 5)
     assert issue["state_reason"] == "not_planned"
     assert [body.partition("\n")[2] for body in hub.of(issue["number"])] == [
         "No longer: fixed.",
@@ -88,25 +87,25 @@ def test_its_whole_life(hub, talk):
 
 def test_a_culprit_that_is_found_later_is_noted_once(hub, talk):
     alert = WANTED[0]
-    tend(talk, "team/perf", [alert], 5)
+    sync_issues(talk, "team/perf", [alert], 5)
     (issue,) = ours(hub)
     blamed = replace(alert, changed="t2", blame="Bisected: culprit: abc", body="body 0, culprit: abc")
-    done = tend(talk, "team/perf", [blamed], 5)
+    done = sync_issues(talk, "team/perf", [blamed], 5)
     assert (done.opened, done.closed, done.reopened) == ([], [], [])
-    tend(talk, "team/perf", [replace(blamed, changed="t3")], 5)
+    sync_issues(talk, "team/perf", [replace(blamed, changed="t3")], 5)
     assert [body.partition("\n")[2] for body in hub.of(issue["number"])] == ["Bisected: culprit: abc"]
     assert issue["state"] == "open"
     # One that is opened with it needs no note.
-    tend(talk, "team/perf", [blamed, replace(blamed, series="s9")], 5)
-    tend(talk, "team/perf", [blamed, replace(blamed, series="s9")], 5)
+    sync_issues(talk, "team/perf", [blamed, replace(blamed, series="s9")], 5)
+    sync_issues(talk, "team/perf", [blamed, replace(blamed, series="s9")], 5)
     assert hub.of(ours(hub)[1]["number"]) == []
 
 
 def test_a_history_made_anew_leaves_one_issue_each(hub, talk, another):
-    tend(talk, "team/perf", WANTED[:2], 5)
+    sync_issues(talk, "team/perf", WANTED[:2], 5)
     anew = [replace(WANTED[0], born="run2", opened="t9")]
     for _ in range(2):
-        tend(another(), "team/perf", anew, 5, ["run1", "run2"])
+        sync_issues(another(), "team/perf", anew, 5, ["run1", "run2"])
         assert [one["state"] for one in ours(hub)] == ["open", "closed"]
         assert [len(hub.of(one["number"])) for one in ours(hub)] == [0, 1]
     assert ours(hub)[1]["state_reason"] == "not_planned"
@@ -125,25 +124,25 @@ FAULTS = {
 def test_faults_while_opening(hub, talk, another, fault, where):
     kind, more = FAULTS[fault]
     hub.fault(where, kind, times=2 if "issues" in where else 1, **more)
-    tend(talk, "team/perf", WANTED, 10)
+    sync_issues(talk, "team/perf", WANTED, 10)
     assert not hub.faults
     assert titles(hub) == [f"Regression {number}" for number in range(4)]
     if kind in ("lose", "broken"):  # it acted: nothing was sent twice
         assert hub.writes().count("POST /repos/team/perf/issues") == 4
-    tend(another(), "team/perf", WANTED, 10)
+    sync_issues(another(), "team/perf", WANTED, 10)
     assert len(ours(hub)) == 4
 
 
 @pytest.mark.parametrize("where", ["PATCH .*issues", "POST .*comments", "GET .*comments"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_while_closing(hub, talk, another, fault, where):
-    tend(talk, "team/perf", WANTED, 10)
+    sync_issues(talk, "team/perf", WANTED, 10)
     kind, more = FAULTS[fault]
     hub.fault(where, kind, times=2, **more)
     gone = [fixed(alert) for alert in WANTED]
-    tend(another(), "team/perf", gone, 10)
+    sync_issues(another(), "team/perf", gone, 10)
     assert not hub.faults
-    tend(another(), "team/perf", gone, 10)
+    sync_issues(another(), "team/perf", gone, 10)
     assert {one["state"] for one in ours(hub)} == {"closed"}
     for one in ours(hub):
         assert len(hub.of(one["number"])) == 1
@@ -160,38 +159,38 @@ def test_two_at_once_leave_one_open_issue_each(hub, another):
 
     hub.before = meet
     talks = [another(), another()]
-    threads = [threading.Thread(target=tend, args=(one, "team/perf", WANTED, 10)) for one in talks]
+    threads = [threading.Thread(target=sync_issues, args=(one, "team/perf", WANTED, 10)) for one in talks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    tend(another(), "team/perf", WANTED, 10)
+    sync_issues(another(), "team/perf", WANTED, 10)
     still = [one["title"] for one in ours(hub) if one["state"] == "open"]
     assert sorted(still) == [f"Regression {number}" for number in range(4)]
 
 
 def test_cut_off_between_note_and_state(hub, talk, another):
-    tend(talk, "team/perf", WANTED[:1], 5)
+    sync_issues(talk, "team/perf", WANTED[:1], 5)
     hub.fault("PATCH .*issues/\\d+$", 422)
     with pytest.raises(Refused):
-        tend(talk, "team/perf", [fixed(WANTED[0])], 5)
-    tend(another(), "team/perf", [fixed(WANTED[0])], 5)
+        sync_issues(talk, "team/perf", [fixed(WANTED[0])], 5)
+    sync_issues(another(), "team/perf", [fixed(WANTED[0])], 5)
     (issue,) = ours(hub)
     assert issue["state"] == "closed"
     assert len(hub.of(issue["number"])) == 1
 
 
 def test_an_issue_by_another_without_the_label_counts_for_nothing(hub, talk):
-    hub.add_issue("forged", body=f"{WANTED[0].marked('open')}\nx", user=ALICE)
-    tend(talk, "team/perf", WANTED[:1], 5)
+    hub.add_issue("forged", body=f"{WANTED[0].marker_line('open')}\nx", user=ALICE)
+    sync_issues(talk, "team/perf", WANTED[:1], 5)
     assert titles(hub) == ["forged", "Regression 0"]
 
 
 def test_many_pages_of_issues(hub, talk):
     for number in range(150):
         hub.add_issue(f"old {number}", body="no marker", labels=[{"name": LABEL}])
-    tend(talk, "team/perf", WANTED[:1], 5)
-    tend(talk, "team/perf", WANTED[:1], 5)
+    sync_issues(talk, "team/perf", WANTED[:1], 5)
+    sync_issues(talk, "team/perf", WANTED[:1], 5)
     assert len(ours(hub)) == 151
 
 
@@ -199,12 +198,12 @@ def test_who_may_not_label_is_told_and_leaves_nothing_open(hub, talk):
     hub.labels.add(LABEL)
     hub.may_label = False
     with pytest.raises(MachineError, match="give the token's account the Triage role"):
-        tend(talk, "team/perf", WANTED, 5)
+        sync_issues(talk, "team/perf", WANTED, 5)
     assert [one["state"] for one in ours(hub)] == ["closed"]
 
 
 def test_who_may_not_make_the_label_opens_nothing(hub, talk):
     hub.fault("POST .*labels", 403, message="Resource not accessible")
     with pytest.raises(MachineError, match="make the label perfdash-regression by hand"):
-        tend(talk, "team/perf", WANTED, 5)
+        sync_issues(talk, "team/perf", WANTED, 5)
     assert ours(hub) == []

@@ -32,7 +32,7 @@ def test_no_proxy_reads_the_address(clock, monkeypatch):
 @pytest.mark.parametrize("answers", [(500, 200), (503, 502, 204), (None, 200), (429, 200)])
 def test_what_may_pass_is_tried_again(clock, told, answers):
     with Chat(*answers) as chat:
-        send(chat.url, "x", sleep=clock.sleep, tell=told.append)
+        send(chat.url, "x", sleep=clock.sleep, log=told.append)
     assert len(chat.got) == len(answers)
     assert len(told) == len(clock.slept) == len(answers) - 1
     assert SECRET not in "".join(told)

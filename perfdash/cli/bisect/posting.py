@@ -14,7 +14,7 @@ from perfdash.bisection.course import Course
 from perfdash.bisection.journal import find, read
 from perfdash.errors import MachineError
 from perfdash.publish import comments
-from perfdash.publish.talk import Talk
+from perfdash.publish.github import GitHubClient
 from perfdash.report.bisection_report import markdown
 from perfdash.report.markdown import plain
 from perfdash.settings import resolve
@@ -32,10 +32,11 @@ def posted(name: str, repo: str, issue: int, address: str, dry_run: bool, out: P
             typer.echo(text)
         return
     try:
-        talk = Talk(os.environ.get("GITHUB_TOKEN"), address, tell=lambda line: typer.echo(line, err=True))
-        place = comments.find(talk, repo, issue)
-        since = comments.since(said.began, time.time())
-        done = comments.upsert(talk, place, texts, KIND, since, name=said.name)
+        token = os.environ.get("GITHUB_TOKEN")
+        client = GitHubClient(token, address, log=lambda line: typer.echo(line, err=True))
+        place = comments.find_issue(client, repo, issue)
+        since = comments.earliest(said.began, time.time())
+        done = comments.upsert(client, place, texts, KIND, since, name=said.name)
     except MachineError as error:
         words = ["perfdash", "post", "--bisection", str(folder.absolute())]
         words += ["--repo", repo, "--issue", str(issue), "--base-url", address]

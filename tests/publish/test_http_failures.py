@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.publish.failures import Answer, read, refusal, retry_after, wait_asked_for
+from perfdash.publish.http_failures import Answer, read, refusal, retry_after, wait_asked_for
 
 NOW = 1_800_000_000.0
 PRIMARY = "API rate limit exceeded"

@@ -1,4 +1,4 @@
-"""What an answer of GitHub that is none means: wait, try again, or give up, and in which words. Pure."""
+"""Classify failed responses of GitHub and webhooks: wait, retry or give up, and the message. Pure."""
 
 from __future__ import annotations
 

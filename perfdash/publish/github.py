@@ -1,7 +1,8 @@
-"""Requests to one GitHub, with patience: waits where it asks for it, tries again what may be repeated.
+"""The GitHub client: wait when GitHub asks for it, repeat only requests that may be repeated.
 
-PyGithub makes the connection and the headers. Its own retries are off: they repeat a POST whose reply was
-lost, wait as long as a server says, and do so in silence.
+A POST whose reply was lost is not repeated: `apply_until_done` lists again what exists before it goes on.
+PyGithub makes the connection and the headers. Its own retries are off: they repeat such a POST, wait as long
+as a server says, and do so in silence.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
-from perfdash.publish.failures import (
+from perfdash.publish.http_failures import (
     Answer,
     NoAnswer,
     on_this_machine,
@@ -34,6 +35,10 @@ _PAUSES_S = (2.0, 8.0, 20.0)  # between tries of a request that may be repeated
 _BETWEEN_WRITES_S = 1.0  # what GitHub asks of those who write much
 _PAGE = 100
 _PAGES = 1000
+_ROUNDS_WITHOUT_PROGRESS = 4
+_SETTLES_S = 3.0  # a request whose reply was lost may still be at work
+
+T = TypeVar("T")
 
 
 def checked_token(token: str | None) -> str:
@@ -75,10 +80,42 @@ def checked_address(url: str) -> str:
     return url.rstrip("/")
 
 
-class Talk:
-    """One GitHub as one account. Paths are those of the REST API (`/repos/...`), answers its JSON.
+class OutOfDate(Exception):
+    """The plan no longer fits what exists on GitHub: list it again."""
 
-    Raises Refused (a status that stays), NoAnswer (a POST of which nobody knows) and MachineError.
+
+def apply_until_done(
+    client: GitHubClient, planned: Callable[[], Sequence[T]], apply: Callable[[T], None], conflict: str
+) -> None:
+    """List, plan and act until nothing is left to do, however many replies get lost on the way.
+
+    `planned` lists what exists and returns the actions that are left; `apply` carries out one of them. After
+    a lost reply the list shows whether the request was carried out, so nothing is created twice. Raises
+    MachineError with the last lost reply, or with `conflict`, after rounds without progress.
+    """
+    without_progress, fewest, lost = 0, 1 << 30, None
+    while without_progress < _ROUNDS_WITHOUT_PROGRESS:
+        actions = planned()
+        if not actions:
+            return
+        without_progress = 0 if len(actions) < fewest else without_progress + 1
+        fewest = min(fewest, len(actions))
+        try:
+            for action in actions:
+                apply(action)
+        except NoAnswer as error:
+            lost = error
+            client.wait(_SETTLES_S, f"{error}; looking whether it was done")
+        except OutOfDate:
+            continue
+    raise lost or MachineError(conflict)
+
+
+class GitHubClient:
+    """One GitHub, used as one account. Paths are those of the REST API (`/repos/...`), answers its JSON.
+
+    Raises Refused (the same request would be refused again), NoAnswer (nobody knows whether a POST was
+    carried out) and MachineError.
     """
 
     def __init__(
@@ -90,7 +127,7 @@ class Talk:
         timeout_s: int = _TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
-        tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+        log: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
     ) -> None:
         from github import Auth, Github
 
@@ -108,7 +145,7 @@ class Talk:
         ).requester
         self._timeout_s = timeout_s
         self._patience_s = self._left = patience_s
-        self._sleep, self._now, self.tell = sleep, now, tell
+        self._sleep, self._now, self.log = sleep, now, log
         self._wrote: float | None = None
 
     def get(self, path: str, what: str, parameters: Mapping[str, Any] | None = None) -> Any:
@@ -146,7 +183,7 @@ class Talk:
                 "minutes at most: post later"
             )
         self._left -= seconds
-        self.tell(f"{why}: waiting {seconds:.0f} s")
+        self.log(f"{why}: waiting {seconds:.0f} s")
         self._sleep(seconds)
 
     def _repeated(self, verb: str, path: str, what: str, **more: Any) -> Answer:
@@ -202,6 +239,13 @@ class Talk:
         # A server or proxy may say again what it was sent; what is cut later could not be found any more.
         answer = read(status, headers, text)
         return Answer(answer.status, redact_all(answer.headers), redact_all(answer.data))
+
+
+def required(answer: Any, name: str, client: GitHubClient) -> Any:
+    """A field of an answer. Raises MachineError where it is missing."""
+    if not isinstance(answer, dict) or not answer.get(name):
+        raise MachineError(f"{client.host} does not answer like GitHub ({name} is missing); check --base-url")
+    return answer[name]
 
 
 def sendable(text: str) -> str:

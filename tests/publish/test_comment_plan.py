@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.publish.plan import Create, Edit, Remove, Seen, plan
+from perfdash.publish.comments import Comment, Create, Edit, Remove, planned_actions
 
 
 def carried_out(existing, actions):
@@ -19,7 +19,7 @@ def carried_out(existing, actions):
             assert isinstance(action, Create)
             fresh += 1
             there[fresh] = action.body
-    return [Seen(number, body) for number, body in there.items()]
+    return [Comment(number, body) for number, body in there.items()]
 
 
 bodies = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=6)
@@ -27,18 +27,18 @@ bodies = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=6)
 
 @given(st.dictionaries(st.integers(1, 50), st.sampled_from("abcd"), max_size=6), bodies)
 def test_exactly_what_is_wanted_in_its_order(there, wanted):
-    existing = [Seen(number, body) for number, body in there.items()]
-    after = carried_out(existing, plan(existing, wanted))
+    existing = [Comment(number, body) for number, body in there.items()]
+    after = carried_out(existing, planned_actions(existing, wanted))
     assert [one.body for one in sorted(after, key=lambda one: one.id)] == wanted
-    assert plan(after, wanted) == []
+    assert planned_actions(after, wanted) == []
 
 
 def test_what_is_there_already_is_left_alone():
-    assert plan([Seen(1, "a\r\nb\n"), Seen(2, "c")], ["a\nb", "c"]) == []
+    assert planned_actions([Comment(1, "a\r\nb\n"), Comment(2, "c")], ["a\nb", "c"]) == []
 
 
 def test_a_part_that_a_person_removed():
-    assert plan([Seen(5, "two"), Seen(6, "three")], ["one", "two", "three"]) == [
+    assert planned_actions([Comment(5, "two"), Comment(6, "three")], ["one", "two", "three"]) == [
         Edit(5, "one"),
         Edit(6, "two"),
         Create("three"),
@@ -46,4 +46,8 @@ def test_a_part_that_a_person_removed():
 
 
 def test_surplus_is_removed_last():
-    assert plan([Seen(9, "c"), Seen(1, "a"), Seen(4, "b")], ["x"]) == [Edit(1, "x"), Remove(4), Remove(9)]
+    assert planned_actions([Comment(9, "c"), Comment(1, "a"), Comment(4, "b")], ["x"]) == [
+        Edit(1, "x"),
+        Remove(4),
+        Remove(9),
+    ]

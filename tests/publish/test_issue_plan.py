@@ -1,0 +1,110 @@
+"""Which issues are opened, closed, opened again: what a person did by hand stands."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.publish.issues import ExistingIssue, OpenIssue, UpdateIssue, WantedIssue, planned_steps
+
+ALERT = WantedIssue("s1", "run1", "t1", "open", "t1", True, "title", "body", "note")
+FIXED = replace(ALERT, state="fixed", open=False)
+KNOWN = replace(ALERT, state="acknowledged", open=None)
+
+
+def there(number=5, is_open=True, left="open", alert=ALERT, rest="by a person\nedited"):
+    return ExistingIssue(number, is_open, f"{alert.marker_line(left)}\n{rest}")
+
+
+def moved(found):
+    (step,) = found
+    assert isinstance(step, UpdateIssue)
+    assert step.body == f"{ALERT.marker_line('open' if step.open else 'closed')}\nby a person\nedited"
+    return step.open, step.note
+
+
+def test_opened_once():
+    assert planned_steps([], [ALERT]) == [OpenIssue(ALERT)]
+    assert planned_steps([there()], [ALERT]) == []
+    assert planned_steps([there(alert=replace(ALERT, series="s2"))], [ALERT]) == [OpenIssue(ALERT)]
+    assert planned_steps([], [FIXED, KNOWN]) == []
+
+
+def test_closed_when_fixed_and_opened_again_when_it_is_back():
+    assert moved(planned_steps([there()], [FIXED])) == (False, "note")
+    assert moved(planned_steps([there(is_open=False, left="closed")], [ALERT])) == (True, "note")
+    assert planned_steps([there(is_open=False, left="closed")], [FIXED]) == []
+
+
+def test_what_a_person_closed_stays_closed_until_it_was_fixed_and_is_back():
+    assert planned_steps([there(is_open=False)], [ALERT]) == []
+    assert moved(planned_steps([there(is_open=False)], [FIXED])) == (False, "")
+
+
+def test_what_a_person_opened_stays_open():
+    assert planned_steps([there(left="closed")], [FIXED]) == []
+    assert moved(planned_steps([there(left="closed")], [ALERT])) == (True, "")
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("left", ["open", "closed"])
+def test_what_someone_knows_of_is_left_as_it_is(is_open, left):
+    assert planned_steps([there(is_open=is_open, left=left)], [KNOWN]) == []
+
+
+def test_who_is_to_blame_is_told_once_where_the_issue_is_open():
+    blamed = replace(ALERT, blame="Bisected: culprit")
+    (step,) = planned_steps([there()], [blamed])
+    assert isinstance(step, UpdateIssue)
+    assert (step.open, step.note) == (True, "Bisected: culprit")
+    assert step.body == f"{ALERT.marker_line('open', blamed.blame_digest)}\nby a person\nedited"
+    told = ExistingIssue(5, True, step.body)
+    assert planned_steps([told], [blamed]) == []
+    assert planned_steps([told], [ALERT]) == []  # the history was made anew: nobody knows who it was
+    assert planned_steps([there(is_open=False)], [blamed]) == []  # a person closed it
+    (step,) = planned_steps([told], [replace(FIXED, blame=blamed.blame)])
+    assert isinstance(step, UpdateIssue)
+    assert step.body.startswith(ALERT.marker_line("closed", blamed.blame_digest))
+
+
+def test_of_two_issues_of_an_alert_the_later_is_closed():
+    (step,) = planned_steps([there(9), there(5)], [ALERT])
+    assert isinstance(step, UpdateIssue)
+    assert (step.number, step.open, step.note) == (9, False, "The same as #5.")
+    assert planned_steps([there(9, is_open=False, left="closed"), there(5)], [ALERT]) == []
+
+
+BORN_ELSEWHERE = replace(ALERT, born="run2", opened="t2")
+
+
+def test_an_alert_born_on_another_run_takes_over_the_issue():
+    body = f"{BORN_ELSEWHERE.marker_line('open')}\nby a person\nedited"
+    assert planned_steps([there()], [BORN_ELSEWHERE], ["run1", "run2"]) == [
+        UpdateIssue(5, BORN_ELSEWHERE, True, body)
+    ]
+    assert planned_steps([there(), there(9, alert=BORN_ELSEWHERE)], [BORN_ELSEWHERE]) == []
+    assert planned_steps([there()], [replace(BORN_ELSEWHERE, series="s2")])[-1:] == [
+        OpenIssue(replace(BORN_ELSEWHERE, series="s2"))
+    ]
+
+
+def test_an_issue_with_an_alert_of_its_own_is_not_taken_over():
+    assert planned_steps([there()], [BORN_ELSEWHERE, ALERT]) == [OpenIssue(BORN_ELSEWHERE)]
+    assert planned_steps([there(is_open=False)], [BORN_ELSEWHERE]) == [OpenIssue(BORN_ELSEWHERE)]
+
+
+def test_an_issue_whose_alert_is_gone_is_closed():
+    (step,) = planned_steps([there()], [], ["run1"])
+    assert moved([step])[0] is False
+    assert "does not show this regression any more" in step.note
+    assert planned_steps([there()], [], ["run2"]) == []  # of another history, or another kind of machine
+    assert planned_steps([there(left="closed")], [], ["run1"]) == []
+    assert planned_steps([there(is_open=False)], [], ["run1"]) == []
+    suspected = replace(BORN_ELSEWHERE, state="new", open=None)
+    assert [type(step) for step in planned_steps([there()], [suspected], ["run1"])] == [UpdateIssue]
+    assert planned_steps([there()], [suspected], ["run1"])[0].open
+
+
+def test_closing_comes_before_opening():
+    other = replace(ALERT, series="s2", state="fixed", open=False)
+    found = planned_steps([there(alert=other)], [ALERT, other])
+    assert [type(step) for step in found] == [UpdateIssue, OpenIssue]
