@@ -111,7 +111,7 @@ def _mailer(
     server = mail.checked_server(smtp, user, os.environ.get("PERFDASH_SMTP_PASSWORD"), bare)
 
     def send(told: Digest) -> None:
-        mail.send(server, mail.message(from_, addresses, told.title, told.mail()), tell=_tell)
+        mail.send(server, mail.message(from_, addresses, told.title, told.mail()), log=_log)
         typer.echo(f"Mailed to {', '.join(addresses)}")
 
     return send
@@ -123,11 +123,11 @@ def _poster() -> Callable[[Digest], None]:
     url = webhook.checked_address(os.environ.get(webhook.VARIABLE))
 
     def send(told: Digest) -> None:
-        webhook.send(url, told.chat(), tell=_tell)
+        webhook.send(url, told.chat(), log=_log)
         typer.echo("Told the webhook")
 
     return send
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr)

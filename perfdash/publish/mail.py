@@ -89,7 +89,7 @@ def send(
     *,
     timeout_s: float = _TIMEOUT_S,
     sleep: Callable[[float], None] = time.sleep,
-    tell: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Hands it to the server. Raises MachineError where that stays impossible, or one address is refused."""
     for pause in (*_PAUSES_S, None):
@@ -101,7 +101,7 @@ def send(
             said, may_help = _words(server, error, timeout_s)
             if pause is None or not may_help:
                 raise MachineError(f"the mail was not sent: {said}") from None
-            tell(f"{said}: trying again in {pause:.0f} s")
+            log(f"{said}: trying again in {pause:.0f} s")
             sleep(pause)
     if refused:
         raise MachineError(

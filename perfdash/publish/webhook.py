@@ -42,7 +42,7 @@ def send(
     timeout_s: float = _TIMEOUT_S,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.time,
-    tell: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Posts {"text": ...}. Raises MachineError where that stays impossible."""
     remember(url, urlsplit(url).path)
@@ -54,7 +54,7 @@ def send(
         if pause is None or again is None or again > _PATIENCE_S:
             raise MachineError(f"the webhook ({VARIABLE}) was not told: {said}")
         wait = max(pause, again)
-        tell(f"webhook: {said}: trying again in {wait:.0f} s")
+        log(f"webhook: {said}: trying again in {wait:.0f} s")
         sleep(wait)
 
 

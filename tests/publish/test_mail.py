@@ -30,7 +30,7 @@ def a_mail(body="It is ün-\nusual.\n", to=TO):
 
 def sent(post, clock, told=None, timeout_s=5, to=TO, **more):
     server = Server("127.0.0.1", post.port, **more)
-    send(server, a_mail(to=to), timeout_s=timeout_s, sleep=clock.sleep, tell=(told or []).append)
+    send(server, a_mail(to=to), timeout_s=timeout_s, sleep=clock.sleep, log=(told or []).append)
 
 
 def test_a_mail_arrives_whole(clock):
