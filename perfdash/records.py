@@ -13,10 +13,12 @@ import enum
 import hashlib
 import re
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 from perfdash import methods
 
+Dtype = Literal["float32", "bfloat16", "float16", "amp"]
+Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
 SCHEMA = 2
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 

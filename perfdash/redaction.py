@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from perfdash.child_environment import is_ambiguous, is_named_secret
+from perfdash.child_environment import is_ambiguous, is_named_secret, is_secret, variable_name
 
 MASK = "***"
 _FIELD = re.compile(r"[a-z_]{1,40}")
@@ -43,6 +43,12 @@ _PATTERNS = (
     (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{30,})"), MASK),
     (re.compile(r"(https://hooks\.slack\.com/services/)[\w/]+"), rf"\1{MASK}"),
 )
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+_PAIR = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_PAIR_WITHIN = re.compile(r"([A-Za-z_]\w*)=(\S+)")
+_HEADER = re.compile(r"([A-Za-z][\w-]*):\s*(\S.*)", re.DOTALL)
+# A user with a password; without one only of the web, where it may be a token: ssh://git@host is no secret.
+_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+@|(?<=http://)[^/\s]+@|(?<=https://)[^/\s]+@")
 _remembered: set[str] = set()
 
 
@@ -90,6 +96,49 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     for pattern, instead in _PATTERNS:
         text = pattern.sub(instead, text)
     return text
+
+
+def mask_secrets(arguments: list[str]) -> list[str]:
+    """A command line in which the values of secrets are MASK, and users with passwords in addresses are ****.
+
+    Secret is what child_environment.is_secret says of a KEY=VALUE, what follows --api-key, what a header of
+    such a name says, and what has the shape of a secret (redaction).
+    """
+    masked = []
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        follows = _OPTION.fullmatch(before) and is_named_secret(before, word) and word[:1] != "-"
+        masked.append(MASK if follows else _masked(word))
+    return masked
+
+
+def _masked(word: str) -> str:
+    pair = _PAIR.fullmatch(word)
+    if pair is None:
+        return _masked_within(word)
+    key, value = pair.groups()
+    if key.startswith("-") and _PAIR.fullmatch(value):  # --env=KEY=VALUE
+        return f"{key}={_masked(value)}"
+    # The whole value, so that what was not kept can be told from what was.
+    secret = is_secret(variable_name(key), value) or _masked_within(value) != value
+    return f"{key}={MASK}" if secret else word
+
+
+def _masked_within(text: str) -> str:
+    """A text with MASK for what is secret in it, also where it is a command in one word."""
+    header = _HEADER.fullmatch(text)
+    if header and is_named_secret(header[1], header[2]):
+        return f"{header[1]}: {MASK}"
+    for found in _PAIR_WITHIN.finditer(text):  # what follows may be quoted
+        if is_secret(found[1], found[2]):
+            text = f"{text[: found.start(2)]}{MASK}"
+            break
+    return redacted(_USER_OF_ADDRESS.sub("****@", text), ())
+
+
+def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables in which the values of secrets are MASK."""
+    pairs = mask_secrets([f"{name}={value}" for name, value in variables.items()])
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def remember(*secrets: str | None) -> None:

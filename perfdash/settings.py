@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from perfdash.errors import UsageError
-from perfdash.suites.definition import Dtype, Phase
+from perfdash.records import Dtype, Phase
 
 CONFIG_FILE = "perfdash.toml"
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.cli import planning
 from perfdash.errors import UsageError
 from perfdash.runner.messages import Options
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Selection, select
+from perfdash.suites.cases import Selection, backend_names, select
 from perfdash.suites.definition import load_suite
 from perfdash.worker import registry
 
@@ -66,7 +65,7 @@ def prepare(module, inputs, job):
 
 def test_a_back_end_of_ones_own_is_not_run(no_torch, tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
-    backends = planning.backends(RunSettings(backend=[str(tmp_path / "mine.py")]))
+    backends = backend_names(RunSettings(backend=[str(tmp_path / "mine.py")]))
     (case,) = select([load_suite("timm")], Selection(models=("lcnet_050",), backends=backends))
     assert case.skip_reason == "back end mine is for dtypes bfloat16, not for float32"
     assert replace(case, skip_reason=None).needs_cpp
@@ -99,4 +98,4 @@ def test_prepare_may_be_defined_within_a_statement_or_imported(no_torch, tmp_pat
 def test_a_file_that_is_no_back_end(no_torch, tmp_path, text, why):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(UsageError, match=why):
-        planning.backends(RunSettings(backend=[str(tmp_path / "mine.py")]))
+        backend_names(RunSettings(backend=[str(tmp_path / "mine.py")]))

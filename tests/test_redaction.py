@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdash import redaction
-from perfdash.redaction import redact_all, redacted, redacted_output, remember, secrets_of
+from perfdash.redaction import mask_secrets, redact_all, redacted, redacted_output, remember, secrets_of
 
 TOKEN = "ghx_0123456789/abc&DEF"  # of no known shape
 
@@ -196,3 +196,29 @@ def test_output_is_redacted_while_it_is_open(monkeypatch):
         assert not sys.stdout.isatty()
     assert sys.stdout is out
     assert out.getvalue() == "it is ***\n***\n"
+
+
+@pytest.mark.parametrize(("words", "masked"), [
+    (["DATABASE_URL=postgresql://u:s3cret@h/x"], ["DATABASE_URL=***"]),
+    (["--env=PGPASS=s3cret"], ["--env=PGPASS=***"]),
+    (["--env=A=https://u:s3cret@h/x=y"], ["--env=A=***"]),
+    (["--db", "postgresql://u:s3cret@h/x?a=b"], ["--db", "postgresql://****@h/x?a=b"]),
+    (["--db", "host=h password=s3cret"], ["--db", "host=***"]),
+    (["sh", "-c", "cd x; A_TOKEN=s3cret B=1 ./go"], ["sh", "-c", "cd x; A_TOKEN=***"]),
+    (["--set", "build.env.HF_TOKEN=s3cret"], ["--set", "build.env.HF_TOKEN=***"]),
+    (["x.sh", "--api-key", "s3cret", "--token=s3cret"], ["x.sh", "--api-key", "***", "--token=***"]),
+    (["--env", "TOKENIZERS_PARALLELISM=false"], ["--env", "TOKENIZERS_PARALLELISM=false"]),
+    (["-H", "Authorization: Bearer s3cret"], ["-H", "Authorization: ***"]),
+    (["-H", "Private-Token: s3cret"], ["-H", "Private-Token: ***"]),
+    (["sh", "-c", "A=1 curl -H 'Authorization: Bearer s3cret' x"], ["sh", "-c", "A=***"]),
+    (["curl -H 'Authorization: token s3cret' x"], ["curl -H 'Authorization: token ***' x"]),
+    (["sh", "-c", "A=1 B_TOKEN=s3cret ./go"], ["sh", "-c", "A=***"]),
+    (["--env", "NOTE=x hf_0123456789abcdefABCDEF0123456789abcd"], ["--env", "NOTE=***"]),
+    (["--auth-tokens", "s3cret", "--max-tokens", "512"], ["--auth-tokens", "***", "--max-tokens", "512"]),
+    (["pip", "git+ssh://git@github.com/a/b"], ["pip", "git+ssh://git@github.com/a/b"]),
+    (["git+ssh://git:s3cret@h/x", "git+https://s3cret@h/x"], ["git+ssh://****@h/x", "git+https://****@h/x"]),
+    (["--models", "a,b=c", "--webhook", "--link", "https://h/a@b"],
+     ["--models", "a,b=c", "--webhook", "--link", "https://h/a@b"]),
+])  # fmt: skip
+def test_what_a_user_types_is_written_down_without_secrets(words, masked):
+    assert mask_secrets(words) == masked

@@ -75,13 +75,15 @@ def check(
 
 
 def _check(settings: RunSettings, bounded: bool, seen: Any) -> list[Checked]:
-    from perfdash.cli import planning
     from perfdash.errors import UsageError
     from perfdash.runner import check, host, preflight
+    from perfdash.runner.cores import slots_of
+    from perfdash.runner.executors import open_executor
+    from perfdash.runner.plan import make_plan
     from perfdash.runner.slot import free_slots
 
-    plan, _ = planning.plan(settings, uncut=True)
-    slots = planning.slots(settings)
+    plan, _ = make_plan(settings, uncut=True)
+    slots = slots_of(settings)
     if bounded:
         if settings.device == "cpu" and not settings.cores:
             slots = free_slots(settings.threads) or slots  # where none is free, the refusal says who has it
@@ -90,8 +92,8 @@ def _check(settings: RunSettings, bounded: bool, seen: Any) -> list[Checked]:
     with tempfile.TemporaryDirectory(prefix="perfdash-check-") as logs:
         if not real:
             raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
-        with planning.executor(settings, slots, Path(logs)) as executor:
-            preflight.refuse(executor.introduce(real), real)
+        with open_executor(settings, slots, Path(logs)) as executor:
+            preflight.check_slots(executor.introduce(real), real)
             return check.check(plan.cases, executor, Path(logs), seen)
 
 

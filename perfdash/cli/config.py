@@ -13,7 +13,7 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show each setting of `run` with where it comes from: environment, perfdash.toml or default."""
-    from perfdash.runner.host import mask_secrets
+    from perfdash.redaction import mask_secrets
     from perfdash.settings import resolve, shown
 
     settings, origins = resolve({})

@@ -48,14 +48,15 @@ def confirm(
     ] = None,
 ) -> None:
     """Measure the suspects of a night again, both builds in turn; only what stands is an alert."""
-    from perfdash.cli.planning import check_machine, slots
     from perfdash.detect.confirming import of_this_method, suspects
     from perfdash.detect.nightly import judge_run
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
+    from perfdash.runner.cores import slots_of
     from perfdash.runner.journal import find_run as find_folder
     from perfdash.runner.journal import read_info, read_plan
+    from perfdash.runner.preflight import check_machine
     from perfdash.settings import resolve
     from perfdash.suites.cases import planned_from_json
 
@@ -88,7 +89,7 @@ def confirm(
             folder,
             settings,
             good_python,
-            slots(settings),
+            slots_of(settings),
             planned,
             by_case,
             judged,
@@ -138,15 +139,15 @@ def _measure(
     most: int | None,
 ) -> int:
     """Measures, and keeps the alerts case by case; how many worse ones stand."""
-    from perfdash.cli.planning import options
     from perfdash.detect import confirming
     from perfdash.errors import UsageError
     from perfdash.files import now
     from perfdash.history import alerts as kept
     from perfdash.runner.cores import away_from
+    from perfdash.runner.messages import options_of
     from perfdash.runner.paired import PairedSlots, beside
 
-    new = options(settings)
+    new = options_of(settings)
     limit = most or confirming.PAIRS
     worse = 0
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfdash.cli import gates, planning
+from perfdash.cli import gates
 from perfdash.files import dumps
+from perfdash.runner.cores import slots_of
+from perfdash.runner.plan import make_plan
 
 if TYPE_CHECKING:
     from perfdash.runner.plan import Plan
@@ -21,7 +23,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
 
     settings, _ = resolve(flags)
     gates.check(settings)
-    said = outlook(settings, planning.plan(settings)[0])
+    said = outlook(settings, make_plan(settings)[0])
     typer.echo(dumps(said, indent=1) if as_json else words(said))
     return 0
 
@@ -34,7 +36,7 @@ def outlook(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     known = set()
     if settings.costs:
         known = {each.case.name for each in read_results(find_run(settings.costs, settings.out))}
-    slots = len(planning.slots(settings)) if settings.jobs == "auto" else settings.jobs
+    slots = len(slots_of(settings)) if settings.jobs == "auto" else settings.jobs
     parts = planner.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
     shard_of = {index: number for number, part in enumerate(parts, start=1) for index in part}
     cases = []

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfdash.cli import gates, planning
+from perfdash.cli import gates
+from perfdash.redaction import mask_secrets
+from perfdash.runner.cores import slots_of
+from perfdash.runner.executors import open_executor
+from perfdash.runner.messages import weights_of
+from perfdash.runner.plan import make_plan
+from perfdash.runner.preflight import check_machine
+from perfdash.suites.cases import backend_names
 
 if TYPE_CHECKING:
-    from perfdash.records import Result, RunInfo
+    from perfdash.records import Result, RunInfo, Status
     from perfdash.runner.journal import Journal
     from perfdash.runner.plan import Plan
     from perfdash.settings import RunSettings
@@ -36,9 +43,9 @@ def new(flags: Mapping[str, Any]) -> int:
 
     settings, _ = resolve(flags)
     gates.check(settings)
-    plan, dynamo_names = planning.plan(settings)
-    slots = planning.slots(settings)
-    planning.check_machine(settings, plan.cases)
+    plan, dynamo_names = make_plan(settings)
+    slots = slots_of(settings)
+    check_machine(settings, plan.cases)
     journal = Journal.create(settings.out)
     try:
         info = _info(journal.folder.name, settings, plan, dynamo_names)
@@ -57,7 +64,7 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     from perfdash.runner.plan import differences, plan_from_json
     from perfdash.settings import resolve
 
-    statuses = planning.statuses(retry)
+    statuses = _statuses(retry)
     here = resolve({"out": flags["out"], "db": flags["db"]})[0]
     folder = find_run(name, here.out, without_results=True)
     info, old = read_info(folder), read_plan(folder)
@@ -66,7 +73,7 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
         update={"db": here.db or str(folder.absolute().parent / "history.db")}
     )
     gates.check(settings)
-    fresh, dynamo_names = planning.plan(settings, uncut=True)
+    fresh, dynamo_names = make_plan(settings, uncut=True)
     if found := differences(old, fresh.to_json()):
         raise UsageError(
             f"{folder.name} was planned otherwise, so it cannot go on so (then | now):\n"
@@ -75,8 +82,8 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     then = plan_from_json(old)
     by_case = {each.case: each for each in fresh.cases}
     plan = replace(then, cases=tuple(by_case[each.case] for each in then.cases))
-    slots = planning.slots(settings)
-    planning.check_machine(settings, plan.cases)
+    slots = slots_of(settings)
+    check_machine(settings, plan.cases)
     journal = Journal.reopen(folder)
     for line in journal.damaged:
         typer.echo(f"{line}: moved to {journal.set_aside.name}; its case is measured again", err=True)
@@ -100,6 +107,22 @@ def resumed(name: str, retry: Sequence[str], flags: Mapping[str, Any]) -> int:
     return _measure(settings, plan, left, dynamo_names, slots, journal, info, results)
 
 
+def _statuses(words: Sequence[str]) -> set[Status]:
+    """The statuses that --retry names. Raises UsageError for a word that is none."""
+    from perfdash.errors import UsageError
+    from perfdash.records import Status
+    from perfdash.suites.definition import near
+
+    known = [str(status) for status in Status]
+    found = set()
+    for word in (part.strip() for item in words for part in item.split(",")):
+        if word not in known:
+            hint = near(word, known)
+            raise UsageError(f"--retry {word!r} is no status{hint}; there are: {', '.join(known)}")
+        found.add(Status(word))
+    return found
+
+
 def _measure(
     settings: RunSettings,
     plan: Plan,
@@ -114,7 +137,7 @@ def _measure(
     from perfdash.errors import PerfdashError
     from perfdash.files import now
     from perfdash.report.terminal_tables import summary
-    from perfdash.runner import host, orphans, scratch
+    from perfdash.runner import orphans, scratch
     from perfdash.runner.cores import away_from
     from perfdash.runner.session import Policy, Session
 
@@ -124,7 +147,7 @@ def _measure(
     info.sessions.append(
         {
             "started": now(),
-            "command": ["perfdash", *host.mask_secrets(sys.argv[1:])],
+            "command": ["perfdash", *mask_secrets(sys.argv[1:])],
             "executor": settings.executor,
             "slots": [],
         }
@@ -140,7 +163,7 @@ def _measure(
         try:
             with (
                 away_from(slots),
-                planning.executor(settings, slots if left else (), journal.logs) as executor,
+                open_executor(settings, slots if left else (), journal.logs) as executor,
             ):
                 session = Session(
                     planned, costs, policy, executor, journal, info, progress, dynamo_names, done
@@ -218,8 +241,8 @@ def _settings_of(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
 def _whole_paths(settings: RunSettings) -> dict[str, Any]:
     """Settings that may name files, by whole paths."""
     data = settings.data and os.path.abspath(settings.data.expanduser())
-    backends = list(planning.backends(settings))
-    return {"backend": backends, "weights": planning.weights(settings), "data": data}
+    backends = list(backend_names(settings))
+    return {"backend": backends, "weights": weights_of(settings), "data": data}
 
 
 def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
@@ -229,11 +252,10 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
     from perfdash import __version__
     from perfdash.files import now
     from perfdash.records import RunInfo
-    from perfdash.runner import host
 
     configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
     configuration["env"] = dict(
-        pair.split("=", 1) for pair in host.mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
+        pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
     )
     # So that it can be gone on with from another folder.
     configuration["suite"] = [os.path.abspath(s) if s.endswith(".toml") else s for s in settings.suite]
@@ -248,7 +270,7 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
         id=run_id,
         started=now(),
         host=socket.gethostname().split(".")[0],
-        command=["perfdash", *host.mask_secrets(sys.argv[1:])],
+        command=["perfdash", *mask_secrets(sys.argv[1:])],
         configuration=configuration,
         environment={},
         cases=len(plan.mine),

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfdash.cli import planning
 from perfdash.files import dumps
+from perfdash.runner.cores import slots_of
+from perfdash.runner.executors import open_executor
+from perfdash.runner.plan import make_plan
+from perfdash.runner.preflight import check_machine
 
 if TYPE_CHECKING:
     from perfdash.runner.find_batch_size import Room
@@ -24,7 +27,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     from perfdash.settings import resolve
 
     settings, _ = resolve(flags)
-    plan, _ = planning.plan(settings, uncut=True)
+    plan, _ = make_plan(settings, uncut=True)
     first: dict[Any, Any] = {}  # of several batch sizes the smallest is where it begins
     for each in plan.cases:
         key = (each.case.suite, each.case.model, each.case.dtype, each.case.backend)
@@ -41,13 +44,13 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     def trying(room_: Room, size: int) -> None:
         typer.echo(f"{room_.case.model}, {_way(room_)}: trying batch size {size}", err=True)
 
-    slots = planning.slots(settings)[:1]  # side by side they would take each other's memory
-    planning.check_machine(settings, plan.cases)
+    slots = slots_of(settings)[:1]  # side by side they would take each other's memory
+    check_machine(settings, plan.cases)
     with (
         tempfile.TemporaryDirectory(prefix="perfdash-room-") as logs,
-        planning.executor(settings, slots, Path(logs)) as executor,
+        open_executor(settings, slots, Path(logs)) as executor,
     ):
-        preflight.refuse(executor.introduce(real), real)
+        preflight.check_slots(executor.introduce(real), real)
         device = real[0].case.device
         typer.echo(limit_words(device, settings.memory_limit, host.default_memory_limit()), err=True)
         found = find_batch_size.search(real, executor, Path(logs), seen, trying)

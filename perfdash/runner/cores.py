@@ -1,14 +1,16 @@
-"""Which cores a run measures on."""
+"""Which cores and GPUs a run measures on."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from perfdash.errors import UsageError
+from perfdash.settings import RunSettings
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
@@ -175,3 +177,39 @@ def spell(cores: Sequence[int]) -> str:
         else:
             parts.append([core])
     return ",".join(str(p[0]) if p[0] == p[-1] else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def slots_of(settings: RunSettings) -> list[tuple[int, ...]]:
+    """The cores of each slot on this machine; empty where a cluster measures. Raises UsageError."""
+    if settings.executor == "dask":
+        if not settings.scheduler:
+            raise UsageError("--executor dask needs --scheduler ADDRESS (tcp://host:8786)")
+        if not re.fullmatch(r"((tcp|tls|ws|wss|ucx)://)?(\[[^\]\s]+\]|[^/:\s]+):\d+", settings.scheduler):
+            raise UsageError(f"--scheduler {settings.scheduler!r}: give it as tcp://host:8786")
+        if settings.jobs != 1 or settings.cores:
+            raise UsageError("--jobs and --cores are for this machine; each Dask worker is one slot")
+        return []
+    if settings.scheduler:
+        raise UsageError("--scheduler needs --executor dask")
+    slots = choose_slots(settings.jobs, settings.threads, settings.cores)
+    visible = gpus_of(settings)
+    if settings.device == "cuda" and len(slots) > max(1, len(visible)):
+        if settings.jobs != "auto":
+            raise UsageError(
+                f"--jobs {settings.jobs}: {len(visible)} GPUs are visible; each slot needs its own"
+            )
+        slots = slots[: max(1, len(visible))]
+    return slots
+
+
+def gpus_of(settings: RunSettings) -> list[str]:
+    """The GPUs that a run may use; empty for a run on the CPU."""
+    named = settings.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return visible_gpus(named) if settings.device == "cuda" else []
+
+
+def visible_gpus(named: str | None) -> list[str]:
+    """The entries of a CUDA_VISIBLE_DEVICES; without one, the numbers of all NVIDIA GPUs."""
+    if named is not None:
+        return [word.strip() for word in named.split(",") if word.strip() not in ("", "-1")]
+    return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfdash.errors import PerfdashError
 from perfdash.runner import host
+from perfdash.runner.allocator import allocator_library
 from perfdash.runner.launcher import ForkParent, Launch
 
 _GIB = 1 << 30
@@ -135,7 +136,7 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
             )
         )
     else:
-        installed = [name for name in ("jemalloc", "tcmalloc") if host.allocator_library(name)]
+        installed = [name for name in ("jemalloc", "tcmalloc") if allocator_library(name)]
         add(
             Finding(
                 "ok",

@@ -1,18 +1,21 @@
-"""Who measures: the slots of this machine, one thread each; what a run needs of any executor."""
+"""Executors: what a run needs of one, and the local one, with a thread for each slot of this machine."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.errors import PerfdashError
-from perfdash.runner.messages import Options, Order
+from perfdash.runner.cores import gpus_of
+from perfdash.runner.messages import Options, Order, options_of
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome, Stop, Stopped
+from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
 NO_FREE_CORE = "NoFreeCore"  # the type of the error where a slot had no core, so that nothing was begun
@@ -156,3 +159,15 @@ class LocalExecutor:
             self._outbox.put(Message(number, "failed", error))
         finally:
             slot.__exit__()
+
+
+def open_executor(
+    settings: RunSettings, cores: Sequence[tuple[int, ...]], logs: Path
+) -> AbstractContextManager[Any]:
+    """The executor that the settings name: slots of this machine, or a Dask cluster. Logs go to a folder."""
+    chosen = options_of(settings)
+    if settings.executor == "dask":
+        from perfdash.runner.dask_executor import DaskExecutor
+
+        return DaskExecutor(settings.scheduler or "", chosen, logs)
+    return LocalExecutor(cores, chosen, logs, gpus_of(settings)[: len(cores)])

@@ -11,8 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from perfdash.child_environment import is_named_secret, is_secret, variable_name
-from perfdash.redaction import MASK, redacted
+from perfdash.child_environment import is_secret
 from perfdash.runner.cores import available_cores, sibling_groups, spell
 
 # What changes how torch and its libraries behave. Values of secrets are never recorded.
@@ -20,14 +19,6 @@ _RELEVANT = re.compile(
     r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
     r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_)"
 )
-_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
-_PAIR = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
-_PAIR_WITHIN = re.compile(r"([A-Za-z_]\w*)=(\S+)")
-_HEADER = re.compile(r"([A-Za-z][\w-]*):\s*(\S.*)", re.DOTALL)
-# A user with a password; without one only of the web, where it may be a token: ssh://git@host is no secret.
-_USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+@|(?<=http://)[^/\s]+@|(?<=https://)[^/\s]+@")
-_JEMALLOC = ("libjemalloc.so.2", "libjemalloc.so")
-_TCMALLOC = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so", "libtcmalloc.so")
 
 
 def facts() -> dict[str, Any]:
@@ -76,43 +67,6 @@ def relevant_variables(variables: dict[str, str]) -> dict[str, str]:
     }
 
 
-def mask_secrets(arguments: list[str]) -> list[str]:
-    """A command line in which the values of secrets are MASK, and users with passwords in addresses are ****.
-
-    Secret is what child_environment.is_secret says of a KEY=VALUE, what follows --api-key, what a header of
-    such a name says, and what has the shape of a secret (redaction).
-    """
-    masked = []
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        follows = _OPTION.fullmatch(before) and is_named_secret(before, word) and word[:1] != "-"
-        masked.append(MASK if follows else _masked(word))
-    return masked
-
-
-def _masked(word: str) -> str:
-    pair = _PAIR.fullmatch(word)
-    if pair is None:
-        return _masked_within(word)
-    key, value = pair.groups()
-    if key.startswith("-") and _PAIR.fullmatch(value):  # --env=KEY=VALUE
-        return f"{key}={_masked(value)}"
-    # The whole value, so that what was not kept can be told from what was.
-    secret = is_secret(variable_name(key), value) or _masked_within(value) != value
-    return f"{key}={MASK}" if secret else word
-
-
-def _masked_within(text: str) -> str:
-    """A text with MASK for what is secret in it, also where it is a command in one word."""
-    header = _HEADER.fullmatch(text)
-    if header and is_named_secret(header[1], header[2]):
-        return f"{header[1]}: {MASK}"
-    for found in _PAIR_WITHIN.finditer(text):  # what follows may be quoted
-        if is_secret(found[1], found[2]):
-            text = f"{text[: found.start(2)]}{MASK}"
-            break
-    return redacted(_USER_OF_ADDRESS.sub("****@", text), ())
-
-
 def compiler() -> str | None:
     """Version line of the C++ compiler that inductor will use ($CXX, else g++); None without one."""
     command = os.environ.get("CXX") or "g++"
@@ -124,30 +78,6 @@ def compiler() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return (done.stdout.splitlines() or [None])[0]  # type: ignore[list-item]
-
-
-def allocator_library(name: str) -> str | None:
-    """The shared library to preload for an allocator by name; None where it is not installed."""
-    wanted = {"jemalloc": _JEMALLOC, "tcmalloc": _TCMALLOC}.get(name, ())
-    folders = [
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/local/lib",
-        *map(str, Path("/usr/lib").glob("*-linux-gnu")),
-        *os.environ.get("LD_LIBRARY_PATH", "").split(":"),
-    ]
-    for library in wanted:
-        for folder in folders:
-            if folder and (Path(folder) / library).exists():
-                return str(Path(folder) / library)
-    return None
-
-
-def visible_gpus(named: str | None) -> list[str]:
-    """The entries of a CUDA_VISIBLE_DEVICES; without one, the numbers of all NVIDIA GPUs."""
-    if named is not None:
-        return [word.strip() for word in named.split(",") if word.strip() not in ("", "-1")]
-    return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
 def cpu_limit() -> float | None:

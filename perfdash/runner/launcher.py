@@ -19,6 +19,7 @@ from perfdash.child_environment import HUB, without_secrets
 from perfdash.errors import MachineError
 from perfdash.records import Job, to_json
 from perfdash.runner import orphans
+from perfdash.runner.allocator import preload
 from perfdash.runner.cgroup import MemoryGroup
 from perfdash.runner.scratch import Scratch
 from perfdash.runner.watch import (
@@ -288,7 +289,7 @@ def environment(launch: Launch, inherited: Mapping[str, str]) -> dict[str, str]:
     env.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
     env.update(launch.env)
     if launch.allocator_library:
-        env["LD_PRELOAD"] = ":".join(filter(None, [launch.allocator_library, env.get("LD_PRELOAD")]))
+        env["LD_PRELOAD"] = preload(launch.allocator_library, env.get("LD_PRELOAD"))
     return env
 
 

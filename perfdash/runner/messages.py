@@ -1,4 +1,4 @@
-"""What the runner and a slot say to each other: options, orders, answers; plain data with a JSON form.
+"""Messages between the runner and a slot: options, orders, answers; plain data with a JSON form.
 
 A slot is a set of cores that measures one case at a time, in this process or on another machine.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from perfdash.errors import UsageError
 from perfdash.records import Sampling
 from perfdash.runner.watch import Outcome
+from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned, planned_from_json
 
 
@@ -27,6 +30,32 @@ class Options:
     inductor_config: dict[str, Any] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     seed: int = 1337
+
+
+def options_of(settings: RunSettings) -> Options:
+    """How every case of a run is measured, from its settings. Raises UsageError."""
+    return Options(
+        python=settings.python,
+        threads=settings.threads,
+        device=settings.device,
+        allocator=settings.allocator,
+        weights=weights_of(settings),
+        compile_mode=settings.compile_mode,
+        inductor_config=settings.inductor_config,
+    )
+
+
+def weights_of(settings: RunSettings) -> str:
+    """random, pretrained, or the absolute path of a file. Raises UsageError where it does not exist."""
+    if settings.weights in ("random", "pretrained"):
+        return settings.weights
+    path = Path(settings.weights).expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(
+            f"--weights {settings.weights}: no such file; it is random, pretrained, or a file of weights "
+            "(safetensors, or a state dict saved by torch.save)"
+        )
+    return str(path)
 
 
 @dataclass(frozen=True)

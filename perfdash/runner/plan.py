@@ -15,8 +15,14 @@ from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.records import Case, to_json
-from perfdash.runner import host, planner
-from perfdash.suites.cases import Planned, planned_from_json
+from perfdash.redaction import mask_variables
+from perfdash.runner import planner
+from perfdash.runner.journal import find_run, read_results
+from perfdash.settings import RunSettings
+from perfdash.suites.cases import Planned, Selection, backend_names, planned_from_json, select
+from perfdash.suites.definition import load_suite, own_models
+from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
+from perfdash.worker import registry
 
 # What may be changed when a run goes on: limits, and what only says how long a case takes.
 _MAY_CHANGE = {
@@ -48,8 +54,7 @@ class Plan:
         cases = []
         for each in self.cases:
             plain = to_json(each)
-            pairs = host.mask_secrets([f"{key}={value}" for key, value in sorted(each.env.items())])
-            plain["env"] = dict(pair.split("=", 1) for pair in pairs)
+            plain["env"] = mask_variables(dict(sorted(each.env.items())))
             plain["source"] = _digest(each)
             cases.append(plain)
         return {
@@ -58,6 +63,55 @@ class Plan:
             "shard": list(self.shard) if self.shard else None,
             "mine": list(self.mine),
         }
+
+
+def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, str]]:
+    """Plan a run: its cases with costs and shard, and the suites' names in the dynamo runners' files.
+
+    `uncut` leaves out costs and shard, for a run that has its own, or needs none. Raises UsageError.
+    """
+    if settings.scenario and registry.canonical(settings.scenario) not in registry.names("scenarios"):
+        raise UsageError(
+            f"--scenario {settings.scenario!r}: there are: {', '.join(registry.names('scenarios'))}"
+        )
+    names = settings.suite or ((CHECKOUT_SUITE,) if settings.torchbench and not settings.model else ())
+    path = settings.torchbench
+    suites = [checkout_suite(path) if name == CHECKOUT_SUITE else load_suite(name) for name in names]
+    if settings.model:
+        suites.append(own_models(settings.model))
+    if not suites:
+        raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")
+    selection = Selection(
+        models=settings.models,
+        quick=settings.quick,
+        batch_sizes=settings.batch_size,
+        device=settings.device,
+        dtypes=settings.dtype,
+        amp_dtype=settings.amp_dtype,
+        threads=settings.threads,
+        scenario=settings.scenario,
+        backends=backend_names(settings),
+        dynamic=settings.dynamic,
+        env=tuple(settings.env.items()),
+        timeout_s=settings.timeout,
+        phase_timeouts=tuple(settings.phase_timeout.items()),
+        memory_limit_gb=settings.memory_limit,
+        output_limit_mb=settings.output_limit,
+        freezing=bool(settings.inductor_config.get("freezing")),
+        checkout=str(find_checkout(path)) if needs_checkout(suites) else None,
+        optimizer=settings.optimizer,
+        data=str(settings.data.expanduser().absolute()) if settings.data else None,
+    )
+    planned = select(suites, selection)
+    dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
+    if uncut:
+        return cut(planned, [], None), dynamo_names
+    measured = read_results(find_run(settings.costs, settings.out)) if settings.costs else []
+    costs = planner.costs(planned, {result.case.name: result.wall_s for result in measured})
+    shard = parse_shard(settings.shard) if settings.shard else None
+    if shard and shard[1] > len(planned):
+        raise UsageError(f"--shard {settings.shard}: there are only {len(planned)} cases")
+    return cut(planned, costs, shard), dynamo_names
 
 
 def cut(cases: Sequence[Planned], costs: Sequence[float], shard: tuple[int, int] | None) -> Plan:

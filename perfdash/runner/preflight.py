@@ -1,4 +1,4 @@
-"""What would make every case fail, or every number wrong: found out before the first one. Pure."""
+"""Checks before the first case: what would make every case fail, or every number wrong."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.runner import compatibility
+from perfdash.runner import compatibility, host
+from perfdash.runner.allocator import refuse_missing_library
+from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
 
-def refuse(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Planned]) -> None:
-    """Judges what the slots said of themselves (Slot.introduce).
+def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Planned]) -> None:
+    """Judge what the slots report of themselves (Slot.introduce).
 
-    Raises MachineError or UsageError where nothing can be measured so.
+    Raises MachineError or UsageError where nothing could be measured, or slots are not alike.
     """
     first = compatibility.fingerprint(introductions[0]["environment"])
     for said in introductions:
@@ -50,3 +52,12 @@ def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) ->
             "importing the libraries has started CUDA, so that no case can be forked: find out "
             "which package does it (a sitecustomize?)"
         )
+
+
+def check_machine(settings: RunSettings, cases: Sequence[Planned]) -> None:
+    """Raise MachineError where this machine lacks what every case needs: an allocator, a compiler."""
+    if settings.executor != "local":
+        return
+    refuse_missing_library(settings.allocator)
+    if any(each.needs_cpp for each in cases) and not host.compiler():
+        raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")

@@ -20,8 +20,8 @@ from typing import Any
 
 from perfdash import __version__
 from perfdash.errors import MachineError, PerfdashError, UsageError
-from perfdash.runner import compatibility, host, orphans, scratch
-from perfdash.runner.cores import available_cores, every_slot, physical_core
+from perfdash.runner import compatibility, orphans, scratch
+from perfdash.runner.cores import available_cores, every_slot, physical_core, visible_gpus
 from perfdash.runner.messages import Answer, Options, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
@@ -230,7 +230,7 @@ def _take_free(wanted: Options) -> Slot | None:
 def _gpus(wanted: Options) -> Sequence[str | None]:
     if wanted.device != "cuda":
         return [None]
-    return host.visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")) or [None]
+    return visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")) or [None]
 
 
 def _without_nannys_variables() -> None:

@@ -135,7 +135,7 @@ class Session:
     def _introduce(self, planned: Sequence[Planned]) -> None:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""
         said = self.executor.introduce(planned)
-        preflight.refuse(said, planned)
+        preflight.check_slots(said, planned)
         for note in said[0].get("notes", ()):
             self.watcher.say(note)
         environment = said[0]["environment"]

@@ -16,6 +16,7 @@ from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Job
 from perfdash.runner import host, noise
+from perfdash.runner.allocator import allocator_library
 from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import every_slot
 from perfdash.runner.launcher import ForkParent, Launch
@@ -172,7 +173,7 @@ class Slot:
         started, start = now(), time.monotonic()
         planned = order.planned
         # A preloaded malloc hides what is resident: all but the timing is done without it.
-        preload = host.allocator_library(self._options.allocator) is not None
+        preload = allocator_library(self._options.allocator) is not None
         replica_s = 0.0
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
@@ -240,7 +241,7 @@ class Slot:
             threads=self._options.threads,
             packages=registry.preload(planned.loader),
             env=tuple(sorted(env.items())),
-            allocator_library=host.allocator_library(self._options.allocator) if timed else None,
+            allocator_library=allocator_library(self._options.allocator) if timed else None,
         )
 
     def _job(self, planned: Planned, scratch: str) -> Job:

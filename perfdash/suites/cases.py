@@ -6,10 +6,12 @@ import fnmatch
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.records import Case, Job, Sampling
+from perfdash.settings import RunSettings
 from perfdash.suites import judging
 from perfdash.suites.definition import BatchSize, Model, Skip, Suite, near
 from perfdash.suites.judging import Setting
@@ -138,6 +140,30 @@ class Selection:
     checkout: str | None = None  # of torchbench, for models that come by its loader
     data: str | None = None  # labelled data of the user's: an image folder, or a CSV of texts
     optimizer: str | None = None
+
+
+def backend_names(settings: RunSettings) -> tuple[str, ...]:
+    """The back ends of a run: names, and absolute paths of a user's own files. Raises UsageError."""
+    available = registry.names("backends")
+    names = []
+    for given in settings.backend:
+        name = registry.backend_name(given)
+        if not given.endswith(".py"):
+            if name not in available:
+                raise UsageError(
+                    f"--backend {given!r}: there are: {', '.join(available)}, or a file of your own"
+                )
+            names.append(name)
+            continue
+        if name in available:
+            raise UsageError(f"--backend {given}: {name} is one of perfdash's own: call the file otherwise")
+        path = Path(given).expanduser().absolute()
+        try:
+            registry.backend_facts(str(path))
+        except LookupError as error:
+            raise UsageError(f"--backend {given}: {error}") from error
+        names.append(str(path))
+    return tuple(names)
 
 
 def select(suites: Sequence[Suite], selection: Selection) -> list[Planned]:

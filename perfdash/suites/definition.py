@@ -21,10 +21,9 @@ from pydantic import (
 
 from perfdash.errors import UsageError
 from perfdash.files import bundled
+from perfdash.records import Dtype, Phase
 from perfdash.worker import registry
 
-Dtype = Literal["float32", "bfloat16", "float16", "amp"]
-Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
 PerDtype = float | dict[Dtype, float]
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")

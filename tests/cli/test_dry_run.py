@@ -42,13 +42,13 @@ def test_cases_costs_and_shards(called, tmp_path):
 
 
 def test_it_cuts_as_the_run_does(called, tmp_path):
-    from perfdash.cli.planning import plan
+    from perfdash.runner.plan import make_plan
     from perfdash.settings import resolve
 
     suite(tmp_path, {f"m{n}": n * 7 % 50 + 1 for n in range(30)})
     said = planned(called, "--shard", "2/3")
     flags = {"suite": [str(tmp_path / "made.toml")], "shard": "2/3"}
-    mine = plan(resolve(flags, {}, tmp_path)[0])[0].mine
+    mine = make_plan(resolve(flags, {}, tmp_path)[0])[0].mine
     assert [place for place, each in enumerate(said["cases"]) if each["shard"] == 2] == list(mine)
 
 

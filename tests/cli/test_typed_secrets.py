@@ -11,7 +11,7 @@ from perfdash.cli.bisect.resuming import _asked, _command
 from perfdash.cli.confirm import with_secrets
 from perfdash.errors import UsageError
 from perfdash.records import Case
-from perfdash.runner.host import mask_secrets
+from perfdash.redaction import mask_secrets
 from perfdash.suites.cases import Planned
 
 ASKED = asking.Asked("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})

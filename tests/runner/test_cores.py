@@ -84,3 +84,10 @@ def test_nodes_hold_every_core_once():
     here = cores.available_cores()
     assert sorted(core for node in cores.numa_nodes(here) for core in node) == here
     assert cores.physical_core(here[0]) <= here[0]
+
+
+@pytest.mark.parametrize(
+    ("named", "gpus"), [("0,1", ["0", "1"]), ("GPU-8a, 3", ["GPU-8a", "3"]), ("", []), ("-1", [])]
+)
+def test_visible_gpus(named, gpus):
+    assert cores.visible_gpus(named) == gpus

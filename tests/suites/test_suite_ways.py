@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.cli import planning
 from perfdash.errors import UsageError
+from perfdash.runner.messages import weights_of
 from perfdash.runner.noise import null_case
 from perfdash.runner.plan import cut, differences
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Selection, select
+from perfdash.suites.cases import Selection, backend_names, select
 from perfdash.suites.definition import load_suite
 
 SUITE = """
@@ -170,7 +170,7 @@ def test_a_back_end_of_ones_own_is_a_file(suite, tmp_path, monkeypatch):
     mine = tmp_path / "my_way.py"
     mine.write_text("DTYPES = ('float32',)\ndef prepare(module, inputs, job):\n    return module\n")
     monkeypatch.chdir(tmp_path)
-    assert planning.backends(RunSettings(backend=["my_way.py", "int8_dynamic"])) == (
+    assert backend_names(RunSettings(backend=["my_way.py", "int8_dynamic"])) == (
         str(mine),
         "int8-dynamic",
     )
@@ -193,16 +193,16 @@ def test_a_file_that_is_no_back_end_is_refused(tmp_path, name, text, words):
     if text:
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=words):
-        planning.backends(RunSettings(backend=[str(tmp_path / name)]))
+        backend_names(RunSettings(backend=[str(tmp_path / name)]))
 
 
 def test_weights_are_a_word_or_a_file(tmp_path, monkeypatch):
     (tmp_path / "w.safetensors").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
-    assert planning.weights(RunSettings()) == "random"
-    assert planning.weights(RunSettings(weights="w.safetensors")) == str(tmp_path / "w.safetensors")
+    assert weights_of(RunSettings()) == "random"
+    assert weights_of(RunSettings(weights="w.safetensors")) == str(tmp_path / "w.safetensors")
     with pytest.raises(UsageError, match="no such file; it is random, pretrained, or a file"):
-        planning.weights(RunSettings(weights="pretraind"))
+        weights_of(RunSettings(weights="pretraind"))
 
 
 def test_a_variant_under_autocast_is_judged_by_its_distance():

@@ -99,7 +99,7 @@ def asked_from_json(data: Mapping[str, Any]) -> Asked:
 def without_secrets(asked: Asked) -> Asked:
     """As it may be written down: what is left out is HIDDEN, and asked for when it is resumed."""
     from perfdash.bisection.revisions.repository import without_credentials
-    from perfdash.runner.host import mask_secrets
+    from perfdash.redaction import mask_secrets
 
     settings = {}
     for key, value in asked.settings.items():
@@ -166,13 +166,13 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
 
 def planned_case(settings: RunSettings) -> Planned:
     """The one case that is measured. Raises UsageError where there is none, or several."""
-    from perfdash.cli import planning
+    from perfdash.runner.plan import make_plan
 
     if not settings.model and not settings.models:
         raise UsageError(
             "what is measured? give --suite S --model M, --model file.py:function, or -- a command"
         )
-    cases = planning.plan(settings, uncut=True)[0].cases
+    cases = make_plan(settings, uncut=True)[0].cases
     if len(cases) != 1:
         names = ", ".join(each.case.name for each in cases[:4])
         raise UsageError(f"one case at a time is bisected, and these are {len(cases)}: {names} ...")
@@ -189,7 +189,7 @@ def harness(
     """
     import perfdash
     from perfdash.records import to_json
-    from perfdash.runner.host import mask_secrets
+    from perfdash.redaction import mask_secrets
 
     package = Path(perfdash.__file__).parent
     sources = [] if command else [package / name for name in ("records.py", "methods.py")]

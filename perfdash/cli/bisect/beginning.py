@@ -21,7 +21,6 @@ from perfdash.bisection.metrics import METRICS, metric_named
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.revisions import Revision, open_source
 from perfdash.bisection.revisions.repository import without_credentials
-from perfdash.cli import planning
 from perfdash.cli.bisect import asked as asking
 from perfdash.cli.bisect.asked import Asked
 from perfdash.cli.bisect.working import Going, go, tell
@@ -29,8 +28,12 @@ from perfdash.cli.bisect.world import CaseMeasurer, CommandMeasurer, Machine, Me
 from perfdash.errors import UsageError
 from perfdash.metrics import Metric
 from perfdash.records import to_json
+from perfdash.redaction import mask_secrets
 from perfdash.runner import host
+from perfdash.runner.cores import gpus_of, slots_of
+from perfdash.runner.messages import options_of
 from perfdash.runner.paired import AlternatingBuilds
+from perfdash.runner.preflight import check_machine
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
@@ -53,9 +56,9 @@ def begun(command: Sequence[str] | None, flags: dict[str, Any]) -> int:
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
     asking.refuse_script_of_the_checkout(command or (), asked.repo)
-    cores = planning.slots(settings)[0]
+    cores = slots_of(settings)[0]
     if planned:
-        planning.check_machine(settings, [planned])
+        check_machine(settings, [planned])
     where = asking.where(asked, settings.python, unmeasured_cores())
     source = open_source(rungs[0], where)
     notes = list(source.notes)
@@ -106,10 +109,8 @@ def measurer_of(
     if planned is None:
         in_build = rungs[-1].kind == "commits" and len(rungs) == 1
         return CommandMeasurer(command or (), metric, cores, in_build, settings.env, settings.timeout)
-    gpus = planning.gpus(settings)
-    turns = AlternatingBuilds(
-        cores, planning.options(settings), settings.processes or 1, gpus[0] if gpus else None
-    )
+    gpus = gpus_of(settings)
+    turns = AlternatingBuilds(cores, options_of(settings), settings.processes or 1, gpus[0] if gpus else None)
     return CaseMeasurer(turns, planned, metric)
 
 
@@ -153,7 +154,7 @@ def _event(
         "asked": asking.without_secrets(asked).to_json(),
         "settings": said,
         "metric": metric.name,
-        "command": host.mask_secrets(list(command)) if command else None,
+        "command": mask_secrets(list(command)) if command else None,
         "planned": case,
         "case": case["case"] if case else None,
         "harness": asking.harness(metric, planned, command, settings),
@@ -171,7 +172,7 @@ def _event(
 
 
 def _masked(env: Mapping[str, str]) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in host.mask_secrets([f"{k}={v}" for k, v in env.items()]))
+    return dict(pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in env.items()]))
 
 
 def _line(asked: Asked, revisions: Sequence[Revision]) -> list[str]:
@@ -181,7 +182,7 @@ def _line(asked: Asked, revisions: Sequence[Revision]) -> list[str]:
     for at, word in enumerate(words[1:], start=1):
         if words[at - 1] in ("--good", "--bad") and word in ends:
             words[at] = ends[word].label
-    return [without_credentials(word) for word in host.mask_secrets(words)]
+    return [without_credentials(word) for word in mask_secrets(words)]
 
 
 def _plan(
@@ -202,7 +203,7 @@ def _plan(
     there = sum(cost == 0 for cost in known)
     about = math.ceil(1.3 * math.log2(len(revisions)) + 3)
     usual = sorted(known)[len(known) // 2] if known else 0.0
-    what = planned.case.name if planned else shlex.join(host.mask_secrets(list(command or ())))
+    what = planned.case.name if planned else shlex.join(mask_secrets(list(command or ())))
     first, last = revisions[0], revisions[-1]
     lines = [
         f"{len(revisions)} revisions by recipe {asked.recipe}, {there} built already, "

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from perfdash.bisection import events
 from perfdash.bisection.course import Course
 from perfdash.bisection.journal import Journal, find
-from perfdash.cli import planning
 from perfdash.cli.bisect import asked as asking
 from perfdash.cli.bisect.asked import HIDDEN, Asked
 from perfdash.cli.bisect.beginning import measurer_of, metric_again, wishes_of
@@ -20,8 +19,10 @@ from perfdash.cli.bisect.working import Going, go, tell
 from perfdash.cli.bisect.world import Machine, unmeasured_cores
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.redaction import redact_all
+from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import host
+from perfdash.runner.cores import slots_of
+from perfdash.runner.preflight import check_machine
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.cases import Planned, planned_from_json
 
@@ -54,9 +55,9 @@ def resumed(name: str, command: Sequence[str] | None, flags: dict[str, Any]) -> 
         planned = _planned(begun, settings)
         command = _command(begun, command)
         _same_harness(begun, asking.harness(metric, planned, command, settings))
-        cores = planning.slots(settings)[0]
+        cores = slots_of(settings)[0]
         if planned:
-            planning.check_machine(settings, [planned])
+            check_machine(settings, [planned])
         where = asking.where(asked, settings.python, unmeasured_cores())
         measurer = measurer_of(metric, planned, command, settings, cores, rungs)
         wishes = wishes_of(asked, planned, settings)
@@ -131,7 +132,7 @@ def _planned(begun: events.Event, settings: RunSettings) -> Planned | None:
 def _command(begun: events.Event, given: Sequence[str] | None) -> list[str] | None:
     """The command as it was; again from the command line where a secret in it was not kept."""
     then: list[str] | None = begun["command"]
-    if given and (then is None or redact_all(host.mask_secrets(list(given))) != redact_all(then)):
+    if given and (then is None or redact_all(mask_secrets(list(given))) != redact_all(then)):
         raise UsageError("--resume: after -- stands another command than it was begun with; begin anew")
     if then and not given and any(HIDDEN in word for word in then):
         raise UsageError("--resume: a value in the command was not kept; give it again, after --")

@@ -25,9 +25,9 @@ from perfdash.errors import UsageError
 from perfdash.files import finite
 from perfdash.metrics import Metric
 from perfdash.records import to_json
+from perfdash.redaction import mask_secrets
 from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import available_cores
-from perfdash.runner.host import mask_secrets
 from perfdash.runner.paired import AlternatingBuilds, Environment
 from perfdash.suites.cases import Planned
 
