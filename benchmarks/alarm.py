@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdash.stats.alarm import judge
+from perfdash.stats.confirmation_test import decide
 from perfdash.stats.drift import drift
-from perfdash.stats.remeasure import decide
+from perfdash.stats.nightly_test import judge
 
 Array = NDArray[np.float64]
 KINDS = ("gaussian", "t3", "autoregressive", "outliers")

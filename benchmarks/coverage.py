@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 from perfdash.stats.intervals import Spread
-from perfdash.stats.speedup import Pairs, estimate, summarize, verdict
+from perfdash.stats.speedup import Pairs, estimate, log_ratios_of, verdict
 
 BETWEEN, TRUTH = 0.015, 1.4
 
@@ -50,19 +50,19 @@ def main() -> None:
             pooled = Spread()
             if count == 1:
                 for _ in range(2):
-                    own = estimate(summarize([process(rng, 1.2) for _ in range(3)]), Spread()).own
+                    own = estimate(log_ratios_of([process(rng, 1.2) for _ in range(3)]), Spread()).own
                     pooled = pooled.plus(own.variance, own.df)
             some = [process(rng, TRUTH) for _ in range(count)]
-            found = estimate(summarize(some, seed=repeat), pooled)
+            found = estimate(log_ratios_of(some, seed=repeat), pooled)
             basis = found.basis
             hits += found.ci_low <= TRUTH <= found.ci_high
-            other = estimate(summarize([process(rng, TRUTH) for _ in range(count)], seed=repeat), pooled)
+            other = estimate(log_ratios_of([process(rng, TRUTH) for _ in range(count)], seed=repeat), pooled)
             others += found.ci_low <= other.value <= found.ci_high
             widths.append(found.ci_high - found.ci_low)
             low, high = bootstrap(rng, some)
             boot_hits += low <= TRUTH <= high
             boot_widths.append(high - low)
-            null = estimate(summarize([process(rng, 1.0) for _ in range(count)], seed=repeat), pooled)
+            null = estimate(log_ratios_of([process(rng, 1.0) for _ in range(count)], seed=repeat), pooled)
             called += verdict(null.basis, null.ci_low, null.ci_high) in ("faster", "slower")
         print(
             f"{count:>9}  {basis:<9}  {hits / repeats:>5.1%}  {others / repeats:>11.1%}  "

@@ -10,7 +10,7 @@ from typing import Literal
 from perfdash.bisection.metrics import comparable
 from perfdash.bisection.question import Outcome
 from perfdash.bisection.stage import Stage, Taken
-from perfdash.stats import remeasure
+from perfdash.stats import confirmation_test
 
 Word = Literal["more", "confirmed", "not confirmed", "cannot tell"]
 ANSWER_PAIRS, MOST_ANSWER_PAIRS = 2, 4
@@ -92,7 +92,7 @@ def _of_numbers(stage: Stage, outcome: Outcome, pairs: Sequence[tuple[Taken, Tak
     if metric.comparison == "count" and (len(differences) < ANSWER_PAIRS or len(set(differences)) == 1):
         return _of_counts(outcome, differences)
     count = len(stage.taken)
-    found = remeasure.decide(
+    found = confirmation_test.decide(
         differences,
         suspected=outcome.step or 1.0,
         sd=max(outcome.sd, stage.question.resolution),

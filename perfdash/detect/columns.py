@@ -18,8 +18,7 @@ from typing import ClassVar
 from perfdash.history.importers import text_files
 from perfdash.history.importers.text_files import Where, shown
 from perfdash.stats import changepoints
-from perfdash.stats.changepoints import Change, change_points, is_ratio, noise
-from perfdash.stats.series_noise import Noise
+from perfdash.stats.changepoints import Change, SeriesNoise, change_points, is_ratio, noise
 
 MISSING = {"", "nan", "na", "n/a", "null", "none", "-"}
 MOST_VALUES = 100_000  # the segmentation of so many takes half a minute
@@ -49,7 +48,7 @@ class Column:
         """The changes of at least `min_change`, a fraction."""
         return change_points(self.values, min_change=min_change)
 
-    def noise(self) -> Noise:
+    def noise(self) -> SeriesNoise:
         return noise(self.values)
 
 

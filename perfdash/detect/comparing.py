@@ -18,9 +18,9 @@ from perfdash.history.rows import Imported, Row
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
-from perfdash.stats.alarm import FLOOR, discoveries
 from perfdash.stats.intervals import CONFIDENCE, Array
-from perfdash.stats.windows import levels_and_noise
+from perfdash.stats.nightly_test import FLOOR, discoveries
+from perfdash.stats.noise_level import levels_and_noise
 
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
 # An interval holds what another run would report: it reaches so many deviations of one run (stats.speedup).

@@ -13,9 +13,9 @@ from perfdash.history.alerts import CONFIRMED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import CURRENT, alike
 from perfdash.metrics import JUDGED, PARTS
-from perfdash.stats import remeasure
+from perfdash.stats import confirmation_test
 
-PAIRS = remeasure.PAIRS
+PAIRS = confirmation_test.PAIRS
 _FAILURES = 2  # pairs that may fail before it is given up: it does not run to the end here and now
 _LATENCIES = ("eager_ms", "backend_ms", *PARTS)
 STANDS, DISMISSED, MORE, NOTHING = "stands", "dismissed", "more", "nothing"
@@ -120,7 +120,7 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int) 
     if len(pairs) - len(whole) >= _FAILURES or len(whole) - len(quiet) >= most:
         return NOTHING, None
     assert finding.change is not None
-    found = remeasure.decide(
+    found = confirmation_test.decide(
         ratios,
         suspected=finding.change,
         sd=finding.sd,

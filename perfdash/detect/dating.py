@@ -11,9 +11,9 @@ from perfdash.detect.findings import logs
 from perfdash.history.queries import Panel, RunLine, of_method
 from perfdash.methods import numbers
 from perfdash.metrics import JUDGED
-from perfdash.stats.alarm import HOST
 from perfdash.stats.changepoints import Change, change_points
 from perfdash.stats.intervals import Array
+from perfdash.stats.nightly_test import HOST
 
 # A change of an alert is looked for among those dated within so many nights of it.
 _NEAR = 10

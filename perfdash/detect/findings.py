@@ -18,7 +18,7 @@ from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED, JUDGED_COUNTS, Metric
 from perfdash.records import FAILED_TO_RUN, PASSING, Status
-from perfdash.stats import alarm
+from perfdash.stats import nightly_test
 from perfdash.stats.drift import drift
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
@@ -160,7 +160,7 @@ def net_logs(panel: Panel, metric: str) -> Array:
     """logs without what the whole host did on each night."""
     values = logs(panel, metric)
     whole = logs(panel, JUDGED[metric].part_of or metric)
-    shift: Array = host_shift(whole, np.isfinite(whole), alarm.FLOOR).night
+    shift: Array = host_shift(whole, np.isfinite(whole), nightly_test.FLOOR).night
     return values - shift
 
 
@@ -189,9 +189,9 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
     raw = values
     if metric.part_of:  # too few have parts to tell the host by them
         whole = logs(panel, metric.part_of)
-        values = values - host_shift(whole, np.isfinite(whole), alarm.FLOOR).own
+        values = values - host_shift(whole, np.isfinite(whole), nightly_test.FLOOR).own
     within = _within(panel, metric.column)
-    night = alarm.judge(
+    night = nightly_test.judge(
         values[rows],
         start=first,
         within=None if within is None else within[rows],

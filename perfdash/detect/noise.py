@@ -14,7 +14,7 @@ from perfdash.history.queries import cases_by_id, list_runs, of_method, panel
 from perfdash.history.rows import RunRow
 from perfdash.history.schema import testbeds
 from perfdash.records import Case
-from perfdash.stats.alarm import FLOOR
+from perfdash.stats.nightly_test import FLOOR
 from perfdash.stats.noise_level import noise_level
 
 NIGHTS = 20

@@ -12,7 +12,7 @@ from typing import Any
 from perfdash.history.rows import Row
 from perfdash.records import PASSING, Status
 from perfdash.stats.intervals import geometric_mean_interval
-from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
 _NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT})
 

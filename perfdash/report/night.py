@@ -31,7 +31,7 @@ from perfdash.report.changes import (
 )
 
 _NIGHTLIES = 200  # latest ones that are looked through
-FEWEST = 3  # nights before, below which no number is judged (stats.alarm)
+FEWEST = 3  # nights before, below which no number is judged (stats.nightly_test)
 
 
 @dataclass(frozen=True)

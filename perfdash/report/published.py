@@ -13,7 +13,7 @@ from perfdash.records import PASSING, Status
 from perfdash.report import dashboard_tables
 from perfdash.report.dashboard_tables import Setting
 from perfdash.report.markdown import plain
-from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
 _PASSING = {str(status) for status in PASSING}
 Sum = Callable[[Sequence[Row]], str]

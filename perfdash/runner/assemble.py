@@ -13,10 +13,9 @@ from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.case_status import ending
 from perfdash.runner.watch import Outcome
-from perfdash.stats.clock import FEWEST, MOST_STEAL, Chosen, Sampled, choose
+from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
 from perfdash.stats.intervals import Spread, median_interval
-from perfdash.stats.settle import set_interval
-from perfdash.stats.speedup import Pairs, Summary, estimate, summarize
+from perfdash.stats.speedup import LogRatios, Pairs, estimate, log_ratios_of, set_interval
 from perfdash.suites.cases import Planned
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
@@ -34,7 +33,7 @@ def assemble(
 ) -> Result:
     """The record of a case, from its main process and its replicas (outcomes[1:]).
 
-    Its interval rests on its own processes alone; stats.settle makes it anew from the whole run.
+    Its interval rests on its own processes alone; stats.speedup makes it anew from the whole run.
     What a failed case had measured before it failed is in the record.
     """
     main = outcomes[0]
@@ -195,9 +194,9 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
     if not events:
         return
     sampled = [_sampled(event) for event in events]
-    chosen = choose(sampled)
+    chosen = counted_pairs(sampled)
     processes = chosen.processes
-    summary = summarize(processes)
+    summary = log_ratios_of(processes)
     alone = bool(events[0].get("alone"))
     result.eager_ms = None if alone else _measurement([p.eager for p in processes])
     result.backend_ms = _measurement([p.backend for p in processes])
@@ -260,7 +259,7 @@ def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _parts(events: Sequence[dict[str, Any]], sampled: Sequence[Sampled]) -> dict[str, Any]:
+def _parts(events: Sequence[dict[str, Any]], sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
     """Each part of a step by side, over clean samples as far as there are any; none where a step has none.
 
     They have the wall's clock alone.
@@ -296,7 +295,7 @@ def _steps(nanoseconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _sampled(event: dict[str, Any]) -> Sampled:
+def _sampled(event: dict[str, Any]) -> ProcessSamples:
     """The samples of one process in milliseconds a call."""
 
     def pairs(clock: str) -> Pairs:
@@ -305,7 +304,7 @@ def _sampled(event: dict[str, Any]) -> Sampled:
         )
 
     known = all(value is not None for side in ("eager", "backend") for value in event[f"{side}_cpu_ns"])
-    return Sampled(
+    return ProcessSamples(
         pairs("ns"),
         pairs("cpu_ns") if known else None,
         np.array(event["clean"], dtype=bool),
@@ -314,7 +313,7 @@ def _sampled(event: dict[str, Any]) -> Sampled:
     )
 
 
-def _by_clock(sampled: Sequence[Sampled]) -> dict[str, Any]:
+def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
     """What each clock says of all pairs, and the wall's of the clean ones: medians in ms, and their ratio."""
     every: dict[str, list[Pairs]] = {
         "wall": [each.wall for each in sampled],
@@ -338,7 +337,9 @@ def _by_clock(sampled: Sequence[Sampled]) -> dict[str, Any]:
     return found
 
 
-def _tell_disturbed(result: Result, sampled: Sequence[Sampled], chosen: Chosen, summary: Summary) -> None:
+def _tell_disturbed(
+    result: Result, sampled: Sequence[ProcessSamples], chosen: CountedPairs, summary: LogRatios
+) -> None:
     """What was done about other programs on the cores, where it was not the clean pairs that count."""
     if any(each.cpu is None for each in sampled):
         lost = result.conditions["no_core"] + (result.conditions["steal"] or 0.0)
@@ -357,7 +358,7 @@ def _tell_disturbed(result: Result, sampled: Sequence[Sampled], chosen: Chosen, 
         result.notes.append(f"{said}; CPU time was used instead of wall time")
         return
     result.notes.append(f"{said}, and CPU time does not stand in: {chosen.why_not_cpu}; all pairs were used")
-    by_cpu = estimate(summarize([each.cpu for each in sampled if each.cpu is not None]), Spread()).value
+    by_cpu = estimate(log_ratios_of([each.cpu for each in sampled if each.cpu is not None]), Spread()).value
     found = estimate(summary, Spread())
     result.conditions["cpu_ratio"] = round(by_cpu, 6)
     if not found.ci_low <= by_cpu <= found.ci_high:

@@ -14,7 +14,7 @@ from perfdash.records import Result, RunInfo
 from perfdash.runner import compatibility
 from perfdash.runner.journal import Journal, is_being_measured, read_plan, read_results, read_saved
 from perfdash.runner.plan import Plan, differences, plan_from_json
-from perfdash.stats.settle import settle
+from perfdash.stats.speedup import set_speedups
 
 # Settings in which shards may differ: which part, where it ran, when it gave up.
 _MAY_DIFFER = {
@@ -88,7 +88,7 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
     measured = {result.case: result for shard in shards for result in shard.results}
     results = [measured[each.case] for each in plan.cases if each.case in measured]
     missing = [each.case.name for each in plan.cases if each.case not in measured]
-    spread = settle(results)
+    spread = set_speedups(results)
     journal = Journal.create(out)
     try:
         info = _info(journal.folder.name, shards, plan, complete=not missing)

@@ -23,7 +23,7 @@ from perfdash.runner.case_status import after_all, check_isa, may_be_the_machine
 from perfdash.runner.executors import NO_FREE_CORE, Executor
 from perfdash.runner.journal import Journal, read_all
 from perfdash.runner.messages import Answer, Order
-from perfdash.stats.settle import settle
+from perfdash.stats.speedup import set_speedups
 from perfdash.suites.cases import Planned
 
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
@@ -305,7 +305,7 @@ class Session:
     def _record(self, index: int, result: Result) -> None:
         self._results.pop(result.case, None)  # measured again on request: it counts as new
         self._results[result.case] = result
-        settle(self.results, only=result)
+        set_speedups(self.results, only=result)
         self._keep(result)
         try:
             self.journal.write_csv(self.results, self.dynamo_names)
@@ -340,7 +340,7 @@ class Session:
     def _settle(self) -> None:
         """Every interval from all that is known so far of the spread between processes."""
         results = self.results
-        spread = settle(results)
+        spread = set_speedups(results)
         if spread.df:
             self.info.noise["between_processes"] = {
                 "relative_sd": round(math.sqrt(spread.variance), 6),

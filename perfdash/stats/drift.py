@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from perfdash.stats.alarm import FLOOR, discoveries
 from perfdash.stats.host_shift import host_shift
 from perfdash.stats.intervals import Array
+from perfdash.stats.nightly_test import FLOOR, discoveries
 from perfdash.stats.noise_level import Counts, Flags, as_normal, noise_level, row_medians
 
 FIRST = 20

@@ -10,7 +10,7 @@ from perfdash.errors import UsageError
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.importers.markdown_tables import read_page
 from perfdash.history.importers.text_files import Where
-from perfdash.stats.summary import clipped_geometric_mean, geometric_mean
+from perfdash.stats.means import clipped_geometric_mean, geometric_mean
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DASHBOARD = FIXTURES / "inductor_cpu_dashboard.md"

@@ -13,7 +13,7 @@ from perfdash.report.terminal_tables import status_text
 from perfdash.runner.assemble import assemble, skipped
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread
-from perfdash.stats.settle import set_interval, summary_of
+from perfdash.stats.speedup import set_interval, summary_of
 from tests.runner.planned import MB, PLANNED, TIME, events
 
 

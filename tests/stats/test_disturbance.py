@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfdash.stats.clock import Sampled, choose, enough_clean
+from perfdash.stats.disturbance import ProcessSamples, counted_pairs, enough_clean
 from perfdash.stats.intervals import Spread
-from perfdash.stats.speedup import Pairs, estimate, summarize
+from perfdash.stats.speedup import Pairs, estimate, log_ratios_of
 
 TRUTH = 0.238
 
@@ -24,15 +24,15 @@ def disturbed(clean=121, pairs=445, seed=0, **more):
     is_clean[rng.permutation(pairs)[:clean]] = True
     lost = np.where(is_clean, 1.0, 1.0 + rng.uniform(0.1, 0.4, pairs))
     wall = Pairs(cpu.eager * 1.001, cpu.backend * lost)
-    return Sampled(wall, cpu, is_clean, **{"steal": 0.0, **more})
+    return ProcessSamples(wall, cpu, is_clean, **{"steal": 0.0, **more})
 
 
 def value(chosen):
-    return estimate(summarize(chosen.processes), Spread()).value
+    return estimate(log_ratios_of(chosen.processes), Spread()).value
 
 
 def test_enough_clean_pairs_count_whatever_their_share():
-    chosen = choose([disturbed()])
+    chosen = counted_pairs([disturbed()])
     assert (chosen.clock, chosen.pairs) == ("wall", "clean")
     assert len(chosen.processes[0].eager) == 121
     assert value(chosen) == pytest.approx(TRUTH, rel=0.003)
@@ -40,7 +40,7 @@ def test_enough_clean_pairs_count_whatever_their_share():
 
 
 def test_with_too_few_of_them_cpu_time_counts():
-    chosen = choose([disturbed(clean=9)])
+    chosen = counted_pairs([disturbed(clean=9)])
     assert (chosen.clock, chosen.pairs, chosen.why_not_cpu) == ("cpu", "all", None)
     assert len(chosen.processes[0].eager) == 445
     assert value(chosen) == pytest.approx(TRUTH, rel=0.003)
@@ -48,7 +48,7 @@ def test_with_too_few_of_them_cpu_time_counts():
 
 @pytest.mark.parametrize("clean", [0, 9])
 def test_five_disturbed_runs_agree_by_cpu_time(clean):
-    found = [value(choose([disturbed(clean=clean, seed=seed)])) for seed in range(5)]
+    found = [value(counted_pairs([disturbed(clean=clean, seed=seed)])) for seed in range(5)]
     assert max(found) / min(found) < 1.01
 
 
@@ -57,7 +57,7 @@ def test_five_disturbed_runs_agree_by_cpu_time(clean):
     ({"cpu": None}, "several threads"),
 ])  # fmt: skip
 def test_where_cpu_time_does_not_do_all_pairs_count(change, why):
-    chosen = choose([replace(disturbed(clean=9), **change)])
+    chosen = counted_pairs([replace(disturbed(clean=9), **change)])
     assert (chosen.clock, chosen.pairs) == ("wall", "all")
     assert why in chosen.why_not_cpu
     assert len(chosen.processes[0].eager) == 445
@@ -66,15 +66,15 @@ def test_where_cpu_time_does_not_do_all_pairs_count(change, why):
 def test_a_model_that_waits_is_not_timed_by_cpu_time():
     sampled = disturbed(clean=9)
     slept = replace(sampled, cpu=Pairs(sampled.cpu.eager / 2, sampled.cpu.backend / 2))
-    assert "waits" in choose([slept]).why_not_cpu
+    assert "waits" in counted_pairs([slept]).why_not_cpu
     none_clean = replace(sampled, clean=np.zeros(445, dtype=bool))
-    assert choose([replace(none_clean, waiting=0.02)]).clock == "cpu"
-    assert "waits" in choose([replace(none_clean, waiting=0.9)]).why_not_cpu
+    assert counted_pairs([replace(none_clean, waiting=0.02)]).clock == "cpu"
+    assert "waits" in counted_pairs([replace(none_clean, waiting=0.9)]).why_not_cpu
 
 
 def test_one_process_in_which_the_hypervisor_was_at_work_is_enough():
-    assert choose([disturbed(clean=9), disturbed(clean=9, seed=1)]).clock == "cpu"
-    assert choose([disturbed(clean=9), disturbed(clean=9, seed=1, steal=0.05)]).clock == "wall"
+    assert counted_pairs([disturbed(clean=9), disturbed(clean=9, seed=1)]).clock == "cpu"
+    assert counted_pairs([disturbed(clean=9), disturbed(clean=9, seed=1, steal=0.05)]).clock == "wall"
 
 
 @pytest.mark.parametrize(("clean", "pairs", "enough"), [

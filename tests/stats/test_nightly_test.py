@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfdash.stats import alarm
-from perfdash.stats.alarm import discoveries, judge
+from perfdash.stats import nightly_test
 from perfdash.stats.drift import drift
+from perfdash.stats.nightly_test import discoveries, judge
 from perfdash.stats.noise_level import (
     Tails,
     _inverse_trigamma,
@@ -407,24 +407,24 @@ def test_false_alarms_of_a_month(a_month, kind):
 
 
 def test_without_the_correction_for_many_series_the_month_is_full_of_alarms(a_month, monkeypatch):
-    monkeypatch.setattr(alarm, "MOST_P", 0.01)
-    monkeypatch.setattr(alarm, "discoveries", lambda p, rate: np.nan_to_num(p, nan=1.0) <= 0.01)
+    monkeypatch.setattr(nightly_test, "MOST_P", 0.01)
+    monkeypatch.setattr(nightly_test, "discoveries", lambda p, rate: np.nan_to_num(p, nan=1.0) <= 0.01)
     assert a_month("gaussian", 0.03, 0.1).false > 25
 
 
 def test_without_autocorrelation_wandering_series_alarm(a_month, monkeypatch):
-    original = alarm.noise_level
+    original = nightly_test.noise_level
 
     def independent(values, **options):
         found = original(values, **options)
         return replace(found, inflation=np.ones_like(found.inflation))
 
-    monkeypatch.setattr(alarm, "noise_level", independent)
+    monkeypatch.setattr(nightly_test, "noise_level", independent)
     assert a_month("autoregressive", 0.03, 0.1).false > 40
 
 
 def test_with_normal_tails_outliers_alarm(a_month, monkeypatch):
-    monkeypatch.setattr(alarm.Tails, "p", lambda self, score, nights: 2 * stats.norm.sf(np.abs(score)))
+    monkeypatch.setattr(nightly_test.Tails, "p", lambda self, score, nights: 2 * stats.norm.sf(np.abs(score)))
     assert a_month("outliers", 0.03, 0.1).false > 60
 
 

@@ -25,11 +25,11 @@ DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
 MOST_P = 0.0005  # no single series is told with a larger p, however many are told
 
-__all__ = ["FLOOR", "HOST", "MINIMUM_CHANGE", "Night", "Shift", "discoveries", "judge"]
+__all__ = ["FLOOR", "HOST", "MINIMUM_CHANGE", "NightTest", "Shift", "discoveries", "judge"]
 
 
 @dataclass(frozen=True)
-class Night:
+class NightTest:
     """Tonight's judgement, arrays (S,) in the order of the rows.
 
     judged: has a value tonight and 3 nights before; where not, numbers are NaN and flags False.
@@ -65,7 +65,7 @@ def judge(
     suspicion: float = SUSPICION,
     discovery_rate: float = DISCOVERY_RATE,
     floor: float = FLOOR,
-) -> Night:
+) -> NightTest:
     """Judges the last night of `values` (S, T): logs, NaN = missing; 70 nights are all it looks at.
 
     `start` (S,): column of the first night that counts (the night of the last accepted change).
@@ -109,7 +109,7 @@ def judge(
     change = np.where(alone, tonight.change, best.change)
     together = suspect & (np.abs(np.where(alone, values.shape[1] - 1, first) - onset) <= 1)
     since = np.arange(values.shape[1]) >= np.where(alone, values.shape[1] - 1, first)[:, None]
-    return Night(
+    return NightTest(
         judged=judged,
         suspect=suspect,
         alarm=alarm,
@@ -148,8 +148,8 @@ def _beside(
 
 
 @dataclass(frozen=True)
-class _Window:
-    """Of each series (S,), as in Night."""
+class _WindowTest:
+    """Of each series (S,), as in NightTest."""
 
     score: Array
     p: Array
@@ -159,7 +159,7 @@ class _Window:
 
 def _windows(
     net: Array, scores: Array, noise: NoiseLevel, judged: Flags, most: Counts
-) -> tuple[_Window, _Window]:
+) -> tuple[_WindowTest, _WindowTest]:
     """Tonight alone, and the best of the windows 1..most (S,) with its p corrected for the search.
 
     `net`, `scores` (S, T): what each night lies over the baseline, as a log and in deviations.
@@ -168,7 +168,7 @@ def _windows(
     unit = np.clip(scores, -CLIP, CLIP)
     of_varying = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
     of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
-    found: list[_Window] = []
+    found: list[_WindowTest] = []
     for length in range(1, min(WINDOWS, net.shape[1]) + 1):
         part, has = unit[:, -length:], known[:, -length:]
         count = np.maximum(has.sum(axis=1), 1)
@@ -184,10 +184,10 @@ def _windows(
             p = np.where(noise.constant, of_constant.p(score, independent), p)
         change = row_medians(np.where(has, net[:, -length:], np.nan))
         none = np.where(rows, 0.0, np.nan)
-        found.append(_Window(score + none, p + none, change + none, count))
+        found.append(_WindowTest(score + none, p + none, change + none, count))
     p = np.array([each.p for each in found])
     at = np.argmin(np.where(np.isfinite(p), p, np.inf), axis=0), np.arange(len(net))
-    return found[0], _Window(
+    return found[0], _WindowTest(
         np.array([each.score for each in found])[at],
         _searched(p[at], most),
         np.array([each.change for each in found])[at],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.stats.summary import arithmetic_mean, clipped_geometric_mean, geometric_mean
+from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
 
 def test_means():

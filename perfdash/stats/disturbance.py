@@ -24,7 +24,7 @@ _WAITS = 0.1  # share of samples in which a model that waits for nothing may giv
 
 
 @dataclass(frozen=True)
-class Sampled:
+class ProcessSamples:
     """All samples of one process: pairs by the wall's clock and by the thread's (None: it says nothing).
 
     `clean` by pair; `steal`: share of the time that the hypervisor took, None where it is not known;
@@ -43,7 +43,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class CountedPairs:
     """The pairs of each process that count. `clock`: wall | cpu; `pairs`: clean | all.
 
     `why_not_cpu`: of all pairs by the wall's clock, why CPU time does not stand in for it.
@@ -55,14 +55,14 @@ class Chosen:
     why_not_cpu: str | None = None
 
 
-def choose(processes: Sequence[Sampled]) -> Chosen:
+def counted_pairs(processes: Sequence[ProcessSamples]) -> CountedPairs:
     """What counts of one case, over all its processes alike."""
     if enough_clean([int(each.clean.sum()) for each in processes], [len(each.clean) for each in processes]):
-        return Chosen([each.clean_pairs(each.wall) for each in processes], "wall", "clean")
+        return CountedPairs([each.clean_pairs(each.wall) for each in processes], "wall", "clean")
     why = _why_not_cpu(processes)
     if why is None:
-        return Chosen([each.cpu for each in processes if each.cpu is not None], "cpu", "all")
-    return Chosen([each.wall for each in processes], "wall", "all", why)
+        return CountedPairs([each.cpu for each in processes if each.cpu is not None], "cpu", "all")
+    return CountedPairs([each.wall for each in processes], "wall", "all", why)
 
 
 def enough_clean(clean: Sequence[int], pairs: Sequence[int]) -> bool:
@@ -75,7 +75,7 @@ def enough_clean(clean: Sequence[int], pairs: Sequence[int]) -> bool:
     return min(clean) >= FEWEST and sum(clean) >= min(ENOUGH, math.ceil(sum(pairs) / 2))
 
 
-def _why_not_cpu(processes: Sequence[Sampled]) -> str | None:
+def _why_not_cpu(processes: Sequence[ProcessSamples]) -> str | None:
     if any(each.cpu is None for each in processes):
         return "CPU time says nothing of several threads"
     steals = [each.steal for each in processes]

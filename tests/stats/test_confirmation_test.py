@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdash.stats import remeasure
-from perfdash.stats.remeasure import PAIRS, decide, pairs_needed, plan
+from perfdash.stats import confirmation_test
+from perfdash.stats.confirmation_test import PAIRS, decide, pairs_needed, plan
 
 ratios = st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=PAIRS)
 
@@ -101,9 +101,11 @@ def test_the_plan_keeps_its_two_errors():
     rng = np.random.default_rng(0)
 
     def ends(effect, draws=40_000):
-        scores = np.clip(rng.normal(effect, 1, (draws, PAIRS)), -remeasure.CLIP, remeasure.CLIP)
-        wild = rng.random(scores.shape) < remeasure.OUTLIERS
-        scores = np.where(wild, rng.choice([-1, 1], scores.shape) * remeasure.CLIP, scores)
+        scores = np.clip(
+            rng.normal(effect, 1, (draws, PAIRS)), -confirmation_test.CLIP, confirmation_test.CLIP
+        )
+        wild = rng.random(scores.shape) < confirmation_test.OUTLIERS
+        scores = np.where(wild, rng.choice([-1, 1], scores.shape) * confirmation_test.CLIP, scores)
         return np.cumsum(scores, axis=1) / np.sqrt(np.arange(1, PAIRS + 1))
 
     null, moved = ends(0.0), ends(made.detects)
@@ -114,7 +116,7 @@ def test_the_plan_keeps_its_two_errors():
     up, down = moved >= made.stands, moved <= made.dismissed
     first_up = np.where(up.any(axis=1), up.argmax(axis=1), PAIRS)
     first_down = np.where(down.any(axis=1), down.argmax(axis=1), PAIRS)
-    assert (first_down < first_up).mean() == pytest.approx(remeasure.MISS, abs=0.004)
+    assert (first_down < first_up).mean() == pytest.approx(confirmation_test.MISS, abs=0.004)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "t3", "outliers"])
