@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from perfdash.runner.run import Run
 
 
 def run(
@@ -145,8 +148,10 @@ def run(
 ) -> None:
     """Measure models: speedup, compilation latency, peak memory, accuracy."""
     flags = dict(locals())
-    from perfdash.cli import measure
+    from perfdash.cli import gates
     from perfdash.errors import UsageError
+    from perfdash.runner import run as runs
+    from perfdash.settings import resolve
 
     for key in ("resume", "retry", "dry_run", "find_batch_size", "as_json"):
         del flags[key]
@@ -167,7 +172,41 @@ def run(
             "--json needs --dry-run or --find-batch-size; the results of a run are in its results.jsonl"
         )
     if resume is not None:
-        raise typer.Exit(measure.resumed(resume, tuple(retry or ()), flags))
+        statuses = runs.parse_statuses(retry or ())
+        folder, info, settings = runs.run_to_resume(resume, flags)
+        gates.check(settings)
+        resumed = runs.resumed_run(folder, info, settings, statuses, _note)
+        typer.echo(f"{folder.name}: {len(resumed.left)} of {len(resumed.plan.mine)} cases to measure")
+        raise typer.Exit(_measure(resumed))
     if retry:
         raise UsageError("--retry needs --resume RUN: it measures rows of an earlier run again")
-    raise typer.Exit(measure.new(flags))
+    settings, _ = resolve(flags)
+    gates.check(settings)
+    raise typer.Exit(_measure(runs.new_run(settings)))
+
+
+def _measure(run: Run) -> int:
+    """Measure, show the summary, put the run into the history; the exit code."""
+    from perfdash.cli import gates
+    from perfdash.cli.progress import open_progress
+    from perfdash.report.terminal_tables import summary
+    from perfdash.runner.run import measure
+
+    with open_progress() as progress:
+        measure(run, progress, _note)
+    settings, info, results, folder = run.settings, run.info, run.results, run.journal.folder
+    if results:
+        typer.echo(summary(results, info))
+    typer.echo(f"Saved in {folder}")
+    unkept = gates.take_in(settings, info, results, folder) if results else 0
+    if run.interrupted:
+        _note(
+            f"Interrupted after {len(results)} of {info.cases} cases. "
+            f"To go on: perfdash run --resume {folder}"
+        )
+        return 130
+    return gates.pass_through(settings, info, results, folder) or unkept
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)

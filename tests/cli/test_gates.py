@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.cli import gates, measure
+from perfdash.cli import gates
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
@@ -24,7 +24,7 @@ def unusable(tmp_path, monkeypatch):
     def measured(*_):
         pytest.fail("it measures")
 
-    monkeypatch.setattr(measure, "_measure", measured)
+    monkeypatch.setattr("perfdash.runner.run.measure", measured)
     (tmp_path / "folder.db").mkdir()
     (tmp_path / "notes.db").write_text("not a database, " * 100)
     with sqlite3.connect(tmp_path / "songs.db") as connection:

@@ -1,0 +1,258 @@
+"""A run from its settings to its end: a new one, or an earlier one that is resumed.
+
+Prints nothing: what a user should know goes to `say` or to the watcher.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from perfdash import __version__
+from perfdash.errors import PerfdashError, UsageError
+from perfdash.files import now
+from perfdash.records import Result, RunInfo, Status
+from perfdash.redaction import MASK, mask_secrets, mask_variables
+from perfdash.runner import compatibility, orphans, scratch
+from perfdash.runner.cores import away_from, slots_of
+from perfdash.runner.executors import open_executor
+from perfdash.runner.journal import Journal, find_run, read_info, read_plan, read_results
+from perfdash.runner.messages import weights_of
+from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
+from perfdash.runner.preflight import check_machine
+from perfdash.runner.session import Policy, Session, Watcher
+from perfdash.settings import RunSettings, resolve
+from perfdash.suites.cases import backend_names
+from perfdash.suites.definition import near
+
+Say = Callable[[str], None]
+
+# What a resume may change: where and how long, not what is measured and how.
+_MAY_CHANGE = {
+    "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
+    "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
+    "suite", "model",  # the plan tells whether they are the same
+}  # fmt: skip
+
+
+@dataclass
+class Run:
+    """A run that is ready to be measured. `left` are the indices of its cases that have no result yet."""
+
+    settings: RunSettings
+    plan: Plan
+    left: Sequence[int]
+    dynamo_names: dict[str, str]
+    slots: Sequence[tuple[int, ...]]
+    journal: Journal
+    info: RunInfo
+    results: list[Result]  # the latest of each case
+    interrupted: bool = False
+
+
+def new_run(settings: RunSettings) -> Run:
+    """Plan a run and make its folder. Raises UsageError or MachineError; then no folder is left."""
+    plan, dynamo_names = make_plan(settings)
+    slots = slots_of(settings)
+    check_machine(settings, plan.cases)
+    journal = Journal.create(settings.out)
+    try:
+        info = _info(journal.folder.name, settings, plan, dynamo_names)
+        journal.write_plan(plan.to_json())
+    except PerfdashError:
+        journal.discard()
+        raise
+    return Run(settings, plan, plan.mine, dynamo_names, slots, journal, info, [])
+
+
+def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, RunSettings]:
+    """Find an earlier run: its folder, its run.json and its settings, changed by the flags.
+
+    Raises UsageError where there is none, or where a flag would measure something else.
+    """
+    here = resolve({"out": flags["out"], "db": flags["db"]})[0]
+    folder = find_run(name, here.out, without_results=True)
+    info = read_info(folder)
+    # The history is where it is now: run.json does not say, since an address may hold a password.
+    db = here.db or str(folder.absolute().parent / "history.db")
+    return folder, info, resumed_settings(info, flags).model_copy(update={"db": db})
+
+
+def resumed_run(
+    folder: Path, info: RunInfo, settings: RunSettings, retry: Collection[Status], say: Say
+) -> Run:
+    """Open an earlier run again: what is left of it, and what ended with a status to be retried.
+
+    Raises UsageError where the settings give another plan.
+    """
+    old = read_plan(folder)
+    fresh, dynamo_names = make_plan(settings, uncut=True)
+    if changed := differences(old, fresh.to_json()):
+        raise UsageError(
+            f"{folder.name} was planned otherwise, so it cannot go on so (then | now):\n"
+            f"{compatibility.shown(changed)}"
+        )
+    then = plan_from_json(old)
+    by_case = {planned.case: planned for planned in fresh.cases}
+    plan = replace(then, cases=tuple(by_case[planned.case] for planned in then.cases))
+    slots = slots_of(settings)
+    check_machine(settings, plan.cases)
+    journal = Journal.reopen(folder)
+    for line in journal.damaged:
+        say(f"{line}: moved to {journal.set_aside.name}; its case is measured again")
+    results = read_results(folder)
+    done = {result.case: result.status for result in results}
+    left = [index for index in plan.mine if done.get(plan.cases[index].case) in {None, *retry}]
+    if left:
+        try:
+            compatibility.refuse_other_method(results, folder.name)
+        except UsageError:
+            journal.close()
+            raise
+    lost = sum(status == "infra_error" for status in done.values())
+    if lost and "infra_error" not in retry:
+        say(f"{lost} cases ended in infra_error; --retry infra_error measures them again")
+    return Run(settings, plan, left, dynamo_names, slots, journal, info, results)
+
+
+def measure(run: Run, watcher: Watcher, say: Say) -> None:
+    """Measure what is left of a run, and close its journal.
+
+    A run in which no case was started leaves no folder. SIGTERM and SIGHUP end it like Ctrl-C: then
+    `run.interrupted` is set.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
+    settings, plan, info, journal = run.settings, run.plan, run.info, run.journal
+    info.sessions.append(
+        {"started": now(), "command": _command(), "executor": settings.executor, "slots": []}
+    )
+    policy = Policy(settings.allocator, settings.processes, settings.retries, settings.retry_pause)
+    planned = [plan.cases[index] for index in run.left]
+    costs = [plan.costs[index] for index in run.left]
+    slots = run.slots if run.left else ()
+    session = None
+    orphans.end_strays()
+    scratch.sweep()
+    try:
+        with away_from(run.slots), open_executor(settings, slots, journal.logs) as executor:
+            session = Session(
+                planned, costs, policy, executor, journal, info, watcher, run.dynamo_names, run.results
+            )
+            session.run()
+    except KeyboardInterrupt:
+        run.interrupted = True
+    except PerfdashError:
+        if len(info.sessions) == 1 and not (session and session.begun):
+            journal.discard()
+        else:
+            saved = len(session.results if session else run.results)
+            say(f"{saved} of {info.cases} cases are saved. To go on: perfdash run --resume {journal.folder}")
+        raise
+    finally:
+        journal.close()
+    if session:
+        run.results = session.results
+
+
+def parse_statuses(words: Sequence[str]) -> set[Status]:
+    """The statuses that --retry names. Raises UsageError for a word that is none."""
+    names = [str(status) for status in Status]
+    statuses = set()
+    for word in (part.strip() for item in words for part in item.split(",")):
+        if word not in names:
+            hint = near(word, names)
+            raise UsageError(f"--retry {word!r} is no status{hint}; there are: {', '.join(names)}")
+        statuses.add(Status(word))
+    return statuses
+
+
+def resumed_settings(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
+    """The settings that a run was started with, with those flags that a resume may change.
+
+    Raises UsageError for a flag that would measure something else, with both values.
+    """
+    given, origins = resolve(flags, environ={}, folder=Path("/nonexistent"))
+    whole = {**given.model_dump(mode="json"), **_absolute_paths(given)}
+    changes = {key: value for key, value in whole.items() if origins[key] != "default"}
+    then = dict(info.configuration)
+    may_change = _MAY_CHANGE
+    if "executor" in changes:  # these belong to the other executor
+        may_change = may_change | {"jobs"}
+        for key in ("scheduler", "jobs", "cores"):
+            then.pop(key, None)
+    env = {**then.get("env", {}), **changes.pop("env", {})}
+    hidden = [key for key, value in env.items() if value == MASK]
+    if hidden:
+        raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
+    refused = [
+        f"  --{key.replace('_', '-')}: {then.get(key)} | {value}"
+        for key, value in changes.items()
+        if key not in may_change and value != then.get(key)
+    ]
+    if refused:
+        raise UsageError(
+            f"--resume: {info.id} was begun otherwise, so it cannot go on so (then | now):\n"
+            + "\n".join(refused)
+        )
+    try:
+        return RunSettings(**{**then, **changes, "env": env})
+    except ValidationError as error:
+        raise UsageError(f"{info.id} cannot be resumed: its run.json is of an older perfdash") from error
+
+
+def _absolute_paths(settings: RunSettings) -> dict[str, Any]:
+    """Settings that may name files, with absolute paths."""
+    data = settings.data and os.path.abspath(settings.data.expanduser())
+    backends = list(backend_names(settings))
+    return {"backend": backends, "weights": weights_of(settings), "data": data}
+
+
+def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
+    configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
+    configuration["env"] = mask_variables(settings.env)
+    # Absolute paths, so that the run can be resumed from another folder.
+    configuration["suite"] = [os.path.abspath(s) if s.endswith(".toml") else s for s in settings.suite]
+    file_names = {Path(target).name for target in settings.model}
+    if len(file_names) == len(settings.model):  # else a model's name would depend on the folder
+        configuration["model"] = [os.path.abspath(target) for target in settings.model]
+    if settings.torchbench:
+        configuration["torchbench"] = os.path.abspath(settings.torchbench.expanduser())
+    configuration.update(_absolute_paths(settings))
+    if os.sep in settings.python:
+        configuration["python"] = os.path.abspath(settings.python)
+    return RunInfo(
+        id=run_id,
+        started=now(),
+        host=socket.gethostname().split(".")[0],
+        command=_command(),
+        configuration=configuration,
+        environment={},
+        cases=len(plan.mine),
+        perfdash=__version__,
+        plan={
+            "fingerprint": plan.fingerprint,
+            "total": len(plan.cases),
+            "shard": f"{plan.shard[0]}/{plan.shard[1]}" if plan.shard else None,
+            "dynamo_names": dynamo_names,
+            "uid": uuid.uuid4().hex,
+        },
+    )
+
+
+def _command() -> list[str]:
+    return ["perfdash", *mask_secrets(sys.argv[1:])]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
