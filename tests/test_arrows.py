@@ -51,6 +51,7 @@ ALLOWED = {
         "metrics",
         "records",
         "redaction",
+        "runner",
         "stats",
     },
     "bisection": {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out
+from perfdash.cli.store import Db, Out, lookup
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -35,16 +35,14 @@ def compare(
     ] = None,
 ) -> None:
     """Compare two sides, over the cases that both have. Runs of unlike hosts are refused."""
-    from perfdash.cli.nights import compared
     from perfdash.errors import UsageError
     from perfdash.report.comparison_text import comparison, to_csv, to_plain
-    from perfdash.settings import resolve
 
     if form not in ("text", "json", "csv"):
         raise UsageError(f"--format {form!r} is none of text, json, csv")
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
-    found = compared(old, new, resolve({"db": db, "out": out})[0], host_class)
+    found = lookup(db, out).comparison(old, new, host_class)
     if form == "json":
         typer.echo(dumps(to_plain(found), indent=1))
     else:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.nights import read_folder
-from perfdash.cli.store import Db, Out, opened
+from perfdash.cli.store import Db, Out, opened, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -55,6 +54,7 @@ def import_(
     from perfdash.errors import PerfdashError, UsageError
     from perfdash.history.importers import ImportOptions, read
     from perfdash.history.ingest import take_in
+    from perfdash.report.run_lookup import read_folder
     from perfdash.runner.journal import read_info
 
     folders = [(path, folder) for path in files for folder in _run_folders(path)]
@@ -79,7 +79,7 @@ def import_(
                 if why and path != folder:  # one that is named singly is wanted
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
                 else:
-                    found.append(read_folder(folder))
+                    found.append(read_folder(folder, warn))
             except PerfdashError as error:
                 bad.append(str(error))
             for run in found:

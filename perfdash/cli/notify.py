@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out
+from perfdash.cli.store import Db, Out, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +79,7 @@ def notify(
     if broken is not None:
         told = digest.broken_nightly(broken, site_url=site_url, link=link)
     else:
-        from perfdash.cli.nights import night_of
-        from perfdash.settings import resolve
-
-        night = night_of(run, resolve({"db": db, "out": out})[0], baseline=baseline)
+        night = lookup(db, out).night(run, baseline)
         told = digest.run_digest(night, site_url=site_url, link=link)
     if dry_run:
         typer.echo(told.chat() if webhook and not mail_to else told.mail(), nl=webhook and not mail_to)

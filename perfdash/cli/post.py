@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out
+from perfdash.cli.store import Db, Out, lookup
 
 if TYPE_CHECKING:
     from perfdash.publish.issues import WantedIssue
@@ -48,12 +48,10 @@ def post(
     out: Out = None,
 ) -> None:
     """Post a night to GitHub, token in GITHUB_TOKEN. Posted twice, it edits what is there."""
-    from perfdash.cli.nights import folder_of, night_of
     from perfdash.errors import MachineError, UsageError
     from perfdash.publish.comments import KIND, bodies, run_fields
     from perfdash.publish.github import API, checked_address
     from perfdash.report.comment import comment
-    from perfdash.settings import resolve
 
     if not re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", repo) or {".", ".."} & set(repo.split("/")):
         raise UsageError(f"--repo {repo!r} is not OWNER/NAME, e.g. pytorch/pytorch")
@@ -67,15 +65,14 @@ def post(
 
         posted(bisection, repo, issue, address, dry_run, out)
         return
-    settings = resolve({"db": db, "out": out})[0]
-    folder = folder_of(run, settings)
-    night = night_of(run, settings, baseline=baseline)
+    runs = lookup(db, out)
+    folder, night = runs.folder(run), runs.night(run, baseline)
     regressions, failure = None, None
     if new_issue_on:
         from perfdash.publish.tracked_regressions import tracked_regressions
 
         try:
-            regressions = tracked_regressions(night, settings.history, site_url)
+            regressions = tracked_regressions(night, runs.history, site_url)
         except MachineError as error:  # the comments are posted without the issues
             failure = MachineError(f"nothing was done about the issues of regressions: {error}")
     texts = bodies(comment(night, site_url=site_url), KIND, **run_fields(night.run))
@@ -92,11 +89,11 @@ def post(
     except MachineError as error:
         given = {"baseline": baseline, "site-url": site_url, "base-url": base_url, "db": db}
         words = ["perfdash", "post", str(folder.absolute() if folder else night.run.name)]
-        words += ["--repo", repo, "--issue", str(issue), "--out", str(settings.out.absolute())]
+        words += ["--repo", repo, "--issue", str(issue), "--out", str(runs.out.absolute())]
         words += [word for name, value in given.items() if value for word in (f"--{name}", value)]
         if new_issue_on:
             words += ["--new-issue-on", new_issue_on, "--most-issues", str(most_issues)]
-        saved = _save(folder, settings.out, night, texts)
+        saved = _save(folder, runs.out, night, texts)
         raise MachineError(f"{error}\n{saved}\nPost it later with:\n  {shlex.join(words)}") from error
 
 

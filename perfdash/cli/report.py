@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out
+from perfdash.cli.store import Db, Out, lookup
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def report(
     out: Out = None,
 ) -> None:
     """Tell what a night brought: what changed, each with its interval, then the tables."""
-    from perfdash.cli.nights import night_of
     from perfdash.errors import UsageError
-    from perfdash.settings import resolve
 
     if form not in FORMATS:
         raise UsageError(f"--format {form!r} is none of {', '.join(FORMATS)}")
@@ -55,7 +53,7 @@ def report(
         raise UsageError(f"--to {to}: it is a folder; give the file to write")
     if site_url is not None and not site_url.startswith(("https://", "http://")):
         raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
-    night = night_of(run, resolve({"db": db, "out": out})[0], baseline=baseline)
+    night = lookup(db, out).night(run, baseline)
     gated = bool(fail_on)
     if gated and baseline is not None and night.untold:
         raise UsageError(f"--fail-on regression: {night.untold}; give another --baseline")

@@ -1,4 +1,4 @@
-"""Which history a command asks: the options that all of them have, and the store they mean."""
+"""The options --db and --out, and the history and runs that they select."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from perfdash.history.store import Store
+    from perfdash.report.run_lookup import RunLookup
 
 Db = Annotated[
     str | None,
@@ -24,3 +25,17 @@ def opened(db: str | None, out: Path | None = None, *, create: bool = False) -> 
 
     settings = resolve({"db": db, "out": out})[0]
     return open_store(settings.history, create=create)
+
+
+def lookup(db: str | None, out: Path | None) -> RunLookup:
+    """Looks up runs in the folder and the history that the options select."""
+    from perfdash.report.run_lookup import RunLookup
+    from perfdash.settings import resolve
+
+    settings = resolve({"db": db, "out": out})[0]
+    return RunLookup(settings.out, settings.history, warn)
+
+
+def warn(line: str) -> None:
+    """Print a warning to the user."""
+    typer.echo(line, err=True)

@@ -1,0 +1,142 @@
+"""Find the runs that a user names: a run folder by path, name or `last`, else runs of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.detect.comparing import Comparison, Noise, Side, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.nightly import judge_new
+from perfdash.detect.noise import noise_before
+from perfdash.errors import MachineError, UsageError
+from perfdash.history import schema
+from perfdash.history.ingest import testbed_values
+from perfdash.history.queries import trend
+from perfdash.history.rows import Imported, from_run
+from perfdash.history.selection import read, select
+from perfdash.history.store import NoHistory, open_store
+from perfdash.history.upkeep import stored
+from perfdash.report.night import Night, against, nightlies_before, of_history
+from perfdash.runner.journal import find_run, read_saved
+
+Warn = Callable[[str], None]
+
+
+def read_folder(folder: Path, warn: Warn) -> Imported:
+    """Read a run folder as the history keeps runs."""
+    source = str(folder).encode(errors="replace").decode()  # a name need not be text
+    info, results, warnings = read_saved(folder)
+    for warning in warnings:
+        warn(f"perfdash: {warning}")
+    return from_run(info, results, source)
+
+
+class RunLookup:
+    """Looks runs up below `out`, then in the history at `history`; `warn` gets a line for the user."""
+
+    def __init__(self, out: Path, history: str, warn: Warn) -> None:
+        self.out, self.history, self._warn = out, history, warn
+
+    def folder(self, word: str) -> Path | None:
+        """The run's folder; None where there is none below `out` or under this path."""
+        try:
+            return find_run(word, self.out)
+        except UsageError:
+            return None
+
+    def run(self, word: str) -> Imported:
+        """One run with all its results. Raises UsageError where the word names none, or several."""
+        folder = self.folder(word)
+        if folder is not None:
+            return read_folder(folder, self._warn)
+        try:
+            with open_store(self.history, create=False) as store, store.read() as connection:
+                runs = select(connection, word)
+                if len(runs) > 1:
+                    names = ", ".join(run.name for run in runs[-5:])
+                    raise UsageError(f"{word!r} means {len(runs)} runs; give one of them: {names}")
+                return stored(connection, runs[0])
+        except NoHistory:
+            find_run(word, self.out)  # its error lists the runs that there are
+            raise
+
+    def night(self, word: str, baseline: str | None = None) -> Night:
+        """A run and what changed: since `baseline` (as in `comparison`), else by the history.
+
+        Judges nights that are not judged yet. Without a history the night says why no change is known.
+        """
+        imported = self.run(word)
+        if baseline is not None:
+            comparison = self.comparison(baseline, word, imported.run.host_class)
+            return replace(against(imported, comparison), nightly=self._nightlies_before(imported))
+        try:
+            with open_store(self.history, create=False) as store:
+                judge_new(store)
+                with store.read() as connection:
+                    return of_history(connection, imported)
+        except NoHistory:
+            return Night(imported, untold="there is no history to compare it with")
+        except (MachineError, UsageError) as error:
+            # The error may name the database and its host, which is not for a public comment.
+            self._warn(f"What changed is not told: {error}")
+            return Night(imported, untold="the history cannot be read")
+
+    def comparison(self, old: str, new: str, host_class: str | None = None) -> Comparison:
+        """Compare two sides. Raises UsageError where they may not be compared."""
+        sides = [self._side(word, host_class) for word in (old, new)]
+        refuse_unlike(*sides)
+        refuse_overlap(*sides)
+        return compare(sides[0], sides[1], self._noise(sides))
+
+    def trend(self, imported: Imported) -> tuple[list[dict[str, Any]], str]:
+        """The means of the run's suites on its testbed up to it; and why there are none."""
+        digest = testbed_values(imported.run)["digest"]
+        testbeds = schema.testbeds
+        try:
+            with open_store(self.history, create=False) as store, store.read() as connection:
+                query = sa.select(testbeds.c.id).where(testbeds.c.digest == digest)
+                testbed = connection.execute(query).scalar()
+                if testbed is None:
+                    return [], "the history has no run that may be compared with it"
+                suites = sorted({row.case.suite for row in imported.rows})
+                nights = [night for suite in suites for night in trend(connection, suite, testbed_id=testbed)]
+        except (NoHistory, MachineError) as error:
+            return [], str(error)
+        nights = [night for night in nights if night["started"] <= imported.run.started]
+        return nights, "the history has nothing of its suites"
+
+    def _nightlies_before(self, imported: Imported) -> str | None:
+        """What was wrong with the nightlies before this one; None without a history."""
+        try:
+            with open_store(self.history, create=False) as store, store.read() as connection:
+                return nightlies_before(connection, imported)
+        except (MachineError, UsageError):
+            return None
+
+    def _side(self, word: str, host_class: str | None) -> Side:
+        folder = self.folder(word)
+        if folder is not None:
+            return Side(word, (read_folder(folder, self._warn),))
+        try:
+            store = open_store(self.history, create=False)
+        except NoHistory:
+            find_run(word, self.out)  # its error lists the runs that there are
+            raise
+        with store, store.read() as connection:
+            lines = select(connection, word, host_class=host_class)
+            return Side(word, tuple(read(connection, line) for line in lines))
+
+    def _noise(self, sides: Sequence[Side]) -> Noise:
+        """What the history knows of the noise; nothing where there is no history."""
+        try:
+            with open_store(self.history, create=False) as store, store.read() as connection:
+                return noise_before(connection, [imported.run for side in sides for imported in side.runs])
+        except NoHistory:
+            return {}
+        except MachineError as error:
+            self._warn(f"Compared without what the history knows of the noise: {error}")
+            return {}
