@@ -171,7 +171,7 @@ def test_a_text_that_cannot_be_kept(post, hub, folder):
 )
 def test_wrong_use_is_told_before_anything_is_sent(perfdash, hub, folder, words, said):
     code, _, err = perfdash("post", *words)
-    assert code == 2
+    assert code == 2, err
     assert said in err
     assert hub.requests == []
     assert not list(folder.glob("comment*"))
@@ -214,7 +214,7 @@ def test_a_history_that_does_not_know_this_kind_of_run(post, hub, folder):
     with open_store(str(folder.parent / "history.db")) as store:
         take_in(store, farm(3, models=4))
     code, _, err = post(str(folder), "--new-issue-on", "regression")
-    assert code == 2
+    assert code == 2, err
     assert "has no run of the kind of" in err
     assert hub.requests == []
 
