@@ -31,8 +31,10 @@ ALLOWED = {
     "detect": {"errors", "files", "history", "methods", "metrics", "records", "stats"},
     "runner": {
         "child_environment",
+        "detect",
         "errors",
         "files",
+        "history",
         "methods",
         "records",
         "redaction",

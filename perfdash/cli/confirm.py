@@ -1,27 +1,16 @@
-"""`perfdash confirm`: measures what a night suspects again, the new build against the last good one."""
+"""`perfdash confirm`: re-measure the suspected changes of a run beside the last good build."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfdash.cli.store import Db, Out, opened
 
 if TYPE_CHECKING:
-    from perfdash.detect.confirming import Side
-    from perfdash.detect.findings import Finding
-    from perfdash.detect.nightly import Judged
-    from perfdash.history.store import Store
-    from perfdash.records import Case, Result
-    from perfdash.runner.paired import Pair
-    from perfdash.settings import RunSettings
-    from perfdash.suites.cases import Planned
+    from perfdash.runner.confirmation import Decision
 
 
 def confirm(
@@ -53,7 +42,7 @@ def confirm(
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
-    from perfdash.runner.cores import slots_of
+    from perfdash.runner.confirmation import remeasure, settings_of_run, with_secrets
     from perfdash.runner.journal import find_run as find_folder
     from perfdash.runner.journal import read_info, read_plan
     from perfdash.runner.preflight import check_machine
@@ -64,7 +53,7 @@ def confirm(
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     folder = find_folder(run, resolve({"out": out})[0].out)
     info = read_info(folder)
-    settings = _settings(info.configuration, python=python, cores=cores, jobs=jobs)
+    settings = settings_of_run(info.configuration, python=python, cores=cores, jobs=jobs)
     with opened(db, out or folder.parent) as store:
         with store.read() as connection:
             judged = judge_run(connection, find_run(connection, info.id))
@@ -84,142 +73,21 @@ def confirm(
             return
         typer.echo(f"{len(wanted)} cases are suspect; {len(planned)} are measured again")
         check_machine(settings, planned)
-        worse = _measure(
-            store,
-            folder,
-            settings,
-            good_python,
-            slots_of(settings),
-            planned,
-            by_case,
-            judged,
-            pairs,
+        worse = remeasure(
+            store, judged, folder, settings, good_python, planned, by_case, pairs, _show, typer.echo
         )
     if fail_on and worse:
         raise typer.Exit(1)
 
 
-def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
-    """The cases with the values that the run did not keep, from this command's environment.
-
-    Raises UsageError where one is not there: the model would be measured with the mask in its place.
-    """
-    from perfdash.errors import UsageError
-    from perfdash.redaction import MASK
-
-    found = []
-    for each in planned:
-        hidden = [name for name, value in each.env.items() if value == MASK]
-        for name in hidden:
-            if name not in os.environ:
-                raise UsageError(
-                    f"{each.case.model}: the value of {name} was not kept; export {name} for this command"
-                )
-        found.append(replace(each, env={**each.env, **{name: os.environ[name] for name in hidden}}))
-    return found
+def _show(decision: Decision) -> None:
+    typer.echo(f"{decision.model}: {_in_words(decision)} ({decision.pairs} pairs)")
 
 
-def _settings(configuration: dict[str, Any], **said: str | None) -> RunSettings:
-    from perfdash.settings import RunSettings
-
-    given = {name: value for name, value in said.items() if value is not None}
-    known = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
-    return RunSettings(**{**known, "jobs": 1, "cores": None, "fail_on": (), **given})
-
-
-def _measure(
-    store: Store,
-    folder: Path,
-    settings: RunSettings,
-    good_python: str,
-    cores: Sequence[tuple[int, ...]],
-    planned: Sequence[Planned],
-    by_case: dict[Case, list[Finding]],
-    judged: Judged,
-    most: int | None,
-) -> int:
-    """Measures, and keeps the alerts case by case; how many worse ones stand."""
-    from perfdash.detect import confirming
-    from perfdash.errors import UsageError
-    from perfdash.files import now
-    from perfdash.history import alerts as kept
-    from perfdash.runner.cores import away_from
-    from perfdash.runner.messages import options_of
-    from perfdash.runner.paired import PairedSlots, beside
-
-    new = options_of(settings)
-    limit = most or confirming.PAIRS
-    worse = 0
-
-    def enough(each: Planned, done: Sequence[Pair]) -> bool:
-        sides = [(_side(pair.old), _side(pair.new)) for pair in done]
-        decisions = [confirming.told(finding, sides, limit)[0] for finding in by_case[each.case]]
-        return confirming.MORE not in decisions
-
-    def seen(each: Planned, done: Sequence[Pair]) -> None:
-        nonlocal worse
-        sides = [(_side(pair.old), _side(pair.new)) for pair in done]
-        with store.write() as connection:
-            alerts = kept.load(connection, testbed_id=judged.run.testbed_id)
-            for finding in by_case[each.case]:
-                decision, numbers = confirming.told(finding, sides, limit)
-                made = confirming.after(finding, decision, numbers, alerts, judged.panel, now())
-                if made:
-                    kept.save(connection, *made)
-                stands = decision == confirming.STANDS
-                worse += stands and finding.direction > 0
-                typer.echo(f"{each.case.model}: {_told(finding, decision, numbers)} ({len(done)} pairs)")
-
-    with away_from(cores), PairedSlots(cores, beside(new, good_python), new, folder) as bench:
-        builds = bench.introduce(planned)
-        workers = {name: said["worker"] for name, said in builds.items()}
-        if other := confirming.other_commits(judged.run, workers["new"]):
-            raise UsageError(
-                f"{settings.python} has other commits than the run measured (run | interpreter): "
-                f"{'; '.join(other)}: give the interpreter of that build by --python"
-            )
-        for case, findings in list(by_case.items()):
-            by_case[case] = [
-                each for each in findings if confirming.measured_before(each, judged.panel, workers["old"])
-            ]
-        left = [each for each in planned if by_case[each.case]]
-        if not left:
-            raise UsageError(
-                f"--good-python {good_python} has torch of commit {workers['old'].get('torch_git_version')}"
-                f"{_and_packages(workers['old'])}, which no night before the changes measured"
-            )
-        if len(left) < len(planned):
-            typer.echo(f"{len(planned) - len(left)} cases changed before that build: they are left out")
-        planned = left
-        bench.measure(planned, enough, seen)
-    return worse
-
-
-def _and_packages(worker: Mapping[str, Any]) -> str:
-    return "".join(f", {name} of {commit[:10]}" for name, commit in (worker.get("commits") or {}).items())
-
-
-def _side(result: Result) -> Side:
-    from perfdash.detect.confirming import Side
-    from perfdash.history.rows import from_result
-
-    row = from_result(result)
-    return Side(row.status, dict(row.values), _undisturbed(result))
-
-
-def _undisturbed(result: Result) -> bool:
-    """Whether its latencies are without what other programs took (docs/method.md)."""
-    conditions = result.conditions
-    if "clock" in conditions:
-        by_cpu = conditions["clock"] == "cpu"
-        return (by_cpu or conditions["pairs"] == "clean") and not conditions.get("widened_by")
-    clean = conditions.get("clean_fraction")  # of an older record
-    return clean is None or clean >= 0.5
-
-
-def _told(finding: Finding, decision: str, numbers: Any) -> str:
+def _in_words(decision: Decision) -> str:
     from perfdash.metrics import title_of
 
+    finding, numbers = decision.finding, decision.numbers
     name = title_of(str(finding.metric))
     suspected = "" if finding.change is None else f", suspected {math.expm1(finding.change):+.1%}"
     measured = ""
@@ -229,6 +97,6 @@ def _told(finding: Finding, decision: str, numbers: Any) -> str:
     elif numbers:
         measured = f", measured {numbers['old']} -> {numbers['new']}"
     word = {"more": "cannot tell", "nothing": "cannot tell: runs fail, or others are at work here"}.get(
-        decision, decision
+        decision.word, decision.word
     )
     return f"{name}: {word}{suspected}{measured}"

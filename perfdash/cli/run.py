@@ -156,11 +156,11 @@ def run(
     for key in ("resume", "retry", "dry_run", "find_batch_size", "as_json"):
         del flags[key]
     if find_batch_size:
-        from perfdash.cli import room
+        from perfdash.cli import find_batch_size as command
 
         if resume is not None or dry_run:
             raise UsageError("--find-batch-size goes with neither --resume nor --dry-run: it keeps nothing")
-        raise typer.Exit(room.shown(flags, as_json))
+        raise typer.Exit(command.shown(flags, as_json))
     if dry_run:
         from perfdash.cli.dry_run import shown
 

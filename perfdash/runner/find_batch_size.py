@@ -1,4 +1,7 @@
-"""The largest batch size that fits: one side of a model by itself, doubled until memory ends, then halved."""
+"""Find the largest batch size that fits into memory, of eager and of each technique.
+
+Each side of a model runs by itself. Its batch size is doubled until memory ends, then bisected.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from perfdash.runner.watch import Outcome
 from perfdash.suites.cases import Planned
 
 MOST = 1 << 16
-_FINE = 32  # told to one part in so many
+_FINE = 32  # the search ends within 1/32 of the largest size
 
 EAGER, BACKEND = "eager", "backend"
 
 
 @dataclass(frozen=True)
-class Room:
-    """What was found for a side. `fits`: the largest that ran, 0 for none; `fails`: the smallest that did
-    not, None where none was met up to MOST. `status`, `reason`: of what ended the search before its time.
+class LargestBatch:
+    """The largest batch size of one side of a model.
+
+    `fits` is the largest that ran, 0 for none; `fails` the smallest that did not, None where all up to MOST
+    ran. `status` and `reason` are those of a failure that ended the search early.
     """
 
     case: Case
@@ -47,7 +52,7 @@ def next_size(start: int, fits: int, fails: int | None) -> int | None:
 
 
 def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
-    """What is searched: of each model eager once for each of its baselines, and every way that is another."""
+    """The sides to search: eager once for each model and baseline dtype, and every other technique."""
     found: list[tuple[Planned, str]] = []
     eager, ways = set(), set()
     for each in planned:
@@ -73,32 +78,32 @@ def search(
     planned: Sequence[Planned],
     executor: Executor,
     logs: Path,
-    seen: Callable[[Room], None],
-    trying: Callable[[Room, int], None] = lambda *_: None,
-) -> list[Room]:
-    """Each side on a slot of its own until it is known.
+    seen: Callable[[LargestBatch], None],
+    trying: Callable[[LargestBatch, int], None] = lambda *_: None,
+) -> list[LargestBatch]:
+    """Search every side, each on a slot of its own.
 
-    `seen` gets each side when it is known, `trying` gets it with each batch size that is tried.
+    `seen` is called with each finished side, `trying` with each batch size before it is tried.
     """
-    waiting = deque((each, Room(each.case, side, _variant(each))) for each, side in sides(planned))
-    order = [(room.case, room.side) for _, room in waiting]
-    found: dict[tuple[Case, str], Room] = {}
-    busy: dict[int, tuple[Planned, Room, int]] = {}
+    waiting = deque((each, LargestBatch(each.case, side, _variant(each))) for each, side in sides(planned))
+    order = [(largest.case, largest.side) for _, largest in waiting]
+    found: dict[tuple[Case, str], LargestBatch] = {}
+    busy: dict[int, tuple[Planned, LargestBatch, int]] = {}
     while waiting or busy:
         for slot in range(executor.slots):
             if slot in busy or not waiting:
                 continue
-            each, room = waiting.popleft()
-            size = next_size(each.case.batch_size, room.fits, room.fails)
-            if size is None or room.status is not None:
-                found[room.case, room.side] = room
-                seen(room)
+            each, largest = waiting.popleft()
+            size = next_size(each.case.batch_size, largest.fits, largest.fails)
+            if size is None or largest.status is not None:
+                found[largest.case, largest.side] = largest
+                seen(largest)
                 continue
-            busy[slot] = each, room, size
-            trying(room, size)
+            busy[slot] = each, largest, size
+            trying(largest, size)
             tried = replace(each, case=replace(each.case, batch_size=size), skip_reason=None)
-            role = "room_eager" if room.side == EAGER else "room"
-            executor.start(slot, Order(tried, role=role), logs / f"{tried.case.name}.{room.side}.log")
+            role = "room_eager" if largest.side == EAGER else "room"
+            executor.start(slot, Order(tried, role=role), logs / f"{tried.case.name}.{largest.side}.log")
         if not busy:
             continue
         message = executor.wait(None)
@@ -106,19 +111,19 @@ def search(
             continue
         if message.kind == "failed":
             raise message.value
-        each, room, size = busy.pop(message.slot)
-        waiting.appendleft((each, judged(room, size, *_ended(message.value.outcomes[0]))))
+        each, largest, size = busy.pop(message.slot)
+        waiting.appendleft((each, judged(largest, size, *_ended(message.value.outcomes[0]))))
     return [found[key] for key in order]
 
 
-def judged(room: Room, size: int, status: Status | None, reason: str) -> Room:
-    """The room after a try: `status` None where it ran to its end."""
-    room = replace(room, tries=room.tries + 1)
+def judged(largest: LargestBatch, size: int, status: Status | None, reason: str) -> LargestBatch:
+    """The search after one try; `status` is None where the try ran to its end."""
+    largest = replace(largest, tries=largest.tries + 1)
     if status is None:
-        return replace(room, fits=size)
+        return replace(largest, fits=size)
     if status in (Status.OOM, Status.EAGER_OOM):
-        return replace(room, fails=size, reason=reason if size == 1 else "")
-    return replace(room, status=status, reason=f"at batch size {size}: {reason}")
+        return replace(largest, fails=size, reason=reason if size == 1 else "")
+    return replace(largest, status=status, reason=f"at batch size {size}: {reason}")
 
 
 def _variant(planned: Planned) -> str:

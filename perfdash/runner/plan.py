@@ -17,6 +17,7 @@ from perfdash.errors import UsageError
 from perfdash.records import Case, to_json
 from perfdash.redaction import mask_variables
 from perfdash.runner import planner
+from perfdash.runner.cores import slots_of
 from perfdash.runner.journal import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned, Selection, backend_names, planned_from_json, select
@@ -119,6 +120,51 @@ def cut(cases: Sequence[Planned], costs: Sequence[float], shard: tuple[int, int]
     every = range(len(cases))
     mine = every if shard is None else sorted(planner.assign(costs, shard[1])[shard[0] - 1])
     return Plan(tuple(cases), tuple(costs), shard, tuple(mine))
+
+
+def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
+    """What a run would measure: the cases with their expected seconds, the shards, the hours; plain JSON."""
+    measured = set()
+    if settings.costs:
+        measured = {each.case.name for each in read_results(find_run(settings.costs, settings.out))}
+    slots = len(slots_of(settings)) if settings.jobs == "auto" else settings.jobs
+    parts = planner.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
+    shard_of = {index: number for number, part in enumerate(parts, start=1) for index in part}
+    cases = []
+    for index, (each, cost) in enumerate(zip(plan.cases, plan.costs, strict=True)):
+        by = "run" if each.case.name in measured else "suite" if each.cost_s else "mean of the others"
+        cases.append(
+            {
+                "name": each.case.name,
+                "case": vars(each.case),
+                "expected_s": round(cost, 1),
+                "expected_by": "skipped" if each.skip_reason else by,
+                "skip_reason": each.skip_reason,
+                "shard": shard_of[index],
+            }
+        )
+    shards, ends = [], []
+    for number, part in enumerate(parts, start=1):
+        costs = [plan.costs[index] for index in part]
+        hours = planner.makespan(costs, planner.assign(costs, slots)) / 3600
+        ends.append(round(hours, 2))
+        shards.append(
+            {
+                "shard": f"{number}/{len(parts)}",
+                "cases": len(part),
+                "hours": round(hours, 2),
+                "mine": not plan.shard or plan.shard[0] == number,
+            }
+        )
+    return {
+        "cases": cases,
+        "shards": shards,
+        "slots": slots,
+        "hours": {
+            "work": round(sum(plan.costs) / 3600, 2),
+            "until_the_last_shard_ends": max(ends),
+        },
+    }
 
 
 def parse_shard(text: str) -> tuple[int, int]:

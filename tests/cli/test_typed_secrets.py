@@ -8,10 +8,10 @@ import pytest
 
 from perfdash.cli.bisect import asked as asking
 from perfdash.cli.bisect.resuming import _asked, _command
-from perfdash.cli.confirm import with_secrets
 from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
+from perfdash.runner.confirmation import with_secrets
 from perfdash.suites.cases import Planned
 
 ASKED = asking.Asked("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdash.cli.room import limit_words, words
+from perfdash.cli.find_batch_size import limit_words, words
 from perfdash.records import Case, Status
 from perfdash.runner.executors import Message
-from perfdash.runner.find_batch_size import MOST, Room, judged, next_size, search, sides
+from perfdash.runner.find_batch_size import MOST, LargestBatch, judged, next_size, search, sides
 from perfdash.runner.messages import Answer
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED
@@ -78,7 +78,7 @@ def test_it_says_how_much_memory_is_filled(device, given_gib, default, said):
 @settings(deadline=None)
 @given(room=st.integers(0, 3 * MOST), start=st.integers(1, 3 * MOST))
 def test_the_search_ends_close_below_the_first_that_fails(room, start):
-    found = Room(Case("s", "m"), "eager")
+    found = LargestBatch(Case("s", "m"), "eager")
     while (size := next_size(start, found.fits, found.fails)) is not None:
         assert 1 <= size <= MOST
         found = judged(found, size, None if size <= room else Status.OOM, "")

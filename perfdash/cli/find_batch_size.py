@@ -16,7 +16,7 @@ from perfdash.runner.plan import make_plan
 from perfdash.runner.preflight import check_machine
 
 if TYPE_CHECKING:
-    from perfdash.runner.find_batch_size import Room
+    from perfdash.runner.find_batch_size import LargestBatch
 
 
 def shown(flags: Mapping[str, Any], as_json: bool) -> int:
@@ -37,12 +37,12 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     if not real:
         raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
 
-    def seen(found: Room) -> None:
+    def seen(found: LargestBatch) -> None:
         if not as_json:
             typer.echo(f"{found.case.model}, {_way(found)}: {_size(found)}", err=True)
 
-    def trying(room_: Room, size: int) -> None:
-        typer.echo(f"{room_.case.model}, {_way(room_)}: trying batch size {size}", err=True)
+    def trying(side: LargestBatch, size: int) -> None:
+        typer.echo(f"{side.case.model}, {_way(side)}: trying batch size {size}", err=True)
 
     slots = slots_of(settings)[:1]  # side by side they would take each other's memory
     check_machine(settings, plan.cases)
@@ -76,7 +76,7 @@ def limit_words(device: str, given_gib: float | None, default_bytes: int | None)
     )
 
 
-def words(found: list[Room]) -> str:
+def words(found: list[LargestBatch]) -> str:
     """A table, a line a side, with the reasons below it."""
     from prettytable import PrettyTable
 
@@ -92,13 +92,13 @@ def words(found: list[Room]) -> str:
     return "\n".join([str(table.get_string()), *reasons])
 
 
-def _way(found: Room) -> str:
+def _way(found: LargestBatch) -> str:
     case = found.case
     dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
     return ", ".join(filter(None, [f"{case.backend} {dtype}", found.variant]))
 
 
-def _size(found: Room) -> str:
+def _size(found: LargestBatch) -> str:
     from perfdash.runner.find_batch_size import MOST
 
     if found.status is not None:

@@ -1,0 +1,146 @@
+"""Re-measures suspected changes of a run, the new build beside the last good one (`perfdash confirm`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perfdash.detect import confirming
+from perfdash.detect.confirming import Side
+from perfdash.detect.findings import Finding
+from perfdash.detect.nightly import Judged
+from perfdash.errors import UsageError
+from perfdash.files import now
+from perfdash.history import alerts as alert_rows
+from perfdash.history.rows import from_result
+from perfdash.history.store import Store
+from perfdash.records import Case, Result
+from perfdash.redaction import MASK
+from perfdash.runner.cores import away_from, slots_of
+from perfdash.runner.messages import options_of
+from perfdash.runner.paired import Pair, PairedSlots, beside
+from perfdash.settings import RunSettings
+from perfdash.suites.cases import Planned
+
+
+def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
+    """The cases with the secrets that the run did not keep, from the environment of this process.
+
+    Raises UsageError where a variable is not set: the model would be measured with the mask as its value.
+    """
+    restored = []
+    for each in planned:
+        hidden = [name for name, value in each.env.items() if value == MASK]
+        for name in hidden:
+            if name not in os.environ:
+                raise UsageError(
+                    f"{each.case.model}: the value of {name} was not kept; export {name} for this command"
+                )
+        restored.append(replace(each, env={**each.env, **{name: os.environ[name] for name in hidden}}))
+    return restored
+
+
+def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:
+    """The settings of a run, one case at a time, with those flags that were given."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    kept = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
+    return RunSettings(**{**kept, "jobs": 1, "cores": None, "fail_on": (), **given})
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the re-measurement of a finding showed: stands, dismissed, more or nothing, with its numbers."""
+
+    model: str
+    finding: Finding
+    word: str
+    numbers: Any
+    pairs: int
+
+
+def remeasure(
+    store: Store,
+    judged: Judged,
+    folder: Path,
+    settings: RunSettings,
+    good_python: str,
+    planned: Sequence[Planned],
+    findings_of: Mapping[Case, list[Finding]],
+    most_pairs: int | None,
+    decided: Callable[[Decision], None],
+    say: Callable[[str], None],
+) -> int:
+    """Measure suspected cases under the new build and the last good one, pair by pair.
+
+    Alerts are kept as each case is decided. The number of regressions that are confirmed. Raises UsageError
+    where one of the interpreters has another build than the history expects.
+    """
+    new = options_of(settings)
+    cores = slots_of(settings)
+    limit = most_pairs or confirming.PAIRS
+    worse = 0
+
+    def enough(each: Planned, pairs: Sequence[Pair]) -> bool:
+        sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
+        words = [confirming.told(finding, sides, limit)[0] for finding in suspected[each.case]]
+        return confirming.MORE not in words
+
+    def seen(each: Planned, pairs: Sequence[Pair]) -> None:
+        nonlocal worse
+        sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
+        with store.write() as connection:
+            alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id)
+            for finding in suspected[each.case]:
+                word, numbers = confirming.told(finding, sides, limit)
+                made = confirming.after(finding, word, numbers, alerts, judged.panel, now())
+                if made:
+                    alert_rows.save(connection, *made)
+                worse += word == confirming.STANDS and finding.direction > 0
+                decided(Decision(each.case.model, finding, word, numbers, len(pairs)))
+
+    with away_from(cores), PairedSlots(cores, beside(new, good_python), new, folder) as slots:
+        workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
+        if other := confirming.other_commits(judged.run, workers["new"]):
+            raise UsageError(
+                f"{settings.python} has other commits than the run measured (run | interpreter): "
+                f"{'; '.join(other)}: give the interpreter of that build by --python"
+            )
+        suspected = {
+            case: [
+                each for each in findings if confirming.measured_before(each, judged.panel, workers["old"])
+            ]
+            for case, findings in findings_of.items()
+        }
+        left = [each for each in planned if suspected[each.case]]
+        if not left:
+            raise UsageError(
+                f"--good-python {good_python} has torch of commit {workers['old'].get('torch_git_version')}"
+                f"{_and_packages(workers['old'])}, which no night before the changes measured"
+            )
+        if len(left) < len(planned):
+            say(f"{len(planned) - len(left)} cases changed before that build: they are left out")
+        slots.measure(left, enough, seen)
+    return worse
+
+
+def _and_packages(worker: Mapping[str, Any]) -> str:
+    return "".join(f", {name} of {commit[:10]}" for name, commit in (worker.get("commits") or {}).items())
+
+
+def measured_side(result: Result) -> Side:
+    """A result as the confirmation judges it."""
+    row = from_result(result)
+    return Side(row.status, dict(row.values), _undisturbed(result))
+
+
+def _undisturbed(result: Result) -> bool:
+    """Whether its latencies are without what other programs took (docs/method.md)."""
+    conditions = result.conditions
+    if "clock" in conditions:
+        by_cpu = conditions["clock"] == "cpu"
+        return (by_cpu or conditions["pairs"] == "clean") and not conditions.get("widened_by")
+    clean = conditions.get("clean_fraction")  # of an older record
+    return clean is None or clean >= 0.5
