@@ -13,7 +13,7 @@ from perfdash.report.terminal_tables import status_text
 from perfdash.runner.assemble import assemble, skipped
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread
-from perfdash.stats.speedup import set_interval, summary_of
+from perfdash.stats.speedup import set_interval, stored_log_ratios
 from tests.runner.planned import MB, PLANNED, TIME, events
 
 
@@ -25,7 +25,7 @@ def ended(phase, status, *, died=None, **flags):
 
 def run(*outcomes, pooled=None):
     result = assemble(PLANNED, outcomes, started="t", wall_s=9.0, allocator="steady", log="m.log")
-    summary = summary_of(result)
+    summary = stored_log_ratios(result)
     if pooled:
         set_interval(result, summary, pooled)
     return result, summary.own if summary else None
