@@ -10,12 +10,12 @@ from tests.conftest import HERE, perfdash
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def run(home, *models, backend):
+def run(home, *models, backend, more=()):
     options = [
         part for model in models for part in ("--model", f"{HERE / 'truth' / 'training_models.py'}:{model}")
     ]
     how = ("--scenario", "training", "--backend", backend, "--batch-size", "8", "--processes", "1")
-    ran = perfdash("run", *options, *how, cwd=home, quickly=True)
+    ran = perfdash("run", *options, *how, *more, cwd=home, quickly=True)
     assert ran.code == 0, ran.err
     return {name.rpartition(".")[2]: result for name, result in ran.results.items()}
 
@@ -53,6 +53,16 @@ def test_the_memory_of_a_step_holds_what_backward_needs(eager):
     assert found.status is Status.PASS
     assert found.eager_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
     assert found.backend_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
+
+
+def test_the_state_of_an_optimizer_is_held_on_both_sides(tmp_path):
+    from tests.truth.training_models import MIB
+
+    found = run(tmp_path, "layer", backend="eager", more=("--optimizer", "adam"))["layer"]
+    assert found.status is Status.PASS
+    assert found.backend_peak_bytes == pytest.approx(found.eager_peak_bytes, rel=0.03)
+    # Parameters, adam's two averages, gradients, and for a moment adam's copy of the parameters.
+    assert found.eager_peak_bytes == pytest.approx(5 * 9 * MIB, rel=0.05)
 
 
 def test_a_wrong_gradient_is_found(compiled):

@@ -85,26 +85,6 @@ def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
     assert events["eager"]["memory"]["grown_bytes"] == pytest.approx(8 * MIB, rel=0.1)
 
 
-def test_the_state_of_an_optimizer_is_held_on_both_sides(tmp_path, monkeypatch):
-    monkeypatch.setattr(probing, "use_own_caches", lambda job: None)
-    layer = torch.nn.Linear(1536, 1536, bias=False)  # 9 MiB; adam keeps twice as much, and the step's number
-    monkeypatch.setattr(
-        registry.find("loaders", "python"), "load", lambda job: (layer, (torch.ones(2, 1536),))
-    )
-    events = {}
-    what = Case("s", "m", backend="eager", scenario="training")
-    job = Job(what, "python", "", str(tmp_path), optimizer="adam")
-    case = worker_case._Case(job, lambda event, **facts: events.update({event: facts}))
-    case.begin()
-    with case.scenario.context(job):
-        case.eager()
-        case.compile()
-    assert events["eager"]["memory"]["constants_bytes"] == 18 * MIB + 4
-    assert case.constants_bytes == 18 * MIB + 4
-    # Gradients, and for a moment adam's copy of the parameters; its state is not in these a second time.
-    assert events["eager"]["memory"]["transient_bytes"] < 30 * MIB
-
-
 def test_constants_are_counted_after_the_second_call():
     calls, seen = [], []
     compilation.first_call(
