@@ -19,14 +19,13 @@ from datetime import date, timedelta
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import Side, compare
-from perfdash.detect.dating import over_time
-from perfdash.detect.nightly import judge_run
+from perfdash.detect.change_dates import over_time
+from perfdash.detect.comparison import Side, compare
+from perfdash.detect.nightly_judging import judge_run
 from perfdash.history import schema
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import find_run, list_runs, panel, series, trend
-from perfdash.history.rows import Imported, Row, RunRow
-from perfdash.history.selection import read
+from perfdash.history.queries import find_run, list_runs, panel, read_run, series, trend
+from perfdash.history.results import Imported, Row, RunRow
 from perfdash.history.store import Store, open_store
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
@@ -184,8 +183,8 @@ def main() -> None:
                 lambda: series(connection, 700, "backend_ms", testbed_id=1),
             )
             pair = [find_run(connection, run.run.name) for run in fresh[-2:]]
-            timed("two runs read", lambda: [read(connection, line) for line in pair])
-            sides = [Side("x", (read(connection, line),)) for line in pair]
+            timed("two runs read", lambda: [read_run(connection, line) for line in pair])
+            sides = [Side("x", (read_run(connection, line),)) for line in pair]
             timed("two runs compared (read before)", lambda: compare(*sides))
             timed("a night judged: all metrics of 1,920 cases", lambda: judge_run(connection, pair[1]), 2)
             year = list_runs(connection, latest=365)

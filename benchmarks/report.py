@@ -19,7 +19,7 @@ from pathlib import Path
 
 from history import FIRST, night
 
-from perfdash.history.alerts import set_judged
+from perfdash.history.alert_store import set_judged
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store

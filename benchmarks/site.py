@@ -21,7 +21,7 @@ from pathlib import Path
 
 from history import night
 
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store

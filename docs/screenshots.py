@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
-from perfdash.history.rows import Imported, Row, RunRow, case_digest
+from perfdash.history.results import Imported, Row, RunRow, case_digest
 from perfdash.history.store import Store, open_store
 from perfdash.records import Case
 from perfdash.site.build import build

@@ -142,7 +142,7 @@ HEAVY = {
 
 
 # Where json.dumps gets no measured number: digests and quoted texts.
-TEXTS_ONLY = {"reproduce.py", "rows.py", "samples.py", "userbenchmark.py", "benchmark_database.py"}
+TEXTS_ONLY = {"reproduce.py", "results.py", "userbenchmark.py", "benchmark_database.py"}
 
 
 def modules() -> list[Path]:

@@ -16,7 +16,7 @@ from perfdash.bisection import events
 from perfdash.bisection.journal import FILE, Journal
 from perfdash.bisection.revisions import Revision
 from perfdash.cli.bisect.resuming import _command
-from perfdash.detect.comparing import Side, compare
+from perfdash.detect.comparison import Side, compare
 from perfdash.errors import UsageError
 from perfdash.report import junit
 from perfdash.report.plots import KINDS, files_of_rows, files_of_trend

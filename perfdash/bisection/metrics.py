@@ -12,7 +12,7 @@ from typing import Any
 
 from perfdash import metrics
 from perfdash.errors import UsageError
-from perfdash.history.rows import from_result
+from perfdash.history.results import from_result
 from perfdash.metrics import Metric
 from perfdash.records import PASSING, Result, Status
 

@@ -11,7 +11,7 @@ from perfdash.cli.store import Db, Out, lookup
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.detect.comparing import Comparison
+    from perfdash.detect.comparison import Comparison
 
 
 def compare(

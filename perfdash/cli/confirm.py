@@ -37,8 +37,8 @@ def confirm(
     ] = None,
 ) -> None:
     """Measure the suspects of a night again, both builds in turn; only what stands is an alert."""
-    from perfdash.detect.confirming import of_this_method, suspects
-    from perfdash.detect.nightly import judge_run
+    from perfdash.detect.nightly_judging import judge_run
+    from perfdash.detect.suspects import of_this_method, suspects
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes

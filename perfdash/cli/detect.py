@@ -11,7 +11,7 @@ import typer
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.detect.columns import Column
+    from perfdash.detect.csv_series import Column
 
 
 def detect(
@@ -24,7 +24,7 @@ def detect(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Find when the level of a series changed, by how much, how surely, and between which rows."""
-    from perfdash.detect.columns import read_column
+    from perfdash.detect.csv_series import read_column
     from perfdash.errors import UsageError
 
     if not (math.isfinite(min_change) and min_change >= 0):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from perfdash.detect.evidence import Evidence
-    from perfdash.history.rows import Imported
+    from perfdash.detect.alert_evidence import Evidence
+    from perfdash.history.results import Imported
     from perfdash.records import Result, RunInfo
     from perfdash.settings import RunSettings
 
@@ -51,7 +51,7 @@ def take_in(settings: RunSettings, info: RunInfo, results: list[Result], folder:
         return 0
     from perfdash.errors import MachineError, UsageError
     from perfdash.history.ingest import take_in as put
-    from perfdash.history.rows import from_run
+    from perfdash.history.results import from_run
     from perfdash.history.store import BrokenHistory, open_store
 
     try:
@@ -72,7 +72,7 @@ def pass_through(settings: RunSettings, info: RunInfo, results: list[Result], fo
     """The gates and JUnit: 1 where a gate failed, with what did it; else 0."""
     from perfdash.cli.regressions import gate
     from perfdash.errors import PerfdashError
-    from perfdash.history.rows import from_run
+    from perfdash.history.results import from_run
 
     imported = from_run(info, results, str(folder))
     code = _of_results(results, settings.fail_on)
@@ -95,7 +95,7 @@ def pass_through(settings: RunSettings, info: RunInfo, results: list[Result], fo
 def _alerts(settings: RunSettings, imported: Imported) -> list[Evidence]:
     """What the night's run shows by the nights before. Raises an error where that cannot be told."""
     from perfdash.cli.regressions import listed
-    from perfdash.detect.nightly import judge_new
+    from perfdash.detect.nightly_judging import judge_new
     from perfdash.history.store import open_store
     from perfdash.report.night import of_history
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from perfdash.history.queries import RunLine
-    from perfdash.history.rows import Imported
+    from perfdash.history.results import Imported
 
 app = typer.Typer(help="The history: every run remembered.", no_args_is_help=True)
 
@@ -212,7 +212,7 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would be done.")] = False,
 ) -> None:
     """Remove old runs from the history, or only their samples. Run folders are not touched."""
-    from perfdash.history import upkeep
+    from perfdash.history import maintenance
     from perfdash.history.queries import list_runs
     from perfdash.settings import check_time
 
@@ -224,9 +224,9 @@ def prune(
         if not yes:
             typer.echo(f"Would remove {what}{len(old)} runs; --yes does it")
             return
-        count = upkeep.prune(store, old, samples_only=samples)
+        count = maintenance.prune(store, old, samples_only=samples)
         if not samples:
-            upkeep.prune_nightlies(store, moment)
+            maintenance.prune_nightlies(store, moment)
     typer.echo(f"Removed {what}{count} results of {len(old)} runs")
 
 
@@ -237,11 +237,11 @@ def merge(
     out: Out = None,
 ) -> None:
     """Take all runs of another history in; a known one is replaced only if it has gone on since."""
-    from perfdash.history import upkeep
+    from perfdash.history import maintenance
     from perfdash.history.store import open_store
     from perfdash.settings import refuse_password
 
     refuse_password(other, "history merge")
     with open_store(other, create=False) as source, opened(db, out, create=True) as target:
-        counts = upkeep.merge(target, source)
+        counts = maintenance.merge(target, source)
     typer.echo(", ".join(f"{count} {what}" for what, count in counts.items()))

@@ -11,7 +11,7 @@ from perfdash.cli.store import Db, Out, opened
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.detect.evidence import Evidence
+    from perfdash.detect.alert_evidence import Evidence
     from perfdash.history.store import Store
 
 
@@ -54,7 +54,7 @@ def regressions(
         if over is not None:
             _over_time(store, over, run, as_json)
             return
-        from perfdash.detect.nightly import judge_new
+        from perfdash.detect.nightly_judging import judge_new
 
         for judged in judge_new(store):
             if judged.unlike:
@@ -81,8 +81,8 @@ def listed(
     store: Store, *, everything: bool = False, worse: bool = False, run: str | None = None
 ) -> list[Evidence]:
     """The alerts that live (or all) with their evidence, regressions first, the largest first."""
-    from perfdash.detect.evidence import gather
-    from perfdash.history import alerts as kept
+    from perfdash.detect.alert_evidence import gather
+    from perfdash.history import alert_store as kept
     from perfdash.history.queries import find_run
 
     with store.read() as connection:
@@ -98,7 +98,7 @@ def listed(
 
 def gate(found: list[Evidence]) -> int:
     """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
-    from perfdash.history.alerts import ACKNOWLEDGED, LIVE
+    from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
     from perfdash.report.alert_text import model_of, what
 
     failing = [
@@ -113,10 +113,10 @@ def gate(found: list[Evidence]) -> int:
 
 
 def _acknowledge(store: Store, number: int, note: str | None) -> None:
-    from perfdash.detect.alerts import acknowledged
+    from perfdash.detect.alert_states import acknowledged
     from perfdash.errors import UsageError
     from perfdash.files import now
-    from perfdash.history import alerts as kept
+    from perfdash.history import alert_store as kept
 
     with store.write() as connection:
         alert = kept.find(connection, number)
@@ -127,8 +127,8 @@ def _acknowledge(store: Store, number: int, note: str | None) -> None:
 
 
 def _one(store: Store, number: int, as_json: bool) -> None:
-    from perfdash.detect.evidence import gather
-    from perfdash.history import alerts as kept
+    from perfdash.detect.alert_evidence import gather
+    from perfdash.history import alert_store as kept
     from perfdash.report.alert_text import alert_list, life, to_plain
 
     with store.read() as connection:
@@ -144,7 +144,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     from dataclasses import asdict
     from itertools import pairwise
 
-    from perfdash.detect.dating import over_time
+    from perfdash.detect.change_dates import over_time
     from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
     from perfdash.methods import changes
     from perfdash.metrics import JUDGED

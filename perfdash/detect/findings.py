@@ -7,16 +7,17 @@ apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdash.history.alert_store import LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import alike
-from perfdash.metrics import JUDGED, JUDGED_COUNTS, Metric
+from perfdash.metrics import JUDGED, JUDGED_COUNTS, PARTS, Metric
 from perfdash.records import FAILED_TO_RUN, PASSING, Status
 from perfdash.stats import nightly_test
 from perfdash.stats.drift import drift
@@ -29,6 +30,8 @@ NIGHTS = 200  # of which the alarm looks at 70, the drift at all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
 LIKE = 0.5  # of the cases of another run
 SHORTLY = 24  # runs: two nights of twelve settings, a run each
+# What a latency is the sum of: where that changed, its parts say where, and are no changes of their own.
+PARTS_OF = {"backend_ms": tuple(PARTS)}
 
 WORSE, BETTER, OTHER = 1, -1, 0
 # What says something of the machine, not of the model.
@@ -351,3 +354,33 @@ def _last_known(known: NDArray[np.bool_]) -> list[tuple[int, int]]:
         if len(before):
             pairs.append((row, int(before[-1])))
     return pairs
+
+
+def with_parts(found: Sequence[Finding], alerts: Iterable[Alert] = ()) -> list[Finding]:
+    """A change of a step says which of its parts changed (`parts`: log change of each). Parts are findings of
+    their own where the step's change is not certain and theirs is, or where the step did not change.
+
+    `alerts`: those there were; what one of a whole step is about to tell, or takes back, is not told again.
+    """
+    inside: dict[int | None, dict[str, float | None]] = {}
+    for each in found:
+        if each.kind == "metric" and each.metric in PARTS:
+            inside.setdefault(each.case_id, {})[each.metric] = each.change
+    wholes = {each.case_id: each for each in found if each.kind == "metric" and each.metric in PARTS_OF}
+    young, directions = set(), {}
+    for alert in alerts:
+        if alert.kind == "metric" and alert.metric in PARTS_OF and alert.state in LIVE:
+            directions[alert.case_id] = alert.direction
+            young |= {alert.case_id} if alert.state == NEW else set()
+    kept = []
+    for each in found:
+        if each.kind == "metric" and each.metric in PARTS_OF and each.case_id in inside:
+            each = replace(each, details={**each.details, "parts": inside[each.case_id]})
+        elif each.kind == "metric" and each.metric in PARTS:
+            whole = wholes.get(each.case_id)
+            if whole is not None and (whole.alarm or not each.alarm):
+                continue
+            if each.case_id in young or directions.get(each.case_id) == -each.direction:
+                continue
+        kept.append(each)
+    return kept

@@ -12,12 +12,10 @@ import sqlalchemy as sa
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import schema
-from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.rows import Imported, Row, RunRow, case_digest, digest
-from perfdash.history.samples import pack
-from perfdash.history.selection import read
+from perfdash.history.pass_rates_and_means import grouped, summarize
+from perfdash.history.queries import list_runs, pack, read_run, rows_of
+from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
 from perfdash.history.store import Store
-from perfdash.history.summing import grouped, summarize
 from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
@@ -139,7 +137,8 @@ def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | No
     alike = [
         line.id
         for line in list_runs(connection, name=own.file_name)  # as 0.1 called its runs
-        if (line.origin, line.started) == (run.origin, run.started) and read(connection, line).key == own.key
+        if (line.origin, line.started) == (run.origin, run.started)
+        and read_run(connection, line).key == own.key
     ]
     return connection.execute(query.where(runs.c.id == alike[0])).first() if len(alike) == 1 else None
 

@@ -117,7 +117,7 @@ results = Table(
     UniqueConstraint("run_id", "case_id"),
     Index(None, "case_id", "run_id"),
 )
-# What is large, apart so that a scan of the results stays small; samples as history.samples packs them.
+# What is large, apart so that a scan of the results stays small; samples as history.queries packs them.
 result_details = Table(
     "result_details",
     metadata,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash import files
-from perfdash.history.rows import RunRow
+from perfdash.history.results import RunRow
 from perfdash.publish import marker
 from perfdash.publish.github import GitHubClient, OutOfDate, apply_until_done, required, sendable
 from perfdash.publish.http_failures import Refused

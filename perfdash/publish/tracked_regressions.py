@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from perfdash.detect.evidence import Evidence, gather
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.alert_evidence import Evidence, gather
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
-from perfdash.history import alerts as alert_store
+from perfdash.history import alert_store as alert_store
 from perfdash.history import schema
-from perfdash.history.alerts import Alert
+from perfdash.history.alert_store import Alert
 from perfdash.history.queries import cases_by_id, list_runs
-from perfdash.history.rows import case_digest, digest
+from perfdash.history.results import case_digest, digest
 from perfdash.history.store import open_store
 from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text

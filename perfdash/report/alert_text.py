@@ -8,9 +8,9 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.detect.dating import Dated
-from perfdash.detect.evidence import Evidence
-from perfdash.history.alerts import Alert, Event
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.change_dates import Dated
+from perfdash.history.alert_store import Alert, Event
 from perfdash.history.queries import RunLine
 from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case

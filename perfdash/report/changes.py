@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfdash.detect.comparing import Compared, Comparison
-from perfdash.detect.evidence import Evidence
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.comparison import Compared, Comparison
 from perfdash.detect.findings import LIKE, WORSE
-from perfdash.history.alerts import ACKNOWLEDGED, FIXED, REOPENED
+from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
-from perfdash.history.rows import Imported, RunRow
+from perfdash.history.results import Imported, RunRow
 from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, culprits, what

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from prettytable import PrettyTable
 
-from perfdash.history.rows import Row, RunRow
-from perfdash.history.summing import gave_up, nothing_captured
+from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
+from perfdash.history.results import Row, RunRow
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.changes import BAD, GROUPS, VANISHED, Build, Change

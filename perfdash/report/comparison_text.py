@@ -10,8 +10,8 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.detect.comparing import COMPARED, Compared, Comparison, Delta, Means, Side
-from perfdash.history.rows import RunRow
+from perfdash.detect.comparison import COMPARED, Compared, Comparison, Delta, Means, Side
+from perfdash.history.results import RunRow
 from perfdash.metrics import title_of
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.history.rows import Row, is_cpu_time
-from perfdash.history.summing import (
+from perfdash.history.pass_rates_and_means import (
     Summary,
     gave_up,
     grouped,
@@ -19,6 +18,7 @@ from perfdash.history.summing import (
     setting_of,
     summarize,
 )
+from perfdash.history.results import Row, is_cpu_time
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.markdown import plain
 from perfdash.report.quantities import CPU_TIME_NOTE, marked_clock

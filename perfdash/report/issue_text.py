@@ -8,8 +8,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from perfdash.detect.evidence import Evidence
-from perfdash.history.alerts import DISMISSED, FIXED
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.history.alert_store import DISMISSED, FIXED
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, commit, culprits, model_of, what

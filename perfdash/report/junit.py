@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from perfdash import files
-from perfdash.detect.comparing import Comparison
-from perfdash.detect.evidence import Evidence
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.comparison import Comparison
 from perfdash.errors import MachineError
-from perfdash.history.alerts import ACKNOWLEDGED, LIVE
-from perfdash.history.rows import Row
+from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
+from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.report.alert_text import commit, consequences, model_of, what
 from perfdash.report.changes import BAD, Change

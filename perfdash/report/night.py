@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import Comparison
-from perfdash.detect.evidence import gather
+from perfdash.detect.alert_evidence import gather
+from perfdash.detect.comparison import Comparison
 from perfdash.detect.findings import LIKE, SHORTLY, is_a_night
 from perfdash.detect.heartbeat import before, nightlies_of
-from perfdash.history import alerts as kept
+from perfdash.history import alert_store as kept
 from perfdash.history import nightlies, schema
-from perfdash.history.alerts import Alert
+from perfdash.history.alert_store import Alert
 from perfdash.history.ingest import testbed_values
+from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
-from perfdash.history.rows import Imported, Row, RunRow
-from perfdash.history.summing import setting_of
+from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED
 from perfdash.report.changes import (
     APPEARED,

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from perfdash.files import finite
-from perfdash.history.rows import Row, clock_of
-from perfdash.history.summing import Summary, grouped, summarize
+from perfdash.history.pass_rates_and_means import Summary, grouped, summarize
+from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night

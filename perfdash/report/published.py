@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from prettytable import PrettyTable
 
-from perfdash.history.rows import Row
-from perfdash.history.summing import summarize
+from perfdash.history.pass_rates_and_means import summarize
+from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.report import dashboard_tables
 from perfdash.report.dashboard_tables import Setting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from perfdash.history.rows import Row, is_cpu_time
+from perfdash.history.results import Row, is_cpu_time
 from perfdash.metrics import METRICS
 
 CPU_TIME = "cpu"  # behind a latency that is no wall time

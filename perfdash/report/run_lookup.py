@@ -9,17 +9,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import Comparison, Noise, Side, compare, refuse_overlap, refuse_unlike
-from perfdash.detect.nightly import judge_new
-from perfdash.detect.noise import noise_before
+from perfdash.detect.comparison import Comparison, Noise, Side, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.past_noise import noise_before
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
-from perfdash.history.queries import trend
-from perfdash.history.rows import Imported, from_run
-from perfdash.history.selection import read, select
+from perfdash.history.maintenance import stored
+from perfdash.history.queries import read_run, trend
+from perfdash.history.results import Imported, from_run
+from perfdash.history.run_selection import select
 from perfdash.history.store import NoHistory, open_store
-from perfdash.history.upkeep import stored
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.runner.journal import find_run, read_saved
 
@@ -128,7 +128,7 @@ class RunLookup:
             raise
         with store, store.read() as connection:
             lines = select(connection, word, host_class=host_class)
-            return Side(word, tuple(read(connection, line) for line in lines))
+            return Side(word, tuple(read_run(connection, line) for line in lines))
 
     def _noise(self, sides: Sequence[Side]) -> Noise:
         """What the history knows of the noise; nothing where there is no history."""

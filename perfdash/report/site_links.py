@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from perfdash.history.rows import case_digest, digest
+from perfdash.history.results import case_digest, digest
 from perfdash.records import Case
 
 OVERVIEW, COMPARE, REGRESSIONS, MACHINES, METHOD = (

@@ -9,7 +9,7 @@ from typing import Any
 from prettytable import PrettyTable
 
 from perfdash.history.queries import Point, RunLine
-from perfdash.history.rows import Row, from_result
+from perfdash.history.results import Row, from_result
 from perfdash.methods import changes
 from perfdash.records import PASSING, Case, Result, RunInfo, Status
 from perfdash.report.dashboard_tables import all_numbers, by_suite, cpu_time_notes, settings

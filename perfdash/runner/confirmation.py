@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfdash.detect import confirming
-from perfdash.detect.confirming import Side
+from perfdash.detect import suspects
 from perfdash.detect.findings import Finding
-from perfdash.detect.nightly import Judged
+from perfdash.detect.nightly_judging import Judged
+from perfdash.detect.suspects import Side
 from perfdash.errors import UsageError
 from perfdash.files import now
-from perfdash.history import alerts as alert_rows
-from perfdash.history.rows import from_result
+from perfdash.history import alert_store as alert_rows
+from perfdash.history.results import from_result
 from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
@@ -80,13 +80,13 @@ def remeasure(
     """
     new = options_of(settings)
     cores = slots_of(settings)
-    limit = most_pairs or confirming.PAIRS
+    limit = most_pairs or suspects.PAIRS
     worse = 0
 
     def enough(each: Planned, pairs: Sequence[Pair]) -> bool:
         sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
-        words = [confirming.told(finding, sides, limit)[0] for finding in suspected[each.case]]
-        return confirming.MORE not in words
+        words = [suspects.told(finding, sides, limit)[0] for finding in suspected[each.case]]
+        return suspects.MORE not in words
 
     def seen(each: Planned, pairs: Sequence[Pair]) -> None:
         nonlocal worse
@@ -94,24 +94,22 @@ def remeasure(
         with store.write() as connection:
             alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id)
             for finding in suspected[each.case]:
-                word, numbers = confirming.told(finding, sides, limit)
-                made = confirming.after(finding, word, numbers, alerts, judged.panel, now())
+                word, numbers = suspects.told(finding, sides, limit)
+                made = suspects.after(finding, word, numbers, alerts, judged.panel, now())
                 if made:
                     alert_rows.save(connection, *made)
-                worse += word == confirming.STANDS and finding.direction > 0
+                worse += word == suspects.STANDS and finding.direction > 0
                 decided(Decision(each.case.model, finding, word, numbers, len(pairs)))
 
     with away_from(cores), PairedSlots(cores, beside(new, good_python), new, folder) as slots:
         workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
-        if other := confirming.other_commits(judged.run, workers["new"]):
+        if other := suspects.other_commits(judged.run, workers["new"]):
             raise UsageError(
                 f"{settings.python} has other commits than the run measured (run | interpreter): "
                 f"{'; '.join(other)}: give the interpreter of that build by --python"
             )
         suspected = {
-            case: [
-                each for each in findings if confirming.measured_before(each, judged.panel, workers["old"])
-            ]
+            case: [each for each in findings if suspects.measured_before(each, judged.panel, workers["old"])]
             for case, findings in findings_of.items()
         }
         left = [each for each in planned if suspected[each.case]]

@@ -7,11 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from perfdash.detect.evidence import gather
-from perfdash.history import alerts as kept
+from perfdash.detect.alert_evidence import gather
+from perfdash.history import alert_store as kept
 from perfdash.history import queries
 from perfdash.history.queries import RunLine
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.metrics import NUMBERS
 from perfdash.report import alert_text
 from perfdash.report.comparison_text import to_plain

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
-from perfdash.history.rows import digest
+from perfdash.history.results import digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import Comparison, Side, compare, refuse_overlap, refuse_unlike
-from perfdash.detect.noise import noise_before
+from perfdash.detect.comparison import Comparison, Side, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.past_noise import noise_before
 from perfdash.errors import UsageError
-from perfdash.history.queries import RunLine
-from perfdash.history.selection import read, select
+from perfdash.history.queries import RunLine, read_run
+from perfdash.history.run_selection import select
 
 MOST = 120  # runs on a side: as many as one answer may take the time for
 
@@ -47,4 +47,4 @@ def _side(connection: sa.Connection, word: str, host_class: str | None) -> Side:
     lines = chosen(connection, word, host_class)
     if len(lines) > MOST:
         raise UsageError(f"{word!r} means {len(lines)} runs; here at most {MOST}: give a shorter window")
-    return Side(word, tuple(read(connection, line) for line in lines))
+    return Side(word, tuple(read_run(connection, line) for line in lines))

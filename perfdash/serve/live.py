@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import Comparison, Side
+from perfdash.detect.comparison import Comparison, Side
 from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import testbed_values

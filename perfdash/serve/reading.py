@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from perfdash.history import schema
-from perfdash.history.rows import digest
+from perfdash.history.results import digest
 from perfdash.history.store import Store, open_store
 
 _WAIT_S = 10

@@ -10,7 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from perfdash.history.queries import rows_of
-from perfdash.history.rows import Row, digest
+from perfdash.history.results import Row, digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfdash.files import dumps
 from perfdash.history.queries import RunLine
-from perfdash.history.rows import case_digest, digest
+from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes
 from perfdash.metrics import JUDGED
 from perfdash.report.quantities import shown

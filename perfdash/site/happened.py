@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import sqlalchemy as sa
 
-from perfdash.detect.builds import environment_changes
-from perfdash.detect.evidence import Evidence, gather
-from perfdash.history import alerts as kept
-from perfdash.history.alerts import Alert, Event
+from perfdash.detect.alert_evidence import Evidence, gather
+from perfdash.detect.environment_changes import environment_changes
+from perfdash.history import alert_store as kept
+from perfdash.history.alert_store import Alert, Event
 from perfdash.history.queries import RunLine, cases_by_id
 from perfdash.report.alert_text import commit
 from perfdash.report.changes import (

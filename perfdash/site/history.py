@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
-from perfdash.history.rows import case_digest, digest
+from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes, numbers
 from perfdash.metrics import CHARTS, NUMBERS
 from perfdash.records import PASSING, Case, Status
@@ -296,7 +296,7 @@ class _Reader:
 
 
 def _passed(whole: Panel) -> Flags:
-    """Where the numbers are of what they should be: `is_compiled` of history.summing, over arrays."""
+    """Where numbers are of a compiled model: history.pass_rates_and_means.is_compiled, over arrays."""
     good = np.isin(whole.statuses.astype(str), _PASSING)
     captured: Flags = (whole.values["calls_captured"] != 0) & (whole.values["graphs"] != 0)
     return good & captured

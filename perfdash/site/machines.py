@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdash.detect.builds import environment_changes, package_words
+from perfdash.detect.environment_changes import environment_changes, package_words
 from perfdash.history.queries import RunLine
 from perfdash.site.happened import build_words
 from perfdash.site.history import Bed

@@ -10,11 +10,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.findings import NOTHING_CAPTURED, WORSE
-from perfdash.history import alerts as kept
+from perfdash.history import alert_store as kept
 from perfdash.history import schema
-from perfdash.history.alerts import Alert
+from perfdash.history.alert_store import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.metrics import CHARTS, METRICS
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.alert_text import what

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import Comparison, Side, compare
-from perfdash.detect.noise import noise_before
+from perfdash.detect.comparison import Comparison, Side, compare
+from perfdash.detect.past_noise import noise_before
 from perfdash.files import dumps
 from perfdash.history import schema
-from perfdash.history.queries import RunLine
-from perfdash.history.rows import case_digest, digest
-from perfdash.history.selection import read
+from perfdash.history.queries import RunLine, read_run
+from perfdash.history.results import case_digest, digest
 from perfdash.methods import numbers
 from perfdash.records import PASSING
 from perfdash.report.changes import Change, of_comparison, ordered
@@ -81,9 +80,9 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
     for place, (last, others) in enumerate(partners(recent, shapes(connection, recent))):
         if not others:
             continue
-        new = Side(last.name, (read(connection, last),))
+        new = Side(last.name, (read_run(connection, last),))
         for title, anchor, line in others:
-            old = Side(line.name, (read(connection, line),))
+            old = Side(line.name, (read_run(connection, line),))
             noise = noise_before(connection, [old.runs[0].run, new.runs[0].run])  # as `perfdash compare` does
             compared = compare(old, new, noise)
             changes = ordered(of_comparison(compared))

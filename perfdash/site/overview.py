@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import Side, compare
-from perfdash.history.queries import RunLine
-from perfdash.history.rows import Imported
-from perfdash.history.selection import read
-from perfdash.history.summing import setting_of
+from perfdash.detect.comparison import Side, compare
+from perfdash.history.pass_rates_and_means import setting_of
+from perfdash.history.queries import RunLine, read_run
+from perfdash.history.results import Imported
 from perfdash.report.published import of_suite
 from perfdash.site import happened
 from perfdash.site.happened import Alerts, Known
@@ -116,7 +115,7 @@ def _stand(connection: sa.Connection, trend: Trend, known: dict[int, Imported]) 
     sides = []
     for run, _ in trend.nights[-2:]:
         if run.id not in known:
-            known[run.id] = read(connection, run)
+            known[run.id] = read_run(connection, run)
         sides.append(_side(run, known[run.id], trend.setting))
     means = next((means for means in compare(sides[0], sides[1]).means if means.metric == "speedup"), None)
     return Stand(trend, means.ratio if means else None, means.cases if means else 0)

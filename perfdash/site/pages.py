@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from perfdash import __version__
 from perfdash.files import dumps
-from perfdash.history.rows import is_cpu_time
+from perfdash.history.results import is_cpu_time
 from perfdash.methods import MEANINGS
 from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links

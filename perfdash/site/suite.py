@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from perfdash.detect.findings import NOTHING_CAPTURED
+from perfdash.history.pass_rates_and_means import Summary, is_compiled, is_counted, setting_of
 from perfdash.history.queries import RunLine, case_numbers, rows_of
-from perfdash.history.rows import Row
-from perfdash.history.summing import Summary, is_compiled, is_counted, setting_of
+from perfdash.history.results import Row
 from perfdash.metrics import PARTS
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.published import Published, of_suite, why

@@ -11,8 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from perfdash.history import schema
+from perfdash.history.pass_rates_and_means import Summary
 from perfdash.history.queries import RunLine
-from perfdash.history.summing import Summary
 from perfdash.methods import alike, changes
 from perfdash.site.history import Bed, epoch, monday
 from perfdash.site.setting import Setting

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.cli import main
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower

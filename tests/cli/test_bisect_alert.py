@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from perfdash.cli.bisect.asked import planned_case, run_settings
 from perfdash.cli.bisect.from_alert import filled
 from perfdash.errors import UsageError
-from perfdash.history import alerts, schema
-from perfdash.history.bisections import load
+from perfdash.history import alert_store, schema
+from perfdash.history.alert_store import load_bisections
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
@@ -33,11 +33,11 @@ def history(path, builds, setting=None, case=None, ran=(), **alert):
         with store.write() as connection:
             good, bad = list_runs(connection)
             values = {"kind": "metric", "metric": "backend_ms", "case_id": 1, "change": 0.095, **alert}
-            made = alerts.Alert(
-                testbed_id=good.testbed_id, state=alerts.CONFIRMED, direction=1, good_run_id=good.id,
+            made = alert_store.Alert(
+                testbed_id=good.testbed_id, state=alert_store.CONFIRMED, direction=1, good_run_id=good.id,
                 bad_run_id=bad.id, seen_run_id=bad.id, opened=NIGHTS[1], changed=NIGHTS[1], **values,
             )  # fmt: skip
-            alerts.save(connection, made)
+            alert_store.save(connection, made)
     return str(path)
 
 
@@ -256,11 +256,11 @@ def test_the_alert_learns_the_culprit(command, tmp_path):
     )
     assert ran.code == 0, ran.err
     with open_store(db, create=False) as store, store.read() as connection:
-        (made,) = load(connection, alert_id=1)
-        alert = alerts.find(connection, 1)
-        last = alerts.events(connection, 1)[-1]
+        (made,) = load_bisections(connection, alert_id=1)
+        alert = alert_store.find(connection, 1)
+        last = alert_store.events(connection, 1)[-1]
     assert made.culprit == commits[5]
     assert alert.details["bisected"]["culprits"][0]["commits"][0]["id"] == commits[5]
-    assert alert.state == alerts.CONFIRMED
+    assert alert.state == alert_store.CONFIRMED
     assert f"found {commits[5][:10]}" in last.note
     assert sys.executable not in ran.out

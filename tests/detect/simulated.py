@@ -8,7 +8,7 @@ from datetime import date, timedelta
 
 import numpy as np
 
-from perfdash.history.rows import Imported
+from perfdash.history.results import Imported
 from tests.history.made import row, run
 
 FIRST = date(2026, 1, 1)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfdash.detect.confirming import of_this_method
-from perfdash.detect.dating import over_time
-from perfdash.detect.evidence import gather
+from perfdash.detect.alert_evidence import gather
+from perfdash.detect.change_dates import over_time
 from perfdash.detect.findings import Finding
-from perfdash.detect.nightly import judge_new
-from perfdash.detect.noise import noise_before
-from perfdash.history import alerts as kept
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.past_noise import noise_before
+from perfdash.detect.suspects import of_this_method
+from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, of_method, panel
 from perfdash.history.store import open_store

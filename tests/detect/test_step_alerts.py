@@ -6,10 +6,9 @@ import math
 
 import pytest
 
-from perfdash.detect.findings import Finding
-from perfdash.detect.nightly import judge_new
-from perfdash.detect.parts import with_parts
-from perfdash.history import alerts as kept
+from perfdash.detect.findings import Finding, with_parts
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.metrics import PARTS

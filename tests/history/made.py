@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from perfdash.history.rows import Imported, Row, RunRow
+from perfdash.history.results import Imported, Row, RunRow
 from perfdash.methods import CURRENT
 from perfdash.records import Case
 

@@ -11,10 +11,10 @@ from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
+from perfdash.history.maintenance import merge
 from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.rows import digest
+from perfdash.history.results import digest
 from perfdash.history.store import open_store
-from perfdash.history.upkeep import merge
 from perfdash.report.terminal_tables import run_rows, run_table
 
 NAME = "inductor_timm_models_float32_inference_cpu_performance.csv"

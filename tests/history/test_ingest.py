@@ -11,7 +11,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import KNOWN, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import list_runs, rows_of, trend
-from perfdash.history.rows import from_run
+from perfdash.history.results import from_run
 from perfdash.history.store import open_store
 from perfdash.records import Measurement, Result, RunInfo, Speedup, Status
 from tests.history.made import case, row, run

@@ -9,11 +9,10 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import list_runs, rows_of
-from perfdash.history.rows import from_run
-from perfdash.history.selection import read
+from perfdash.history.maintenance import merge
+from perfdash.history.queries import list_runs, read_run, rows_of
+from perfdash.history.results import from_run
 from perfdash.history.store import open_store
-from perfdash.history.upkeep import merge
 from perfdash.records import Case, Result, RunInfo, Status
 from tests.history.made import row, run
 
@@ -46,7 +45,7 @@ def test_the_method_of_a_run_is_kept(store, tmp_path):
     take_in(store, [run("2026-11-01", [row()], method=NEW), run("2026-11-02", [row()], method={})])
     with store.read() as connection:
         first, second = list_runs(connection)
-        assert read(connection, first).run.method == NEW
+        assert read_run(connection, first).run.method == NEW
     assert (first.method, second.method) == (NEW, {})
     with open_store(str(tmp_path / "other.db")) as target:
         merge(target, store)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.history import nightlies, upkeep
+from perfdash.history import maintenance, nightlies
 from perfdash.history.ingest import take_in
 from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
 from perfdash.history.queries import list_runs
@@ -124,13 +124,13 @@ def test_several_jobs_share_a_store(store):
 def test_pruning_leaves_the_latest_of_each_job(store):
     nights = [replace(NIGHT, night=f"n{day}", begun=f"2026-11-0{day}T00:00:00Z") for day in range(1, 5)]
     begun(store, *nights, replace(NIGHT, job="gpu"))
-    assert upkeep.prune_nightlies(store, "2026-11-03") == 2
+    assert maintenance.prune_nightlies(store, "2026-11-03") == 2
     assert [(each.job, each.night) for each in every(store)] == [
         ("gpu", "n1"),
         ("xeon", "n3"),
         ("xeon", "n4"),
     ]
-    assert upkeep.prune_nightlies(store, "2027") == 1
+    assert maintenance.prune_nightlies(store, "2027") == 1
     assert [(each.job, each.night) for each in every(store)] == [("gpu", "n1"), ("xeon", "n4")]
 
 
@@ -144,7 +144,7 @@ def test_a_merge_brings_nightlies_and_commits(store, tmp_path):
         begun(store, NIGHT, replace(NIGHT, night="n2", begun="2026-11-02T00:00:00Z"))
         ended(store, "n2", state=FAILED, at="2026-11-02T03:00:00Z")
         for _ in range(2):
-            upkeep.merge(store, source)
+            maintenance.merge(store, source)
     assert [(each.night, each.state) for each in every(store)] == [("n1", OK), ("n2", FAILED)]
     with store.read() as connection:
         assert list_runs(connection)[0].commits == {"timm": "c" * 40}

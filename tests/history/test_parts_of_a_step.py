@@ -6,7 +6,7 @@ import numpy as np
 
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, list_runs, panel, rows_of, series
-from perfdash.history.rows import from_result
+from perfdash.history.results import from_result
 from perfdash.metrics import PARTS
 from perfdash.records import Case, Measurement, Result, Status
 from tests.history.made import run

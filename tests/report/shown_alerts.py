@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from perfdash.detect.evidence import Evidence
-from perfdash.history.alerts import Alert
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.history.alert_store import Alert
 from perfdash.history.queries import RunLine
 from tests.history.made import case
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.night import Night
 from tests.history.made import run

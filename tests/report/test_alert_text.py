@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from perfdash.detect.dating import Dated
-from perfdash.detect.evidence import Evidence
-from perfdash.history.alerts import Event
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.change_dates import Dated
+from perfdash.history.alert_store import Event
 from perfdash.report.alert_text import alert_list, change_list, life, to_plain
 from perfdash.report.changes import of_alert
 from perfdash.stats.changepoints import Change

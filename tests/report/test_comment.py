@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from perfdash.history.importers import ImportOptions, dashboard
-from perfdash.history.rows import Imported
+from perfdash.history.results import Imported
 from perfdash.report.comment import comment, page
 from perfdash.report.digest import run_digest
 from perfdash.report.junit import document

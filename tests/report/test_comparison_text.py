@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.comparing import Side, compare
-from perfdash.history.rows import from_run
+from perfdash.detect.comparison import Side, compare
+from perfdash.history.results import from_run
 from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
 from perfdash.report.junit import write_comparison

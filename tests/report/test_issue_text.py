@@ -7,8 +7,8 @@ from html import unescape
 import pytest
 from markdown_it import MarkdownIt
 
-from perfdash.detect.evidence import Evidence
-from perfdash.history.alerts import DISMISSED, FIXED, REOPENED
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.history.alert_store import DISMISSED, FIXED, REOPENED
 from perfdash.report.alert_text import alert_list
 from perfdash.report.changes import REGRESSION, of_alert
 from perfdash.report.comment import news

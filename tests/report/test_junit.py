@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.comparing import Side, compare
-from perfdash.detect.evidence import Evidence
+from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.comparison import Side, compare
 from perfdash.errors import MachineError
-from perfdash.history.alerts import ACKNOWLEDGED, OPEN, Alert
+from perfdash.history.alert_store import ACKNOWLEDGED, OPEN, Alert
 from perfdash.report.junit import write, write_alerts, write_comparison
 from tests.history.made import case, row, run
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.comparing import Side, compare
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.comparison import Side, compare
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
-from perfdash.history.rows import Imported
+from perfdash.history.results import Imported
 from perfdash.history.store import open_store
 from perfdash.report.changes import APPEARED, NEW_FAILURE, REGRESSION, REPAIRED, VANISHED
 from perfdash.report.night import against, headline, of_history

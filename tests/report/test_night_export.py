@@ -9,7 +9,7 @@ import json
 import pytest
 from markdown_it import MarkdownIt
 
-from perfdash.history.summing import summarize
+from perfdash.history.pass_rates_and_means import summarize
 from perfdash.report.markdown import link
 from perfdash.report.night import Night
 from perfdash.report.night_export import to_csv, to_plain

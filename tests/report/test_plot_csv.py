@@ -1,6 +1,6 @@
 """CSV for Jenkins' plot plugin: two lines, labels that stay the same, empty where nothing was measured."""
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.night_export import PLOTS, plot_csv
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.plots import KINDS, files_of_rows, files_of_trend
 from perfdash.report.plots.drawing import Picture, encoded, log_ticks, look, number, shown

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.history.rows import from_result
-from perfdash.history.summing import is_counted
+from perfdash.history.pass_rates_and_means import is_counted
+from perfdash.history.results import from_result
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
 from perfdash.report.terminal_tables import status_text

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.serve.app import application

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from perfdash.history.ingest import take_in
-from perfdash.history.rows import Imported, Row
+from perfdash.history.results import Imported, Row
 from perfdash.history.store import Store
 from perfdash.records import Case
 from perfdash.site.build import build

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.ingest import take_in
+from perfdash.history.maintenance import prune
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
-from perfdash.history.upkeep import prune
 from perfdash.records import Case
 from perfdash.site import folder as folders
 from perfdash.site.folder import MARKER, STATE, opened

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from perfdash.detect.nightly import judge_new
+from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
-from perfdash.history.rows import Imported, Row
+from perfdash.history.results import Imported, Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from perfdash.detect.nightly import judge_new
-from perfdash.history import alerts as kept
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case

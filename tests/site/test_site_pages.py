@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.detect.nightly import judge_new
-from perfdash.history import alerts as kept
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store as kept
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import case_numbers, list_runs
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site.history import beds, read_history

@@ -10,8 +10,8 @@ import typer
 from perfdash.bisection.account import Account
 from perfdash.bisection.course import Course
 from perfdash.files import now
-from perfdash.history import alerts
-from perfdash.history.bisections import Bisection, save
+from perfdash.history import alert_store
+from perfdash.history.alert_store import Bisection, save_bisection
 from perfdash.history.store import Store, open_store
 from perfdash.report.bisection_report import headline
 from perfdash.settings import RunSettings
@@ -50,13 +50,13 @@ def _file(store: Store, course: Course, said: Account) -> None:
     )
     with store.write() as connection:
         if said.alert is not None:
-            alert = alerts.find(connection, said.alert)
+            alert = alert_store.find(connection, said.alert)
             if said.state == "done":
                 _note(connection, alert, said)
-        save(connection, row)
+        save_bisection(connection, row)
 
 
-def _note(connection: sa.Connection, alert: alerts.Alert, said: Account) -> None:
+def _note(connection: sa.Connection, alert: alert_store.Alert, said: Account) -> None:
     """The alert learns what was found, once."""
     found = [
         {
@@ -74,4 +74,4 @@ def _note(connection: sa.Connection, alert: alerts.Alert, said: Account) -> None
     if alert.details.get("bisected") == bisected:
         return
     changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
-    alerts.save(connection, changed, note=f"bisected: {headline(said)}"[:400])
+    alert_store.save(connection, changed, note=f"bisected: {headline(said)}"[:400])

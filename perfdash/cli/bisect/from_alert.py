@@ -13,9 +13,9 @@ from perfdash.bisection.recipes import load_recipes
 from perfdash.bisection.revisions.repository import commit_of, find
 from perfdash.cli.bisect.asked import HIDDEN, pairs
 from perfdash.cli.store import opened
-from perfdash.detect.evidence import Evidence, gather
+from perfdash.detect.alert_evidence import Evidence, gather
 from perfdash.errors import UsageError
-from perfdash.history import alerts
+from perfdash.history import alert_store
 from perfdash.history.queries import RunLine, command_of
 from perfdash.metrics import METRICS
 from perfdash.records import Case
@@ -32,7 +32,7 @@ def filled(flags: dict[str, Any], command: Sequence[str] | None) -> dict[str, An
             f"--alert {number}: say how a version becomes a build, by --recipe, e.g. wheels:torch"
         )
     with opened(flags["db"], flags["out"]) as store, store.read() as connection:
-        (found,) = gather(connection, [alerts.find(connection, number)])
+        (found,) = gather(connection, [alert_store.find(connection, number)])
         run = found.seen or found.bad
         ran = command_of(connection, run) if run else []
     said: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from typing import Protocol, cast
 from perfdash.errors import UsageError
 from perfdash.history.importers.import_options import ImportOptions
 from perfdash.history.importers.text_files import Sample, Where, sample
-from perfdash.history.rows import Imported
+from perfdash.history.results import Imported
 
 __all__ = ["Importer", "ImportOptions", "importers", "read", "recognise"]
 

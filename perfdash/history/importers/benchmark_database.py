@@ -21,7 +21,7 @@ from typing import Any
 from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import ImportOptions, from_seconds, run_row, threads
 from perfdash.history.importers.text_files import Sample, Where, json_values, shown
-from perfdash.history.rows import Imported, Row, thinned
+from perfdash.history.results import Imported, Row, thinned
 from perfdash.records import Case, Status
 
 NAME = "benchmark-database"

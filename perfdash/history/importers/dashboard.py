@@ -19,7 +19,7 @@ from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import ImportOptions, run_row
 from perfdash.history.importers.markdown_tables import Page, Table, read_page
 from perfdash.history.importers.text_files import Sample, Where, lines, shown, whole_text
-from perfdash.history.rows import Imported, Row
+from perfdash.history.results import Imported, Row
 from perfdash.records import PASSING, Case
 
 NAME = "dynamo-dashboard"

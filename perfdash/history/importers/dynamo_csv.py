@@ -20,7 +20,7 @@ from perfdash.errors import UsageError
 from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import ImportOptions, run_row, threads
 from perfdash.history.importers.text_files import Sample, Where, cells, lines, shown
-from perfdash.history.rows import Imported, Row
+from perfdash.history.results import Imported, Row
 from perfdash.records import Case, Status
 
 NAME = "dynamo-csv"

@@ -10,7 +10,7 @@ from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.history.importers.text_files import Where, shown
-from perfdash.history.rows import RunRow
+from perfdash.history.results import RunRow
 
 BY_FILE = "mtime"  # --started: as the file system has it
 UNSPECIFIED = "unspecified"  # where neither the file nor the user says and nothing depends on it

@@ -24,7 +24,7 @@ from typing import Any
 from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import UNSPECIFIED, ImportOptions, run_row, threads
 from perfdash.history.importers.text_files import Sample, Where, json_values, shown, whole_text
-from perfdash.history.rows import Imported, Row, RunRow, thinned
+from perfdash.history.results import Imported, Row, RunRow, thinned
 from perfdash.records import Case, Status
 
 NAME = "userbenchmark"

@@ -27,7 +27,7 @@ from perfdash.history.importers.userbenchmark import (
     started_by_name,
     value_of,
 )
-from perfdash.history.rows import Imported
+from perfdash.history.results import Imported
 
 NAME = "userbenchmark-regression"
 TITLE = "regression YAML of a torchbench userbenchmark (control_env, treatment_env, details)"

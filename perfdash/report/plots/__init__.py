@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.report.plots.compilation_plot import compilation
 from perfdash.report.plots.drawing import Picture, encoded, look
 from perfdash.report.plots.memory_plot import memory

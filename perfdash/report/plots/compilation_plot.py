@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.report.plots.drawing import BLACK, Picture, number, shown
 from perfdash.report.plots.layout import (
     Rung,

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from perfdash.detect.findings import NOTHING_CAPTURED
-from perfdash.history.rows import Row
-from perfdash.history.summing import Summary, is_counted, nothing_captured, summarize
+from perfdash.history.pass_rates_and_means import Summary, is_counted, nothing_captured, summarize
+from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.plots.drawing import (
     BLACK,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.report.plots.drawing import BLACK, GREY, WIDTH, Picture, heading, log_scale, number, shown
 from perfdash.report.plots.layout import backends_of, by_setting, colour_of, marker_of, passed, value, why_not
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.plots.drawing import (
     BLACK,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfdash.history.rows import Row
-from perfdash.history.summing import nothing_captured
+from perfdash.history.pass_rates_and_means import nothing_captured
+from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.techniques.results import (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.night import Night
 from perfdash.report.techniques.recommendation import advice, sizes_in_words

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfdash.history.rows import Row
-from perfdash.history.summing import gave_up, is_counted, nothing_captured
+from perfdash.history.pass_rates_and_means import gave_up, is_counted, nothing_captured
+from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import failure
 

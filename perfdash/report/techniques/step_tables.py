@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import plain

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdash.history.rows import MAX_SAMPLES, Row
+from perfdash.history.results import MAX_SAMPLES, Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table

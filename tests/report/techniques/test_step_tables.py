@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from markdown_it import MarkdownIt
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.comment import comment
 from perfdash.report.techniques.report import technique_report

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from perfdash.history.rows import from_result
+from perfdash.history.results import from_result
 from perfdash.records import Case, Result, Status
 from perfdash.report.night_export import to_plain
 from perfdash.report.techniques.report import technique_report

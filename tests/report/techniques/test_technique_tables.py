@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.techniques.results import digits, groups, has_numbers, mark, ordered
 from perfdash.report.techniques.step_tables import new_tokens

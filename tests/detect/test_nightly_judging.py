@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.nightly import judge_new
-from perfdash.history import alerts as kept
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id
 from perfdash.history.store import open_store

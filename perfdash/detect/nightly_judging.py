@@ -8,11 +8,10 @@ from datetime import date
 
 import sqlalchemy as sa
 
-from perfdash.detect import alerts as life
-from perfdash.detect.findings import LIKE, NIGHTS, READ, Finding, drifts, is_a_night, judge
-from perfdash.detect.parts import with_parts
+from perfdash.detect import alert_states as life
+from perfdash.detect.findings import LIKE, NIGHTS, READ, Finding, drifts, is_a_night, judge, with_parts
 from perfdash.files import now
-from perfdash.history import alerts as kept
+from perfdash.history import alert_store as kept
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
 from perfdash.history.store import Store

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.detect.dating import date, over_time
-from perfdash.detect.evidence import gather
-from perfdash.detect.nightly import judge_new
-from perfdash.history import alerts as kept
+from perfdash.detect.alert_evidence import gather
+from perfdash.detect.change_dates import date, over_time
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import cases_by_id, list_runs, panel
 from perfdash.history.store import open_store

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfdash.history.rows import Row
+from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.stats.intervals import geometric_mean_interval
 from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean

@@ -14,7 +14,7 @@ from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, s
 from perfdash.errors import UsageError
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import OF_ITS_NIGHT
-from perfdash.history.rows import Imported, Row
+from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED
 from perfdash.records import Case

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfdash.detect.comparing import PastNoise, Side, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.comparison import PastNoise, Side, compare, refuse_overlap, refuse_unlike
 from perfdash.errors import UsageError
 from tests.detect.simulated import farm, slower
 from tests.history.made import case, row, run

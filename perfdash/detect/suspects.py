@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfdash.detect.alerts import born, confirmed, dismissed
+from perfdash.detect.alert_states import born, confirmed, dismissed
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
-from perfdash.history.alerts import CONFIRMED, LIVE, NEW, Alert
+from perfdash.history.alert_store import CONFIRMED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import CURRENT, alike
 from perfdash.metrics import JUDGED, PARTS

@@ -4,7 +4,8 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
-from perfdash.history.selection import read, select
+from perfdash.history.queries import read_run
+from perfdash.history.run_selection import select
 from tests.history.made import row, run
 
 
@@ -51,7 +52,7 @@ def test_one_class_of_hosts(filled):
             "11-02"
         ]
         (only,) = select(connection, "2026-11-03", host_class="EPYC x 8")
-        assert read(connection, only).rows[0].case.model == "resnet18"
+        assert read_run(connection, only).rows[0].case.model == "resnet18"
 
 
 @pytest.mark.parametrize(

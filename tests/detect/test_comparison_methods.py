@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfdash.cli.compare import _gate
-from perfdash.detect.comparing import PastNoise, Side, compare
+from perfdash.detect.comparison import PastNoise, Side, compare
 from perfdash.report.changes import of_comparison
 from perfdash.report.comparison_text import comparison, to_plain
 from perfdash.report.night import against

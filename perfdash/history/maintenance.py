@@ -9,9 +9,8 @@ import sqlalchemy as sa
 
 from perfdash.history import nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
-from perfdash.history.queries import RunLine, list_runs, rows_of
-from perfdash.history.rows import Imported, digest
-from perfdash.history.selection import read
+from perfdash.history.queries import RunLine, list_runs, read_run, rows_of
+from perfdash.history.results import Imported, digest
 from perfdash.history.store import Store
 
 _RUNS_AT_ONCE = 50
@@ -87,7 +86,7 @@ def stored(connection: sa.Connection, line: RunLine) -> Imported:
     runs = schema.runs
     names = ("key", "content", "taken_in", "command", "ended", "perfdash", "imported")
     row = connection.execute(sa.select(*runs.c[names]).where(runs.c.id == line.id)).one()
-    base = read(connection, line).run
+    base = read_run(connection, line).run
     worker = {**base.environment["worker"], "python": line.python}
     run = replace(
         base,

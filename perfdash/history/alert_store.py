@@ -125,3 +125,41 @@ def set_judged(connection: sa.Connection, run_ids: Iterable[int], at: str) -> No
 
 
 _NAMES = tuple(each.name for each in fields(Alert))
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The columns of `bisections`; `culprit` is the revision that brought the change, by its full name."""
+
+    name: str
+    started: str
+    state: str
+    good: str
+    bad: str
+    alert_id: int | None = None
+    ended: str | None = None
+    culprit: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def save_bisection(connection: sa.Connection, bisection: Bisection) -> None:
+    """Enters it, or replaces the one of this name."""
+    table = schema.bisections
+    values = {name: getattr(bisection, name) for name in _BISECTION_COLUMNS}
+    known = connection.execute(sa.select(table.c.id).where(table.c.name == bisection.name)).scalar()
+    if known is None:
+        connection.execute(sa.insert(table).values(values))
+    else:
+        connection.execute(sa.update(table).where(table.c.id == known).values(values))
+
+
+def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -> list[Bisection]:
+    """All, or those of an alert, oldest first."""
+    table = schema.bisections
+    query = sa.select(*table.c[_BISECTION_COLUMNS]).order_by(table.c.started, table.c.id)
+    if alert_id is not None:
+        query = query.where(table.c.alert_id == alert_id)
+    return [Bisection(**row._mapping) for row in connection.execute(query)]
+
+
+_BISECTION_COLUMNS = tuple(each.name for each in fields(Bisection))

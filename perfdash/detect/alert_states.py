@@ -14,11 +14,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdash.detect.builds import environment_changes, package_changes
-from perfdash.detect.dating import date
-from perfdash.detect.findings import WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
-from perfdash.detect.parts import PARTS_OF
-from perfdash.history.alerts import (
+from perfdash.detect.change_dates import date
+from perfdash.detect.environment_changes import environment_changes, package_changes
+from perfdash.detect.findings import PARTS_OF, WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
+from perfdash.history.alert_store import (
     ACKNOWLEDGED,
     CONFIRMED,
     DISMISSED,

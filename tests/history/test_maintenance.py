@@ -6,9 +6,9 @@ import sqlalchemy as sa
 
 from perfdash.history import schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
+from perfdash.history.maintenance import merge, prune
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
-from perfdash.history.upkeep import merge, prune
 from tests.history.made import row, run
 
 

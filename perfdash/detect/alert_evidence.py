@@ -11,8 +11,8 @@ import numpy as np
 import sqlalchemy as sa
 from scipy import special
 
-from perfdash.detect.dating import Dated, date
-from perfdash.history.alerts import Alert
+from perfdash.detect.change_dates import Dated, date
+from perfdash.history.alert_store import Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED

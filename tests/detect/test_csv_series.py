@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.detect.columns import read_column
+from perfdash.detect.csv_series import read_column
 from perfdash.errors import UsageError
 from perfdash.history.importers import text_files
 
@@ -123,7 +123,7 @@ def test_an_endless_line_is_not_read_whole(tmp_path, monkeypatch):
 
 
 def test_too_many_values(csv_file, monkeypatch):
-    monkeypatch.setattr("perfdash.detect.columns.MOST_VALUES", 3)
+    monkeypatch.setattr("perfdash.detect.csv_series.MOST_VALUES", 3)
     with pytest.raises(UsageError, match="line 5: more than 3 values"):
         read_column(csv_file("v\n1\n2\n3\n4\n"), "v")
 

@@ -1,6 +1,6 @@
 """What differs between the packages of two runs."""
 
-from perfdash.detect.builds import package_changes
+from perfdash.detect.environment_changes import package_changes
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store

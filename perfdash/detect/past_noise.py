@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparing import COMPARED, Noise, PastNoise
+from perfdash.detect.comparison import COMPARED, Noise, PastNoise
 from perfdash.detect.findings import logs
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import cases_by_id, list_runs, of_method, panel
-from perfdash.history.rows import RunRow
+from perfdash.history.results import RunRow
 from perfdash.history.schema import testbeds
 from perfdash.records import Case
 from perfdash.stats.nightly_test import FLOOR

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.alerts import born
-from perfdash.detect.confirming import (
+from perfdash.detect.alert_states import born
+from perfdash.detect.findings import Finding
+from perfdash.detect.nightly_judging import judge_new, judge_run
+from perfdash.detect.suspects import (
     DISMISSED,
     MORE,
     NOTHING,
@@ -20,9 +22,7 @@ from perfdash.detect.confirming import (
     suspects,
     told,
 )
-from perfdash.detect.findings import Finding
-from perfdash.detect.nightly import judge_new, judge_run
-from perfdash.history import alerts as kept
+from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import sqlalchemy as sa
 
 from perfdash.errors import UsageError
-from perfdash.history.queries import RunLine, list_runs, rows_of
-from perfdash.history.rows import Imported, RunRow
+from perfdash.history.queries import RunLine, list_runs
 
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
@@ -54,29 +52,3 @@ def _time(word: str | None) -> str | None:
         return None
     day, letter, hour = word.partition("T")
     return day + letter + hour.replace("-", ":")
-
-
-def read(connection: sa.Connection, line: RunLine) -> Imported:
-    """A run with the numbers of its results, without samples and details."""
-    worker: dict[str, Any] = {
-        "torch": line.torch,
-        "torch_git_version": line.torch_git_version,
-        "packages": line.packages,
-    }
-    if line.commits:
-        worker["commits"] = line.commits
-    run = RunRow(
-        name=line.name,
-        started=line.started,
-        origin=line.origin,
-        source=line.source,
-        host=line.host,
-        host_class=line.host_class,
-        setting=line.setting,
-        environment={**line.facts, "worker": worker},
-        state=line.state,
-        noise=line.noise,
-        expected=line.expected,
-        method=line.method,
-    )
-    return Imported(run, tuple(rows_of(connection, line.id)))
