@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ruptures import KernelCPD
 
-from perfdash.stats.changepoints import Change, change_points
+from perfdash.stats.changepoints import ChangePoint, change_points
 
 NIGHTS, NOISE = 365, 0.03
 Logs = NDArray[np.float64]
@@ -65,7 +65,7 @@ OTHERS: dict[str, Kind] = {
 }
 
 
-def ours(logs: Logs) -> list[Change]:
+def ours(logs: Logs) -> list[ChangePoint]:
     return change_points(10 * np.exp(logs))
 
 
@@ -101,7 +101,7 @@ def young_steps(series: int) -> None:
         for ratio, noise in ((1.10, 0.03), (1.05, 0.01)):
             for age in (1, 2, 3, 5, 7, 10, 20, 180):
                 night = NIGHTS - age
-                hits: list[Change] = []
+                hits: list[ChangePoint] = []
                 naive: list[int] = []
                 for _ in range(series):
                     logs = kind(rng, noise)

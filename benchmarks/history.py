@@ -20,7 +20,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.change_dates import over_time
-from perfdash.detect.comparison import Side, compare
+from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.nightly_judging import judge_run
 from perfdash.history import schema
 from perfdash.history.ingest import take_in
@@ -184,7 +184,7 @@ def main() -> None:
             )
             pair = [find_run(connection, run.run.name) for run in fresh[-2:]]
             timed("two runs read", lambda: [read_run(connection, line) for line in pair])
-            sides = [Side("x", (read_run(connection, line),)) for line in pair]
+            sides = [ComparedRuns("x", (read_run(connection, line),)) for line in pair]
             timed("two runs compared (read before)", lambda: compare(*sides))
             timed("a night judged: all metrics of 1,920 cases", lambda: judge_run(connection, pair[1]), 2)
             year = list_runs(connection, latest=365)

@@ -16,7 +16,7 @@ from perfdash.bisection import events
 from perfdash.bisection.journal import FILE, Journal
 from perfdash.bisection.revisions import Revision
 from perfdash.cli.bisect.resuming import _command
-from perfdash.detect.comparison import Side, compare
+from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.errors import UsageError
 from perfdash.report import junit
 from perfdash.report.plots import KINDS, files_of_rows, files_of_trend
@@ -75,7 +75,7 @@ def test_junit_of_a_run_and_of_a_comparison(tmp_path):
     failed = row(f"model {NAME}", "crash", wall_s=1.0)
     failed.details["error"] = {"type": "Error", "message": f"login with {TOKEN} failed"}
     junit.write(tmp_path / "run.xml", f"run {TOKEN}", [failed])
-    sides = [Side(str(day), (run(f"2026-11-0{day}", [each]),)) for day, each in
+    sides = [ComparedRuns(str(day), (run(f"2026-11-0{day}", [each]),)) for day, each in
              ((1, row(f"model {NAME}")), (2, row(f"model {NAME}", "crash", wall_s=1.0)))]  # fmt: skip
     junit.write_comparison(tmp_path / "compare.xml", compare(*sides))
     for path in tmp_path.iterdir():

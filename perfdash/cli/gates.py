@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from perfdash.detect.alert_evidence import Evidence
+    from perfdash.detect.alert_evidence import AlertEvidence
     from perfdash.history.results import Imported
     from perfdash.records import Result, RunInfo
     from perfdash.settings import RunSettings
@@ -76,7 +76,7 @@ def pass_through(settings: RunSettings, info: RunInfo, results: list[Result], fo
 
     imported = from_run(info, results, str(folder))
     code = _of_results(results, settings.fail_on)
-    alerts: list[Evidence] = []
+    alerts: list[AlertEvidence] = []
     failed: PerfdashError | None = None
     if "regression" in settings.fail_on:
         try:
@@ -92,7 +92,7 @@ def pass_through(settings: RunSettings, info: RunInfo, results: list[Result], fo
     return max(code, gate(alerts))
 
 
-def _alerts(settings: RunSettings, imported: Imported) -> list[Evidence]:
+def _alerts(settings: RunSettings, imported: Imported) -> list[AlertEvidence]:
     """What the night's run shows by the nights before. Raises an error where that cannot be told."""
     from perfdash.cli.regressions import listed
     from perfdash.detect.nightly_judging import judge_new

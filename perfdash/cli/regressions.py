@@ -11,7 +11,7 @@ from perfdash.cli.store import Db, Out, opened
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.detect.alert_evidence import Evidence
+    from perfdash.detect.alert_evidence import AlertEvidence
     from perfdash.history.store import Store
 
 
@@ -79,7 +79,7 @@ def regressions(
 
 def listed(
     store: Store, *, everything: bool = False, worse: bool = False, run: str | None = None
-) -> list[Evidence]:
+) -> list[AlertEvidence]:
     """The alerts that live (or all) with their evidence, regressions first, the largest first."""
     from perfdash.detect.alert_evidence import gather
     from perfdash.history import alert_store as kept
@@ -96,7 +96,7 @@ def listed(
     return sorted(found, key=lambda each: (-each.alert.direction, -abs(each.alert.change or 9.0)))
 
 
-def gate(found: list[Evidence]) -> int:
+def gate(found: list[AlertEvidence]) -> int:
     """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
     from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
     from perfdash.report.alert_text import model_of, what

@@ -35,7 +35,7 @@ class Remeasured(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Evidence:
+class AlertEvidence:
     """`good` is the run before the change, `bad` the first with it, `seen` the last; None: pruned.
 
     `dated` is the change as the history over many nights shows it; `speedup` that before and after.
@@ -97,7 +97,7 @@ class Evidence:
         return (self.dated.good, self.dated.bad) if self.dated else (self.good, self.bad)
 
 
-def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[Evidence]:
+def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvidence]:
     """The evidence of some alerts, in their order."""
     cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
     wanted = {
@@ -114,21 +114,23 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[Evidence]
     return [_of(alert, cases, runs, pasts.get(alert.testbed_id)) for alert in alerts]
 
 
-def _of(alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], past: Panel | None) -> Evidence:
+def _of(
+    alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], past: Panel | None
+) -> AlertEvidence:
     good, bad, seen = (
         runs.get(number or -1) for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
     )
     case = cases.get(alert.case_id or -1)
     mine = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
     if mine is None or bad is None or alert.case_id is None or alert.metric is None:
-        return Evidence(alert, case, good, bad, seen)
+        return AlertEvidence(alert, case, good, bad, seen)
     mine = of_method(mine, bad.method)
     before = sum(
         (run.started, run.id) < (bad.started, bad.id) and alike(run.method, bad.method, alert.metric)
         for run in mine.runs
     )
     dated = date(mine, alert.case_id, alert.metric, bad.id, alert.direction)
-    return Evidence(alert, case, good, bad, seen, dated, _speedups(mine, alert, good, seen), before)
+    return AlertEvidence(alert, case, good, bad, seen, dated, _speedups(mine, alert, good, seen), before)
 
 
 def _is_dated(alert: Alert) -> bool:

@@ -11,7 +11,7 @@ from perfdash.detect.findings import logs
 from perfdash.history.queries import Panel, RunLine, of_method
 from perfdash.methods import numbers
 from perfdash.metrics import JUDGED
-from perfdash.stats.changepoints import Change, change_points
+from perfdash.stats.changepoints import ChangePoint, change_points
 from perfdash.stats.intervals import Array
 from perfdash.stats.nightly_test import HOST
 
@@ -25,7 +25,7 @@ class Dated:
 
     case_id: int | None  # none: most cases of the host at once
     metric: str
-    change: Change
+    change: ChangePoint
     good: RunLine
     first: RunLine
     bad: RunLine
@@ -100,6 +100,6 @@ def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direct
     return _dated(panel, case_id, metric, min(found, key=lambda change: abs(change.index - near)))
 
 
-def _dated(panel: Panel, case_id: int, metric: str, change: Change) -> Dated:
+def _dated(panel: Panel, case_id: int, metric: str, change: ChangePoint) -> Dated:
     runs = panel.runs
     return Dated(case_id, metric, change, runs[max(0, change.low - 1)], runs[change.index], runs[change.high])

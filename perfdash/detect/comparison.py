@@ -39,11 +39,11 @@ class PastNoise:
     inflation: Array
 
 
-Noise = Mapping[str, Mapping[Case, PastNoise]]  # by metric and case
+NoiseByCase = Mapping[str, Mapping[Case, PastNoise]]  # by metric and case
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRuns:
     """Runs that are taken together: their level in logs is the side's value."""
 
     title: str
@@ -66,7 +66,7 @@ class Delta(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedCase:
     """One case on both sides; statuses are those of each side's last run that has it.
 
     checked_alike: whether the statuses can be compared: both come from the same method of checking, or the
@@ -135,9 +135,9 @@ class Comparison:
     the newest run are compared.
     """
 
-    old: Side
-    new: Side
-    both: list[Compared]
+    old: ComparedRuns
+    new: ComparedRuns
+    both: list[ComparedCase]
     only_old: list[Case]
     only_new: list[Case]
     means: list[Means]
@@ -161,7 +161,7 @@ class Comparison:
         return None
 
 
-def refuse_unlike(old: Side, new: Side) -> None:
+def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
     """Raises UsageError where the sides say nothing of each other: other hosts, or measured otherwise."""
     every = [imported.run for side in (old, new) for imported in side.runs]
     beds = {testbed_values(run)["digest"]: run for run in every}
@@ -175,7 +175,7 @@ def refuse_unlike(old: Side, new: Side) -> None:
         )
 
 
-def refuse_overlap(old: Side, new: Side) -> None:
+def refuse_overlap(old: ComparedRuns, new: ComparedRuns) -> None:
     """Raises UsageError where windows share a run; a run may be compared with itself."""
     names = [{(each.run.name, each.run.started) for each in side.runs} for side in (old, new)]
     both = sorted(names[0] & names[1])
@@ -183,7 +183,7 @@ def refuse_overlap(old: Side, new: Side) -> None:
         raise UsageError(f"{both[0][0]} is on both sides; give windows that do not overlap")
 
 
-def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
+def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = None) -> Comparison:
     """`noise`: what the history knows of the noise.
 
     Several runs on a side tell more of it; without either only speedups are tested, by their own
@@ -213,7 +213,7 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
     for case, was, now, deltas in zip(both, *rows, raw, strict=True):
         words = _word(was[-1]), _word(now[-1])
         checked_alike = alike(before[case], after[case], "status") or stops_running(*words)
-        compared.append(Compared(case, *words, deltas, checked_alike))
+        compared.append(ComparedCase(case, *words, deltas, checked_alike))
     runs = [imported.run for side in (old, new) for imported in side.runs]
     return Comparison(
         old,
@@ -244,7 +244,7 @@ def _word(row: Row) -> str:
     return status_word(row.status, row.values.get("calls_captured"))
 
 
-def _order(one: Compared) -> tuple[Any, ...]:
+def _order(one: ComparedCase) -> tuple[Any, ...]:
     largest = max((abs(delta.change) for delta in one.deltas.values() if delta.significant), default=0.0)
     speedup = one.deltas.get("speedup")
     case = one.case
@@ -256,7 +256,7 @@ def _order(one: Compared) -> tuple[Any, ...]:
     )
 
 
-def _by_case(side: Side, method: Mapping[str, int]) -> dict[Case, list[Row]]:
+def _by_case(side: ComparedRuns, method: Mapping[str, int]) -> dict[Case, list[Row]]:
     """The rows of each case, without numbers that were measured by another method."""
     found: dict[Case, list[Row]] = {}
     for imported in side.runs:
@@ -276,7 +276,7 @@ def _of_method(row: Row, measured: Mapping[str, int], method: Mapping[str, int])
     return replace(row, values=kept)
 
 
-def _checked_by(side: Side) -> dict[Case, Mapping[str, int]]:
+def _checked_by(side: ComparedRuns) -> dict[Case, Mapping[str, int]]:
     """The method of the last run that has a case."""
     return {row.case: imported.run.method for imported in side.runs for row in imported.rows}
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from perfdash.history.importers import text_files
-from perfdash.history.importers.text_files import Where, shown
+from perfdash.history.importers.text_files import FilePlace, shown
 from perfdash.stats import changepoints
-from perfdash.stats.changepoints import Change, SeriesNoise, change_points, is_ratio, noise
+from perfdash.stats.changepoints import ChangePoint, SeriesNoise, change_points, is_ratio, noise
 
 MISSING = {"", "nan", "na", "n/a", "null", "none", "-"}
 MOST_VALUES = 100_000  # the segmentation of so many takes half a minute
@@ -44,7 +44,7 @@ class Column:
         """Whether changes are ratios: all values are above zero."""
         return is_ratio(self.values)
 
-    def changes(self, min_change: float) -> list[Change]:
+    def changes(self, min_change: float) -> list[ChangePoint]:
         """The changes of at least `min_change`, a fraction."""
         return change_points(self.values, min_change=min_change)
 
@@ -61,15 +61,15 @@ def read_column(path: Path, name: str, time: str | None = None) -> Column:
     table = _records(path)
     line, header = next(table, (0, []))
     if not line:
-        raise Where(path).wrong("the file is empty: the first line must name the columns")
-    where = Where(path, line)
+        raise FilePlace(path).wrong("the file is empty: the first line must name the columns")
+    where = FilePlace(path, line)
     at = _position(header, name, "--column", where)
     time_at = None if time is None else _position(header, time, "--time", where)
     values: list[float] = []
     lines: list[int] = []
     times: list[str] = []
     for line, cells in table:
-        where = Where(path, line)
+        where = FilePlace(path, line)
         if len(cells) != len(header):
             raise where.wrong(f"{len(cells)} cells, and the header has {len(header)}: correct the line")
         if len(values) == MOST_VALUES:
@@ -79,7 +79,7 @@ def read_column(path: Path, name: str, time: str | None = None) -> Column:
         if time_at is not None:
             times.append(cells[time_at])
     if not values:
-        raise Where(path, line).wrong("there is a header and no line below it: nothing to look at")
+        raise FilePlace(path, line).wrong("there is a header and no line below it: nothing to look at")
     if time is None:
         return Column(name, values, lines, None)
     order = _order(times, lines, time, path)
@@ -101,14 +101,16 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise Where(path, first).wrong(f"not a line of a CSV ({error}): correct or remove it") from error
+            raise FilePlace(path, first).wrong(
+                f"not a line of a CSV ({error}): correct or remove it"
+            ) from error
         if cells is None:
             return
         if cells:
             yield first, [cell.strip() for cell in cells]
 
 
-def _position(header: list[str], name: str, option: str, where: Where) -> int:
+def _position(header: list[str], name: str, option: str, where: FilePlace) -> int:
     """The place of a column."""
     count = header.count(name)
     if count == 1:
@@ -126,7 +128,7 @@ def _position(header: list[str], name: str, option: str, where: Where) -> int:
     )
 
 
-def _value(cell: str, name: str, where: Where) -> float:
+def _value(cell: str, name: str, where: FilePlace) -> float:
     """A number, or NaN for a missing one."""
     if cell.lower() in MISSING:
         return math.nan
@@ -155,7 +157,7 @@ def _order(times: list[str], lines: list[int], name: str, path: Path) -> list[in
     keys: list[float] = []
     zoned: bool | None = None
     for text, line in zip(times, lines, strict=True):
-        where = Where(path, line)
+        where = FilePlace(path, line)
         key = _number(text)
         if not numeric:
             date = _date(text)
@@ -175,7 +177,7 @@ def _order(times: list[str], lines: list[int], name: str, path: Path) -> list[in
     order = sorted(range(len(keys)), key=keys.__getitem__)
     for one, two in pairwise(order):
         if keys[one] == keys[two]:
-            raise Where(path, lines[two]).wrong(
+            raise FilePlace(path, lines[two]).wrong(
                 f"column {shown(name)!r}: {shown(times[two], 60)!r} is the time of line {lines[one]} too: "
                 "keep one value a time"
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import COMPARED, Noise, PastNoise
+from perfdash.detect.comparison import COMPARED, NoiseByCase, PastNoise
 from perfdash.detect.findings import logs
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import cases_by_id, list_runs, of_method, panel
@@ -21,7 +21,7 @@ NIGHTS = 20
 _FEWEST = 5
 
 
-def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> Noise:
+def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCase:
     """What the nights before these runs tell of the noise; a step among them counts as noise.
 
     Only nights of the last run's method count.

@@ -22,7 +22,7 @@ STANDS, DISMISSED, MORE, NOTHING = "stands", "dismissed", "more", "nothing"
 
 
 @dataclass(frozen=True)
-class Side:
+class PairedResult:
     """Of one build in a pair: its status, its values by metric, and whether it had its core for itself."""
 
     status: str
@@ -82,7 +82,7 @@ def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {one} | {other}" for name, (one, other) in pairs.items() if one != other]
 
 
-def told(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int = PAIRS) -> Any:
+def told(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int = PAIRS) -> Any:
     """(stands | dismissed | more | nothing, what was seen) of the pairs (old, new) so far.
 
     nothing: it cannot be told here and now, because runs fail, others are at work on the core, or the
@@ -107,7 +107,7 @@ def told(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int = PAIRS
     return (STANDS if stands else DISMISSED), seen
 
 
-def _of_metric(finding: Finding, pairs: Sequence[tuple[Side, Side]], most: int) -> Any:
+def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int) -> Any:
     name = str(finding.metric)
     whole = [
         (old, new)

@@ -46,7 +46,7 @@ class Alert:
 
 
 @dataclass(frozen=True)
-class Event:
+class AlertEvent:
     """A state that an alert came to."""
 
     at: str
@@ -105,7 +105,7 @@ def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> in
     return number
 
 
-def events(connection: sa.Connection, number: int) -> list[Event]:
+def events(connection: sa.Connection, number: int) -> list[AlertEvent]:
     """The life of an alert, oldest first."""
     table, runs = schema.alert_events, schema.runs
     query = (
@@ -114,7 +114,7 @@ def events(connection: sa.Connection, number: int) -> list[Event]:
         .where(table.c.alert_id == number)
         .order_by(table.c.id)
     )
-    return [Event(*row) for row in connection.execute(query)]
+    return [AlertEvent(*row) for row in connection.execute(query)]
 
 
 def set_judged(connection: sa.Connection, run_ids: Iterable[int], at: str) -> None:
@@ -128,7 +128,7 @@ _NAMES = tuple(each.name for each in fields(Alert))
 
 
 @dataclass(frozen=True)
-class Bisection:
+class BisectionRow:
     """The columns of `bisections`; `culprit` is the revision that brought the change, by its full name."""
 
     name: str
@@ -142,7 +142,7 @@ class Bisection:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def save_bisection(connection: sa.Connection, bisection: Bisection) -> None:
+def save_bisection(connection: sa.Connection, bisection: BisectionRow) -> None:
     """Enters it, or replaces the one of this name."""
     table = schema.bisections
     values = {name: getattr(bisection, name) for name in _BISECTION_COLUMNS}
@@ -153,13 +153,13 @@ def save_bisection(connection: sa.Connection, bisection: Bisection) -> None:
         connection.execute(sa.update(table).where(table.c.id == known).values(values))
 
 
-def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -> list[Bisection]:
+def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -> list[BisectionRow]:
     """All, or those of an alert, oldest first."""
     table = schema.bisections
     query = sa.select(*table.c[_BISECTION_COLUMNS]).order_by(table.c.started, table.c.id)
     if alert_id is not None:
         query = query.where(table.c.alert_id == alert_id)
-    return [Bisection(**row._mapping) for row in connection.execute(query)]
+    return [BisectionRow(**row._mapping) for row in connection.execute(query)]
 
 
-_BISECTION_COLUMNS = tuple(each.name for each in fields(Bisection))
+_BISECTION_COLUMNS = tuple(each.name for each in fields(BisectionRow))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import Evidence, gather
+from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
 from perfdash.history import alert_store as alert_store
@@ -64,7 +64,7 @@ def tracked_regressions(night: Night, history: str, site_url: str | None) -> Tra
             return TrackedRegressions(issues, frozenset(connection.execute(names).scalars()))
 
 
-def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[Evidence]:
+def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[AlertEvidence]:
     """Full evidence for alerts that have an issue; for past ones what a closing note needs."""
     with_issue = [state for state in alert_store.LIVE if state != alert_store.NEW]
     yield from gather(connection, [alert for alert in alerts if alert.state in with_issue])
@@ -73,10 +73,14 @@ def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[Eviden
     seen = sorted({alert.seen_run_id for alert in past if alert.seen_run_id is not None})
     runs = {run.id: run for run in list_runs(connection, ids=seen)} if seen else {}
     for alert in past:
-        yield Evidence(alert, cases.get(alert.case_id or -1), None, None, runs.get(alert.seen_run_id or -1))
+        yield AlertEvidence(
+            alert, cases.get(alert.case_id or -1), None, None, runs.get(alert.seen_run_id or -1)
+        )
 
 
-def _wanted(connection: sa.Connection, evidence: Evidence, night: Night, site_url: str | None) -> WantedIssue:
+def _wanted(
+    connection: sa.Connection, evidence: AlertEvidence, night: Night, site_url: str | None
+) -> WantedIssue:
     alert, case = evidence.alert, evidence.case
     events = alert_store.events(connection, alert.id or 0)
     page = f"{site_url.rstrip('/')}/{model_page(night.testbed, case)}" if site_url and case else None

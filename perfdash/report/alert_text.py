@@ -8,9 +8,9 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.change_dates import Dated
-from perfdash.history.alert_store import Alert, Event
+from perfdash.history.alert_store import Alert, AlertEvent
 from perfdash.history.queries import RunLine
 from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case
@@ -21,7 +21,7 @@ CULPRIT = "culprit: "  # how a line begins that says whom a bisection found
 _DIRECTION = {1: "worse", -1: "better", 0: ""}
 
 
-def alert_list(shown: Sequence[Evidence]) -> str:
+def alert_list(shown: Sequence[AlertEvidence]) -> str:
     """Alerts as a table, each with what changed between the two builds below it."""
     if not shown:
         return "No alerts"
@@ -53,7 +53,7 @@ def alert_list(shown: Sequence[Evidence]) -> str:
     return "\n".join(lines)
 
 
-def consequences(each: Evidence) -> list[str]:
+def consequences(each: AlertEvidence) -> list[str]:
     """What else belongs to an alert: the speedup that follows from it, what changed besides, notes."""
     lines = []
     alert = each.alert
@@ -86,7 +86,7 @@ def culprits(alert: Alert) -> list[str]:
     return found or ([f"bisected: {told['word']}"] if told.get("word") else [])
 
 
-def life(events: Sequence[Event]) -> str:
+def life(events: Sequence[AlertEvent]) -> str:
     """An alert's events, a line each."""
     return "\n".join(
         "  ".join(
@@ -123,7 +123,7 @@ def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
     return str(table.get_string())
 
 
-def to_plain(each: Evidence, events: Sequence[Event] = ()) -> dict[str, Any]:
+def to_plain(each: AlertEvidence, events: Sequence[AlertEvent] = ()) -> dict[str, Any]:
     """For JSON."""
     alert = each.alert
     good, bad = each.between

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfdash.detect.alert_evidence import Evidence
-from perfdash.detect.comparison import Compared, Comparison
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.comparison import ComparedCase, Comparison
 from perfdash.detect.findings import LIKE, WORSE
 from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
@@ -88,7 +88,7 @@ class Change:
         return _names_of(self.good, names), _names_of(self.bad, names)
 
 
-def of_alert(each: Evidence, run_id: int) -> Change:
+def of_alert(each: AlertEvidence, run_id: int) -> Change:
     """An alert as it stands in a run: a change, or one that is undone in this very run."""
     alert = each.alert
     good, bad = each.between
@@ -138,7 +138,7 @@ def _reversed(change: float | None) -> float | None:
     return None if change is None else -change
 
 
-def _group(each: Evidence, undone: bool) -> str:
+def _group(each: AlertEvidence, undone: bool) -> str:
     alert = each.alert
     if alert.kind == "vanished":
         return VANISHED
@@ -148,7 +148,7 @@ def _group(each: Evidence, undone: bool) -> str:
     return REGRESSION if worse else IMPROVEMENT
 
 
-def _levels(each: Evidence) -> tuple[str, str]:
+def _levels(each: AlertEvidence) -> tuple[str, str]:
     alert = each.alert
     if alert.kind == "status":
         return str(alert.details.get("before") or "?"), str(alert.details.get("after") or "?")
@@ -175,7 +175,7 @@ def _is_whole(imported: Imported) -> bool:
     return run.state == "done" and (run.expected is None or len(imported.rows) >= run.expected)
 
 
-def _of_case(one: Compared, good: Build, bad: Build) -> Iterator[Change]:
+def _of_case(one: ComparedCase, good: Build, bad: Build) -> Iterator[Change]:
     if one.status_direction:
         group = NEW_FAILURE if one.status_direction == WORSE else REPAIRED
         yield Change(group, one.case, "status", one.old_status, one.new_status, good=good, bad=bad)

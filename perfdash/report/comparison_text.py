@@ -10,7 +10,7 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.detect.comparison import COMPARED, Compared, Comparison, Delta, Means, Side
+from perfdash.detect.comparison import COMPARED, ComparedCase, ComparedRuns, Comparison, Delta, Means
 from perfdash.history.results import RunRow
 from perfdash.metrics import title_of
 
@@ -49,7 +49,7 @@ def _by_different_methods(found: Comparison) -> list[str]:
     return [told] if found.methods else []
 
 
-def _title(side: Side) -> str:
+def _title(side: ComparedRuns) -> str:
     runs = [imported.run for imported in side.runs]
     if len(runs) == 1:
         return _run_title(runs[0])
@@ -91,7 +91,7 @@ def _means(every: Sequence[Means]) -> str:
     return str(table.get_string())
 
 
-def _changes(changed: Sequence[Compared]) -> str:
+def _changes(changed: Sequence[ComparedCase]) -> str:
     table = PrettyTable(["name", "bs", "dtype", "backend", "", "what", "old", "new", "change", "p"])
     table.align = "l"
     for one in changed:
@@ -113,7 +113,7 @@ def _changes(changed: Sequence[Compared]) -> str:
     return str(table.get_string())
 
 
-def _table(both: Sequence[Compared]) -> str:
+def _table(both: Sequence[ComparedCase]) -> str:
     table = PrettyTable(
         ["name", "bs", "dtype", "backend", "old", "new", "new / old", "eager ms", "backend ms",
          "compile CPU s", "backend MB"]
@@ -195,7 +195,7 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: ComparedRuns) -> dict[str, Any]:
     return {"title": side.title, "runs": [imported.run.name for imported in side.runs]}
 
 

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.history.alert_store import DISMISSED, FIXED
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
@@ -22,7 +22,7 @@ _CHANGES = 60
 _TORCH = "https://github.com/pytorch/pytorch/compare/"
 
 
-def title(each: Evidence) -> str:
+def title(each: AlertEvidence) -> str:
     """Plain text on one line: GitHub makes no mention or link of a title, but code of backticks."""
     change = percent(each.alert.change)
     text = f"{model_of(each.case)}: {what(each.alert)}{' ' + change if change else ''}"
@@ -30,7 +30,7 @@ def title(each: Evidence) -> str:
 
 
 def body(
-    each: Evidence, *, page: str | None = None, ran: Sequence[str] = (), error: str | None = None
+    each: AlertEvidence, *, page: str | None = None, ran: Sequence[str] = (), error: str | None = None
 ) -> str:
     """GitHub Markdown. `page`: the model's page; `ran`: the command line of the run that shows it;
     `error`: what a failing model said there.
@@ -58,7 +58,7 @@ def body(
     return "\n\n".join(parts) + "\n"
 
 
-def note(each: Evidence) -> str:
+def note(each: AlertEvidence) -> str:
     """Why the issue is closed, or opened again."""
     alert, seen = each.alert, each.seen
     run = f" in the run {code(seen.name)}" if seen else ""
@@ -69,13 +69,13 @@ def note(each: Evidence) -> str:
     return f"It is back{run}{_built(seen)}: {_change(each)}"
 
 
-def blame(each: Evidence) -> str:
+def blame(each: AlertEvidence) -> str:
     """Whom a bisection found, for an issue that was opened before it did; empty where it found nobody."""
     found = [line for line in culprits(each.alert) if line.startswith(CULPRIT)]
     return "\n".join(f"Bisected: {escaped(line)}" for line in found)
 
 
-def _change(each: Evidence) -> str:
+def _change(each: AlertEvidence) -> str:
     """Before and after, the change with its interval, and where the interval comes from."""
     alert = each.alert
     if alert.kind == "status":
@@ -101,7 +101,7 @@ def _change(each: Evidence) -> str:
     return f"{text}, **{change}** ({interval or 'its interval is not known'})."
 
 
-def _facts(each: Evidence, good: RunLine | None, bad: RunLine | None) -> str:
+def _facts(each: AlertEvidence, good: RunLine | None, bad: RunLine | None) -> str:
     alert, case = each.alert, each.case
     rows = [["Case", _case(case)]] if case else []
     rows.append(["First seen", _run(bad)])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from perfdash import files
-from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import Comparison
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
@@ -27,7 +27,7 @@ _UNFIT = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NOT_MEASURED = {Status.SKIPPED, Status.MISSING_DEPENDENCY, Status.NEEDS_NETWORK, Status.MISSING_DATA}
 
 
-def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[Evidence] = ()) -> None:
+def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[AlertEvidence] = ()) -> None:
     """The results of a run and the alerts of the night as one file.
 
     A case that did not pass is a failure, one that was not measured is skipped; an alert that is worse and
@@ -106,7 +106,7 @@ def write_comparison(path: Path, found: Comparison) -> None:
     _save(path, root)
 
 
-def write_alerts(path: Path, alerts: Sequence[Evidence]) -> None:
+def write_alerts(path: Path, alerts: Sequence[AlertEvidence]) -> None:
     """Only the alerts; a file with one test that passed where there are none."""
     root = ET.Element("testsuites", name="perfdash regressions")
     suite = _alerts(alerts)
@@ -117,7 +117,7 @@ def write_alerts(path: Path, alerts: Sequence[Evidence]) -> None:
     _save(path, root)
 
 
-def _alerts(alerts: Sequence[Evidence]) -> ET.Element:
+def _alerts(alerts: Sequence[AlertEvidence]) -> ET.Element:
     suite = ET.Element("testsuite", name="regressions")
     for each in alerts:
         alert = each.alert

@@ -9,7 +9,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import Comparison, Noise, Side, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.comparison import (
+    ComparedRuns,
+    Comparison,
+    NoiseByCase,
+    compare,
+    refuse_overlap,
+    refuse_unlike,
+)
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.detect.past_noise import noise_before
 from perfdash.errors import MachineError, UsageError
@@ -117,10 +124,10 @@ class RunLookup:
         except (MachineError, UsageError):
             return None
 
-    def _side(self, word: str, host_class: str | None) -> Side:
+    def _side(self, word: str, host_class: str | None) -> ComparedRuns:
         folder = self.folder(word)
         if folder is not None:
-            return Side(word, (read_folder(folder, self._warn),))
+            return ComparedRuns(word, (read_folder(folder, self._warn),))
         try:
             store = open_store(self.history, create=False)
         except NoHistory:
@@ -128,9 +135,9 @@ class RunLookup:
             raise
         with store, store.read() as connection:
             lines = select(connection, word, host_class=host_class)
-            return Side(word, tuple(read_run(connection, line) for line in lines))
+            return ComparedRuns(word, tuple(read_run(connection, line) for line in lines))
 
-    def _noise(self, sides: Sequence[Side]) -> Noise:
+    def _noise(self, sides: Sequence[ComparedRuns]) -> NoiseByCase:
         """What the history knows of the noise; nothing where there is no history."""
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:

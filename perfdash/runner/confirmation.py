@@ -11,7 +11,7 @@ from typing import Any
 from perfdash.detect import suspects
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import Judged
-from perfdash.detect.suspects import Side
+from perfdash.detect.suspects import PairedResult
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import alert_store as alert_rows
@@ -128,10 +128,10 @@ def _and_packages(worker: Mapping[str, Any]) -> str:
     return "".join(f", {name} of {commit[:10]}" for name, commit in (worker.get("commits") or {}).items())
 
 
-def measured_side(result: Result) -> Side:
+def measured_side(result: Result) -> PairedResult:
     """A result as the confirmation judges it."""
     row = from_result(result)
-    return Side(row.status, dict(row.values), _undisturbed(result))
+    return PairedResult(row.status, dict(row.values), _undisturbed(result))
 
 
 def _undisturbed(result: Result) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import Comparison, Side, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.comparison import ComparedRuns, Comparison, compare, refuse_overlap, refuse_unlike
 from perfdash.detect.past_noise import noise_before
 from perfdash.errors import UsageError
 from perfdash.history.queries import RunLine, read_run
@@ -43,8 +43,8 @@ def compared(connection: sa.Connection, old: str, new: str, host_class: str | No
     return compare(sides[0], sides[1], noise)
 
 
-def _side(connection: sa.Connection, word: str, host_class: str | None) -> Side:
+def _side(connection: sa.Connection, word: str, host_class: str | None) -> ComparedRuns:
     lines = chosen(connection, word, host_class)
     if len(lines) > MOST:
         raise UsageError(f"{word!r} means {len(lines)} runs; here at most {MOST}: give a shorter window")
-    return Side(word, tuple(read_run(connection, line) for line in lines))
+    return ComparedRuns(word, tuple(read_run(connection, line) for line in lines))

@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import Comparison, Side
+from perfdash.detect.comparison import ComparedRuns, Comparison
 from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
@@ -137,7 +137,7 @@ def _anything(found: Comparison) -> Anything:
     return Anything(found, ordered(of_comparison(found)), digest, sides)
 
 
-def _side_title(side: Side) -> str:
+def _side_title(side: ComparedRuns) -> str:
     runs = [imported.run for imported in side.runs]
     worker = [run.environment.get("worker", {}) for run in runs]
     torches = dict.fromkeys(

@@ -19,7 +19,7 @@ from perfdash.report.quantities import shown
 from perfdash.site.cache import Cache
 from perfdash.site.happened import build_words
 from perfdash.site.history import FORMAT, History, as_logs, epoch
-from perfdash.stats.changepoints import Change, change_points
+from perfdash.stats.changepoints import ChangePoint, change_points
 from perfdash.stats.intervals import Array
 
 _PERSISTENCE = 3
@@ -70,7 +70,7 @@ def case_changes(history: History, number: int) -> list[Event]:
     return found
 
 
-def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -> Iterator[Change]:
+def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -> Iterator[ChangePoint]:
     """The change points among the nights of each method, never across a change of it."""
     for method in np.unique(methods).tolist():
         same = np.where(methods == method, values, np.nan)

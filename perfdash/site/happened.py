@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import Evidence, gather
+from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.environment_changes import environment_changes
 from perfdash.history import alert_store as kept
-from perfdash.history.alert_store import Alert, Event
+from perfdash.history.alert_store import Alert, AlertEvent
 from perfdash.history.queries import RunLine, cases_by_id
 from perfdash.report.alert_text import commit
 from perfdash.report.changes import (
@@ -81,7 +81,7 @@ class Known:
     """The alerts that stand on the last night or ended with it: all that is known of the largest, and
     the `others`. `heads`: the last night of each kind, as the testbed may be measured in several runs."""
 
-    evidence: list[Evidence]
+    evidence: list[AlertEvidence]
     others: list[Alert]
     heads: list[RunLine]
 
@@ -104,13 +104,13 @@ def live(known: Known, most: int) -> Alerts:
     heads = {run.id: run for run in known.heads}
     changes = ordered(_on_its_night(each, heads) for each in known.evidence)
     others = [
-        _on_its_night(Evidence(alert, None, None, heads.get(alert.bad_run_id or -1), None), heads)
+        _on_its_night(AlertEvidence(alert, None, None, heads.get(alert.bad_run_id or -1), None), heads)
         for alert in known.others
     ]
     return Alerts(changes[:most], changes + others)
 
 
-def _on_its_night(each: Evidence, heads: Mapping[int, RunLine]) -> Change:
+def _on_its_night(each: AlertEvidence, heads: Mapping[int, RunLine]) -> Change:
     """An alert as it stands on the last night of its kind: the one where it was fixed or first seen."""
     _, bad = each.between
     details = each.alert.details
@@ -134,7 +134,7 @@ class Life:
 
     change: Change
     alert: Alert
-    events: list[Event]
+    events: list[AlertEvent]
 
 
 def lives(
@@ -150,7 +150,7 @@ def lives(
     )[:most]
     cases = cases_by_id(connection, (alert.case_id for alert in ended if alert.case_id is not None))
     evidence += [
-        Evidence(
+        AlertEvidence(
             alert,
             cases.get(alert.case_id or -1),
             runs.get(alert.good_run_id or -1),

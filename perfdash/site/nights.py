@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import Comparison, Side, compare
+from perfdash.detect.comparison import ComparedRuns, Comparison, compare
 from perfdash.detect.past_noise import noise_before
 from perfdash.files import dumps
 from perfdash.history import schema
@@ -80,9 +80,9 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
     for place, (last, others) in enumerate(partners(recent, shapes(connection, recent))):
         if not others:
             continue
-        new = Side(last.name, (read_run(connection, last),))
+        new = ComparedRuns(last.name, (read_run(connection, last),))
         for title, anchor, line in others:
-            old = Side(line.name, (read_run(connection, line),))
+            old = ComparedRuns(line.name, (read_run(connection, line),))
             noise = noise_before(connection, [old.runs[0].run, new.runs[0].run])  # as `perfdash compare` does
             compared = compare(old, new, noise)
             changes = ordered(of_comparison(compared))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import Side, compare
+from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
@@ -121,6 +121,6 @@ def _stand(connection: sa.Connection, trend: Trend, known: dict[int, Imported]) 
     return Stand(trend, means.ratio if means else None, means.cases if means else 0)
 
 
-def _side(run: RunLine, imported: Imported, setting: Setting) -> Side:
+def _side(run: RunLine, imported: Imported, setting: Setting) -> ComparedRuns:
     rows = tuple(row for row in imported.rows if setting_of(row) == setting)
-    return Side(run.name, (Imported(imported.run, rows),))
+    return ComparedRuns(run.name, (Imported(imported.run, rows),))

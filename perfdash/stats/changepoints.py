@@ -37,7 +37,7 @@ Cuts = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangePoint:
     """One change of level. Indices count the values as given, missing ones included.
 
     index: the first value of the new level, most likely. low, high: the first value of the new
@@ -68,7 +68,7 @@ def change_points(
     ratio: bool = True,
     min_change: float = 0.0,
     persistence: int = 2,
-) -> list[Change]:
+) -> list[ChangePoint]:
     """The changes of level in a series in order of time, by index.
 
     values: shape (n,), any unit; what is not finite is missing. ratio: look at logs, so that changes
@@ -297,7 +297,7 @@ class _Series:
         # Variance of a fitted line at its end: (4 n - 2) / (n (n + 1)), near four times the mean's.
         return level + slope * float(time[-1] if at_end else time[0]), variance * (4 * n - 2) / (n + 1)
 
-    def change(self, found: _Found) -> Change:
+    def change(self, found: _Found) -> ChangePoint:
         """A change in the unit and by the indices of the values as given."""
         lowest, highest = self.window(found.cut, found.first, found.last)
         weights = self.posterior(found.cut, lowest, highest, found.before, found.after)
@@ -307,7 +307,7 @@ class _Series:
         low, high = min(low, found.cut), max(high, found.cut)
         at, ratio, unit = self.given.at, self.given.ratio, self.given.unit
         before, after = (math.exp(v) if ratio else v * unit for v in (found.before, found.after))
-        return Change(
+        return ChangePoint(
             index=int(at[found.cut]),
             before=before,
             after=after,

@@ -48,7 +48,7 @@ class Remeasurement:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Boundaries:
     """Boundaries for a standardised score after pair 1..N, Gaussian with variance 1 without a change.
 
     stands: at or above. dismissed: at or below. interval: half width. detects: the change, in
@@ -154,7 +154,7 @@ def _location(ratios: list[float], deviation: float) -> float:
 
 
 @functools.cache
-def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Plan:
+def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Boundaries:
     """The boundaries for at most so many pairs, with the chances FALSE_ALARM and MISS kept over all.
 
     Those of Pampallona and Tsiatis (1994, J. Statist. Plann. Inference 42, 19) with Delta 0.25: stands
@@ -183,7 +183,7 @@ def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Plan:
     effect = (c1 + c2) / math.sqrt(pairs)
     dismissed = effect * np.sqrt(n) - c2 * shape
     dismissed[-1] = c1
-    return Plan(c1 * shape, dismissed, upper((1 - CONFIDENCE) / 2) * shape, effect)
+    return Boundaries(c1 * shape, dismissed, upper((1 - CONFIDENCE) / 2) * shape, effect)
 
 
 def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]:

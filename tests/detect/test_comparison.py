@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfdash.detect.comparison import PastNoise, Side, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.comparison import ComparedRuns, PastNoise, compare, refuse_overlap, refuse_unlike
 from perfdash.errors import UsageError
 from tests.detect.simulated import farm, slower
 from tests.history.made import case, row, run
 
 
 def side(*runs):
-    return Side("x", tuple(runs))
+    return ComparedRuns("x", tuple(runs))
 
 
 def past(sd):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfdash.cli.compare import _gate
-from perfdash.detect.comparison import PastNoise, Side, compare
+from perfdash.detect.comparison import ComparedRuns, PastNoise, compare
 from perfdash.report.changes import of_comparison
 from perfdash.report.comparison_text import comparison, to_plain
 from perfdash.report.night import against
@@ -25,7 +25,7 @@ def night(method=(), status="pass", day=1, factor=1.0):
 
 
 def compared(old, *new):
-    return compare(Side("old", tuple(old)), Side("new", new), NOISE)
+    return compare(ComparedRuns("old", tuple(old)), ComparedRuns("new", new), NOISE)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_where_nothing_is_left_no_gate_passes():
 
 def test_where_nothing_of_what_is_left_can_be_tested_no_gate_passes():
     changed = ["latency", "speedup", "memory", "accuracy", "capture"]  # compilation is measured as before
-    sides = Side("old", (night(),)), Side("new", (night(changed, day=2, factor=3.0),))
+    sides = ComparedRuns("old", (night(),)), ComparedRuns("new", (night(changed, day=2, factor=3.0),))
     found = compare(*sides)
     assert found.nothing_to_compare
     assert "nothing is known of the noise" in found.nothing_to_compare

@@ -15,7 +15,7 @@ from perfdash.detect.suspects import (
     NOTHING,
     PAIRS,
     STANDS,
-    Side,
+    PairedResult,
     after,
     measured_before,
     other_commits,
@@ -34,7 +34,9 @@ BREAKS = Finding("count", 1, "graph_breaks", 1, 0, 1, before=0.0, after=2.0)
 
 
 def pair(ratio, clean=True, status="pass", noise=0.0):
-    return Side("pass", {"backend_ms": 10.0}), Side(status, {"backend_ms": 10.0 * ratio + noise}, clean)
+    return PairedResult("pass", {"backend_ms": 10.0}), PairedResult(
+        status, {"backend_ms": 10.0 * ratio + noise}, clean
+    )
 
 
 def until_told(finding, pairs):
@@ -77,26 +79,26 @@ def test_pairs_that_fail_end_it():
 
 
 def test_a_status_is_the_builds_only_where_the_builds_differ():
-    good, bad = Side("pass", {}), Side("crash", {})
+    good, bad = PairedResult("pass", {}), PairedResult("crash", {})
     assert told(BROKEN, [])[0] == MORE
     assert told(BROKEN, [(good, bad)]) == (STANDS, {"old": "pass", "new": "crash"})
     assert told(BROKEN, [(good, good)])[0] == DISMISSED
     assert told(BROKEN, [(bad, bad)])[0] == DISMISSED, "the machine, or the model's library"
     assert told(replace(BROKEN, direction=-1), [(bad, good)])[0] == STANDS
-    empty = Side("pass", {"calls_captured": 0.0})
+    empty = PairedResult("pass", {"calls_captured": 0.0})
     assert told(BROKEN, [(good, empty)])[0] == STANDS, "nothing is captured any more"
-    machine = Side("infra_error", {})
+    machine = PairedResult("infra_error", {})
     assert told(BROKEN, [(good, machine)])[0] == MORE
     assert told(BROKEN, [(good, machine)] * 2)[0] == NOTHING
 
 
 def test_counts():
     def side(breaks):
-        return Side("pass", {"graph_breaks": breaks})
+        return PairedResult("pass", {"graph_breaks": breaks})
 
     assert told(BREAKS, [(side(0.0), side(2.0))])[0] == STANDS
     assert told(BREAKS, [(side(2.0), side(2.0))])[0] == DISMISSED
-    assert told(BREAKS, [(Side("pass", {}), side(2.0))])[0] == NOTHING
+    assert told(BREAKS, [(PairedResult("pass", {}), side(2.0))])[0] == NOTHING
 
 
 def test_the_most_suspicious_come_first():

@@ -9,7 +9,7 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.importers.markdown_tables import read_page
-from perfdash.history.importers.text_files import Where
+from perfdash.history.importers.text_files import FilePlace
 from perfdash.stats.means import clipped_geometric_mean, geometric_mean
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -139,7 +139,7 @@ def test_line_ends_of_a_browser_do_not_matter(tmp_path, imported):
 
 
 def page(text):
-    return read_page((Where(Path("x"), n), line) for n, line in enumerate(text.splitlines(), 1))
+    return read_page((FilePlace(Path("x"), n), line) for n, line in enumerate(text.splitlines(), 1))
 
 
 def test_drawn_tables_and_those_of_markdown():

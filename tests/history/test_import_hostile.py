@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perfdash.errors import UsageError
 from perfdash.history.importers import ImportOptions, checked_values, read, recognise, text_files
 from perfdash.history.importers.import_options import from_seconds
-from perfdash.history.importers.text_files import Where
+from perfdash.history.importers.text_files import FilePlace
 from perfdash.metrics import NUMBERS
 from perfdash.records import Status
 from tests.effort import trials
@@ -157,7 +157,7 @@ def test_told_values_are_checked(tmp_path):
         with pytest.raises(UsageError, match=message):
             read([path], ImportOptions(**vars(TOLD) | changes))
     with pytest.raises(UsageError, match="no time: give --started"):
-        from_seconds(1e15, Where(path), "its modification time")
+        from_seconds(1e15, FilePlace(path), "its modification time")
 
 
 EXAMPLES = [path.read_bytes() for path in SAMPLES] + [(FIXTURES / "inductor_cpu_dashboard.md").read_bytes()]
@@ -211,7 +211,7 @@ def test_arbitrary_bytes_are_imported_or_refused(tmp_path, data, head):
 @given(st.text(max_size=80) | st.floats().map(str) | st.integers().map(str))
 def test_a_number_is_finite_or_refused(text):
     try:
-        value = checked_values.number(text, Where(Path("f"), 1), "x")
+        value = checked_values.number(text, FilePlace(Path("f"), 1), "x")
     except UsageError:
         return
     assert value == float(text)

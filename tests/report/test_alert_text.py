@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.change_dates import Dated
-from perfdash.history.alert_store import Event
+from perfdash.history.alert_store import AlertEvent
 from perfdash.report.alert_text import alert_list, change_list, life, to_plain
 from perfdash.report.changes import of_alert
-from perfdash.stats.changepoints import Change
+from perfdash.stats.changepoints import ChangePoint
 from tests.history.made import case
 from tests.report.golden_files import golden
 from tests.report.shown_alerts import BAD, GOOD, SHOWN, STATUS, run
@@ -19,7 +19,7 @@ def test_a_list_of_alerts():
 
 
 def test_changes_over_time():
-    change = Change(11, 20.0, 23.0, 0.15, 0.9999, 11, 12, True)
+    change = ChangePoint(11, 20.0, 23.0, 0.15, 0.9999, 11, 12, True)
     dated = [
         Dated(1, "backend_ms", change, GOOD, BAD, run(12, "c")),
         Dated(None, "eager_ms", replace(change, change=-0.3), GOOD, BAD, BAD),
@@ -30,14 +30,14 @@ def test_changes_over_time():
 
 def test_a_life():
     events = [
-        Event("2026-11-11T06:00:00Z", "new", "run1", None),
-        Event("2026-11-12T06:00:00Z", "acknowledged", None, "known: #12"),
+        AlertEvent("2026-11-11T06:00:00Z", "new", "run1", None),
+        AlertEvent("2026-11-12T06:00:00Z", "acknowledged", None, "known: #12"),
     ]
     assert life(events).splitlines()[1] == "2026-11-12T06:00:00Z  acknowledged  known: #12"
 
 
 def test_for_programs():
-    plain = to_plain(SHOWN[0], [Event("t", "new", "run1", None)])
+    plain = to_plain(SHOWN[0], [AlertEvent("t", "new", "run1", None)])
     assert plain["side"] == "compiled"
     assert plain["direction"] == "worse"
     assert plain["good"]["torch_git_version"] == "a" * 40
@@ -49,9 +49,9 @@ def test_for_programs():
 def test_a_status_and_a_count_that_were_measured_again():
     """Their re-measurement has two words, no ratio."""
     details = {"before": "pass", "after": "crash", "remeasured": {"old": "pass", "new": "crash"}}
-    shown = alert_list([Evidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD)])
+    shown = alert_list([AlertEvidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD)])
     assert "measured again: pass -> crash" in shown
-    told = of_alert(Evidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD), BAD.id)
+    told = of_alert(AlertEvidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD), BAD.id)
     assert "measured again: pass -> crash" in told.notes
 
 

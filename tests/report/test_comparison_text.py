@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.comparison import Side, compare
+from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.history.results import from_run
 from perfdash.records import Status
 from perfdash.report.comparison_text import comparison, to_csv, to_plain
@@ -36,7 +36,7 @@ NEW = [
 
 
 def side(results, **change):
-    return Side("x", (from_run(replace(info(6), **change), results, "runs/x"),))
+    return ComparedRuns("x", (from_run(replace(info(6), **change), results, "runs/x"),))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 from markdown_it import MarkdownIt
 
-from perfdash.detect.alert_evidence import Evidence
+from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.history.alert_store import DISMISSED, FIXED, REOPENED
 from perfdash.report.alert_text import alert_list
 from perfdash.report.changes import REGRESSION, of_alert
@@ -38,7 +38,7 @@ def test_golden(place):
 
 def test_nothing_that_a_model_is_called_becomes_markup():
     hostile = case(HOSTILE, backend=HOSTILE)
-    each = Evidence(
+    each = AlertEvidence(
         replace(SLOWER, details={"changed": [HOSTILE, "```\n</details>"]}), hostile, GOOD, BAD, None
     )
     html = rendered(body(each) + note(each))
@@ -62,7 +62,7 @@ def test_nothing_that_a_model_is_called_becomes_markup():
 def test_the_culprit_is_told_and_becomes_no_markup():
     commits = [{"label": "c" * 10, "title": HOSTILE, "author": HOSTILE}]
     told = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
-    each = Evidence(replace(SLOWER, details={"bisected": told}), case("x"), GOOD, BAD, None)
+    each = AlertEvidence(replace(SLOWER, details={"bisected": told}), case("x"), GOOD, BAD, None)
     change = replace(of_alert(each, 11), group=REGRESSION)
     comment = news(replace(good_night(), changes=(change,)), None, fold=True)
     for text in (body(each), comment, blame(each)):
@@ -79,14 +79,16 @@ def test_the_culprit_is_told_and_becomes_no_markup():
 
 
 def test_what_is_not_known_is_not_made_up():
-    bare = Evidence(replace(SLOWER, details={}, before=None, after=None, p=None), case("x"), None, None, None)
+    bare = AlertEvidence(
+        replace(SLOWER, details={}, before=None, after=None, p=None), case("x"), None, None, None
+    )
     text = body(bare)
     assert "its interval is not known" in text
     assert "not known" in text
     assert "nan" not in text.lower()
     assert "None" not in text
     strange = replace(SLOWER, change=float("nan"), before=float("nan"), after=float("inf"), p=float("nan"))
-    text = body(Evidence(strange, case("x"), None, None, None))
+    text = body(AlertEvidence(strange, case("x"), None, None, None))
     assert "nan" not in text
     assert "inf " not in text
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.alert_evidence import Evidence
-from perfdash.detect.comparison import Side, compare
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.errors import MachineError
 from perfdash.history.alert_store import ACKNOWLEDGED, OPEN, Alert
 from perfdash.report.junit import write, write_alerts, write_comparison
@@ -18,7 +18,7 @@ ALERT = Alert(
 
 
 def evidence(**change):
-    return Evidence(replace(ALERT, **change), case("<m&m>"), None, None, None)
+    return AlertEvidence(replace(ALERT, **change), case("<m&m>"), None, None, None)
 
 
 def test_results_and_alerts(tmp_path):
@@ -46,7 +46,7 @@ def test_a_quiet_night_is_one_test_that_passed(tmp_path):
 
 def test_a_comparison(tmp_path):
     old, new = run(rows=[row("a"), row("b")]), run(rows=[row("a"), row("b", "fail_accuracy")])
-    write_comparison(tmp_path / "j.xml", compare(Side("o", (old,)), Side("n", (new,))))
+    write_comparison(tmp_path / "j.xml", compare(ComparedRuns("o", (old,)), ComparedRuns("n", (new,))))
     (suite,) = ET.parse(tmp_path / "j.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert suite.find("testcase/failure").get("message") == "pass -> fail_accuracy"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.comparison import Side, compare
+from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.results import Imported
@@ -156,7 +156,7 @@ def test_cases_that_came_and_went(told):
 def test_a_named_baseline():
     old = run("2026-11-01", [row("same"), row("gone"), row("broke")])
     new = run("2026-11-02", [row("same"), row("broke", "crash"), row("came")])
-    night = against(new, compare(Side("old", (old,)), Side("new", (new,))))
+    night = against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,))))
     assert night.against == old.run.name
     assert of(night, NEW_FAILURE) == [("broke", "status")]
     assert of(night, VANISHED) == [("gone", "no longer measured")]
@@ -171,7 +171,9 @@ def test_a_speedup_is_told_only_where_its_sides_could_not_be_tested():
             for ms in [factor * (10 + day / 100)]
         )
 
-    night = against(nights(6, 1.3)[-1], compare(Side("old", nights(1, 1.0)), Side("new", nights(6, 1.3))))
+    night = against(
+        nights(6, 1.3)[-1], compare(ComparedRuns("old", nights(1, 1.0)), ComparedRuns("new", nights(6, 1.3)))
+    )
     assert of(night, REGRESSION) == [("a", "compiled latency")]
     (one,) = [one for one in night.changes if one.group == REGRESSION]
     assert one.interval[0] < one.change < one.interval[1]
@@ -180,7 +182,7 @@ def test_a_speedup_is_told_only_where_its_sides_could_not_be_tested():
 def test_what_could_not_be_tested_is_not_called_unchanged():
     old = run("2026-11-01", [row("a", eager_ms=20.0, backend_ms=10.0)])
     new = run("2026-11-02", [row("a", eager_ms=20.0, backend_ms=30.0)])
-    night = against(new, compare(Side("old", (old,)), Side("new", (new,))))
+    night = against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,))))
     assert "1 of 1 cases could not be tested" in night.caution
     assert headline(night) == "No change that could be told"
 
@@ -188,7 +190,7 @@ def test_what_could_not_be_tested_is_not_called_unchanged():
 def test_a_few_models_at_a_desk_make_nothing_vanish():
     old = run("2026-11-01", [row(name) for name in "abcd"])
     new = run("2026-11-02", [row("a")])
-    assert not of(against(new, compare(Side("old", (old,)), Side("new", (new,)))), VANISHED)
+    assert not of(against(new, compare(ComparedRuns("old", (old,)), ComparedRuns("new", (new,)))), VANISHED)
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path):

@@ -11,7 +11,7 @@ from perfdash.bisection.account import Account
 from perfdash.bisection.course import Course
 from perfdash.files import now
 from perfdash.history import alert_store
-from perfdash.history.alert_store import Bisection, save_bisection
+from perfdash.history.alert_store import BisectionRow, save_bisection
 from perfdash.history.store import Store, open_store
 from perfdash.report.bisection_report import headline
 from perfdash.settings import RunSettings
@@ -37,7 +37,7 @@ def _file(store: Store, course: Course, said: Account) -> None:
     details = said.to_json()
     for each in details["ranges"]:
         each["tested"] = [{**t, "values": []} for t in each["tested"]]  # the journal has them
-    row = Bisection(
+    row = BisectionRow(
         name=said.name,
         alert_id=said.alert,
         started=said.began,

@@ -13,7 +13,7 @@ from perfdash.bisection.recipes import load_recipes
 from perfdash.bisection.revisions.repository import commit_of, find
 from perfdash.cli.bisect.asked import HIDDEN, pairs
 from perfdash.cli.store import opened
-from perfdash.detect.alert_evidence import Evidence, gather
+from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.queries import RunLine, command_of
@@ -72,7 +72,7 @@ def _env(then: Sequence[str], given: Sequence[str] | None, number: int) -> list[
     return [f"{key}={value}" for key, value in env.items()]
 
 
-def _metric(found: Evidence, number: int) -> str:
+def _metric(found: AlertEvidence, number: int) -> str:
     alert = found.alert
     if alert.kind == "status":
         return "status"

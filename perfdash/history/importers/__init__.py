@@ -18,7 +18,7 @@ from typing import Protocol, cast
 
 from perfdash.errors import UsageError
 from perfdash.history.importers.import_options import ImportOptions
-from perfdash.history.importers.text_files import Sample, Where, sample
+from perfdash.history.importers.text_files import FileBeginning, FilePlace, sample
 from perfdash.history.results import Imported
 
 __all__ = ["Importer", "ImportOptions", "importers", "read", "recognise"]
@@ -30,7 +30,7 @@ class Importer(Protocol):
     NAME: str
     TITLE: str
 
-    def recognises(self, sample: Sample) -> bool:
+    def recognises(self, sample: FileBeginning) -> bool:
         """Whether a file is of this format, by its content."""
 
     def read(self, paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
@@ -53,9 +53,9 @@ def recognise(path: Path) -> Importer:
         return fitting[0]
     formats = "; ".join(importer.TITLE for importer in fitting or importers())
     if fitting:
-        raise Where(path).wrong(f"may be one of several formats: {formats}. Import its parts apart")
+        raise FilePlace(path).wrong(f"may be one of several formats: {formats}. Import its parts apart")
     what = "folder" if beginning.is_folder else "file"
-    raise Where(path).wrong(f"no {what} that can be imported. Known formats: {formats}")
+    raise FilePlace(path).wrong(f"no {what} that can be imported. Known formats: {formats}")
 
 
 def read(paths: Sequence[Path], options: ImportOptions | None = None) -> list[Imported]:

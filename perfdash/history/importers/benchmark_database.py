@@ -20,7 +20,7 @@ from typing import Any
 
 from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import ImportOptions, from_seconds, run_row, threads
-from perfdash.history.importers.text_files import Sample, Where, json_values, shown
+from perfdash.history.importers.text_files import FileBeginning, FilePlace, json_values, shown
 from perfdash.history.results import Imported, Row, thinned
 from perfdash.records import Case, Status
 
@@ -44,13 +44,13 @@ _PEAKS = {"peak_memory", "peak_memory_usage", "peak_mem"}
 class Entry:
     """One metric of one case."""
 
-    where: Where
+    where: FilePlace
     values: tuple[float, ...]
     texts: tuple[str, ...]
     unit: str | None
 
 
-def recognises(sample: Sample) -> bool:
+def recognises(sample: FileBeginning) -> bool:
     head = sample.head.lstrip()
     return head[:1] in ("{", "[") and bool(_METRIC.search(head)) and bool(_OTHER.search(head))
 
@@ -62,8 +62,8 @@ def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
 
 def _runs(path: Path, options: ImportOptions) -> list[Imported]:
     notes: list[str] = []
-    thread_count = threads(options, Where(path))
-    first: dict[str, tuple[Where, dict[str, Any]]] = {}
+    thread_count = threads(options, FilePlace(path))
+    first: dict[str, tuple[FilePlace, dict[str, Any]]] = {}
     groups: dict[str, dict[Case, dict[str, Entry]]] = {}
     times: dict[str, list[float]] = {}
     for where, record in json_values(path):
@@ -81,7 +81,7 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
             )
         metrics[name] = entry
     if not groups:
-        raise Where(path).wrong("no records in it: nothing to import")
+        raise FilePlace(path).wrong("no records in it: nothing to import")
     imported = []
     names: list[str] = []
     for key, cases in groups.items():
@@ -111,7 +111,7 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
     return imported
 
 
-def _part(value: Mapping[str, Any], name: str, where: Where) -> dict[str, Any]:
+def _part(value: Mapping[str, Any], name: str, where: FilePlace) -> dict[str, Any]:
     """An object in an object; a missing one is empty."""
     part = value.get(name)
     if part is None:
@@ -121,32 +121,32 @@ def _part(value: Mapping[str, Any], name: str, where: Where) -> dict[str, Any]:
     return part
 
 
-def _text(value: Mapping[str, Any], name: str, where: Where) -> str | None:
+def _text(value: Mapping[str, Any], name: str, where: FilePlace) -> str | None:
     """Text in an object; None where it is missing or empty."""
     text = value.get(name)
     return None if text in (None, "") else checked_values.name(text, where, name)
 
 
-def _runners(record: Mapping[str, Any], where: Where) -> list[dict[str, Any]]:
+def _runners(record: Mapping[str, Any], where: FilePlace) -> list[dict[str, Any]]:
     runners = record.get("runners") or []
     if not isinstance(runners, list) or not all(isinstance(runner, dict) for runner in runners):
         raise where.wrong("runners is no list of objects: not of this format, or damaged")
     return runners
 
 
-def _identity(record: Mapping[str, Any], where: Where) -> list[list[str]]:
+def _identity(record: Mapping[str, Any], where: FilePlace) -> list[list[str]]:
     names = ("name", "type", "cpu_info", "cpu_count", "gpu_info", "gpu_count")
     return [[str(runner.get(name, "")) for name in names] for runner in _runners(record, where)]
 
 
-def _host(record: Mapping[str, Any], where: Where) -> tuple[str | None, str | None]:
+def _host(record: Mapping[str, Any], where: FilePlace) -> tuple[str | None, str | None]:
     runners = _identity(record, where)
     host = ", ".join(filter(None, (runner[0] for runner in runners)))
     kinds = [" ".join(filter(None, runner[1:])) for runner in runners]
     return shown(host) or None, shown(" + ".join(filter(None, kinds))) or None
 
 
-def _commit(record: Mapping[str, Any], where: Where) -> str:
+def _commit(record: Mapping[str, Any], where: FilePlace) -> str:
     dependencies = _part(record, "dependencies", where)
     sha = _text(_part(dependencies, "pytorch", where), "sha", where)
     if sha is None and record.get("repo", "pytorch/pytorch") == "pytorch/pytorch":
@@ -158,12 +158,12 @@ def _workflow(record: Mapping[str, Any]) -> list[str]:
     return [str(record.get(name, "")) for name in ("workflow_id", "run_attempt")]
 
 
-def _harness(record: Mapping[str, Any], where: Where) -> str:
+def _harness(record: Mapping[str, Any], where: FilePlace) -> str:
     name = _text(_part(record, "benchmark", where), "name", where) or NAME
     return dynamo_vocabulary.HARNESS if name == "TorchInductor" else name
 
 
-def _environment(record: Mapping[str, Any], where: Where, commit: str) -> dict[str, Any]:
+def _environment(record: Mapping[str, Any], where: FilePlace, commit: str) -> dict[str, Any]:
     dependencies = _part(record, "dependencies", where)
     version = _text(_part(dependencies, "pytorch", where), "version", where)
     facts = ("repo", "head_branch", "head_sha", "workflow_id", "run_attempt", "job_id")
@@ -175,7 +175,7 @@ def _environment(record: Mapping[str, Any], where: Where, commit: str) -> dict[s
     }
 
 
-def _case(record: Mapping[str, Any], where: Where, options: ImportOptions, thread_count: int) -> Case:
+def _case(record: Mapping[str, Any], where: FilePlace, options: ImportOptions, thread_count: int) -> Case:
     benchmark, model = _part(record, "benchmark", where), _part(record, "model", where)
     extra = _part(benchmark, "extra_info", where)
     origins = model.get("origins") or []
@@ -206,7 +206,7 @@ def _case(record: Mapping[str, Any], where: Where, options: ImportOptions, threa
     )
 
 
-def _entry(metric: Mapping[str, Any], where: Where) -> tuple[str, Entry]:
+def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
     name, unit = checked_values.name(metric.get("name"), where, "metric.name"), _text(metric, "unit", where)
     if match := _WITH_UNIT.fullmatch(name):
         name, unit = match["name"], unit or match["unit"]

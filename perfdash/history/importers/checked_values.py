@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from perfdash.history.importers.text_files import Where, shown
+from perfdash.history.importers.text_files import FilePlace, shown
 from perfdash.metrics import NUMBERS
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
@@ -31,14 +31,14 @@ MEMORY_BYTES = {"b": 1.0, "bytes": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9,
                 "kib": 1024.0, "mib": 1024.0**2, "gib": 1024.0**3}  # fmt: skip
 
 
-def number(text: str, where: Where, what: str) -> float:
+def number(text: str, where: FilePlace, what: str) -> float:
     """A decimal number as harnesses write it. Raises UsageError for anything else, inf and nan too."""
     if len(text) > _LONGEST or not _NUMBER.fullmatch(text):
         raise where.wrong(f"{what} is {shown(text, 60)!r}, not a number: correct or remove the line")
     return finite(float(text), where, what)
 
 
-def finite(value: Any, where: Where, what: str) -> float:
+def finite(value: Any, where: FilePlace, what: str) -> float:
     """A number of a JSON or YAML document as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise where.wrong(f"{what} is {shown(str(value), 60)!r}, not a number: correct or remove it")
@@ -47,7 +47,7 @@ def finite(value: Any, where: Where, what: str) -> float:
     return float(value)
 
 
-def metric(name: str, value: float, where: Where, what: str = "") -> float:
+def metric(name: str, value: float, where: FilePlace, what: str = "") -> float:
     """`value` if it is possible for the metric `name` of perfdash.metrics; a count as an int."""
     known = NUMBERS[name]
     low, high = _BOUNDS.get(known.kind, _COUNT_BOUNDS)
@@ -58,7 +58,7 @@ def metric(name: str, value: float, where: Where, what: str = "") -> float:
     return int(value) if known.is_integer else value
 
 
-def batch_size(value: Any, where: Where) -> int:
+def batch_size(value: Any, where: FilePlace) -> int:
     """A batch size; 0 where the file does not know it (the harness did not get that far)."""
     if value in (None, "", "None"):
         return 0
@@ -69,7 +69,7 @@ def batch_size(value: Any, where: Where) -> int:
     return int(size)
 
 
-def name(value: Any, where: Where, what: str) -> str:
+def name(value: Any, where: FilePlace, what: str) -> str:
     """A name (of a model, suite, back end): printable text, not empty, not longer than a line."""
     if not isinstance(value, str) or not value.strip() or len(value) > 300 or not value.isprintable():
         raise where.wrong(f"{what} is {shown(str(value), 60)!r}, not a name: correct or remove it")

@@ -17,8 +17,8 @@ from typing import Any
 
 from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import ImportOptions, run_row
-from perfdash.history.importers.markdown_tables import Page, Table, read_page
-from perfdash.history.importers.text_files import Sample, Where, lines, shown, whole_text
+from perfdash.history.importers.markdown_tables import MarkdownTable, Page, read_page
+from perfdash.history.importers.text_files import FileBeginning, FilePlace, lines, shown, whole_text
 from perfdash.history.results import Imported, Row
 from perfdash.records import PASSING, Case
 
@@ -37,10 +37,10 @@ _CPU = re.compile(r"\b(CPU|Xeon|EPYC|Graviton|Neoverse)", re.IGNORECASE)
 _GPU = re.compile(r"\b(A100|H100|H200|V100|T4|NVIDIA|CUDA|GPU)", re.IGNORECASE)
 _PASSED = re.compile(r"\d+%, (\d+)/(\d+)")
 
-Cells = dict[tuple[str, str], tuple[Where, int, str]]  # (model, compiler) -> place, batch size, cell
+Cells = dict[tuple[str, str], tuple[FilePlace, int, str]]  # (model, compiler) -> place, batch size, cell
 
 
-def recognises(sample: Sample) -> bool:
+def recognises(sample: FileBeginning) -> bool:
     return bool(_BEGIN.search(sample.head)) and "|" in sample.head
 
 
@@ -51,24 +51,24 @@ def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
 
 def _run(path: Path, options: ImportOptions) -> Imported:
     whole_text(path)  # its limit: what is read by line may be larger
-    page = read_page((Where(path, number), text) for number, text in lines(path, end_needed=False))
+    page = read_page((FilePlace(path, number), text) for number, text in lines(path, end_needed=False))
     suites: dict[tuple[str, ...], dict[str, Cells]] = {}
     for table in page.tables:
         if table.headings and _SUITE.fullmatch(table.headings[-1]) and table.columns[:2] == ["name", "bs"]:
             _take(table, suites.setdefault(table.headings, {}))
     if not suites:
-        raise Where(path).wrong("no table of a suite in it: nothing to import")
+        raise FilePlace(path).wrong("no table of a suite in it: nothing to import")
     rows: list[Row] = []
     environment: dict[str, Any] = {}
     published: dict[str, dict[str, Any]] = {}
     hardware = ""
     for section in dict.fromkeys(headings[:-1] for headings in suites):
         hardware = _hardware(page, section)
-        common = _common(Where(path), page, section, hardware, options)
+        common = _common(FilePlace(path), page, section, hardware, options)
         found: dict[str, list[Row]] = {}
         for headings, tables in suites.items():
             if headings[:-1] == section:
-                some = _rows(Where(path), headings[-1], tables, common, options)
+                some = _rows(FilePlace(path), headings[-1], tables, common, options)
                 found.setdefault(some[0].case.suite, []).extend(some)
                 rows += some
         published[" / ".join(section)] = _check_summary(page, section, found)
@@ -77,7 +77,7 @@ def _run(path: Path, options: ImportOptions) -> Imported:
         if row.case in cases:
             first = cases[row.case].details["origin"]["line"]
             line = row.details["origin"]["line"]
-            raise Where(path, line).wrong(f"the same case is in line {first} too: remove one of them")
+            raise FilePlace(path, line).wrong(f"the same case is in line {first} too: remove one of them")
         cases[row.case] = row
     if any(published.values()):
         # With the sections that publish none, so that nobody takes the sums of one for those of another.
@@ -96,7 +96,7 @@ def _run(path: Path, options: ImportOptions) -> Imported:
     return Imported(run, tuple(rows))
 
 
-def _take(table: Table, tables: dict[str, Cells]) -> None:
+def _take(table: MarkdownTable, tables: dict[str, Cells]) -> None:
     metric = _METRICS.get(table.title.lower())
     if metric is None:
         raise table.where.wrong(
@@ -127,7 +127,7 @@ def _hardware(page: Page, section: tuple[str, ...]) -> str:
 
 
 def _common(
-    where: Where, page: Page, section: tuple[str, ...], hardware: str, options: ImportOptions
+    where: FilePlace, page: Page, section: tuple[str, ...], hardware: str, options: ImportOptions
 ) -> Case:
     """What all cases below one heading share."""
     text = _texts(page, section)
@@ -155,7 +155,7 @@ def _common(
 
 
 def _rows(
-    where: Where, heading: str, tables: dict[str, Cells], common: Case, options: ImportOptions
+    where: FilePlace, heading: str, tables: dict[str, Cells], common: Case, options: ImportOptions
 ) -> list[Row]:
     match = _SUITE.fullmatch(heading)
     assert match is not None
@@ -181,7 +181,7 @@ def _rows(
     return rows
 
 
-def _row(found: dict[str, tuple[Where, int, str]], case: dict[str, Any]) -> Row:
+def _row(found: dict[str, tuple[FilePlace, int, str]], case: dict[str, Any]) -> Row:
     sizes = {size for _, size, _ in found.values() if size}
     where = next(iter(found.values()))[0]
     if len(sizes) > 1:
@@ -232,7 +232,7 @@ def _check_summary(page: Page, section: tuple[str, ...], found: dict[str, list[R
 
 
 def _compare(
-    where: Where, suite: str, backend: str, said: re.Match[str], found: dict[str, list[Row]]
+    where: FilePlace, suite: str, backend: str, said: re.Match[str], found: dict[str, list[Row]]
 ) -> None:
     rows = [row for row in found.get(suite, []) if row.case.backend == backend]
     # As the harness counts: a case passes when its accuracy does and it was timed.

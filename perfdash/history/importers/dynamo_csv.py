@@ -19,7 +19,7 @@ from pathlib import Path
 from perfdash.errors import UsageError
 from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import ImportOptions, run_row, threads
-from perfdash.history.importers.text_files import Sample, Where, cells, lines, shown
+from perfdash.history.importers.text_files import FileBeginning, FilePlace, cells, lines, shown
 from perfdash.history.results import Imported, Row
 from perfdash.records import Case, Status
 
@@ -36,16 +36,16 @@ _AMP = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}
 
 
 @dataclass
-class Line:
+class CsvLine:
     """One row of one of the two files."""
 
-    where: Where
+    where: FilePlace
     device: str
     batch_size: int
     cells: dict[str, str]
 
 
-def recognises(sample: Sample) -> bool:
+def recognises(sample: FileBeginning) -> bool:
     return _kind(sample.head.split("\n", 1)[0]) is not None
 
 
@@ -64,14 +64,14 @@ def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
             if _OTHER[kind] not in pair and other != path and other.exists():
                 found = _kind_of(other)
                 if found == kind:
-                    raise Where(other).wrong(f"is named {_OTHER[kind]} but holds {kind}: rename it")
+                    raise FilePlace(other).wrong(f"is named {_OTHER[kind]} but holds {kind}: rename it")
                 pair[_OTHER[kind]] = other
     return [_run(pair, options) for pair in pairs.values()]
 
 
 def _kind(header: str) -> str | None:
     try:
-        columns = cells(header.rstrip("\r"), Where(Path()))
+        columns = cells(header.rstrip("\r"), FilePlace(Path()))
     except UsageError:
         return None
     if tuple(columns[:3]) != _FIRST:
@@ -87,7 +87,9 @@ def _kind_of(path: Path) -> str:
     _, header = next(iter(lines(path)), (0, ""))
     kind = _kind(header)
     if kind is None:
-        raise Where(path, 1).wrong("not the header dev,name,batch_size,speedup|accuracy,...: import another")
+        raise FilePlace(path, 1).wrong(
+            "not the header dev,name,batch_size,speedup|accuracy,...: import another"
+        )
     return kind
 
 
@@ -107,10 +109,10 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
     path = pair.get("performance") or pair["accuracy"]
     devices = {line.device for table in tables.values() for line in table.values()}
     notes: list[str] = []
-    common = _common(path, options, devices, threads(options, Where(path)))
+    common = _common(path, options, devices, threads(options, FilePlace(path)))
     keys = list(dict.fromkeys(key for table in tables.values() for key in table))
     if not keys:
-        raise Where(path).wrong("no results in it, only the header: nothing to import")
+        raise FilePlace(path).wrong("no results in it, only the header: nothing to import")
     rows = tuple(
         _row(tables.get("performance", {}).get(key), tables.get("accuracy", {}).get(key), common, set(pair))
         for key in keys
@@ -128,7 +130,7 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
 
 def _common(path: Path, options: ImportOptions, devices: set[str], thread_count: int) -> Case:
     """What all cases of a pair share: from the file's name, else from the options; never guessed."""
-    where = Where(path)
+    where = FilePlace(path)
     match = _FROM_RIGHT.fullmatch(_without_kind(path))
     dtype = match["dtype"] if match else None
     amp_dtype = _AMP.get(dtype) if dtype else None
@@ -165,17 +167,17 @@ def _common(path: Path, options: ImportOptions, devices: set[str], thread_count:
     )
 
 
-def _lines(path: Path) -> dict[str, Line]:
+def _lines(path: Path) -> dict[str, CsvLine]:
     """The rows of one file by model."""
     rows = lines(path)
     number, header = next(rows)
-    columns = cells(header, Where(path, number))
+    columns = cells(header, FilePlace(path, number))
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
-        raise Where(path, number).wrong(f"two columns named {shown(twice, 60)!r}: remove one")
-    found: dict[str, Line] = {}
+        raise FilePlace(path, number).wrong(f"two columns named {shown(twice, 60)!r}: remove one")
+    found: dict[str, CsvLine] = {}
     for number, text in rows:
-        where = Where(path, number)
+        where = FilePlace(path, number)
         values = cells(text, where)
         if not any(values):
             continue
@@ -186,11 +188,11 @@ def _lines(path: Path) -> dict[str, Line]:
             raise where.wrong(
                 f"{shown(model, 80)} again, it is in line {found[model].where.line} too: remove one of them"
             )
-        found[model] = Line(where, device, checked_values.batch_size(row["batch_size"], where), row)
+        found[model] = CsvLine(where, device, checked_values.batch_size(row["batch_size"], where), row)
     return found
 
 
-def _padded(columns: list[str], values: list[str], where: Where) -> dict[str, str]:
+def _padded(columns: list[str], values: list[str], where: FilePlace) -> dict[str, str]:
     """The cells by column. Only the row of a model that did not run may be short."""
     if len(values) > len(columns):
         raise where.wrong(f"{len(values)} cells under {len(columns)} columns: correct or remove the line")
@@ -203,7 +205,7 @@ def _padded(columns: list[str], values: list[str], where: Where) -> dict[str, st
     return row
 
 
-def _row(timed: Line | None, checked: Line | None, common: Case, kinds: set[str]) -> Row:
+def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: set[str]) -> Row:
     line = timed or checked
     assert line is not None
     notes: list[str] = []
@@ -216,7 +218,7 @@ def _row(timed: Line | None, checked: Line | None, common: Case, kinds: set[str]
         )
     if checked:
         accuracy = dynamo_vocabulary.status(checked.cells["accuracy"], checked.where)
-    performance = _measured(timed, common.device) if timed else dynamo_vocabulary.Measured()
+    performance = _measured(timed, common.device) if timed else dynamo_vocabulary.DynamoNumbers()
     if checked:
         _add_counts(performance, checked, accuracy)
     status = dynamo_vocabulary.ended(
@@ -246,7 +248,7 @@ def _row(timed: Line | None, checked: Line | None, common: Case, kinds: set[str]
     )
 
 
-def _numbers(line: Line) -> dict[str, float | None]:
+def _numbers(line: CsvLine) -> dict[str, float | None]:
     skipped = {*_FIRST, "accuracy", "tag", ""}
     return {
         name: dynamo_vocabulary.number_or_nothing(cell, line.where, name)
@@ -255,11 +257,11 @@ def _numbers(line: Line) -> dict[str, float | None]:
     }
 
 
-def _measured(line: Line, device: str) -> dynamo_vocabulary.Measured:
+def _measured(line: CsvLine, device: str) -> dynamo_vocabulary.DynamoNumbers:
     return dynamo_vocabulary.measured(_numbers(line), line.where, device)
 
 
-def _add_counts(performance: dynamo_vocabulary.Measured, line: Line, accuracy: Status | None) -> None:
+def _add_counts(performance: dynamo_vocabulary.DynamoNumbers, line: CsvLine, accuracy: Status | None) -> None:
     """Graphs and breaks of the accuracy run, where the performance run has none of its own.
 
     Its `compilation_latency` is another thing (all of dynamo's time), so it goes under another name.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perfdash.history.importers import checked_values
-from perfdash.history.importers.text_files import Where, shown
+from perfdash.history.importers.text_files import FilePlace, shown
 from perfdash.records import PASSING, Status
 
 HARNESS = "dynamo"  # RunRow.setting: CSV, JSON and dashboard of one harness may be compared
@@ -45,7 +45,7 @@ def known_status(word: str) -> Status | None:
     return _WORDS.get(word) or next((ours for words, ours in _FAMILIES if words.fullmatch(word)), None)
 
 
-def status(word: str, where: Where) -> Status:
+def status(word: str, where: FilePlace) -> Status:
     """The same, but a word that it does not write is a UsageError."""
     known = known_status(word)
     if known is None:
@@ -56,13 +56,13 @@ def status(word: str, where: Where) -> Status:
     return known
 
 
-def number_or_nothing(cell: str, where: Where, column: str) -> float | None:
+def number_or_nothing(cell: str, where: FilePlace, column: str) -> float | None:
     """A cell: empty and `nan` are "not measured" (pandas and the harness's own f"{x:.6f}" write so)."""
     return None if cell.lower() in ("", "nan") else checked_values.number(cell, where, column)
 
 
 @dataclass
-class Measured:
+class DynamoNumbers:
     """One row of numbers in our names and units. `ran`: whether it was timed; None: not asked."""
 
     ran: bool | None = None
@@ -72,14 +72,14 @@ class Measured:
     derived: dict[str, str] = field(default_factory=dict)
 
 
-def measured(numbers: Mapping[str, float | None], where: Where, device: str) -> Measured:
+def measured(numbers: Mapping[str, float | None], where: FilePlace, device: str) -> DynamoNumbers:
     """The columns of one row of the performance file, None for "not measured".
 
     A speedup of 0 is how the harness says that a model did not run; the zeros beside it, and any other
     zero where a time or a memory should be, are padding. Its compilation latency is a difference of
     two timings: below 0 it says nothing, and is left out with a note.
     """
-    row = Measured()
+    row = DynamoNumbers()
     given = {name: value for name, value in numbers.items() if value is not None}
     if "speedup" in numbers:
         row.ran = given.get("speedup", 0.0) != 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.history.importers.text_files import Where, shown
+from perfdash.history.importers.text_files import FilePlace, shown
 from perfdash.history.results import RunRow
 
 BY_FILE = "mtime"  # --started: as the file system has it
@@ -34,7 +34,7 @@ class ImportOptions:
     device: str | None = None
     backend: str | None = None
 
-    def agreed(self, option: str, in_file: str | None, where: Where, hint: str = "") -> str:
+    def agreed(self, option: str, in_file: str | None, where: FilePlace, hint: str = "") -> str:
         """The value in the file, else the option. Raises UsageError if neither has one or they differ."""
         given: str | None = getattr(self, option)
         if in_file is not None and given is not None and in_file != given:
@@ -57,7 +57,7 @@ def instant(text: str, what: str) -> str:
     return _text(moment)
 
 
-def from_seconds(seconds: float, where: Where, what: str) -> str:
+def from_seconds(seconds: float, where: FilePlace, what: str) -> str:
     """Seconds since 1970 as such a time."""
     try:
         return _text(datetime.fromtimestamp(seconds, UTC))
@@ -93,7 +93,7 @@ def run_row(
     if host_class is None and host != "unknown":
         host_class = f"host {host}"  # two hosts of unknown kind are not the same kind
     if not (options.host_class or host_class):
-        raise Where(paths[0]).wrong("does not say on what it was measured: give --host or --host-class")
+        raise FilePlace(paths[0]).wrong("does not say on what it was measured: give --host or --host-class")
     return RunRow(
         name=f"{when.replace(':', '-')}_{shown(name)}",  # a night's files are called as every other night's
         started=when,
@@ -120,15 +120,15 @@ def started_of(
         return known
     newest = max(paths, key=lambda path: path.stat().st_mtime)
     if options.started is None:
-        raise Where(newest).wrong(
+        raise FilePlace(newest).wrong(
             f"does not say when it was measured: give --started 2026-01-31, or --started {BY_FILE} for the "
             "time at which the file was written"
         )
-    when = from_seconds(newest.stat().st_mtime, Where(newest), "its modification time")
+    when = from_seconds(newest.stat().st_mtime, FilePlace(newest), "its modification time")
     return when, f"modification time of {shown(newest.name)}"
 
 
-def threads(options: ImportOptions, where: Where) -> int:
+def threads(options: ImportOptions, where: FilePlace) -> int:
     """The thread count for a format that never holds it. Raises UsageError without --threads."""
     if options.threads is None:
         raise where.wrong("does not say on how many threads it was measured: give --threads")

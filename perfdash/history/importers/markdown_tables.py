@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from perfdash.history.importers.text_files import Where
+from perfdash.history.importers.text_files import FilePlace
 
 _BORDER = re.compile(r"\+([-=:]+\+)+")
 _RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
@@ -19,32 +19,32 @@ _MOST_ROWS = 200_000
 
 
 @dataclass
-class Table:
+class MarkdownTable:
     """One table: its headings from the outermost in, title, column names, and rows with their place."""
 
-    where: Where
+    where: FilePlace
     headings: tuple[str, ...]
     title: str
     columns: list[str]
-    rows: list[tuple[Where, list[str]]] = field(default_factory=list)
+    rows: list[tuple[FilePlace, list[str]]] = field(default_factory=list)
 
 
 @dataclass
 class Page:
     """The tables of a text and the lines that are none, headings among them."""
 
-    tables: list[Table]
-    texts: list[tuple[Where, tuple[str, ...], str]]  # place, headings above it, the line
+    tables: list[MarkdownTable]
+    texts: list[tuple[FilePlace, tuple[str, ...], str]]  # place, headings above it, the line
 
 
-def read_page(lines: Iterable[tuple[Where, str]]) -> Page:
+def read_page(lines: Iterable[tuple[FilePlace, str]]) -> Page:
     """The tables of a text. Raises UsageError for one that is cut off or has a row of another width."""
     page = Page([], [])
     headings: list[tuple[int, str]] = []
     title, fence = "", ""
     drawn: _Drawn | None = None
-    pipes: Table | None = None
-    before: tuple[Where, str] | None = None  # the line before, which may be a Markdown table's head
+    pipes: MarkdownTable | None = None
+    before: tuple[FilePlace, str] | None = None  # the line before, which may be a Markdown table's head
     for where, raw in lines:
         text = raw.strip()
         above = tuple(words for _, words in headings)
@@ -60,12 +60,12 @@ def read_page(lines: Iterable[tuple[Where, str]]) -> Page:
                 continue
             pipes = None
         if _BORDER.fullmatch(text):
-            drawn = _Drawn(Table(where, above, title, []))
+            drawn = _Drawn(MarkdownTable(where, above, title, []))
         elif _RULE.fullmatch(text) and before and before[1].startswith("|"):
             columns = _split(before[1])
             if len(columns) != len(_split(text)):
                 raise where.wrong("the table's rule has another number of columns than its head: correct it")
-            pipes = Table(before[0], above, title, columns)
+            pipes = MarkdownTable(before[0], above, title, columns)
             page.tables.append(pipes)
         elif mark := _FENCE.fullmatch(text):
             # A fence ends with its own kind; what stands in one is no heading.
@@ -88,7 +88,7 @@ def _split(text: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in cells]
 
 
-def _add(table: Table, where: Where, cells: list[str]) -> None:
+def _add(table: MarkdownTable, where: FilePlace, cells: list[str]) -> None:
     if len(cells) != len(table.columns):
         raise where.wrong(
             f"the row has {len(cells)} cells, the table {len(table.columns)} columns: cut off or damaged"
@@ -101,12 +101,12 @@ def _add(table: Table, where: Where, cells: list[str]) -> None:
 class _Drawn:
     """A table with borders above and below its head and, where it has rows, below them."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: MarkdownTable) -> None:
         self.table = table
         self.borders = 1
         self.finished = False
 
-    def line(self, where: Where, text: str) -> None:
+    def line(self, where: FilePlace, text: str) -> None:
         if _BORDER.fullmatch(text):
             self.borders += 1
             if self.borders == 2 and not self.table.columns:

@@ -27,7 +27,7 @@ _LONGEST_INT = 40  # digits; no count or id is longer, and converting a million 
 
 
 @dataclass(frozen=True)
-class Where:
+class FilePlace:
     """A place in a file, for messages and for a row's origin."""
 
     path: Path
@@ -47,7 +47,7 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Sample:
+class FileBeginning:
     """What a format is recognised by: the beginning of a file; empty for a folder or a binary file."""
 
     path: Path
@@ -61,19 +61,19 @@ def shown(text: str, longest: int = 300) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def sample(path: Path) -> Sample:
+def sample(path: Path) -> FileBeginning:
     """The first SAMPLE bytes of a file as text. Raises UsageError where it cannot be read."""
-    if _stat(path, Where(path)) and path.is_dir():
-        return Sample(path, "", is_folder=True)
+    if _stat(path, FilePlace(path)) and path.is_dir():
+        return FileBeginning(path, "", is_folder=True)
     with _opened(path) as file:
         try:
             head = file.read(SAMPLE)
         except OSError as error:
-            raise _unreadable(Where(path), error) from error
+            raise _unreadable(FilePlace(path), error) from error
     if not head:
-        raise Where(path).wrong("the file is empty: nothing to import")
+        raise FilePlace(path).wrong("the file is empty: nothing to import")
     text = head.decode("utf-8", "replace").removeprefix("\ufeff")
-    return Sample(path, "" if "\0" in text else text)
+    return FileBeginning(path, "" if "\0" in text else text)
 
 
 def lines(path: Path, *, end_needed: bool = True) -> Iterator[tuple[int, str]]:
@@ -84,7 +84,7 @@ def lines(path: Path, *, end_needed: bool = True) -> Iterator[tuple[int, str]]:
     size, number = 0, 0
     with _opened(path) as file:
         while True:
-            where = Where(path, number + 1)
+            where = FilePlace(path, number + 1)
             try:
                 line = file.readline(LINE_LIMIT + 1)
             except OSError as error:
@@ -105,7 +105,7 @@ def lines(path: Path, *, end_needed: bool = True) -> Iterator[tuple[int, str]]:
             yield number, _decoded(line, where).removesuffix("\n").removesuffix("\r")
 
 
-def cells(text: str, where: Where) -> list[str]:
+def cells(text: str, where: FilePlace) -> list[str]:
     """The fields of one line of a CSV."""
     try:
         return [cell.strip() for cell in next(csv.reader([text], strict=True), [])]
@@ -115,7 +115,7 @@ def cells(text: str, where: Where) -> list[str]:
 
 def whole_text(path: Path, limit: int = DOCUMENT_LIMIT) -> str:
     """All of a file, of at most `limit` bytes."""
-    where = Where(path)
+    where = FilePlace(path)
     with _opened(path) as file:
         try:
             data = file.read(limit + 1)
@@ -126,7 +126,7 @@ def whole_text(path: Path, limit: int = DOCUMENT_LIMIT) -> str:
     return _decoded(data, where)
 
 
-def json_values(path: Path) -> Iterator[tuple[Where, Any]]:
+def json_values(path: Path) -> Iterator[tuple[FilePlace, Any]]:
     """The values of a JSON document, list or sequence (JSON lines), each with the line it begins in.
 
     A list at the top is taken apart, also one that is a line among others (upload_benchmark_results.py
@@ -142,7 +142,7 @@ def json_values(path: Path) -> Iterator[tuple[Where, Any]]:
     while True:
         position = _skip_spaces(text, position)
         line, counted = line + text.count("\n", counted, position), position
-        where = Where(path, line)
+        where = FilePlace(path, line)
         if position == len(text):
             if inside:
                 raise where.wrong("the list has no end, the file seems cut off: import a whole one")
@@ -156,7 +156,7 @@ def json_values(path: Path) -> Iterator[tuple[Where, Any]]:
             value, position = decoder.raw_decode(text, position)
             _check_text(value)
         except json.JSONDecodeError as error:
-            there = Where(path, error.lineno)
+            there = FilePlace(path, error.lineno)
             raise there.wrong(f"not valid JSON ({error.msg}): cut off or damaged") from error
         except RecursionError as error:
             raise where.wrong("nested too deeply for a file of results") from error
@@ -168,7 +168,7 @@ def json_values(path: Path) -> Iterator[tuple[Where, Any]]:
             mark = text[position : position + 1]
             if mark not in (",", "]"):
                 line, counted = line + text.count("\n", counted, position), position
-                raise Where(path, line).wrong("not valid JSON (',' or ']' expected): cut off or damaged")
+                raise FilePlace(path, line).wrong("not valid JSON (',' or ']' expected): cut off or damaged")
             inside, position = mark == ",", position + 1
 
 
@@ -218,7 +218,7 @@ def _check_text(value: Any) -> None:
 
 
 def _opened(path: Path) -> BinaryIO:
-    where = Where(path)
+    where = FilePlace(path)
     kind = _stat(path, where).st_mode
     if stat.S_ISDIR(kind):
         raise where.wrong("this is a folder: name the files in it")
@@ -230,24 +230,24 @@ def _opened(path: Path) -> BinaryIO:
         raise _unreadable(where, error) from error
 
 
-def _stat(path: Path, where: Where) -> os.stat_result:
+def _stat(path: Path, where: FilePlace) -> os.stat_result:
     try:
         return path.stat()
     except (OSError, ValueError) as error:
         raise _unreadable(where, error) from error
 
 
-def _unreadable(where: Where, error: Exception) -> UsageError:
+def _unreadable(where: FilePlace, error: Exception) -> UsageError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return where.wrong(f"cannot be read ({reason}): check path and permissions")
 
 
-def _decoded(data: bytes, where: Where) -> str:
+def _decoded(data: bytes, where: FilePlace) -> str:
     if b"\0" in data:
         raise where.wrong("holds NUL bytes, so it is no text: name a file of results")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = where.line or data.count(b"\n", 0, error.start) + 1
-        raise Where(where.path, line).wrong("not UTF-8 text: convert the file to UTF-8") from error
+        raise FilePlace(where.path, line).wrong("not UTF-8 text: convert the file to UTF-8") from error
     return text.removeprefix("\ufeff") if where.line in (None, 1) else text

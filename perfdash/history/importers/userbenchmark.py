@@ -23,7 +23,7 @@ from typing import Any
 
 from perfdash.history.importers import checked_values, dynamo_vocabulary
 from perfdash.history.importers.import_options import UNSPECIFIED, ImportOptions, run_row, threads
-from perfdash.history.importers.text_files import Sample, Where, json_values, shown, whole_text
+from perfdash.history.importers.text_files import FileBeginning, FilePlace, json_values, shown, whole_text
 from perfdash.history.results import Imported, Row, RunRow, thinned
 from perfdash.records import Case, Status
 
@@ -51,7 +51,7 @@ _PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "amp_bf
 _AMP = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
 
 
-def recognises(sample: Sample) -> bool:
+def recognises(sample: FileBeginning) -> bool:
     head = sample.head.lstrip()
     return head.startswith("{") and all(key.search(head) for key in _KEYS)
 
@@ -71,14 +71,14 @@ def _run(path: Path, options: ImportOptions) -> Imported:
         raise where.wrong("environ or metrics is missing or empty: nothing to import")
     benchmark = checked_values.name(document.get("name"), where, "name")
     notes: list[str] = []
-    thread_count = threads(options, Where(path))
+    thread_count = threads(options, FilePlace(path))
     placed = dict(zip(metrics, _places(path, metrics), strict=True))
     values = {name: (placed[name], value_of(value, placed[name], name)) for name, value in metrics.items()}
     rows = rows_of_metrics(values, benchmark, device_of(environ), options, thread_count)
     return Imported(side_run(NAME, benchmark, "", path, environ, options, started_by_name(path), notes), rows)
 
 
-def _places(path: Path, names: Iterable[str]) -> Iterator[Where]:
+def _places(path: Path, names: Iterable[str]) -> Iterator[FilePlace]:
     """Where each name stands in the document, as far as they stand there in order."""
     text = whole_text(path)
     position = counted = text.find('"metrics"')
@@ -88,7 +88,7 @@ def _places(path: Path, names: Iterable[str]) -> Iterator[Where]:
             position = text.find(json.dumps(name), position)
         if position >= 0:
             line, counted = line + text.count("\n", counted, position), position
-        yield Where(path, line)
+        yield FilePlace(path, line)
 
 
 def device_of(environ: dict[str, Any]) -> str | None:
@@ -145,10 +145,10 @@ def side_run(
 
 
 @dataclass
-class Found:
+class CaseMetrics:
     """What is gathered of one case."""
 
-    where: Where
+    where: FilePlace
     metrics: set[str] = field(default_factory=set)
     values: dict[str, float] = field(default_factory=dict)
     others: dict[str, float] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def value_of(value: Any, where: Where, name: str) -> Value:
+def value_of(value: Any, where: FilePlace, name: str) -> Value:
     """A metric's value: a number, a list of numbers, or text (a status, an error)."""
     if isinstance(value, str):
         return shown(value, 2000)
@@ -167,17 +167,17 @@ def value_of(value: Any, where: Where, name: str) -> Value:
 
 
 def rows_of_metrics(
-    metrics: Mapping[str, tuple[Where, Value]],
+    metrics: Mapping[str, tuple[FilePlace, Value]],
     benchmark: str,
     device: str | None,
     options: ImportOptions,
     threads: int,
 ) -> tuple[Row, ...]:
     """The rows of one side. `device` is what its environment tells of it, if anything."""
-    found: dict[Case, Found] = {}
+    found: dict[Case, CaseMetrics] = {}
     for name, (where, value) in metrics.items():
         case, metric = case_of(name, where, benchmark, device, options, threads)
-        row = found.setdefault(case, Found(where))
+        row = found.setdefault(case, CaseMetrics(where))
         metric = "latency" if metric == "latencies" else metric
         if metric in row.metrics:
             raise where.wrong(f"{shown(name, 80)} is there twice for one case: remove one of them")
@@ -187,7 +187,7 @@ def rows_of_metrics(
 
 
 def case_of(
-    name: str, where: Where, benchmark: str, device: str | None, options: ImportOptions, threads: int
+    name: str, where: FilePlace, benchmark: str, device: str | None, options: ImportOptions, threads: int
 ) -> tuple[Case, str]:
     """The case that a metric's name tells of, and which metric of it."""
     match = _NAMED.fullmatch(name) or _NIGHTLY.fullmatch(name)
@@ -212,7 +212,7 @@ def case_of(
     return case, parts.get("metric") or "value"
 
 
-def _first(options: ImportOptions, option: str, found: str | None, where: Where) -> str:
+def _first(options: ImportOptions, option: str, found: str | None, where: FilePlace) -> str:
     if found is None and getattr(options, option) is None:
         return UNSPECIFIED
     return options.agreed(option, found, where)
@@ -232,7 +232,7 @@ def _arguments(text: str) -> tuple[str, str | None]:
     return backend.replace("_", "-") + (f"[{' '.join(rest)}]" if rest else ""), options.get("--precision")
 
 
-def _put(row: Found, case: Case, metric: str, value: Value, where: Where) -> None:
+def _put(row: CaseMetrics, case: Case, metric: str, value: Value, where: FilePlace) -> None:
     if isinstance(value, str):
         row.texts[metric] = value
         return
@@ -252,7 +252,7 @@ def _put(row: Found, case: Case, metric: str, value: Value, where: Where) -> Non
     row.others["latency_ms" if metric == "latency" else metric] = number
 
 
-def _row(case: Case, row: Found) -> Row:
+def _row(case: Case, row: CaseMetrics) -> Row:
     status, notes = _status(case, row)
     details: dict[str, Any] = {"origin": row.where.origin}
     if row.texts:
@@ -262,7 +262,7 @@ def _row(case: Case, row: Found) -> Row:
     return Row(case, str(status), row.values, others=row.others, samples=row.samples, details=details)
 
 
-def _status(case: Case, row: Found) -> tuple[Status, list[str]]:
+def _status(case: Case, row: CaseMetrics) -> tuple[Status, list[str]]:
     if word := row.texts.get("accuracy"):
         if word in _SKIPPED:
             return Status.SKIPPED, [word]

@@ -18,7 +18,7 @@ from typing import Any
 
 from perfdash.history.importers import checked_values
 from perfdash.history.importers.import_options import ImportOptions, started_of, threads
-from perfdash.history.importers.text_files import Sample, Where, shown, whole_text
+from perfdash.history.importers.text_files import FileBeginning, FilePlace, shown, whole_text
 from perfdash.history.importers.userbenchmark import (
     Value,
     device_of,
@@ -38,7 +38,7 @@ _NOTE = "only the metrics that changed beyond the detector's threshold, and thos
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def recognises(sample: Sample) -> bool:
+def recognises(sample: FileBeginning) -> bool:
     return all(key.search(sample.head) for key in _KEYS)
 
 
@@ -50,14 +50,14 @@ def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
 def _runs(path: Path, options: ImportOptions) -> list[Imported]:
     where, document = _document(path)
     notes = [_NOTE]
-    thread_count = threads(options, Where(path))
+    thread_count = threads(options, FilePlace(path))
     benchmark = checked_values.name(document.get("name", (where, None))[1], where, "name")
     details = _mapping(document.get("details"), "details", where)
     started = _started(path, options)
     imported = []
     for side, (when, whence) in zip(_SIDES, started, strict=True):
         environ = _mapping(document.get(f"{side}_env"), f"{side}_env", where)
-        values: dict[str, tuple[Where, Value]] = {}
+        values: dict[str, tuple[FilePlace, Value]] = {}
         for name, (place, pair) in details.items():
             both = _mapping((place, pair), name, place)
             if side not in both:
@@ -91,10 +91,10 @@ def _started(path: Path, options: ImportOptions) -> list[tuple[str, str]]:
     return [(before, f"{whence}, a second before treatment"), (when, whence)]
 
 
-# A node becomes a value with its place: {name: (Where, value)}.
+# A node becomes a value with its place: {name: (FilePlace, value)}.
 
 
-def _mapping(node: Any, what: str, where: Where) -> dict[str, tuple[Where, Any]]:
+def _mapping(node: Any, what: str, where: FilePlace) -> dict[str, tuple[FilePlace, Any]]:
     place, value = node if node is not None else (where, None)
     if value is None:
         return {}
@@ -103,12 +103,12 @@ def _mapping(node: Any, what: str, where: Where) -> dict[str, tuple[Where, Any]]
     return value
 
 
-def _document(path: Path) -> tuple[Where, dict[str, tuple[Where, Any]]]:
+def _document(path: Path) -> tuple[FilePlace, dict[str, tuple[FilePlace, Any]]]:
     import yaml
 
     text = whole_text(path, LIMIT)
     if not text.endswith("\n"):
-        raise Where(path, text.count("\n") + 1).wrong(
+        raise FilePlace(path, text.count("\n") + 1).wrong(
             "the last line has no line end, so the file seems cut off: "
             "import a whole one (add the line end if it is whole)"
         )
@@ -117,18 +117,20 @@ def _document(path: Path) -> tuple[Where, dict[str, tuple[Where, Any]]]:
         where, value = _value(node, path, set())
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise Where(path, line).wrong(f"not valid YAML ({error.problem}): cut off or damaged") from error
+        raise FilePlace(path, line).wrong(f"not valid YAML ({error.problem}): cut off or damaged") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise Where(path).wrong(f"not valid YAML ({shown(str(error), 100)}): cut off or damaged") from error
+        raise FilePlace(path).wrong(
+            f"not valid YAML ({shown(str(error), 100)}): cut off or damaged"
+        ) from error
     except RecursionError as error:
-        raise Where(path).wrong("nested too deeply for a file of results") from error
+        raise FilePlace(path).wrong("nested too deeply for a file of results") from error
     return where, _mapping((where, value), "the document", where)
 
 
-def _value(node: Any, path: Path, seen: set[int]) -> tuple[Where, Any]:
+def _value(node: Any, path: Path, seen: set[int]) -> tuple[FilePlace, Any]:
     from yaml import MappingNode, SequenceNode
 
-    where = Where(path, node.start_mark.line + 1 if node is not None else None)
+    where = FilePlace(path, node.start_mark.line + 1 if node is not None else None)
     if isinstance(node, MappingNode | SequenceNode):
         if id(node) in seen:
             raise where.wrong("refers to itself or to another part (an alias): write it out")
@@ -136,12 +138,12 @@ def _value(node: Any, path: Path, seen: set[int]) -> tuple[Where, Any]:
     if isinstance(node, SequenceNode):
         return where, [_value(child, path, seen)[1] for child in node.value]
     if isinstance(node, MappingNode):
-        values: dict[str, tuple[Where, Any]] = {}
+        values: dict[str, tuple[FilePlace, Any]] = {}
         for key, child in node.value:
             name = getattr(key, "value", None)
             if not isinstance(name, str):
                 raise where.wrong("a key that is no text: not of this format, or damaged")
-            place = Where(path, key.start_mark.line + 1)
+            place = FilePlace(path, key.start_mark.line + 1)
             if name in values:
                 raise place.wrong(f"{shown(name, 80)} is in line {values[name][0].line} too: remove one")
             values[name] = place, _value(child, path, seen)[1]
@@ -149,7 +151,7 @@ def _value(node: Any, path: Path, seen: set[int]) -> tuple[Where, Any]:
     return where, None if node is None else _scalar(node, where)
 
 
-def _scalar(node: Any, where: Where) -> Any:
+def _scalar(node: Any, where: FilePlace) -> Any:
     """A number for what YAML calls one, as long as it is decimal; text for all the rest."""
     kind = node.tag.rpartition(":")[2]
     if kind in ("int", "float"):
