@@ -120,26 +120,21 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One case as the worker is told to measure it: the case and how to build and judge it."""
+class Specification:
+    """How a case is built, run and judged, from its suite and the settings of the run.
+
+    A new option of a case is a field here: it reaches the plan and the worker by its name alone.
+    """
 
     case: Case
     loader: str
-    target: str
-    scratch: str  # an empty folder of the case's own: caches, temporary files
-    # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
-    # check (load, and eager once) | room_eager, room (one side by itself: does memory suffice) |
-    # probe (what the interpreter can do) | isa (what inductor compiles for)
-    role: str = "full"
-    process: int = 0  # which of the case's processes: each has its own order of pairs
-    headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share
-    weights: str = "random"  # random | pretrained | the path of a file
+    target: str  # the model, as its loader knows it
     config: dict[str, Any] = field(default_factory=dict)  # of the model, as its loader understands it
     inputs: dict[str, Any] = field(default_factory=dict)
     tolerance: float = 1e-3
-    factor: float = 2.0
-    check_accuracy: bool = True
+    factor: float = 2.0  # how many times eager's own error the back end's may be
     cosine: bool = False
+    check_accuracy: bool = True
     # The dtype of the eager side; None: that of the case. Where they differ, or the back end is lossy by
     # intent, outputs are judged by their distance to eager's, which may be so large.
     baseline_dtype: Optional[str] = None
@@ -151,23 +146,37 @@ class Job:
     variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own
-    seed: int = 1337
-    allocator: str = "steady"
-    compile_mode: Optional[str] = None
-    inductor_config: dict[str, Any] = field(default_factory=dict)
-    sampling: Sampling = Sampling()
+    backend_file: Optional[str] = None  # of a back end of the user's own
+    until_oom: bool = False  # eager may run out of memory, and the back end is measured without it
     memory_limit_bytes: Optional[int] = None
-    group: Optional[str] = None  # cgroup.procs of the group that holds it to that limit
     output_limit_bytes: int = 64 << 20
     timeout_s: float = 3600.0
     phase_timeouts: dict[str, float] = field(default_factory=dict)  # seconds, by phase
-    backend_file: Optional[str] = None  # of a back end of the user's own
-    until_oom: bool = False  # eager may run out of memory, and the back end is measured without it
 
     @property
     def backend(self) -> str:
         """The back end as worker.registry finds it: its name, or its file."""
         return self.backend_file or self.case.backend
+
+
+@dataclass(frozen=True)
+class Job(Specification):
+    """One process of a case, as the worker gets it: the specification, and how this process measures."""
+
+    scratch: str = ""  # an empty folder of the case's own: caches, temporary files
+    # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
+    # check (load, and eager once) | room_eager, room (one side by itself: does memory suffice) |
+    # probe (what the interpreter can do) | isa (what inductor compiles for)
+    role: str = "full"
+    process: int = 0  # which of the case's processes: each has its own order of pairs
+    headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share
+    weights: str = "random"  # random | pretrained | the path of a file
+    seed: int = 1337
+    allocator: str = "steady"
+    compile_mode: Optional[str] = None
+    inductor_config: dict[str, Any] = field(default_factory=dict)
+    sampling: Sampling = Sampling()
+    group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 
 @dataclass

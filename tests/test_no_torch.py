@@ -13,7 +13,7 @@ from perfdash.errors import UsageError
 from perfdash.runner.messages import Options
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Selection, backend_names, select
+from perfdash.suites.cases import backend_names, select
 from perfdash.suites.definition import load_suite
 from perfdash.worker import registry
 
@@ -31,7 +31,7 @@ def no_torch(monkeypatch):
 @pytest.fixture
 def planned(no_torch):
     """A case of the suite timm, planned without torch."""
-    return select([load_suite("timm")], Selection(models=("lcnet_050",)))[0]
+    return select([load_suite("timm")], RunSettings(models=("lcnet_050",)))[0]
 
 
 @pytest.mark.parametrize("loader", registry.names("loaders"))
@@ -66,7 +66,7 @@ def prepare(module, inputs, job):
 def test_a_back_end_of_ones_own_is_not_run(no_torch, tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     backends = backend_names(RunSettings(backend=[str(tmp_path / "mine.py")]))
-    (case,) = select([load_suite("timm")], Selection(models=("lcnet_050",), backends=backends))
+    (case,) = select([load_suite("timm")], RunSettings(models=("lcnet_050",), backend=backends))
     assert case.skip_reason == "back end mine is for dtypes bfloat16, not for float32"
     assert replace(case, skip_reason=None).needs_cpp
 

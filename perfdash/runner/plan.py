@@ -20,7 +20,7 @@ from perfdash.runner import planner
 from perfdash.runner.cores import slots_of
 from perfdash.runner.journal import find_run, read_results
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned, Selection, backend_names, planned_from_json, select
+from perfdash.suites.cases import Planned, planned_from_json, select
 from perfdash.suites.definition import load_suite, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
 from perfdash.worker import registry
@@ -82,28 +82,9 @@ def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[st
         suites.append(own_models(settings.model))
     if not suites:
         raise UsageError("what to measure? give --suite NAME (`perfdash list`) or --model file.py:function")
-    selection = Selection(
-        models=settings.models,
-        quick=settings.quick,
-        batch_sizes=settings.batch_size,
-        device=settings.device,
-        dtypes=settings.dtype,
-        amp_dtype=settings.amp_dtype,
-        threads=settings.threads,
-        scenario=settings.scenario,
-        backends=backend_names(settings),
-        dynamic=settings.dynamic,
-        env=tuple(settings.env.items()),
-        timeout_s=settings.timeout,
-        phase_timeouts=tuple(settings.phase_timeout.items()),
-        memory_limit_gb=settings.memory_limit,
-        output_limit_mb=settings.output_limit,
-        freezing=bool(settings.inductor_config.get("freezing")),
-        checkout=str(find_checkout(path)) if needs_checkout(suites) else None,
-        optimizer=settings.optimizer,
-        data=str(settings.data.expanduser().absolute()) if settings.data else None,
-    )
-    planned = select(suites, selection)
+    if needs_checkout(suites):
+        find_checkout(path)
+    planned = select(suites, settings)
     dynamo_names = {suite.name: suite.dynamo_name or suite.name for suite in suites}
     if uncut:
         return cut(planned, [], None), dynamo_names

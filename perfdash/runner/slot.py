@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from perfdash.suites.cases import Planned
 from perfdash.worker import registry
 
 PROBE_S = 300.0
+
+_OF_A_JOB = {each.name for each in fields(Job)}
 
 
 class Slot:
@@ -245,19 +247,11 @@ class Slot:
         )
 
     def _job(self, planned: Planned, scratch: str) -> Job:
-        options = self._options
-        job = planned.job(
+        options = {name: value for name, value in vars(self._options).items() if name in _OF_A_JOB}
+        return planned.job(
+            **options,
             scratch=scratch,
-            sampling=options.sampling,
-            weights=options.weights,
-            allocator=options.allocator,
-            compile_mode=options.compile_mode,
-            inductor_config=options.inductor_config,
-            seed=options.seed,
-        )
-        return replace(
-            job,
-            memory_limit_bytes=job.memory_limit_bytes or host.default_memory_limit(),
+            memory_limit_bytes=planned.memory_limit_bytes or host.default_memory_limit(),
             headers=self._headers.path if self._headers else None,
         )
 

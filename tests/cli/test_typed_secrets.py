@@ -50,7 +50,7 @@ def test_a_command_without_secrets_is_run_as_it_was_begun():
 
 def test_confirm_takes_a_secret_from_its_environment_and_never_the_mask(monkeypatch):
     env = {"DB_PASS": "***", "A": "1"}
-    planned = Planned(Case("s", "m"), "python", "m.py:m", {}, 1e-3, 2.0, False, True, env, 60.0, None)
+    planned = Planned(Case("s", "m"), "python", "m.py:m", env=env)
     assert with_secrets([replace(planned, env={"A": "1"})])[0].env == {"A": "1"}
     monkeypatch.setenv("DB_PASS", "s3cret")
     assert with_secrets([planned])[0].env == {"DB_PASS": "s3cret", "A": "1"}

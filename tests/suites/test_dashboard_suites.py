@@ -4,7 +4,8 @@ import csv
 
 import pytest
 
-from perfdash.suites.cases import Selection, select
+from perfdash.settings import RunSettings
+from perfdash.suites.cases import select
 from perfdash.suites.definition import load_suite, suite_names
 from perfdash.worker import registry
 from tests.conftest import HERE
@@ -19,7 +20,7 @@ def rows(suite):
 def test_every_model_in_its_batch_size(suite, number):
     dashboard = {row["name"]: max(1, int(row["bs"])) for row in rows(suite)}
     assert len(dashboard) == number
-    ours = {p.case.model: p.case.batch_size for p in select([load_suite(suite)], Selection())}
+    ours = {p.case.model: p.case.batch_size for p in select([load_suite(suite)], RunSettings())}
     assert {name: ours.get(name) for name in dashboard} == dashboard
 
 

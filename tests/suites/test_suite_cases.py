@@ -1,7 +1,8 @@
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.suites.cases import Selection, select
+from perfdash.settings import RunSettings
+from perfdash.suites.cases import select
 from perfdash.suites.definition import load_suite, own_models, suite_names
 
 GOOD = """
@@ -52,7 +53,7 @@ def test_timm_has_the_dashboard_and_todays_list():
 
 def test_settings_come_from_the_model_then_the_defaults(write):
     suite = load_suite(write(GOOD))
-    a, b = select([suite], Selection(env=(("Y", "2"),)))
+    a, b = select([suite], RunSettings(env={"Y": "2"}))
     assert (a.target, a.case.batch_size, a.tolerance, a.factor, a.env) == (
         "a_small",
         1,
@@ -73,28 +74,28 @@ def test_settings_come_from_the_model_then_the_defaults(write):
 def test_batch_size_follows_the_device_and_threads(write):
     suite = load_suite(write(GOOD))
     sizes = [
-        select([suite], Selection(models=("a*",), **setting))[0].case.batch_size
-        for setting in ({}, {"threads": 4}, {"device": "cuda"}, {"batch_sizes": (3,)})
+        select([suite], RunSettings(models=("a*",), **setting))[0].case.batch_size
+        for setting in ({}, {"threads": 4}, {"device": "cuda"}, {"batch_size": (3,)})
     ]
     assert sizes == [1, 8, 64, 3]
 
 
 def test_skips_by_device(write):
     suite = load_suite(write(GOOD))
-    assert [p.skip_reason for p in select([suite], Selection(device="cuda"))] == [None, "too large"]
+    assert [p.skip_reason for p in select([suite], RunSettings(device="cuda"))] == [None, "too large"]
 
 
 def test_skips_by_dtype_and_several_of_them(write):
     one = GOOD.replace('devices = ["cuda"] }', 'dtypes = ["amp", "float16"] }')
     dtypes = ("float32", "float16", "amp")
-    planned = select([load_suite(write(one))], Selection(models=("b_large",), dtypes=dtypes))
+    planned = select([load_suite(write(one))], RunSettings(models=("b_large",), dtype=dtypes))
     assert [p.skip_reason for p in planned] == [None, "too large", "too large"]
     several = GOOD.replace(
         'skip = { reason = "too large", devices = ["cuda"] }',
         'skip = [{ reason = "x", devices = ["cuda"] }, { reason = "y", dtypes = ["amp"] }]',
     )
     planned = select(
-        [load_suite(write(several))], Selection(models=("b_large",), device="cuda", dtypes=dtypes)
+        [load_suite(write(several))], RunSettings(models=("b_large",), device="cuda", dtype=dtypes)
     )
     assert [p.skip_reason for p in planned] == ["x", "x", "x; y"]
 
@@ -103,7 +104,7 @@ def test_expansion(write):
     suite = load_suite(write(GOOD))
     planned = select(
         [suite],
-        Selection(batch_sizes=(1, 2), dtypes=("float32", "amp"), backends=("eager", "aot_eager")),
+        RunSettings(batch_size=(1, 2), dtype=("float32", "amp"), backend=("eager", "aot_eager")),
     )
     assert len({p.case for p in planned}) == len({p.case.name for p in planned}) == len(planned) == 16
     assert {p.case.backend for p in planned} == {"eager", "aot-eager"}
@@ -113,7 +114,7 @@ def test_expansion(write):
 
 def test_selection(write):
     suite = load_suite(write(GOOD))
-    names = lambda **setting: [p.case.model for p in select([suite], Selection(**setting))]  # noqa: E731
+    names = lambda **setting: [p.case.model for p in select([suite], RunSettings(**setting))]  # noqa: E731
     assert names(quick=True) == ["a_small"]
     assert names(models=("*LARGE",)) == ["b_large"]
     assert names(models=("b*", "a*")) == ["a_small", "b_large"]
@@ -123,8 +124,8 @@ def test_selection(write):
 def test_freezing_has_its_own_tolerance():
     suite = load_suite("timm")
     plain, frozen = (
-        select([suite], Selection(models=("adv_inception_v3",), freezing=freezing))[0].tolerance
-        for freezing in (False, True)
+        select([suite], RunSettings(models=("adv_inception_v3",), inductor_config=config))[0].tolerance
+        for config in ({}, {"freezing": True})
     )
     assert (plain, frozen) == (1e-3, 0.08)
 
@@ -156,14 +157,14 @@ def test_unknown_names_come_with_near_ones(write):
     with pytest.raises(UsageError, match="near: timm"):
         load_suite("tim")
     with pytest.raises(UsageError, match=r"matches no model.*near: mobilenetv3_large_100"):
-        select([load_suite("timm")], Selection(models=("mobilenetv3_largee*",)))
+        select([load_suite("timm")], RunSettings(models=("mobilenetv3_largee*",)))
     with pytest.raises(UsageError, match="cannot be read"):
         load_suite("/nowhere/suite.toml")
 
 
 def test_several_suites(write):
     mine, timm = load_suite(write(GOOD)), load_suite("timm")
-    found = select([mine, timm, mine], Selection(models=("a_small", "lcnet_050")))
+    found = select([mine, timm, mine], RunSettings(models=("a_small", "lcnet_050")))
     assert [(p.case.suite, p.case.model) for p in found] == [("mine", "a_small"), ("timm", "lcnet_050")]
 
 
@@ -172,16 +173,16 @@ def test_own_models_of_one_name_are_told_apart(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "net.py").write_text("")
     targets = [f"{tmp_path}/a/net.py:make", f"{tmp_path}/b/net.py:make", f"{tmp_path}/a/net.py:make"]
-    assert len({p.case.name for p in select([own_models(targets)], Selection())}) == 2
+    assert len({p.case.name for p in select([own_models(targets)], RunSettings())}) == 2
 
 
 def test_own_model(tmp_path):
     file = tmp_path / "m.py"
     file.write_text("")
-    (planned,) = select([own_models([f"{file}:make"])], Selection())
+    (planned,) = select([own_models([f"{file}:make"])], RunSettings())
     assert planned.target == f"{file}:make"
     assert planned.case.model == "m.make"
     with pytest.raises(UsageError, match=r"file\.py:function"):
         own_models(["just_a_name"])
     with pytest.raises(UsageError, match="is not a file"):
-        select([own_models(["nowhere.py:make"])], Selection())
+        select([own_models(["nowhere.py:make"])], RunSettings())

@@ -9,7 +9,7 @@ from perfdash.runner.messages import weights_of
 from perfdash.runner.noise import null_case
 from perfdash.runner.plan import cut, differences
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Selection, backend_names, select
+from perfdash.suites.cases import backend_names, select
 from perfdash.suites.definition import load_suite
 
 SUITE = """
@@ -52,48 +52,48 @@ def ways(planned):
 
 
 def test_the_ways_of_the_suite_where_none_is_asked_for(suite):
-    planned = select([suite], Selection(models=("a",)))
+    planned = select([suite], RunSettings(models=("a",)))
     assert ways(planned) == [
         ("eager", "float32"),
         ("eager", "bfloat16"),
         ("eager", "amp"),
         ("int8-dynamic", "float32"),
     ]
-    on_gpu = select([suite], Selection(models=("a",), device="cuda"))
+    on_gpu = select([suite], RunSettings(models=("a",), device="cuda"))
     assert ("tensorrt", "float32") in ways(on_gpu)
     assert ("int8-dynamic", "float32") not in ways(on_gpu)
 
 
 def test_what_is_asked_for_comes_in_every_combination(suite):
-    planned = select([suite], Selection(models=("a",), backends=("inductor", "eager"), dtypes=("bfloat16",)))
+    planned = select([suite], RunSettings(models=("a",), backend=("inductor", "eager"), dtype=("bfloat16",)))
     assert ways(planned) == [("inductor", "bfloat16"), ("eager", "bfloat16")]
-    assert ways(select([suite], Selection(models=("a",), dtypes=("amp",)))) == [("inductor", "amp")]
-    assert ways(select([suite], Selection(models=("a",), backends=("eager",)))) == [("eager", "float32")]
+    assert ways(select([suite], RunSettings(models=("a",), dtype=("amp",)))) == [("inductor", "amp")]
+    assert ways(select([suite], RunSettings(models=("a",), backend=("eager",)))) == [("eager", "float32")]
 
 
 def test_only_what_is_meant_to_differ_has_a_bound_for_its_distance(suite):
-    planned = select([suite], Selection(models=("a",)))
+    planned = select([suite], RunSettings(models=("a",)))
     assert [each.distance_bound for each in planned] == [None, 0.5, 0.05, 0.2]
     assert [each.baseline_dtype for each in planned] == [None, "float32", "float32", None]
 
 
 def test_a_back_end_is_skipped_in_what_it_does_not_take(suite):
-    (planned,) = select([suite], Selection(models=("a",), backends=("int8-dynamic",), dtypes=("bfloat16",)))
+    (planned,) = select([suite], RunSettings(models=("a",), backend=("int8-dynamic",), dtype=("bfloat16",)))
     assert planned.skip_reason == "back end int8-dynamic is for dtypes float32, not for bfloat16"
     assert not planned.needs_cpp
 
 
 def test_a_compiler_is_needed_by_what_generates_code(suite):
     planned = select(
-        [suite], Selection(models=("a",), backends=("eager", "inductor-freezing", "torchscript"))
+        [suite], RunSettings(models=("a",), backend=("eager", "inductor-freezing", "torchscript"))
     )
     assert [each.needs_cpp for each in planned] == [False, True, False]
 
 
 def test_training_has_its_own_settings(suite):
-    planned = select([suite], Selection(backends=("eager",), scenario="training"))
+    planned = select([suite], RunSettings(backend=("eager",), scenario="training"))
     assert [(each.case.batch_size, each.tolerance) for each in planned] == [(2, 0.1), (3, 0.1)]
-    inference = select([suite], Selection(backends=("eager",)))
+    inference = select([suite], RunSettings(backend=("eager",)))
     assert [(each.case.batch_size, each.tolerance) for each in inference] == [(8, 1e-3), (8, 1e-3)]
 
 
@@ -104,7 +104,7 @@ def test_data_go_to_the_models_that_take_them(suite, tmp_path):
     kinds = [
         [
             (each.data, each.data_path)
-            for each in select([suite], Selection(backends=("eager",), data=str(path)))
+            for each in select([suite], RunSettings(backend=("eager",), data=str(path)))
         ]
         for path in (images, texts, texts / "data.csv")
     ]
@@ -112,13 +112,13 @@ def test_data_go_to_the_models_that_take_them(suite, tmp_path):
     assert kinds[1] == [(None, None), ("text", str(texts))]
     assert kinds[2] == [(None, None), ("text", str(texts / "data.csv"))]
     with pytest.raises(UsageError, match="no chosen model"):
-        select([suite], Selection(models=("words",), backends=("eager",), data=str(images)))
+        select([suite], RunSettings(models=("words",), backend=("eager",), data=str(images)))
     with pytest.raises(UsageError, match="there is no such folder"):
-        select([suite], Selection(data=str(tmp_path / "none")))
+        select([suite], RunSettings(data=str(tmp_path / "none")))
 
 
 def test_data_are_for_inference(suite, tmp_path):
-    selection = Selection(models=("a",), backends=("eager",), data=str(tmp_path), scenario="training")
+    selection = RunSettings(models=("a",), backend=("eager",), data=str(tmp_path), scenario="training")
     with pytest.raises(UsageError, match="no chosen model"):
         select([suite], selection)
 
@@ -126,8 +126,8 @@ def test_data_are_for_inference(suite, tmp_path):
 def test_the_null_is_always_the_same_small_model(suite, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text("SCENARIOS = ('training',)\ndef prepare(module, inputs, job):\n    return module\n")
-    selection = Selection(
-        models=("a",), backends=(str(mine),), dtypes=("amp",), scenario="training", threads=2
+    selection = RunSettings(
+        models=("a",), backend=(str(mine),), dtype=("amp",), scenario="training", threads=2
     )
     (like,) = select([suite], selection)
     null = null_case(like)
@@ -141,7 +141,7 @@ def test_the_null_is_always_the_same_small_model(suite, tmp_path):
 
 
 def test_a_plan_of_before_these_settings_is_the_same_plan(suite):
-    plan = cut(select([suite], Selection(models=("a",), backends=("inductor",))), [], None)
+    plan = cut(select([suite], RunSettings(models=("a",), backend=("inductor",))), [], None)
     old = plan.to_json()
     for each in old["cases"]:
         for key in ("optimizer", "variant", "new_tokens", "cache", "until_oom", "backend_file", "data"):
@@ -174,7 +174,7 @@ def test_a_back_end_of_ones_own_is_a_file(suite, tmp_path, monkeypatch):
         str(mine),
         "int8-dynamic",
     )
-    planned = select([suite], Selection(models=("a",), backends=(str(mine),), dtypes=("float32", "amp")))
+    planned = select([suite], RunSettings(models=("a",), backend=(str(mine),), dtype=("float32", "amp")))
     assert [each.case.backend for each in planned] == ["my-way", "my-way"]
     assert [bool(each.skip_reason) for each in planned] == [False, True]
     assert {each.backend_file for each in planned} == {str(mine)}
@@ -207,6 +207,6 @@ def test_weights_are_a_word_or_a_file(tmp_path, monkeypatch):
 
 def test_a_variant_under_autocast_is_judged_by_its_distance():
     suite = load_suite("training-variants")
-    bounds = {each.case.model: each.distance_bound for each in select([suite], Selection())}
+    bounds = {each.case.model: each.distance_bound for each in select([suite], RunSettings())}
     assert bounds["resnet50_autocast"] == 0.5
     assert bounds["resnet50_channels_last"] is None

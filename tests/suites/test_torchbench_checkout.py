@@ -3,7 +3,8 @@
 import pytest
 
 from perfdash.errors import UsageError
-from perfdash.suites.cases import Selection, select
+from perfdash.settings import RunSettings
+from perfdash.suites.cases import select
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout
 from tests.checkouts import write_checkout
 
@@ -32,12 +33,12 @@ def test_a_model_we_know_is_judged_as_ours_but_built_as_theirs(checkout):
             "class Model:\n    DEFAULT_EVAL_BSIZE = 5" + " (" * (name != "squeezenet1_1")
         )
     suite = checkout_suite(checkout)
-    planned = {p.case.model: p for p in select([suite], Selection(checkout="/there", dtypes=("amp",)))}
+    planned = {p.case.model: p for p in select([suite], RunSettings(torchbench=checkout, dtype=("amp",)))}
     assert planned["broken"].case.batch_size == 1, "what cannot be read is told by the worker"
     assert planned["squeezenet1_1"].loader == "torchbench"
     assert planned["squeezenet1_1"].target == "squeezenet1_1"
     assert planned["squeezenet1_1"].parameters is None
-    assert planned["squeezenet1_1"].config == {"checkout": "/there"}
+    assert planned["squeezenet1_1"].config == {"checkout": str(checkout)}
     assert planned["squeezenet1_1"].tolerance > planned["plain"].tolerance
 
 
@@ -46,8 +47,8 @@ def test_refused(tmp_path, checkout):
         find_checkout(tmp_path)
     with pytest.raises(UsageError, match="--torchbench PATH"):
         checkout_suite(None)
-    with pytest.raises(UsageError, match=r"'fixed' comes from a checkout.*--torchbench PATH"):
-        select([checkout_suite(checkout)], Selection())
+    with pytest.raises(UsageError, match=r"come from a checkout.*--torchbench PATH"):
+        select([checkout_suite(checkout)], RunSettings())
     empty = tmp_path / "empty"
     (empty / "torchbenchmark").mkdir(parents=True)
     (empty / "torchbenchmark" / "__init__.py").touch()

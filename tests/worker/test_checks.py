@@ -19,7 +19,7 @@ modules = lazy("tests.worker.modules")
 sides = lazy("perfdash.worker.sides")
 training = lazy("perfdash.worker.scenarios.training")
 
-JOB = Job(Case("s", "m"), "python", "", "")
+JOB = Job(Case("s", "m"), "python", "")
 
 
 def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eager_differs=None, **settings):

@@ -21,7 +21,7 @@ training = lazy("perfdash.worker.scenarios.training")
 sides = lazy("perfdash.worker.sides")
 
 
-JOB = Job(Case("s", "m", scenario="training"), "python", "", "", tolerance=1e-3, factor=2.0)
+JOB = Job(Case("s", "m", scenario="training"), "python", "", tolerance=1e-3, factor=2.0)
 SEEDS = range(4)
 
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ def made(new_tokens=5, positions=32, **settings):
     )  # fmt: skip
     module = transformers.GPT2LMHeadModel(config).eval()
     inputs = {"input_ids": torch.randint(101, (3, 7))}
-    job = Job(Case("s", "m", scenario="generation"), "python", "", "", new_tokens=new_tokens, **settings)
+    job = Job(Case("s", "m", scenario="generation"), "python", "", new_tokens=new_tokens, **settings)
     return sides.baseline_side(module, inputs, job, torch.device("cpu"))
 
 

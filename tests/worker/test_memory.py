@@ -49,14 +49,14 @@ def closed_over():
 ])  # fmt: skip
 def test_tensors_in_plain_attributes_are_held(attribute):
     module = modules.Holds(attribute())
-    side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", "", ""), torch.device("cpu"))
+    side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu"))
     assert sum(side.held().values()) == 4 * MIB
 
 
 def test_a_tensor_that_is_held_twice_counts_once():
     module = modules.Holds(None)
     module.attribute = [module.registered, module.registered.view(2, -1)]
-    side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", "", ""), torch.device("cpu"))
+    side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu"))
     assert sum(side.held().values()) == MIB
 
 
@@ -73,7 +73,7 @@ def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
         registry.find("loaders", "python"), "load", lambda job: (modules.Keeps(), (torch.ones(3),))
     )
     events = {}
-    job = Job(Case("s", "m", backend="eager"), "python", "", str(tmp_path))
+    job = Job(Case("s", "m", backend="eager"), "python", "", scratch=str(tmp_path))
     case = worker_case._Case(job, lambda event, **facts: events.update({event: facts}))
     case.begin()
     with case.scenario.context(job):

@@ -18,7 +18,7 @@ def made(dtype, baseline=None):
     module = torch.nn.Linear(4, 2)
     inputs = (torch.randn(3, 4), torch.arange(3))
     case = Case("s", "m", dtype=dtype, amp_dtype="bfloat16" if dtype == "amp" else None)
-    job = Job(case, "python", "", "", baseline_dtype=baseline)
+    job = Job(case, "python", "", baseline_dtype=baseline)
     one = sides.baseline_side(module, inputs, job, torch.device("cpu"))
     return one, sides.backend_side(one, job)
 
@@ -66,7 +66,7 @@ def test_data_are_cast_as_the_inputs_are():
 
 
 def kept(module, inputs, parameters=False):
-    side = sides.baseline_side(module, inputs, Job(Case("s", "m"), "python", "", ""), torch.device("cpu"))
+    side = sides.baseline_side(module, inputs, Job(Case("s", "m"), "python", ""), torch.device("cpu"))
     side.keep_state(parameters)
     return side
 

@@ -22,7 +22,7 @@ modules = lazy("tests.worker.modules")
 
 
 def job(**settings):
-    return Job(Case("s", "m", scenario="training"), "python", "", "", **settings)
+    return Job(Case("s", "m", scenario="training"), "python", "", **settings)
 
 
 def made(module, inputs, **settings):

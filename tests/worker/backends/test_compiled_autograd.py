@@ -32,7 +32,7 @@ def test_the_backward_pass_is_handed_to_the_compiler():
 
 def test_it_is_for_training_only():
     assert backend.SCENARIOS == ("training",)
-    assert backend.complaints(Job(Case("s", "m"), "python", "", "", compile_mode="none such"))
+    assert backend.complaints(Job(Case("s", "m"), "python", "", compile_mode="none such"))
 
 
 @pytest.mark.slow

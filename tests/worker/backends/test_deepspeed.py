@@ -18,7 +18,7 @@ probing = lazy("perfdash.worker.probing")
 modules = lazy("tests.worker.modules")
 
 
-JOB = Job(Case("s", "m", device="cuda", dtype="float16", backend="deepspeed"), "python", "", "")
+JOB = Job(Case("s", "m", device="cuda", dtype="float16", backend="deepspeed"), "python", "")
 
 
 @pytest.fixture
