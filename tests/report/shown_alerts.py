@@ -38,8 +38,12 @@ SHOWN = [
     AlertEvidence(SLOWER, case("resnet50"), GOOD, BAD, BAD, speedup=(1.31, 1.14)),
     AlertEvidence(HOST, None, GOOD, BAD, BAD),
     AlertEvidence(STATUS, case("vit", dtype="amp", amp_dtype="bfloat16"), None, BAD, BAD),
-    AlertEvidence(replace(SLOWER, kind="drift", id=6, details={}), case("dcgan", batch_size=8), GOOD, BAD, BAD),
-    AlertEvidence(replace(STATUS, kind="vanished", metric=None, id=7, details={}), case("gone"), GOOD, BAD, BAD),
+    AlertEvidence(
+        replace(SLOWER, kind="drift", id=6, details={}), case("dcgan", batch_size=8), GOOD, BAD, BAD
+    ),
+    AlertEvidence(
+        replace(STATUS, kind="vanished", metric=None, id=7, details={}), case("gone"), GOOD, BAD, BAD
+    ),
     AlertEvidence(
         replace(STATUS, kind="count", metric="graph_breaks", before=0.0, after=3.0, id=8, details={}),
         case("breaks"), GOOD, BAD, BAD,
