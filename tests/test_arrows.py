@@ -54,6 +54,7 @@ ALLOWED = {
         "records",
         "redaction",
         "runner",
+        "settings",
         "stats",
     },
     "bisection": {

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, lookup
+from perfdash.cli.store import Db, Out, lookup, warn
 from perfdash.files import dumps
-
-if TYPE_CHECKING:
-    from perfdash.detect.comparison import Comparison
 
 
 def compare(
@@ -54,20 +51,7 @@ def compare(
         from perfdash.report.junit import write_comparison
 
         write_comparison(junit, found)
-    if fail_on and nothing:
-        raise UsageError(f"--fail-on regression: nothing to compare: {nothing}")
     if fail_on:
-        raise typer.Exit(_gate(found))
+        from perfdash.report.gates import comparison_gate
 
-
-def _gate(found: Comparison) -> int:
-    """1 where something got worse for real, with the names; else 0."""
-    if found.methods:
-        methods = ", ".join(found.methods)
-        typer.echo(
-            f"--fail-on regression: not compared, as measured by different methods ({methods})", err=True
-        )
-    worse = [one.case.model for one in found.both if one.regressed]
-    if worse:
-        typer.echo(f"--fail-on regression: {len(worse)} of {len(found.both)}: {', '.join(worse)}", err=True)
-    return 1 if worse else 0
+        raise typer.Exit(comparison_gate(found, warn))

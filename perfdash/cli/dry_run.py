@@ -7,17 +7,17 @@ from typing import Any
 
 import typer
 
-from perfdash.cli import gates
 from perfdash.files import dumps
 from perfdash.runner.plan import forecast, make_plan
 
 
 def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     """Plans and prints, makes and measures nothing; the exit code. Raises UsageError as the run would."""
+    from perfdash.report.gates import check_settings
     from perfdash.settings import resolve
 
     settings, _ = resolve(flags)
-    gates.check(settings)
+    check_settings(settings)
     prediction = forecast(settings, make_plan(settings)[0])
     typer.echo(dumps(prediction, indent=1) if as_json else words(prediction))
     return 0

@@ -50,11 +50,11 @@ def import_(
     The format is told by what is in a file. What was taken in before is not taken in twice.
     """
     said = dict(locals())
-    from perfdash.cli.gates import stays_out
     from perfdash.errors import PerfdashError, UsageError
     from perfdash.history.importers import ImportOptions, read
     from perfdash.history.ingest import take_in
     from perfdash.report.run_lookup import read_folder
+    from perfdash.report.run_recording import exclusion
     from perfdash.runner.journal import read_info
 
     folders = [(path, folder) for path in files for folder in _run_folders(path)]
@@ -75,7 +75,7 @@ def import_(
         for path, folder in folders:
             found = []
             try:
-                why = stays_out(read_info(folder))
+                why = exclusion(read_info(folder))
                 if why and path != folder:  # one that is named singly is wanted
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
                 else:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli import gates
-from perfdash.cli.store import Db
+from perfdash.cli.store import Db, warn
 
 
 def merge(
@@ -22,6 +21,7 @@ def merge(
     ] = False,
 ) -> None:
     """Make one run of the shards (`run --shard i/n`) of a plan."""
+    from perfdash.report.run_recording import record
     from perfdash.report.terminal_tables import summary
     from perfdash.runner.journal import find_run
     from perfdash.runner.merge import merge as merge_runs
@@ -35,7 +35,7 @@ def merge(
     if results:
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {folder}")
-    unkept = gates.take_in(settings, info, results, folder) if results and not missing else 0
+    unkept = record(settings, info, results, folder, warn) if results and not missing else 0
     if missing:
         names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
         typer.echo(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, opened
+from perfdash.cli.store import Db, Out, opened, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.detect.alert_evidence import AlertEvidence
     from perfdash.history.store import Store
 
 
@@ -65,51 +64,18 @@ def regressions(
         if alert is not None:
             _one(store, alert, as_json)
             return
-        found = listed(store, everything=all_, worse=worse, run=run)
-    from perfdash.report.alert_text import alert_list, to_plain
+        from perfdash.report.alert_text import alert_list, open_alerts, to_plain
 
+        found = open_alerts(store, everything=all_, worse=worse, run=run)
     typer.echo(dumps([to_plain(each) for each in found], indent=1) if as_json else alert_list(found))
     if junit:
         from perfdash.report.junit import write_alerts
 
         write_alerts(junit, found)
     if fail_on:
-        raise typer.Exit(gate(found))
+        from perfdash.report.gates import alert_gate
 
-
-def listed(
-    store: Store, *, everything: bool = False, worse: bool = False, run: str | None = None
-) -> list[AlertEvidence]:
-    """The alerts that live (or all) with their evidence, regressions first, the largest first."""
-    from perfdash.detect.alert_evidence import gather
-    from perfdash.history import alert_store as kept
-    from perfdash.history.queries import find_run
-
-    with store.read() as connection:
-        chosen = kept.load(connection, states=kept.STATES if everything else kept.LIVE)
-        if worse:
-            chosen = [alert for alert in chosen if alert.direction > 0]
-        if run is not None:
-            wanted = find_run(connection, run).id
-            chosen = [alert for alert in chosen if wanted in (alert.bad_run_id, alert.seen_run_id)]
-        found = gather(connection, chosen)
-    return sorted(found, key=lambda each: (-each.alert.direction, -abs(each.alert.change or 9.0)))
-
-
-def gate(found: list[AlertEvidence]) -> int:
-    """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
-    from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
-    from perfdash.report.alert_text import model_of, what
-
-    failing = [
-        each
-        for each in found
-        if each.alert.direction > 0 and each.alert.state in LIVE and each.alert.state != ACKNOWLEDGED
-    ]
-    if failing:
-        names = "; ".join(f"{model_of(each.case)}: {what(each.alert)}" for each in failing)
-        typer.echo(f"--fail-on regression: {len(failing)}: {names}", err=True)
-    return 1 if failing else 0
+        raise typer.Exit(alert_gate(found, warn))
 
 
 def _acknowledge(store: Store, number: int, note: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, lookup
+from perfdash.cli.store import Db, Out, lookup, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -71,23 +71,9 @@ def report(
             write(to, text)
             typer.echo(to)
     if gated:
-        raise typer.Exit(gate(night))
+        from perfdash.report.gates import night_gate
 
-
-def gate(night: Night) -> int:
-    """1 where something is worse and nobody has acknowledged it, with the names; else 0."""
-    from perfdash.report.alert_text import model_of
-    from perfdash.report.changes import BAD
-
-    if night.untold:
-        typer.echo(f"--fail-on regression: not told: {night.untold}", err=True)
-    if night.caution:
-        typer.echo(f"--fail-on regression: not told: {night.caution}", err=True)
-    failing = [one for one in night.changes if one.group in BAD and not one.acknowledged]
-    if failing:
-        names = "; ".join(f"{model_of(one.case)}: {one.what}" for one in failing)
-        typer.echo(f"--fail-on regression: {len(failing)}: {names}", err=True)
-    return 1 if failing else 0
+        raise typer.Exit(night_gate(night, warn))
 
 
 def write(path: Path, text: str) -> None:

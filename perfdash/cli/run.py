@@ -148,8 +148,8 @@ def run(
 ) -> None:
     """Measure models: speedup, compilation latency, peak memory, accuracy."""
     flags = dict(locals())
-    from perfdash.cli import gates
     from perfdash.errors import UsageError
+    from perfdash.report.gates import check_settings
     from perfdash.runner import run as runs
     from perfdash.settings import resolve
 
@@ -174,21 +174,22 @@ def run(
     if resume is not None:
         statuses = runs.parse_statuses(retry or ())
         folder, info, settings = runs.run_to_resume(resume, flags)
-        gates.check(settings)
+        check_settings(settings)
         resumed = runs.resumed_run(folder, info, settings, statuses, _note)
         typer.echo(f"{folder.name}: {len(resumed.left)} of {len(resumed.plan.mine)} cases to measure")
         raise typer.Exit(_measure(resumed))
     if retry:
         raise UsageError("--retry needs --resume RUN: it measures rows of an earlier run again")
     settings, _ = resolve(flags)
-    gates.check(settings)
+    check_settings(settings)
     raise typer.Exit(_measure(runs.new_run(settings)))
 
 
 def _measure(run: Run) -> int:
     """Measure, show the summary, put the run into the history; the exit code."""
-    from perfdash.cli import gates
     from perfdash.cli.progress import open_progress
+    from perfdash.report.gates import run_gates
+    from perfdash.report.run_recording import record
     from perfdash.report.terminal_tables import summary
     from perfdash.runner.run import measure
 
@@ -198,14 +199,14 @@ def _measure(run: Run) -> int:
     if results:
         typer.echo(summary(results, info))
     typer.echo(f"Saved in {folder}")
-    unkept = gates.take_in(settings, info, results, folder) if results else 0
+    unkept = record(settings, info, results, folder, _note) if results else 0
     if run.interrupted:
         _note(
             f"Interrupted after {len(results)} of {info.cases} cases. "
             f"To go on: perfdash run --resume {folder}"
         )
         return 130
-    return gates.pass_through(settings, info, results, folder) or unkept
+    return run_gates(settings, info, results, str(folder), _note) or unkept
 
 
 def _note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Alerts as plain text, and as plain values for programs."""
+"""Alerts for a terminal and for programs: select the open ones, write them as text and as plain values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.change_dates import Dated
-from perfdash.history.alert_store import Alert, AlertEvent
-from perfdash.history.queries import RunLine
+from perfdash.history.alert_store import LIVE, STATES, Alert, AlertEvent, load
+from perfdash.history.queries import RunLine, find_run
+from perfdash.history.store import Store
 from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case
 from perfdash.report.markdown import plain
@@ -19,6 +20,24 @@ from perfdash.report.quantities import percent, shown
 
 CULPRIT = "culprit: "  # how a line begins that says whom a bisection found
 _DIRECTION = {1: "worse", -1: "better", 0: ""}
+
+
+def open_alerts(
+    store: Store, *, everything: bool = False, worse: bool = False, run: str | None = None
+) -> list[AlertEvidence]:
+    """The open alerts with their evidence, regressions first, the largest first.
+
+    everything: closed ones too; worse: regressions only; run: those that a run shows or began.
+    """
+    with store.read() as connection:
+        alerts = load(connection, states=STATES if everything else LIVE)
+        if worse:
+            alerts = [alert for alert in alerts if alert.direction > 0]
+        if run is not None:
+            run_id = find_run(connection, run).id
+            alerts = [alert for alert in alerts if run_id in (alert.bad_run_id, alert.seen_run_id)]
+        evidence = gather(connection, alerts)
+    return sorted(evidence, key=lambda each: (-each.alert.direction, -abs(each.alert.change or 9.0)))
 
 
 def alert_list(shown: Sequence[AlertEvidence]) -> str:

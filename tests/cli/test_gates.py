@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.cli import gates
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
+from perfdash.report import gates
+from perfdash.report.run_recording import record
 from perfdash.settings import RunSettings, resolve
 from tests.detect.simulated import farm
 
@@ -70,12 +71,12 @@ def test_a_run_that_stays_out_needs_no_history(called, unusable):
 def test_a_history_that_takes_nothing_any_more(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     settings = resolve({"db": "h.db"}, {}, tmp_path)[0]
-    gates.check(settings)
+    gates.check_settings(settings)
     (tmp_path / "h.db").mkdir()
     info = RunInfo("r", "2026-11-21T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0", state="done")
     results = [Result(Case("s", "one"), "t", 1.0, Status.CRASH)]
-    assert gates.take_in(settings, info, results, tmp_path / "r") == 3
-    assert f"perfdash history import {tmp_path / 'r'}" in capsys.readouterr().err
+    assert record(settings, info, results, tmp_path / "r", print) == 3
+    assert f"perfdash history import {tmp_path / 'r'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("damage", "advice"), [
@@ -87,8 +88,8 @@ def test_a_broken_history_is_not_what_it_is_to_be_imported_into(tmp_path, capsys
     settings = RunSettings(out=tmp_path)
     info = RunInfo("r", "2026-01-01T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0")
     results = [Result(Case("s", "m"), "2026-01-01T00:00:00Z", 1.0, Status.PASS)]
-    assert gates.take_in(settings, info, results, tmp_path / "run") == 3
-    said = capsys.readouterr().err
+    assert record(settings, info, results, tmp_path / "run", print) == 3
+    said = capsys.readouterr().out
     assert "The run is saved, but not in the history" in said
     assert said.strip().endswith(advice.format(folder=tmp_path / "run"))
 
@@ -99,6 +100,6 @@ def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
     settings, _ = resolve({"db": str(tmp_path / "h.db")})
     with open_store(settings.history) as store:
         take_in(store, [*nights[:-1], last])
-    assert gates._alerts(settings, last) == []
+    assert gates.alerts_of_run(settings.history, last, print) == []
     said = "--fail-on regression: not told: changes of latency (measured by a new method since 2026-01-06)"
-    assert said in capsys.readouterr().err
+    assert said in capsys.readouterr().out

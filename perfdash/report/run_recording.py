@@ -1,0 +1,44 @@
+"""Record a finished run in the history. A run that cannot be recorded stays in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from perfdash.errors import MachineError, UsageError
+from perfdash.history.ingest import take_in
+from perfdash.history.results import from_run
+from perfdash.history.store import BrokenHistory, open_store
+from perfdash.records import Result, RunInfo
+from perfdash.settings import RunSettings
+
+
+def exclusion(info: RunInfo) -> str | None:
+    """Why a run is not recorded in the history by itself; None for a run that is."""
+    shard = str(info.plan.get("shard") or "")
+    if shard and not shard.endswith("/1"):
+        return "a shard goes in when it is merged"
+    return "it was measured with --no-history" if info.configuration.get("no_history") else None
+
+
+def record(
+    settings: RunSettings,
+    info: RunInfo,
+    results: Sequence[Result],
+    folder: Path,
+    warn: Callable[[str], None],
+) -> int:
+    """Record a run; the exit code: 3 where the history refuses it, and the user is told how to go on."""
+    if settings.no_history or exclusion(info):
+        return 0
+    try:
+        with open_store(settings.history) as store:
+            take_in(store, [from_run(info, results, str(folder))])
+    except Exception as error:  # whatever it is, the run is saved, and its user must know how to go on
+        where = " --db FILE" if isinstance(error, (BrokenHistory, UsageError)) else ""
+        warn(
+            f"The run is saved, but not in the history: {error}\n"
+            f"To take it in: perfdash history import {folder}{where}"
+        )
+        return MachineError.exit_code
+    return 0
