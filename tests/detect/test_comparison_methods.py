@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfdash.cli.compare import _gate
 from perfdash.detect.comparison import ComparedRuns, PastNoise, compare
 from perfdash.report.changes import of_comparison
 from perfdash.report.comparison_text import comparison, to_plain
+from perfdash.report.gates import comparison_gate
 from perfdash.report.night import against
 from tests.history.made import case, row, run
 
@@ -78,8 +78,8 @@ def test_it_is_said_what_is_not_compared(capsys):
     found = compared([night()], night(["memory"], day=2))
     assert "Measured by different methods, so not compared: memory 1 -> 2" in comparison(found)
     assert to_plain(found)["methods"] == ["memory 1 -> 2"]
-    assert _gate(found) == 0
-    assert "not compared, as measured by different methods (memory 1 -> 2)" in capsys.readouterr().err
+    assert comparison_gate(found, print) == 0
+    assert "not compared, as measured by different methods (memory 1 -> 2)" in capsys.readouterr().out
     caution = against(found.new.runs[0], found).caution
     assert caution == "what was measured by different methods (memory 1 -> 2)"
 
