@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from perfdash.site import charts
+from perfdash import charts
 from perfdash.site.changes import Event
 from perfdash.site.happened import build_words
 from perfdash.site.model import Last, ModelView
@@ -37,14 +37,14 @@ def _trend(
     weekly: int,
     marks: Sequence[charts.Mark] = (),
     failed: Sequence[int] = (),
-) -> charts.Trend:
+) -> charts.TrendChart:
     """With a mark where another method begins."""
     by_method = [
         charts.Mark(times[place], "method", f"another method from here on ({name})")
         for place, name in line.breaks.items()
     ]
     bounded = any(value is not None and math.isfinite(value) for value in line.lows)
-    return charts.Trend(
+    return charts.TrendChart(
         line.title,
         times,
         line.values,
@@ -73,7 +73,7 @@ def model_figures(view: ModelView) -> tuple[list[Figure], Markup]:
         Figure(line.name, line.title, line.hint, charts.trend(data[line.name], f"c-{line.name}"))
         for line in view.lines
     ]
-    nights = [charts.Night(name, build) for name, build in zip(view.names, view.builds, strict=True)]
+    nights = [charts.NightLabel(name, build) for name, build in zip(view.names, view.builds, strict=True)]
     return figures, charts.data_block(data, nights) if data else Markup("")
 
 
@@ -86,7 +86,7 @@ def samples(last: Last) -> Markup:
     """The samples of a case's newest result; empty without any."""
     row = last.row
     sides = [
-        charts.Side(
+        charts.SampleSide(
             name,
             row.samples[key],
             row.values.get(key),
@@ -97,7 +97,9 @@ def samples(last: Last) -> Markup:
         if row.samples.get(key)
     ]
     return (
-        charts.strip(charts.Strip("Samples of the newest result", sides), "samples") if sides else Markup("")
+        charts.strip(charts.SampleStrip("Samples of the newest result", sides), "samples")
+        if sides
+        else Markup("")
     )
 
 
@@ -118,7 +120,7 @@ def suite_figures(view: SuiteView) -> tuple[list[Figure], Markup]:
     last = len(drawn.names) - drawn.weekly
     runs = [run for run, _ in view.trend.nights[len(view.trend.nights) - last :]]
     builds = [""] * drawn.weekly + [build_words(run) for run in runs]
-    nights = [charts.Night(name, build) for name, build in zip(drawn.names, builds, strict=True)]
+    nights = [charts.NightLabel(name, build) for name, build in zip(drawn.names, builds, strict=True)]
     return figures, charts.data_block(data, nights) if data else Markup("")
 
 
@@ -140,7 +142,7 @@ def speedup_bars(view: SuiteView) -> Markup:
         note = "" if one.passed and value is not None else one.word
         low, high = one.number("speedup_low"), one.number("speedup_high")
         verdict = (one.row.verdict or "") if one.passed else ""
-        rows.append(charts.Bar(label, one.href, value, low, high, verdict, note))
+        rows.append(charts.SpeedupBar(label, one.href, value, low, high, verdict, note))
     return charts.bars(rows, "bars") if rows else Markup("")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from perfdash import __version__
+from perfdash import __version__, charts
 from perfdash.files import dumps
 from perfdash.history.results import is_cpu_time
 from perfdash.methods import MEANINGS
@@ -25,7 +25,7 @@ from perfdash.report import alert_text, dashboard_tables, site_links
 from perfdash.report.changes import BAD, Change
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.quantities import marked_clock, percent, shown
-from perfdash.site import charts, figures
+from perfdash.site import figures
 from perfdash.site.happened import WORDS, build_words
 from perfdash.site.machines import MachineView
 from perfdash.site.model import ModelView

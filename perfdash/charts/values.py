@@ -1,14 +1,19 @@
-"""What the charts draw, as plain values: no SVG here, nothing of the store.
+"""What the charts draw, as plain values, and the same as a block of JSON for the page's script.
 
 Times are seconds since the epoch (UTC), ascending. None, NaN and infinities are "not measured" everywhere.
-"""
+A browser does not run the JSON block, so a strict policy that forbids inline scripts allows it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from markupsafe import Markup
+
+from perfdash.charts.svg import stays
+from perfdash.files import dumps
 
 Number = float | None
 
@@ -31,7 +36,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Trend:
+class TrendChart:
     """One metric over nights.
 
     values, and lows and highs where there are intervals, are as long as times; failed: places of the
@@ -87,7 +92,7 @@ class HeatMap:
 
 
 @dataclass(frozen=True)
-class Side:
+class SampleSide:
     """The samples of one side of a case, with their median and its interval if there is one."""
 
     name: str
@@ -98,16 +103,16 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Strip:
+class SampleStrip:
     """The samples of both sides on one axis."""
 
     title: str
-    sides: Sequence[Side]
+    sides: Sequence[SampleSide]
     unit: str = "ms"
 
 
 @dataclass(frozen=True)
-class Bar:
+class SpeedupBar:
     """A model's speedup. value None: there is none, and `note` says why. verdict: as in the results."""
 
     label: str
@@ -120,7 +125,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Night:
+class NightLabel:
     """What is said of a night beside its values: the run's name, and which torch was measured."""
 
     name: str
@@ -144,3 +149,56 @@ def _odd(value: Number, positive: bool) -> Number:
     if abs(value) < _TINY:
         return _TINY if positive else 0.0
     return math.copysign(min(abs(value), _HUGE), value)
+
+
+# What ends the block, or begins another one, is written as an escape of JSON.
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def data_block(charts: Mapping[str, TrendChart], nights: Sequence[NightLabel]) -> Markup:
+    """All charts by name over the same times, and what is known of each of these nights.
+
+    Raises ValueError where a chart has other times, or there are not as many nights.
+    """
+    times = next(iter(charts.values())).times if charts else ()
+    for name, chart in charts.items():
+        if chart.times is not times and list(chart.times) != list(times):
+            raise ValueError(f"{name}: other times than the first chart of the page")
+    if len(nights) != len(times):
+        raise ValueError(f"{len(nights)} nights for {len(times)} times")
+    # Equal neighbours are told once: a torch is measured for weeks where there are no nightly builds.
+    torches = list(dict.fromkeys(night.torch for night in nights))
+    place = {torch: k for k, torch in enumerate(torches)}
+    parts = {
+        "t": f"[{','.join(f'{time:.0f}' for time in times)}]",
+        "names": _json([night.name for night in nights]),
+        "torches": _json(torches),
+        "torch": _json([place[night.torch] for night in nights]),
+        "charts": f"{{{','.join(f'{_json(name)}:{_chart(chart)}' for name, chart in charts.items())}}}",
+    }
+    content = ",".join(f'"{name}":{text}' for name, text in parts.items())
+    return Markup(f'<script type="application/json" id="chart-data">{{{content}}}</script>')
+
+
+def _chart(chart: TrendChart) -> str:
+    values, lows, highs = chart.columns
+    plain = {
+        "title": chart.title,
+        "unit": chart.unit,
+        "ratio": chart.ratio,
+        "weekly": chart.weekly,
+        "failed": [int(k) for k in chart.failed],
+        "breaks": [int(k) for k in chart.breaks],
+        "marks": [[round(mark.at), mark.kind, mark.text, mark.href if stays(mark.href) else ""]
+                  for mark in chart.marks],
+    }  # fmt: skip
+    interval = f',"low":{_numbers(lows)},"high":{_numbers(highs)}' if lows else ""
+    return f'{_json(plain)[:-1]},"v":{_numbers(values)}{interval}}}'
+
+
+def _numbers(values: Iterable[Number]) -> str:
+    return f"[{','.join(['null' if value is None else f'{value:.6g}' for value in values])}]"
+
+
+def _json(value: object) -> str:
+    return dumps(value, separators=(",", ":"), ensure_ascii=True).translate(_ESCAPES)

@@ -1,8 +1,7 @@
-"""Models by nights: one path a bucket, so that thousands of cells stay small.
+"""Draw models by nights: one path per bucket, so that thousands of cells stay small.
 
 Worse is orange, better is blue; strongly worse has a line through it, a failure is a cross, and what was
-not measured is empty: nothing is told by colour alone.
-"""
+not measured is empty: nothing is shown by colour alone."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from perfdash.site.charts import svg
-from perfdash.site.charts.scales import day, time_ticks
-from perfdash.site.charts.values import HeatMap, HeatRow, Number, finite
+from perfdash.charts import svg
+from perfdash.charts.axes import day, time_ticks
+from perfdash.charts.values import HeatMap, HeatRow, Number, finite
 
 LEFT, TOP, ROW, LEGEND = 170, 20, 13, 50
 # From much worse to much better; the middle one is "the same".

@@ -10,10 +10,10 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from perfdash.site.charts.scales import time_axis
-from perfdash.site.charts.trend import LEFT, RIGHT
+from perfdash.charts.axes import time_axis
+from perfdash.charts.trend_chart import LEFT, RIGHT
 from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)
-from tests.site.chart_pages import DAY, made_trends, made_weeks, write, write_weeks
+from tests.charts.chart_pages import DAY, made_trends, made_weeks, write, write_weeks
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,7 +1,7 @@
-"""One metric over nights: a line with its interval, what failed, and what happened when.
+"""Draw one metric over nights: its line, interval, failures and event marks.
 
-Built as plain text: a nightly update draws some ten thousand of them.
-"""
+Built as plain text, since a nightly update draws some ten thousand of them. The text alternative of
+a chart says the same in words."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from perfdash.site.charts import svg
-from perfdash.site.charts.marks import events, summary_of
-from perfdash.site.charts.scales import DAY, Axis, TimeAxis, count_range, day, time_axis, value_range
-from perfdash.site.charts.values import Number, Trend
+from perfdash.charts import svg
+from perfdash.charts.axes import DAY, Axis, TimeAxis, count_range, day, time_axis, value_range
+from perfdash.charts.values import Mark, Number, TrendChart
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
 # The plot is drawn in tenths of a pixel, so that all places are whole numbers.
@@ -25,7 +24,7 @@ _DOTS = 100  # of more points only those without neighbours are drawn, and the l
 _APART, _WEEKS_APART = 4.5 * DAY, 22 * DAY
 
 
-def trend(data: Trend, prefix: str, *, width: int = 560, height: int = 190) -> Markup:
+def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190) -> Markup:
     """The chart with axes and marks. prefix: of the ids within, unique on the page.
 
     Raises ValueError where the columns differ in length.
@@ -66,7 +65,7 @@ def trend(data: Trend, prefix: str, *, width: int = 560, height: int = 190) -> M
     return Markup(svg.figure("trend", prefix, width, height, data.title, summary, "".join(parts), plot=plot))
 
 
-def spark(data: Trend, prefix: str) -> Markup:
+def spark(data: TrendChart, prefix: str) -> Markup:
     """The line alone, for a cell of a table."""
     values, _, _ = data.columns
     known = _known(values)
@@ -83,7 +82,7 @@ def spark(data: Trend, prefix: str) -> Markup:
     return Markup(svg.figure("spark", prefix, 160, 32, data.title, summary_of(data, values, 0), content))
 
 
-def _ends(data: Trend) -> tuple[float, float, float | None]:
+def _ends(data: TrendChart) -> tuple[float, float, float | None]:
     """The first time, the last, and the end of the weeks."""
     if not data.times:
         return 0.0, 0.0, None
@@ -95,7 +94,7 @@ def _known(values: Sequence[Number]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _joined(data: Trend, days: TimeAxis, width: int) -> tuple[list[int], list[bool]]:
+def _joined(data: TrendChart, days: TimeAxis, width: int) -> tuple[list[int], list[bool]]:
     """Where the nights lie, and whether each is joined with the one before: only if measured alike."""
     xs, joined = _places(tuple(data.times), data.weekly, days, width)
     if data.breaks:
@@ -122,7 +121,7 @@ def _places(
 
 
 def _lines(
-    data: Trend, values: list[Number], lows: list[Number], highs: list[Number],
+    data: TrendChart, values: list[Number], lows: list[Number], highs: list[Number],
     axis: Axis, xs: list[int], joined: list[bool],
 ) -> list[str]:  # fmt: skip
     """The band, the line, its points and the crosses."""
@@ -212,7 +211,7 @@ def _crosses(xs: list[int], places: Sequence[int], y: int) -> str:
     return "".join(f"M{xs[k] - 25} {y - 25}l50 50m0-50l-50 50" for k in places if 0 <= k < len(xs))
 
 
-def _mark_lines(data: Trend, days: TimeAxis) -> str:
+def _mark_lines(data: TrendChart, days: TimeAxis) -> str:
     """Of a spark: where alerts lie, and where another method begins."""
     out = []
     for mark in data.marks[-8:]:
@@ -247,7 +246,7 @@ def _dates(days: TimeAxis, left: int, right: int, top: int, bottom: int) -> str:
     return "".join(parts) + words
 
 
-def _levels(axis: Axis, data: Trend, right: int, whole: bool) -> str:
+def _levels(axis: Axis, data: TrendChart, right: int, whole: bool) -> str:
     """The axis of values: thin lines and their words, the unit above them."""
     lines, words = "", ""
     for value, word in axis.ticks(5, 1.0 if whole else 0.0):
@@ -256,3 +255,82 @@ def _levels(axis: Axis, data: Trend, right: int, whole: bool) -> str:
         words += svg.text(LEFT - 5, round(y + 3.5, 1), word, "", "end")
     unit = svg.text(LEFT - 5, TOP - 14, data.unit, "unit", "end") if data.unit else ""
     return _path("grid", lines) + words + unit
+
+
+# Letter, shape about (0, 0), and what it means.
+KINDS = {
+    "worse": ("W", "M0 9L-8.5-6.5H8.5z", "alert: worse"),
+    "better": ("B", "M0-9L8.5 6.5H-8.5z", "alert: better"),
+    "change": ("C", "M0-7L7 0L0 7L-7 0z", "change of level"),
+    "method": ("M", "M-8 0a8 8 0 1 0 16 0a8 8 0 1 0-16 0z", "another method: not compared across it"),
+    "environment": (
+        "E",
+        "M-5.5-5.5h11v11h-11z",
+        "another environment (torch, driver, host ...); ticks where there are many",
+    ),
+}
+# More than so many other environments are ticks at the edge: with nightly builds there is one each night.
+_MOST_ENVIRONMENTS = 8
+_MARK_GAP = 17.0
+_LETTER_SHIFT = {"worse": 1.5, "better": 4.8}  # where a letter stands within a triangle
+
+
+def events(marks: Sequence[tuple[float, Mark]], top: int, bottom: int) -> str:
+    """All marks at their places, each with its sentence as title and link."""
+    placed = sorted(((x, mark) for x, mark in marks if mark.kind in KINDS), key=lambda one: one[0])
+    parts = []
+    ticks = [x for x, mark in placed if mark.kind == "environment"]
+    if len(ticks) > _MOST_ENVIRONMENTS:
+        parts.append(f'<path class="ticks" d="{"".join(f"M{x:.1f} {top}v4" for x in ticks)}"/>')
+        placed = [(x, mark) for x, mark in placed if mark.kind != "environment"]
+    rows = [-100.0, -100.0]  # where the last shape of the upper and of the lower row lies
+    for x, mark in placed:
+        row = 0 if x - rows[0] >= _MARK_GAP or x - rows[1] < _MARK_GAP else 1
+        rows[row] = x
+        y = 9 + 14 * row
+        title = f"<title>{svg.quoted(f'{day(mark.at)}: {mark.text}')}</title>"
+        content = f'<path class="at" d="M{x:.1f} {y}V{bottom}"/>{_sign(mark.kind, x, y)}{title}'
+        parts.append(f'<g class="mark {mark.kind}">{svg.link(mark.href, content)}</g>')
+    return "".join(parts)
+
+
+def _sign(kind: str, x: float, y: float) -> str:
+    letter, shape, _ = KINDS[kind]
+    words = svg.text(round(x, 1), y + _LETTER_SHIFT.get(kind, 3), letter, "", "middle")
+    return f'<path class="sign" transform="translate({x:.1f} {y:g})" d="{shape}"/>{words}'
+
+
+def marks_key() -> Markup:
+    """What the marks mean, as an HTML list: once a page."""
+    drawn = [
+        ('<path class="band" d="M-9-5h18v10h-18z"/><path class="line" d="M-9 0h18"/>', "95 % interval"),
+        (
+            '<path class="range" d="M-9-5h18v10h-18z"/><path class="line" d="M-9 0h18"/>',
+            "weeks: range, median",
+        ),
+        ('<path class="failed" d="M-4-4l8 8m0-8l-8 8"/>', "failed that night"),
+    ] + [(f'<g class="mark {kind}">{_sign(kind, 0, 0)}</g>', words) for kind, (_, _, words) in KINDS.items()]
+    start = '<li><svg class="drawn sign-key" viewBox="-9 -9 18 18" aria-hidden="true">'
+    items = "".join(f"{start}{drawing}</svg> {words}</li>" for drawing, words in drawn)
+    return Markup(f'<ul class="key">{items}</ul>')
+
+
+def summary_of(data: TrendChart, values: Sequence[Number], marks: int = 10) -> str:
+    """The text alternative: first, last, range, failures, and the latest marks."""
+    known = [(at, value) for at, value in zip(data.times, values, strict=True) if value is not None]
+    if not known:
+        said = f"not measured on any of {len(values)} nights."
+    else:
+        (first_at, first), (last_at, last) = known[0], known[-1]
+        only = [value for _, value in known]
+        said = (
+            f"{len(known)} nights, {day(first_at)} to {day(last_at)}: first {svg.number(first, data.unit)}, "
+            f"last {svg.number(last, data.unit)}, range {svg.number(min(only), data.unit)} to "
+            f"{svg.number(max(only), data.unit)}."
+        )
+    if data.failed:
+        said += f" Failed on {len(data.failed)}."
+    latest = sorted(data.marks, key=lambda mark: mark.at)[-marks:] if marks else []
+    for mark in latest:
+        said += f" {day(mark.at)}: {svg.shortened(mark.text, 120)}."
+    return said

@@ -1,4 +1,4 @@
-"""From values to places: ranges that do not mislead, ticks at 1, 2, 5, and dates under a time axis."""
+"""Map values to places: ranges that do not exaggerate, ticks at 1, 2, 5, and dates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 
-from perfdash.site.charts.values import Number
+from perfdash.charts.values import Number
 
 DAY = 86_400.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

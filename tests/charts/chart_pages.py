@@ -11,10 +11,19 @@ from pathlib import Path
 
 import plotly
 
-import perfdash.site.charts as charts
-from perfdash.site.charts import Bar, HeatMap, HeatRow, Mark, Night, Side, Strip, Trend
+import perfdash.charts as charts
+from perfdash.charts import (
+    HeatMap,
+    HeatRow,
+    Mark,
+    NightLabel,
+    SampleSide,
+    SampleStrip,
+    SpeedupBar,
+    TrendChart,
+)
 
-ASSETS = Path(charts.__file__).parents[1] / "assets"
+ASSETS = Path(charts.__file__).parents[1] / "site" / "assets"
 START, DAY = 1_767_225_600.0, 86_400.0  # 2026-01-01
 NIGHTS = 200
 NASTY = "a|b`c`<script>alert(1)</script>🦙\n\x07" + "long" * 60
@@ -33,17 +42,17 @@ def level(count: int, value: float, seed: int, step: float = 1.0) -> list[float 
     return [None if 40 <= k < 44 else one for k, one in enumerate(found)]
 
 
-def made_trend(title: str, value: float, unit: str, seed: int, step: float = 1.0, **other) -> Trend:
+def made_trend(title: str, value: float, unit: str, seed: int, step: float = 1.0, **other) -> TrendChart:
     values = level(NIGHTS, value, seed, step)
     given = {
         "lows": [v and v * 0.992 for v in values],
         "highs": [v and v * 1.008 for v in values],
         "failed": [41, 42],
     } | other
-    return Trend(title, times(), values, unit=unit, **given)
+    return TrendChart(title, times(), values, unit=unit, **given)
 
 
-def made_trends() -> dict[str, Trend]:
+def made_trends() -> dict[str, TrendChart]:
     marks = [
         Mark(times()[60], "environment", "torch 2.14.0 → 2.15.0"),
         Mark(times()[133], "change", "level 10.0 → 10.9 ms"),
@@ -56,9 +65,9 @@ def made_trends() -> dict[str, Trend]:
         "eager_ms": made_trend("Eager latency", 13.5, "ms", 3, marks=marks[:1]),
         "compilation_s": made_trend("Compilation", 31.0, "s", 4, weekly=30),
         "compression_ratio": made_trend("Memory compression", 0.97, "x", 5, ratio=True, lows=(), highs=()),
-        "breaks": Trend("Graph breaks", times(), [2.0] * NIGHTS),
+        "breaks": TrendChart("Graph breaks", times(), [2.0] * NIGHTS),
     }
-    found["only"] = Trend(
+    found["only"] = TrendChart(
         NASTY,
         times(),
         [None] * (NIGHTS - 1) + [3.2],
@@ -85,21 +94,26 @@ def made_map(models: int = 61, nights: int = 90) -> HeatMap:
     return HeatMap("Speedup of every model", times(nights), rows)
 
 
-def made_bars(models: int = 61) -> list[Bar]:
+def made_bars(models: int = 61) -> list[SpeedupBar]:
     draw = random.Random(9)
-    found = [Bar(NASTY, "", None, note="timeout"), Bar("vit", "vit.html", None, note="crash (SIGSEGV)")]
+    found = [
+        SpeedupBar(NASTY, "", None, note="timeout"),
+        SpeedupBar("vit", "vit.html", None, note="crash (SIGSEGV)"),
+    ]
     for model in range(models - 2):
         value = math.exp(draw.gauss(0.15, 0.35))
         verdict = "faster" if value > 1.03 else "slower" if value < 0.97 else "equivalent"
         verdict = "inconclusive" if model == 3 else verdict
-        found.append(Bar(f"model_{model}", f"m{model}.html", value, value * 0.98, value * 1.03, verdict))
+        found.append(
+            SpeedupBar(f"model_{model}", f"m{model}.html", value, value * 0.98, value * 1.03, verdict)
+        )
     return found
 
 
-def made_strip() -> Strip:
+def made_strip() -> SampleStrip:
     draw = random.Random(11)
     sides = [
-        Side(
+        SampleSide(
             name,
             [ms * math.exp(abs(draw.gauss(0, 0.02))) for _ in range(200)] + [ms * 9],
             ms * 1.013,
@@ -108,7 +122,7 @@ def made_strip() -> Strip:
         )
         for name, ms in (("eager", 13.5), ("inductor", 10.0))
     ]
-    return Strip("Samples of the last night", sides)
+    return SampleStrip("Samples of the last night", sides)
 
 
 def write(folder: Path) -> Path:
@@ -118,7 +132,7 @@ def write(folder: Path) -> Path:
     shutil.copy(Path(plotly.__file__).parent / "package_data" / "plotly.min.js", assets)
     (folder / "compare.html").write_text(_page("compare.html", block=_nights(folder / "data")))
     trends = made_trends()
-    nights = [Night(f"night {k} <b>", f"2.15.0 {k // 3:010x}") for k in range(NIGHTS)]
+    nights = [NightLabel(f"night {k} <b>", f"2.15.0 {k // 3:010x}") for k in range(NIGHTS)]
     index = _page(
         "index.html",
         rows="".join(_row(k, charts.spark(trends["speedup"], f"s{k}")) for k in range(20)),
@@ -138,11 +152,11 @@ def write(folder: Path) -> Path:
     return folder / "index.html"
 
 
-def made_weeks() -> Trend:
+def made_weeks() -> TrendChart:
     """Four years of weeks, then ninety nights."""
     at = [START + k * 7 * DAY for k in range(200)] + [START + (1400 + k) * DAY for k in range(90)]
     values = level(len(at), 20.0, 3, 1.1)
-    return Trend("Latency", at, values, unit="ms", weekly=200)
+    return TrendChart("Latency", at, values, unit="ms", weekly=200)
 
 
 def write_weeks(folder: Path) -> None:
@@ -150,13 +164,13 @@ def write_weeks(folder: Path) -> None:
     data = made_weeks()
     drawing = charts.trend(data, "w")
     figure = f'<figure class="chart" data-chart="ms"><figcaption>Latency</figcaption>{drawing}</figure>'
-    nights = [Night(f"night {k}") for k in range(len(data.times))]
+    nights = [NightLabel(f"night {k}") for k in range(len(data.times))]
     text = _page("index.html", figures=figure, data=charts.data_block({"ms": data}, nights))
     (folder / "weeks.html").write_text(text)
 
 
 def _page(name: str, **parts: str) -> str:
-    """A page of tests/site/pages with its {{names}} filled in; those not given are left out."""
+    """A page of tests/charts/pages with its {{names}} filled in; those not given are left out."""
     text = (Path(__file__).parent / "pages" / name).read_text()
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts.get(found[1], ""), text)
 

@@ -13,11 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.site import charts
-from perfdash.site.charts import Bar, HeatMap, HeatRow, Mark, Night, Side, Strip, Trend, svg
-from perfdash.site.charts.heat_map import bucket
-from perfdash.site.charts.scales import linear_ticks, time_axis, time_range, time_ticks, value_range
-from tests.site.chart_pages import (
+from perfdash import charts
+from perfdash.charts import (
+    HeatMap,
+    HeatRow,
+    Mark,
+    NightLabel,
+    SampleSide,
+    SampleStrip,
+    SpeedupBar,
+    TrendChart,
+    svg,
+)
+from perfdash.charts.axes import linear_ticks, time_axis, time_range, time_ticks, value_range
+from perfdash.charts.heat_map import bucket
+from tests.charts.chart_pages import (
     ASSETS,
     DAY,
     NASTY,
@@ -58,8 +68,8 @@ def words(root: ElementTree.Element) -> list[str]:
     return [one.text or "" for one in root.iter("text")]
 
 
-def line(values, **other) -> Trend:
-    return Trend("Latency", times(len(values)), values, **other)
+def line(values, **other) -> TrendChart:
+    return TrendChart("Latency", times(len(values)), values, **other)
 
 
 def check_golden(name: str, text: str) -> None:
@@ -116,21 +126,21 @@ def test_no_numbers_break_a_trend(rows, ratio, weekly, failed, name):
     rows.sort(key=lambda row: row[0])
     at, values, lows, highs = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
     marks = [Mark(one, kind, name, name) for one in at for kind in ("worse", "environment", name)]
-    data = Trend(name, at, values, lows, highs, failed, marks, name, ratio, weekly)
+    data = TrendChart(name, at, values, lows, highs, failed, marks, name, ratio, weekly)
     ElementTree.fromstring(charts.trend(data, "p"))
     ElementTree.fromstring(charts.spark(data, "p"))
-    block = charts.data_block({"one": data}, [Night(name, name)] * len(at))
+    block = charts.data_block({"one": data}, [NightLabel(name, name)] * len(at))
     json.loads(re.fullmatch(r"<script [^>]*>([^<>&]*)</script>", block).group(1))
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), numbers, numbers, numbers), max_size=12))
 def test_no_numbers_break_the_other_charts(rows):
-    bars = [Bar(name, name, value, low, high, name, name) for name, value, low, high in rows]
+    bars = [SpeedupBar(name, name, value, low, high, name, name) for name, value, low, high in rows]
     ElementTree.fromstring(charts.bars(bars, "p"))
     cells = [HeatRow(name, name, found, [1, 9]) for name, *found in rows]
     ElementTree.fromstring(charts.heat_map(HeatMap("m", times(3), cells), "p"))
-    sides = [Side(name, [v for v in found if v is not None], *found) for name, *found in rows]
-    ElementTree.fromstring(charts.strip(Strip("s", sides), "p"))
+    sides = [SampleSide(name, [v for v in found if v is not None], *found) for name, *found in rows]
+    ElementTree.fromstring(charts.strip(SampleStrip("s", sides), "p"))
 
 
 def test_a_night_without_a_value_breaks_line_and_band():
@@ -162,13 +172,13 @@ def test_weeks_apart_are_joined_only_where_the_points_are_weeks():
         + [START + 28 * DAY + k * DAY for k in range(4)]
         + [START + 60 * DAY]
     )
-    root = parsed(charts.trend(Trend("t", at, [1.0] * 9, weekly=4), "p"))
+    root = parsed(charts.trend(TrendChart("t", at, [1.0] * 9, weekly=4), "p"))
     assert drawn(root, "line")[0].count("M") == 2, "a month without a run is not bridged"
 
 
 def test_nights_have_most_of_the_width_beside_years_of_weeks():
     at = [START + k * 7 * DAY for k in range(200)] + [START + (1400 + k) * DAY for k in range(90)]
-    root = parsed(charts.trend(Trend("t", at, [1.0, 2.0] * 145, unit="ms", weekly=200), "p"))
+    root = parsed(charts.trend(TrendChart("t", at, [1.0, 2.0] * 145, unit="ms", weekly=200), "p"))
     assert {"weeks", "nights"} <= set(words(root))
     assert len(drawn(root, "split")) == 1
     axis = time_axis(at[0], at[-1], at[200] - DAY / 2)
@@ -260,7 +270,8 @@ def test_the_first_date_says_its_year():
 
 def test_marks_differ_by_letter_and_shape_and_say_what_they_are():
     marks = [
-        Mark(times(9)[k], kind, f"what {kind} is", "r.html#3") for k, kind in enumerate(charts.marks.KINDS, 2)
+        Mark(times(9)[k], kind, f"what {kind} is", "r.html#3")
+        for k, kind in enumerate(charts.trend_chart.KINDS, 2)
     ]
     root = parsed(charts.trend(line([1.0] * 9, marks=marks), "p"))
     signs = [g for g in root.iter("g") if g.attrib.get("class", "").startswith("mark ")]
@@ -309,7 +320,7 @@ def test_links_within_the_site_are_links(href):
         lambda: charts.trend(made_trends()["only"], "p"),
         lambda: charts.heat_map(made_map(3, 5), "p"),
         lambda: charts.bars(made_bars(4), "p"),
-        lambda: charts.strip(Strip(NASTY, [Side(NASTY, [1.0])], NASTY), "p"),
+        lambda: charts.strip(SampleStrip(NASTY, [SampleSide(NASTY, [1.0])], NASTY), "p"),
     ],
 )
 def test_names_are_text(make):
@@ -349,16 +360,16 @@ def test_heat_map_cells_lie_where_they_belong():
 
 def test_sizes():
     assert len(charts.heat_map(made_map(61, 90), "p")) < 120_000
-    year = Trend("Speedup", times(90), [1 + k % 7 / 50 for k in range(90)], failed=[3])
+    year = TrendChart("Speedup", times(90), [1 + k % 7 / 50 for k in range(90)], failed=[3])
     assert len(charts.spark(year, "p")) < 2_000
     assert len(charts.trend(replace(made_trends()["speedup"], marks=()), "p")) < 8_000
 
 
 def test_bars_are_sorted_and_failures_told():
     rows = [
-        Bar("slow", "", 0.8, 0.7, 0.9, "slower"),
-        Bar("fast", "f.html", 2.0, 1.9, 2.1, "faster"),
-        Bar("none", "", None, note="timeout"),
+        SpeedupBar("slow", "", 0.8, 0.7, 0.9, "slower"),
+        SpeedupBar("fast", "f.html", 2.0, 1.9, 2.1, "faster"),
+        SpeedupBar("none", "", None, note="timeout"),
     ]
     root = parsed(charts.bars(rows, "p"))
     shown = words(root)
@@ -377,20 +388,20 @@ def test_a_strip_counts_what_lies_far_out():
 
 def test_unequal_columns_and_wrong_ids_are_errors():
     with pytest.raises(ValueError, match="unequal"):
-        charts.trend(Trend("t", times(3), [1.0]), "p")
+        charts.trend(TrendChart("t", times(3), [1.0]), "p")
     with pytest.raises(ValueError, match="cells"):
         charts.heat_map(HeatMap("m", times(2), [HeatRow("a", "", [1.0])]), "p")
     with pytest.raises(ValueError, match="beginning of an id"):
         charts.trend(line([1.0]), '"x')
     with pytest.raises(ValueError, match="other times"):
-        charts.data_block({"a": line([1.0]), "b": line([1.0, 2.0])}, [Night("n")])
+        charts.data_block({"a": line([1.0]), "b": line([1.0, 2.0])}, [NightLabel("n")])
     with pytest.raises(ValueError, match="nights"):
         charts.data_block({"a": line([1.0])}, [])
 
 
 def test_the_block_of_numbers_is_what_was_given():
     trends = made_trends()
-    nights = [Night(NASTY, f"torch {k // 90}") for k in range(len(times()))]
+    nights = [NightLabel(NASTY, f"torch {k // 90}") for k in range(len(times()))]
     block = charts.data_block(trends, nights)
     found = json.loads(re.fullmatch(r"<script [^>]*>([^<>&]*)</script>", block).group(1))
     assert found["names"][0] == NASTY
@@ -400,7 +411,7 @@ def test_the_block_of_numbers_is_what_was_given():
     ]
     assert found["charts"]["speedup"]["failed"] == [41, 42]
     assert found["charts"]["only"]["marks"][0][2] == NASTY
-    parted = charts.data_block({"a": line([1.0, 2.0], breaks=(1,))}, [Night("a"), Night("b")])
+    parted = charts.data_block({"a": line([1.0, 2.0], breaks=(1,))}, [NightLabel("a"), NightLabel("b")])
     assert '"breaks":[1]' in parted
 
 

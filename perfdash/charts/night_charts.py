@@ -1,0 +1,176 @@
+"""Draw one night: a suite's speedup bars, and the samples of one case.
+
+The bars are sorted by speedup about a line at 1.0. The samples of eager and compiled share an axis, with
+medians and their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from perfdash.charts import svg
+from perfdash.charts.axes import Axis, linear_ticks, value_range
+from perfdash.charts.values import SampleSide, SampleStrip, SpeedupBar, finite
+
+BARS_LEFT, BARS_RIGHT, BARS_TOP, BARS_ROW = 190, 232, 22, 17
+_MOST_TIMES = 40.0  # times 1.0 or less of it; what lies further is put on the edge, its number beside it
+# The verdict's class and shape about (0, 0).
+_SHAPES = {
+    "faster": ("better", "M0-5L5 4H-5z"),
+    "slower": ("worse", "M0 5L5-4H-5z"),
+    "equivalent": ("same", "M-4-4h8v8h-8z"),
+    "inconclusive": ("unknown", "M0-5L5 0L0 5L-5 0z"),
+}
+_PLAIN = ("plain", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z")
+
+
+def bars(rows: Sequence[SpeedupBar], prefix: str, title: str = "Speedup", *, width: int = 760) -> Markup:
+    """One row a model: a shape of its verdict, its interval, its number; those without one below."""
+    known = [(value, row) for row in rows if (value := finite([row.value], positive=True)[0]) is not None]
+    known.sort(key=lambda one: -one[0])
+    without = [row for row in rows if finite([row.value], positive=True)[0] is None]
+    near = [min(max(value, 1 / _MOST_TIMES), _MOST_TIMES) for value, _ in known]
+    low, high = value_range([1.0, *near], (), (), log=True)
+    right, bottom = width - BARS_RIGHT, BARS_TOP + BARS_ROW * len(rows)
+    axis = Axis(low, high, BARS_LEFT * 10, right * 10, log=True)
+    parts = [_bar_levels(axis, bottom)]
+    for place, (value, row) in enumerate(known):
+        parts.append(_bar(row, value, BARS_TOP + BARS_ROW * place + BARS_ROW // 2, axis, right))
+    for place, row in enumerate(without, len(known)):
+        y = BARS_TOP + BARS_ROW * place + BARS_ROW // 2
+        note = svg.shortened(row.note or "not measured", 60)
+        parts.append(f'{_label(row, y)}<path class="failed" d="M{BARS_LEFT + 6} {y - 4}l8 8m0-8l-8 8"/>')
+        parts.append(svg.text(BARS_LEFT + 22, y + 3.5, note))
+    content = "".join(parts)
+    return Markup(
+        svg.figure("bars", prefix, width, bottom + 24, title, _bars_summary(known, without), content)
+    )
+
+
+def _bar(row: SpeedupBar, value: float, y: int, axis: Axis, right: int) -> str:
+    kind, shape = _SHAPES.get(row.verdict, _PLAIN)
+    x = axis.at(value) / 10
+    low, high = finite((row.low, row.high), positive=True)
+    interval = ""
+    parts, words = [_label(row, y)], f"{value:.3f}x" if value < 1e4 else f"{value:.3g}x"
+    parts.append(f'<path class="stem" d="M{axis.at(1.0) / 10:g} {y}H{x:g}"/>')
+    if low is not None and high is not None:
+        parts.append(f'<path class="whisker" d="M{axis.at(low) / 10:g} {y}H{axis.at(high) / 10:g}"/>')
+        interval = f"{low:.3f} to {high:.3f}" if high < 1e4 else f"{low:.3g} to {high:.3g}"
+    title = f"{row.label}: {words} {interval} {row.verdict} {row.note}".strip()
+    parts.append(
+        f'<g class="{kind}"><path class="dot" transform="translate({x:g} {y})" d="{shape}"/>'
+        f"<title>{svg.quoted(title)}</title></g>"
+    )
+    parts.append(svg.text(right + 56, y + 3.5, words, "value", "end"))
+    parts.append(svg.text(right + 64, y + 3.5, svg.shortened(f"{interval} {row.note}", 28), "interval"))
+    return "".join(parts)
+
+
+def _label(row: SpeedupBar, y: int) -> str:
+    shown = svg.text(BARS_LEFT - 10, y + 3.5, svg.shortened(row.label, 30), "", "end")
+    return svg.link(row.href, f"{shown[:-7]}<title>{svg.quoted(row.label)}</title></text>")
+
+
+def _bar_levels(axis: Axis, bottom: int) -> str:
+    lines, words = "", ""
+    for value, word in axis.ticks(6):
+        x = axis.at(value) / 10
+        lines += f"M{x:g} {BARS_TOP}V{bottom}"
+        words += svg.text(x, BARS_TOP - 6, f"{word}x", "", "middle")
+        words += svg.text(x, bottom + 15, f"{word}x", "", "middle")
+    one = axis.at(1.0) / 10
+    return f'<path class="grid" d="{lines}"/>{words}<path class="one" d="M{one:g} {BARS_TOP}V{bottom}"/>'
+
+
+def _bars_summary(known: list[tuple[float, SpeedupBar]], without: list[SpeedupBar]) -> str:
+    if not known:
+        return f"No speedup; {len(without)} models without one."
+    (most, first), (least, last) = known[0], known[-1]
+    counts = {name: sum(row.verdict == name for _, row in known) for name in _SHAPES}
+    told = "".join(f", {count} {name}" for name, count in counts.items() if count)
+    return (
+        f"{len(known)} models{told}; from {svg.number(most, 'x')} ({svg.shortened(first.label, 60)}) to "
+        f"{svg.number(least, 'x')} ({svg.shortened(last.label, 60)}); {len(without)} without a speedup."
+    )
+
+
+STRIP_LEFT, STRIP_RIGHT, STRIP_TOP, STRIP_ROW = 84, 20, 14, 44
+# One late sample must not press all others into a line: beyond so many times the spread they are counted.
+_FAR_OUT = 8.0
+
+
+def strip(data: SampleStrip, prefix: str, *, width: int = 560) -> Markup:
+    """A row of points a side; those beyond the axis are counted at its edge."""
+    sides = [(side, sorted(v for v in finite(side.samples) if v is not None)) for side in data.sides]
+    shown = [value for side, samples in sides for value in _on_axis(side, samples)]
+    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+    room = 0.03 * (high - low) or 0.03 * abs(high) or 0.5
+    low, high = low - room, high + room
+    axis = Axis(low, high, STRIP_LEFT * 10, (width - STRIP_RIGHT) * 10)
+    bottom = STRIP_TOP + STRIP_ROW * len(sides)
+    parts = [_strip_levels(low, high, axis, bottom, width - STRIP_RIGHT, data.unit)]
+    for row, (side, samples) in enumerate(sides):
+        parts.append(
+            _side(side, samples, STRIP_TOP + STRIP_ROW * row + STRIP_ROW / 2, axis, row, width - STRIP_RIGHT)
+        )
+    summary = "; ".join(_side_words(side, samples, data.unit) for side, samples in sides) or "no samples"
+    return Markup(svg.figure("strip", prefix, width, bottom + 22, data.title, f"{summary}.", "".join(parts)))
+
+
+def _on_axis(side: SampleSide, samples: list[float]) -> list[float]:
+    """What the axis must reach: samples but those far out, median and interval."""
+    known = [v for v in finite((side.median, side.low, side.high)) if v is not None]
+    if not samples:
+        return known
+    quarter = len(samples) // 4
+    first, last = samples[quarter], samples[-1 - quarter]
+    reach = _FAR_OUT * (last - first) or 0.02 * abs(last)
+    return [v for v in samples if first - reach <= v <= last + reach] + known
+
+
+def _side(side: SampleSide, samples: list[float], y: float, axis: Axis, row: int, right: int) -> str:
+    dots, below, above = [], 0, 0
+    for k, value in enumerate(samples):
+        if value < axis.low:
+            below += 1
+        elif value > axis.high:
+            above += 1
+        else:
+            # Spread over the height by the golden section: even, and the same at each build.
+            dots.append(f"M{axis.at(value) / 10:g} {y - 9 + 18 * (k * 0.618034 % 1):.0f}h0")
+    parts = [f'<path class="samples s{row % 2}" d="{"".join(dots)}"/>'] if dots else []
+    median, low, high = finite((side.median, side.low, side.high))
+    if low is not None and high is not None:
+        first, last = axis.at(low) / 10, axis.at(high) / 10
+        parts.append(f'<path class="whisker" d="M{first:g} {y - 5:g}v10m0-5H{last:g}m0-5v10"/>')
+    if median is not None:
+        parts.append(f'<path class="median" d="M{axis.at(median) / 10:g} {y - 14:g}v28"/>')
+    parts.append(svg.text(STRIP_LEFT - 10, y + 3.5, svg.shortened(side.name, 13), "", "end"))
+    if below:
+        parts.append(svg.text(STRIP_LEFT, y + 19, f"◂ {below} below"))
+    if above:
+        parts.append(svg.text(right, y + 19, f"{above} above ▸", "", "end"))
+    if not samples and median is None:
+        parts.append(svg.text(STRIP_LEFT + 6, y + 3.5, "no samples", "empty"))
+    return "".join(parts)
+
+
+def _strip_levels(low: float, high: float, axis: Axis, bottom: int, right: int, unit: str) -> str:
+    lines, words = "", ""
+    for value, word in linear_ticks(low, high, 6):
+        x = axis.at(value) / 10
+        lines += f"M{x:g} {STRIP_TOP}V{bottom}"
+        words += svg.text(x, bottom + 15, word, "", "middle")
+    grid = f'<path class="grid" d="{lines}"/>' if lines else ""
+    return f"{grid}{words}{svg.text(STRIP_LEFT - 10, bottom + 15, unit, 'unit', 'end')}" \
+           f'<path class="axis" d="M{STRIP_LEFT} {bottom}H{right}"/>'  # fmt: skip
+
+
+def _side_words(side: SampleSide, samples: list[float], unit: str) -> str:
+    median, low, high = finite((side.median, side.low, side.high))
+    said = f"{side.name}: {len(samples)} samples, median {svg.number(median, unit)}"
+    if low is not None and high is not None:
+        said += f", 95 % interval {svg.number(low)} to {svg.number(high, unit)}"
+    return said
