@@ -16,7 +16,7 @@ from perfdash.history.store import Store
 from perfdash.metrics import JUDGED, PARTS, title_of
 from perfdash.records import Case
 from perfdash.report.markdown import plain
-from perfdash.report.quantities import percent, shown
+from perfdash.report.number_format import percent_change, with_unit
 
 CULPRIT = "culprit: "  # how a line begins that says whom a bisection found
 _DIRECTION = {1: "worse", -1: "better", 0: ""}
@@ -40,9 +40,9 @@ def open_alerts(
     return sorted(evidence, key=lambda each: (-each.alert.direction, -abs(each.alert.change or 9.0)))
 
 
-def alert_list(shown: Sequence[AlertEvidence]) -> str:
+def alert_list(alerts: Sequence[AlertEvidence]) -> str:
     """Alerts as a table, each with what changed between the two builds below it."""
-    if not shown:
+    if not alerts:
         return "No alerts"
     table = PrettyTable(
         ["id", "state", "", "model", "what", "before", "after", "change", "p", "since", "torch between"]
@@ -50,7 +50,7 @@ def alert_list(shown: Sequence[AlertEvidence]) -> str:
     table.align = "l"
     for name in ("id", "before", "after", "change", "p"):
         table.align[name] = "r"
-    for each in shown:
+    for each in alerts:
         alert = each.alert
         good, bad = each.between
         table.add_row(
@@ -67,7 +67,7 @@ def alert_list(shown: Sequence[AlertEvidence]) -> str:
             ]
         )
     lines = [str(table.get_string())]
-    for each in shown:
+    for each in alerts:
         lines += consequences(each)
     return "\n".join(lines)
 
@@ -83,8 +83,8 @@ def consequences(each: AlertEvidence) -> list[str]:
         lines.append(f"{alert.id}: changed with it (before | after): " + "; ".join(map(str, changed)))
     if again := each.remeasured:
         lines.append(
-            f"{alert.id}: measured again in {again.pairs} pairs: {percent(again.ratio)} "
-            f"({percent(again.low)} to {percent(again.high)})"
+            f"{alert.id}: measured again in {again.pairs} pairs: {percent_change(again.ratio)} "
+            f"({percent_change(again.low)} to {percent_change(again.high)})"
         )
     if both := each.seen_again:
         lines.append(f"{alert.id}: measured again: {both[0]} -> {both[1]}")
@@ -203,7 +203,9 @@ def what(alert: Alert) -> str:
 def _inside(alert: Alert) -> str:
     """The parts of a step that changed with it."""
     parts = alert.details.get("parts") or {}
-    told = [f"{PARTS[name].title} {percent(change)}" for name, change in parts.items() if name in PARTS]
+    told = [
+        f"{PARTS[name].title} {percent_change(change)}" for name, change in parts.items() if name in PARTS
+    ]
     return f" ({', '.join(told)})" if told else ""
 
 
@@ -242,4 +244,4 @@ def _levels(alert: Alert) -> tuple[str, str, str]:
     change = f"{math.expm1(alert.change):+.1%}"
     if alert.before is None or alert.after is None:
         return "", "", change
-    return shown(alert.metric, alert.before), shown(alert.metric, alert.after), change
+    return with_unit(alert.metric, alert.before), with_unit(alert.metric, alert.after), change

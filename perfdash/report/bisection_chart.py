@@ -8,7 +8,7 @@ from html import escape
 
 from perfdash.bisection.account import Account, Range, Tested
 from perfdash.report.markdown import plain
-from perfdash.report.quantities import shown
+from perfdash.report.number_format import with_unit
 
 # Okabe and Ito 2008: told apart whatever a reader's colour vision; the shape says the same.
 _COLOURS = {"good": "#0072B2", "bad": "#D55E00"}
@@ -41,7 +41,7 @@ def text_chart(account: Account, each: Range) -> str:
 
 def _said(account: Account, t: Tested) -> str:
     if t.level is not None:
-        return shown(account.column, t.level) if account.column else f"{t.level:.5g}"
+        return with_unit(account.column, t.level) if account.column else f"{t.level:.5g}"
     return plain(", ".join(f"{word} {n}" if len(t.said) > 1 else word for word, n in t.said.items()), 60)
 
 
@@ -89,7 +89,7 @@ def _numbers(account: Account, each: Range) -> tuple[list[tuple[float, str]], li
     step = next(s for s in (step, 2 * step, 5 * step, 10 * step) if (high - low) / s <= 5)
     first = math.ceil(low / step)
     marks = [n * step for n in range(first, math.floor(high / step) + 1)]
-    ticks = [(y(mark), shown(account.column, mark) if account.column else f"{mark:g}") for mark in marks]
+    ticks = [(y(mark), with_unit(account.column, mark) if account.column else f"{mark:g}") for mark in marks]
     return ticks, [(t, y(value)) for t in each.tested for value in t.values]
 
 

@@ -9,7 +9,7 @@ from perfdash.bisection.account import NOT_FINISHED, Account, Change, Culprit, R
 from perfdash.bisection.revisions import Revision
 from perfdash.report.bisection_chart import svg, text_chart
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
-from perfdash.report.quantities import shown
+from perfdash.report.number_format import with_unit
 
 _SKIPPED = 50  # of which the report tells
 
@@ -137,7 +137,7 @@ def _ratio(change: Change) -> str:
 def _level(account: Account, value: float | None) -> str:
     if value is None:
         return "?"
-    return shown(account.column, value) if account.column else f"{value:.5g}"
+    return with_unit(account.column, value) if account.column else f"{value:.5g}"
 
 
 def _percent(probability: float) -> str:

@@ -15,7 +15,7 @@ from perfdash.history.results import Imported, RunRow
 from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, culprits, what
-from perfdash.report.quantities import percent, shown
+from perfdash.report.number_format import percent_change, with_unit
 
 REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
     "Regressions", "Improvements", "New failures", "Fixed", "Appeared", "Vanished"
@@ -99,7 +99,7 @@ def of_alert(each: AlertEvidence, run_id: int) -> Change:
     if each.speedup:
         notes.append(f"speedup {each.speedup[0]:.3f}x -> {each.speedup[1]:.3f}x")
     if again:
-        notes.append(f"measured again in {again.pairs} pairs; by the nights {percent(alert.change)}")
+        notes.append(f"measured again in {again.pairs} pairs; by the nights {percent_change(alert.change)}")
     if both := each.seen_again:
         notes.append(f"measured again: {both[0]} -> {both[1]}")
     notes += [str(line) for line in alert.details.get("changed") or []]
@@ -152,7 +152,7 @@ def _levels(each: AlertEvidence) -> tuple[str, str]:
     alert = each.alert
     if alert.kind == "status":
         return str(alert.details.get("before") or "?"), str(alert.details.get("after") or "?")
-    return shown(alert.metric, alert.before), shown(alert.metric, alert.after)
+    return with_unit(alert.metric, alert.before), with_unit(alert.metric, alert.after)
 
 
 def of_comparison(found: Comparison) -> list[Change]:
@@ -190,8 +190,8 @@ def _of_case(one: ComparedCase, good: Build, bad: Build) -> Iterator[Change]:
             REGRESSION if worse else IMPROVEMENT,
             one.case,
             title_of(name),
-            shown(name, delta.old),
-            shown(name, delta.new),
+            with_unit(name, delta.old),
+            with_unit(name, delta.new),
             delta.change,
             None if reach is None else (delta.change - reach, delta.change + reach),
             good,

@@ -15,9 +15,9 @@ from perfdash.report.changes import BAD, GROUPS, VANISHED, Build, Change
 from perfdash.report.dashboard_tables import Setting, by_suite
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.night import Night, headline
-from perfdash.report.published import published
-from perfdash.report.quantities import percent
+from perfdash.report.number_format import percent_change
 from perfdash.report.reproduce import command, pattern
+from perfdash.report.source_sums import published
 from perfdash.report.techniques.step_tables import Table, generation, training
 from perfdash.stats.speedup import null_warning
 
@@ -304,8 +304,8 @@ def _changes(changes: Sequence[Change], night: Night, site: str | None) -> str:
                 escaped(one.what),
                 escaped(one.before),
                 escaped(one.after),
-                percent(one.change),
-                f"{percent(low)} .. {percent(high)}" if one.interval else "",
+                percent_change(one.change),
+                f"{percent_change(low)} .. {percent_change(high)}" if one.interval else "",
                 _builds(one),
                 escaped("; ".join((*_state(one), *one.notes)), 300),
             ]

@@ -21,7 +21,7 @@ from perfdash.history.pass_rates_and_means import (
 from perfdash.history.results import Row, is_cpu_time
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.markdown import plain
-from perfdash.report.quantities import CPU_TIME_NOTE, marked_clock
+from perfdash.report.number_format import CPU_TIME_NOTE, mark_cpu_time
 
 _PASSING = {str(status) for status in PASSING}
 
@@ -168,8 +168,8 @@ def all_numbers(rows: Sequence[Row]) -> str:
                 _shown(values.get("speedup"), ".3f", "x"),
                 interval(row),
                 verdict(row),
-                marked_clock(_shown(values.get("eager_ms"), ".3f"), row),
-                marked_clock(_shown(values.get("backend_ms"), ".3f"), row),
+                mark_cpu_time(_shown(values.get("eager_ms"), ".3f"), row),
+                mark_cpu_time(_shown(values.get("backend_ms"), ".3f"), row),
                 _shown(values.get("compilation_s"), ".1f"),
                 _shown(values.get("compilation_cpu_s"), ".1f"),
                 _shown(values.get("compression_ratio"), ".3f"),

@@ -9,7 +9,7 @@ from perfdash.report.alert_text import model_of
 from perfdash.report.changes import BAD, GROUPS, Change
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night, headline
-from perfdash.report.quantities import percent
+from perfdash.report.number_format import percent_change
 from perfdash.stats.speedup import null_warning
 
 _SHOWN = {True: 10, False: 3}  # changes of a group, by whether it is bad
@@ -82,10 +82,10 @@ def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = 
 
 def _change(one: Change) -> str:
     levels = f" {one.before} → {one.after}" if one.before and one.after else ""
-    change = f", {percent(one.change)}" if one.change is not None else ""
+    change = f", {percent_change(one.change)}" if one.change is not None else ""
     if one.interval:
         low, high = one.interval
-        change += f" ({percent(low)} to {percent(high)})"
+        change += f" ({percent_change(low)} to {percent_change(high)})"
     since = "" if one.fresh or one.bad is None else f", since {one.bad.started[:10]}"
     alert = f", alert {one.alert} {one.state}" if one.alert else ""
     blamed = "".join(f", {culprit}" for culprit in one.culprits[:1])

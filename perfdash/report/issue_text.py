@@ -14,7 +14,7 @@ from perfdash.history.queries import RunLine
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, commit, culprits, model_of, what
 from perfdash.report.markdown import code, escaped, fenced, link, plain, table
-from perfdash.report.quantities import percent, shown
+from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 
 _TITLE = 200  # GitHub takes 256 characters
@@ -24,7 +24,7 @@ _TORCH = "https://github.com/pytorch/pytorch/compare/"
 
 def title(each: AlertEvidence) -> str:
     """Plain text on one line: GitHub makes no mention or link of a title, but code of backticks."""
-    change = percent(each.alert.change)
+    change = percent_change(each.alert.change)
     text = f"{model_of(each.case)}: {what(each.alert)}{' ' + change if change else ''}"
     return plain(f"Regression: {text}", _TITLE).replace("`", "'")
 
@@ -83,17 +83,17 @@ def _change(each: AlertEvidence) -> str:
         return f"status {code(told.get('before') or '?')} → {code(told.get('after') or '?')}."
     if alert.kind == "vanished":
         return "it is no longer measured, though the run was whole."
-    levels = [shown(alert.metric, value) for value in (alert.before, alert.after)]
+    levels = [with_unit(alert.metric, value) for value in (alert.before, alert.after)]
     text = escaped(what(alert)) + (f" {levels[0]} → {levels[1]}" if all(levels) else "")
-    change = escaped(percent(alert.change))
+    change = escaped(percent_change(alert.change))
     interval = ""
     if each.interval is not None:
-        low, high = (escaped(percent(end)) for end in each.interval)
+        low, high = (escaped(percent_change(end)) for end in each.interval)
         interval = f"95 % interval {low} to {high}"
     again = alert.details.get("remeasured")
     if again and again.get("ratio"):
         # The interval is of this figure, not of the nights'.
-        measured = escaped(percent(math.log(again["ratio"])))
+        measured = escaped(percent_change(math.log(again["ratio"])))
         by = f"{again['pairs']} pairs, both builds in turn"
         return f"{text} by the nights ({change}); measured again: **{measured}** ({interval}; {by})."
     if not change:

@@ -17,7 +17,7 @@ from perfdash.records import PASSING, Status
 from perfdash.report.alert_text import commit, consequences, model_of, what
 from perfdash.report.changes import BAD, Change
 from perfdash.report.dashboard_tables import failure
-from perfdash.report.quantities import percent
+from perfdash.report.number_format import percent_change
 
 # What XML 1.0 cannot hold at all, escaped or not.
 _UNFIT = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -48,7 +48,7 @@ def document(name: str, rows: Iterable[Row], changes: Sequence[Change] = ()) -> 
     for one in loud:
         title = f"{model_of(one.case)}: {one.what}"
         test = ET.SubElement(suites[-1], "testcase", classname="regressions", name=_fit(title))
-        size = " ".join(part for part in (one.before, "->", one.after, percent(one.change)) if part)
+        size = " ".join(part for part in (one.before, "->", one.after, percent_change(one.change)) if part)
         ET.SubElement(test, "failure", type=_fit(one.group), message=_fit(f"{one.what}: {size}"))
     root = _root(name, suites)
     ET.indent(root)

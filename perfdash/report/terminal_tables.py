@@ -13,8 +13,8 @@ from perfdash.history.results import Row, from_result
 from perfdash.methods import changes
 from perfdash.records import PASSING, Case, Result, RunInfo, Status
 from perfdash.report.dashboard_tables import all_numbers, by_suite, cpu_time_notes, settings
-from perfdash.report.published import published
-from perfdash.report.quantities import marked_clock
+from perfdash.report.number_format import mark_cpu_time
+from perfdash.report.source_sums import published
 from perfdash.stats.speedup import null_warning
 
 
@@ -228,8 +228,8 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
                 case.backend,
                 row.status,
                 _number(row.values.get("speedup"), ".3f", "x"),
-                marked_clock(_number(row.values.get("eager_ms"), ".3f"), row),
-                marked_clock(_number(row.values.get("backend_ms"), ".3f"), row),
+                mark_cpu_time(_number(row.values.get("eager_ms"), ".3f"), row),
+                mark_cpu_time(_number(row.values.get("backend_ms"), ".3f"), row),
                 _number(row.values.get("compilation_s"), ".1f"),
                 _number(row.values.get("compression_ratio"), ".3f"),
             ]

@@ -15,7 +15,7 @@ from perfdash.history.queries import RunLine
 from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes
 from perfdash.metrics import JUDGED
-from perfdash.report.quantities import shown
+from perfdash.report.number_format import with_unit
 from perfdash.site.cache import Cache
 from perfdash.site.happened import build_words
 from perfdash.site.history import FORMAT, History, as_logs, epoch
@@ -62,8 +62,8 @@ def case_changes(history: History, number: int) -> list[Event]:
         for change in _of_each_method(values, history.codes_of(name, nights), metric.threshold):
             first, good, bad = runs[change.index], runs[max(0, change.low - 1)], runs[change.high]
             text = (
-                f"{metric.title} {change.change:+.1%} ({shown(name, change.before)} to "
-                f"{shown(name, change.after)}), between {good.started[:10]} ({build_words(good)}) and "
+                f"{metric.title} {change.change:+.1%} ({with_unit(name, change.before)} to "
+                f"{with_unit(name, change.after)}), between {good.started[:10]} ({build_words(good)}) and "
                 f"{bad.started[:10]} ({build_words(bad)})"
             )
             found.append(Event(epoch(first.started), "change", text, name, run=first.name))

@@ -18,7 +18,7 @@ from perfdash.history.results import Row
 from perfdash.metrics import CHARTS, METRICS
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.alert_text import what
-from perfdash.report.quantities import percent, shown
+from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 from perfdash.report.site_links import alert_link, model_page
 from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
@@ -287,7 +287,7 @@ def _events(around: Around, number: int, times: Sequence[float], changes: Sequen
         if bad is None:
             continue
         kind = "worse" if alert.direction == WORSE else "better"
-        change = f" {percent(alert.change)}" if alert.change is not None else ""
+        change = f" {percent_change(alert.change)}" if alert.change is not None else ""
         whose = "most models of the host: " if alert.case_id is None else ""
         text = f"alert {alert.id} ({alert.state}): {whose}{what(alert)}{change}, {build_words(bad)}"
         metric = alert.metric if alert.metric in CHARTS else None
@@ -311,7 +311,7 @@ def _shown_as(history: History, number: int) -> Other:
         good = bool(history.passed[row, night]) and math.isfinite(value)
         word = str(history.statuses[row, night])
         uncaptured = word in PASSING and not history.passed[row, night]
-        text = shown("speedup", value) if good else NOTHING_CAPTURED if uncaptured else word
+        text = with_unit("speedup", value) if good else NOTHING_CAPTURED if uncaptured else word
     return Other(Setting.of(case).title + size, model_page(history.bed.digest, case), text)
 
 

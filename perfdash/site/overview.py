@@ -11,7 +11,7 @@ from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
-from perfdash.report.published import of_suite
+from perfdash.report.source_sums import of_suite
 from perfdash.site import happened
 from perfdash.site.happened import Alerts, Known
 from perfdash.site.history import Bed, epoch

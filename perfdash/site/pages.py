@@ -24,7 +24,7 @@ from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links
 from perfdash.report.changes import BAD, Change
 from perfdash.report.dashboard_tables import cpu_time_notes
-from perfdash.report.quantities import marked_clock, percent, shown
+from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
 from perfdash.site import figures
 from perfdash.site.happened import WORDS, build_words
 from perfdash.site.machines import MachineView
@@ -37,7 +37,7 @@ from perfdash.site.suite import SuiteView
 
 # What no page may hold: control characters, and halves of characters that UTF-8 has no word for.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")  # as report.quantities writes it
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")  # as report.number_format writes it
 _SPARKS = 48  # settings of the first page that get small charts: each is some kilobytes
 _SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -151,13 +151,13 @@ def environment() -> jinja2.Environment:
     )
     found.tests["cpu_time"] = is_cpu_time
     found.filters.update(
-        shown=lambda value, metric: shown(metric, value),
-        percent=percent,
+        shown=lambda value, metric: with_unit(metric, value),
+        percent=percent_change,
         number=number,
         leading=leading,
         interval=interval,
         ratio=ratio,
-        clock=marked_clock,
+        clock=mark_cpu_time,
         day=lambda text: text[:10],
         minute=lambda text: text[:16].replace("T", " "),
     )
@@ -197,7 +197,7 @@ def interval(values: Sequence[float] | None) -> str:
     """The interval of a log ratio as changes in per cent; of none: nothing."""
     if not values or not all(math.isfinite(value) for value in values):
         return ""
-    return " to ".join(percent(value) for value in values)
+    return " to ".join(percent_change(value) for value in values)
 
 
 def ratio(value: float | None) -> str:

@@ -16,8 +16,8 @@ from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
 from perfdash.metrics import PARTS
 from perfdash.records import PASSING, Case, Status
-from perfdash.report.published import Published, of_suite, why
 from perfdash.report.site_links import model_page
+from perfdash.report.source_sums import Published, of_suite, why
 from perfdash.site.history import Bed, History, as_logs, epoch, failed, read_history
 from perfdash.site.setting import Setting
 from perfdash.site.trends import Drawn, Trend, drawn, read_trends

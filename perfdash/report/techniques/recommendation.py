@@ -14,12 +14,12 @@ from perfdash.history.pass_rates_and_means import nothing_captured
 from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.markdown import code, escaped, table
+from perfdash.report.number_format import digits
 from perfdash.report.techniques.results import (
     Group,
     Speed,
     Technique,
     baseline_of,
-    digits,
     distance_of,
     has_numbers,
     is_sound,

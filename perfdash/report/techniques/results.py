@@ -195,13 +195,6 @@ def distance_of(row: Row) -> float | None:
     return real(distance.get("relative_rmse")) if isinstance(distance, Mapping) else None
 
 
-def digits(value: float) -> str:
-    """Four digits that count, as a plain number."""
-    if not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.3g}"
-    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
-
-
 def real(value: object) -> float | None:
     """A finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -13,12 +13,11 @@ from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import plain
-from perfdash.report.quantities import marked_clock
+from perfdash.report.number_format import digits, mark_cpu_time
 from perfdash.report.techniques.results import (
     MARKS,
     Technique,
     baseline_of,
-    digits,
     has_numbers,
     mark,
     number,
@@ -67,7 +66,7 @@ class _Side:
 
     def timed(self, text: str) -> str:
         """A latency, or a rate by it, marked where it is CPU time; the side's word where there is none."""
-        return marked_clock(text, self.row) or self.word
+        return mark_cpu_time(text, self.row) or self.word
 
     def peak(self) -> str:
         bytes_ = number(self.row, f"{self.name}_peak_bytes")

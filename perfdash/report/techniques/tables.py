@@ -13,13 +13,12 @@ from perfdash.history.results import MAX_SAMPLES, Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table
-from perfdash.report.quantities import marked_clock
+from perfdash.report.number_format import digits, mark_cpu_time
 from perfdash.report.techniques.results import (
     MARKS,
     Group,
     Technique,
     baseline_of,
-    digits,
     distance_of,
     has_numbers,
     mark,
@@ -157,14 +156,14 @@ def _spread(row: Row) -> str:
 
 def _latency(row: Row) -> str | None:
     middle = number(row, "backend_ms")
-    return f"{marked_clock(digits(middle), row)} {_spread(row)}" if middle else None
+    return f"{mark_cpu_time(digits(middle), row)} {_spread(row)}" if middle else None
 
 
 def _throughput(row: Row) -> str | None:
     middle = number(row, "backend_ms")
     if not middle or row.case.batch_size < 1:
         return None
-    return f"{marked_clock(digits(row.case.batch_size * 1e3 / middle), row)} {_spread(row)}"
+    return f"{mark_cpu_time(digits(row.case.batch_size * 1e3 / middle), row)} {_spread(row)}"
 
 
 def _samples(row: Row) -> list[float]:
@@ -181,7 +180,7 @@ def _percentiles(row: Row) -> str | None:
             parts.append(f"max {digits(max(samples))}")  # all that so few samples tell of the tail
             break
         parts.append(digits(float(np.percentile(samples, percent))))
-    return f"{marked_clock(' / '.join(parts), row)} (of {len(samples)})"
+    return f"{mark_cpu_time(' / '.join(parts), row)} (of {len(samples)})"
 
 
 def _of_samples(rows: Sequence[Row]) -> str:
@@ -214,7 +213,7 @@ def _improvement(row: Row) -> str | None:
 
 def _eager_beside(row: Row) -> str | None:
     middle = number(row, "eager_ms")
-    return marked_clock(digits(middle), row) if middle else None
+    return mark_cpu_time(digits(middle), row) if middle else None
 
 
 def _percent(speedup: float) -> str:

@@ -1,4 +1,4 @@
-"""How a number of a metric is written: unit and digits, the same in every table, page and comment."""
+"""Format numbers with unit and digits, the same in every table, page and comment."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ CPU_TIME = "cpu"  # behind a latency that is no wall time
 CPU_TIME_NOTE = f"{CPU_TIME}: CPU time instead of wall time, because other programs used the core meanwhile"
 
 
-def shown(metric: str | None, value: float | None) -> str:
-    """A value with its unit; nothing for what is not known or not finite."""
+def with_unit(metric: str | None, value: float | None) -> str:
+    """A value with its unit; empty where it is not known or not finite."""
     if value is None or not math.isfinite(value):
         return ""
     registered = METRICS.get(str(metric))
@@ -23,13 +23,20 @@ def shown(metric: str | None, value: float | None) -> str:
     return f"{value * registered.scale:.4g} {registered.unit}"
 
 
-def marked_clock(text: str, row: Row) -> str:
-    """A written latency of a result, with `cpu` behind it where it is CPU time."""
+def mark_cpu_time(text: str, row: Row) -> str:
+    """A formatted latency, with `cpu` behind it where it is CPU time."""
     return f"{text} {CPU_TIME}" if text and is_cpu_time(row) else text
 
 
-def percent(change: float | None) -> str:
-    """A log ratio as a change in per cent, with its sign."""
+def digits(value: float) -> str:
+    """Four significant digits, as a plain number."""
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+
+
+def percent_change(change: float | None) -> str:
+    """A log ratio as a signed change in per cent."""
     if change is None or not math.isfinite(change):
         return ""
     return f"{math.expm1(min(change, 50.0)):+.1%}"
