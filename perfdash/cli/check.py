@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +11,6 @@ from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.check import Checked
-    from perfdash.settings import RunSettings
-
-# A slot for every so much memory: models are loaded side by side.
-_SLOT_BYTES = 8 << 30
 
 
 def check(
@@ -52,6 +47,7 @@ def check(
     """
     flags = {key: value for key, value in locals().items() if key != "as_json"}
     from perfdash.records import to_json
+    from perfdash.runner.check import check_models
     from perfdash.settings import resolve
 
     settings, origins = resolve({**flags, "backend": ["eager"]})
@@ -66,35 +62,12 @@ def check(
         if not as_json:
             typer.echo(f"[{count}] {_line(checked)}")
 
-    found = _check(settings, origins["jobs"] == "default", seen)
+    found = check_models(settings, origins["jobs"] == "default", seen)
     if as_json:
         typer.echo(dumps([to_json(each) for each in found], indent=1))
     else:
         typer.echo(_summary(found))
     raise typer.Exit(int(any(each.faulty for each in found)))
-
-
-def _check(settings: RunSettings, bounded: bool, seen: Any) -> list[Checked]:
-    from perfdash.errors import UsageError
-    from perfdash.runner import check, host, preflight
-    from perfdash.runner.cores import slots_of
-    from perfdash.runner.executors import open_executor
-    from perfdash.runner.plan import make_plan
-    from perfdash.runner.slot import free_slots
-
-    plan, _ = make_plan(settings, uncut=True)
-    slots = slots_of(settings)
-    if bounded:
-        if settings.device == "cpu" and not settings.cores:
-            slots = free_slots(settings.threads) or slots  # where none is free, the refusal says who has it
-        slots = slots[: max(1, (host.default_memory_limit() or 0) // _SLOT_BYTES)]
-    real = [each for each in plan.cases if each.skip_reason is None]
-    with tempfile.TemporaryDirectory(prefix="perfdash-check-") as logs:
-        if not real:
-            raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
-        with open_executor(settings, slots, Path(logs)) as executor:
-            preflight.check_slots(executor.introduce(real), real)
-            return check.check(plan.cases, executor, Path(logs), seen)
 
 
 def _line(checked: Checked) -> str:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from perfdash.files import dumps
-from perfdash.runner.cores import slots_of
-from perfdash.runner.executors import open_executor
-from perfdash.runner.plan import make_plan
-from perfdash.runner.preflight import check_machine
 
 if TYPE_CHECKING:
     from perfdash.runner.find_batch_size import LargestBatch
@@ -21,21 +15,12 @@ if TYPE_CHECKING:
 
 def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     """Searches and prints; nothing is kept. The exit code; raises UsageError as the run would."""
-    from perfdash.errors import UsageError
     from perfdash.records import to_json
-    from perfdash.runner import find_batch_size, host, preflight
+    from perfdash.runner import host
+    from perfdash.runner.find_batch_size import find_batch_sizes
     from perfdash.settings import resolve
 
     settings, _ = resolve(flags)
-    plan, _ = make_plan(settings, uncut=True)
-    first: dict[Any, Any] = {}  # of several batch sizes the smallest is where it begins
-    for each in plan.cases:
-        key = (each.case.suite, each.case.model, each.case.dtype, each.case.backend)
-        if key not in first or each.case.batch_size < first[key].case.batch_size:
-            first[key] = each
-    real = [each for each in first.values() if each.skip_reason is None]
-    if not real:
-        raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
 
     def seen(found: LargestBatch) -> None:
         if not as_json:
@@ -44,16 +29,10 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     def trying(side: LargestBatch, size: int) -> None:
         typer.echo(f"{side.case.model}, {_way(side)}: trying batch size {size}", err=True)
 
-    slots = slots_of(settings)[:1]  # side by side they would take each other's memory
-    check_machine(settings, plan.cases)
-    with (
-        tempfile.TemporaryDirectory(prefix="perfdash-room-") as logs,
-        open_executor(settings, slots, Path(logs)) as executor,
-    ):
-        preflight.check_slots(executor.introduce(real), real)
-        device = real[0].case.device
+    def begun(device: str) -> None:
         typer.echo(limit_words(device, settings.memory_limit, host.default_memory_limit()), err=True)
-        found = find_batch_size.search(real, executor, Path(logs), seen, trying)
+
+    found = find_batch_sizes(settings, begun, seen, trying)
     typer.echo(dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
     return 0
 

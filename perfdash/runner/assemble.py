@@ -12,6 +12,7 @@ import numpy as np
 from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.case_status import ending
+from perfdash.runner.messages import Answer
 from perfdash.runner.watch import Outcome
 from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
 from perfdash.stats.intervals import Spread, median_interval
@@ -22,20 +23,13 @@ _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that
 _RATIO_ERROR = 0.03  # that a compression ratio may have
 
 
-def assemble(
-    planned: Planned,
-    outcomes: Sequence[Outcome],
-    *,
-    started: str,
-    wall_s: float,
-    allocator: str,
-    log: str | None = None,
-) -> Result:
-    """The record of a case, from its main process and its replicas (outcomes[1:]).
+def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None = None) -> Result:
+    """The record of a case, from the events of its main process and its replicas (outcomes[1:]).
 
-    Its interval rests on its own processes alone; stats.speedup makes it anew from the whole run.
+    Its interval rests on its own processes alone; stats.settle makes it anew from the whole run.
     What a failed case had measured before it failed is in the record.
     """
+    outcomes = answer.outcomes
     main = outcomes[0]
     status, failed_phase, failure = ending(main)
     timed = next((outcome for outcome in outcomes if outcome.find("latency")), None)
@@ -43,7 +37,7 @@ def assemble(
         # Its timing was another process's (a preloaded malloc), and none of those came to it.
         status, failed_phase, failure = ending(outcomes[1])
         main = replace(main, tail=outcomes[1].tail)
-    result = Result(planned.case, started, round(wall_s, 3), status, failed_phase=failed_phase)
+    result = Result(planned.case, answer.started, round(answer.wall_s, 3), status, failed_phase=failed_phase)
     if failure is not None:
         result.error = replace(failure, log=log, tail=main.tail)
     if status is Status.SKIPPED and failure is not None:  # only its loader could tell
@@ -70,7 +64,9 @@ def assemble(
         if isinstance(planned.inputs.get("sequence"), int):
             result.conditions["prompt_tokens"] = planned.inputs["sequence"]
     result.conditions.update(_compared(planned))
-    return _without_secrets(result, planned)
+    result = _without_secrets(result, planned)
+    result.conditions.update(answer.where)
+    return result
 
 
 def _without_secrets(result: Result, planned: Planned) -> Result:

@@ -1,19 +1,28 @@
-"""Does every model build and run? Each is loaded and called once, eagerly; nothing is compiled or timed."""
+"""Checks that every model builds and runs: each is loaded and called once, in eager mode."""
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfdash.errors import UsageError
 from perfdash.records import Case, Status
+from perfdash.runner import host
 from perfdash.runner.case_status import ending
-from perfdash.runner.executors import Executor
+from perfdash.runner.cores import slots_of
+from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.messages import Answer, Order
+from perfdash.runner.plan import make_plan
+from perfdash.runner.preflight import check_slots
+from perfdash.runner.slot import free_slots
+from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
-# What may come of the cases beside it, or of the machine: tried again alone.
+_SLOT_BYTES = 8 << 30  # models are loaded side by side: a slot for so much memory
+# Failures that the cases beside it, or the machine, may cause: the model is tried again alone.
 _TRIED_AGAIN = (Status.EAGER_OOM, Status.INFRA_ERROR, Status.CRASH)
 
 
@@ -38,6 +47,28 @@ class Checked:
     def faulty(self) -> bool:
         """Whether someone has to mend something: a want of memory and a stated skip are no faults."""
         return bool(self.reason) and self.status not in (Status.SKIPPED, Status.EAGER_OOM)
+
+
+def check_models(settings: RunSettings, bounded: bool, seen: Callable[[Checked], None]) -> list[Checked]:
+    """Load every model of the settings, and call it once; `seen` is called with each as it is known.
+
+    `bounded` uses only free cores, and no more slots than the memory holds. Raises UsageError, MachineError.
+    """
+    plan, _ = make_plan(settings, uncut=True)
+    slots = slots_of(settings)
+    if bounded:
+        if settings.device == "cpu" and not settings.cores:
+            slots = free_slots(settings.threads) or slots  # where none is free, the refusal says who has it
+        slots = slots[: max(1, (host.default_memory_limit() or 0) // _SLOT_BYTES)]
+    real = [each for each in plan.cases if each.skip_reason is None]
+    if not real:
+        raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
+    with (
+        tempfile.TemporaryDirectory(prefix="perfdash-check-") as logs,
+        open_executor(settings, slots, Path(logs)) as executor,
+    ):
+        check_slots(executor.introduce(real), real)
+        return check(plan.cases, executor, Path(logs), seen)
 
 
 def check(

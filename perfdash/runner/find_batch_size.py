@@ -5,16 +5,22 @@ Each side of a model runs by itself. Its batch size is doubled until memory ends
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from perfdash.errors import UsageError
 from perfdash.records import Case, Status
 from perfdash.runner.case_status import ending
-from perfdash.runner.executors import Executor
+from perfdash.runner.cores import slots_of
+from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.messages import Order
+from perfdash.runner.plan import make_plan
+from perfdash.runner.preflight import check_machine, check_slots
 from perfdash.runner.watch import Outcome
+from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
 MOST = 1 << 16
@@ -72,6 +78,37 @@ def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
             ways.add(each.case)
             found.append((each, BACKEND))
     return found
+
+
+def find_batch_sizes(
+    settings: RunSettings,
+    begun: Callable[[str], None],
+    seen: Callable[[LargestBatch], None],
+    trying: Callable[[LargestBatch, int], None],
+) -> list[LargestBatch]:
+    """Search every model of the settings; nothing is kept.
+
+    `begun` is called with the device once the slot is open, `seen` and `trying` as in search(). Raises
+    UsageError and MachineError as a run would.
+    """
+    plan, _ = make_plan(settings, uncut=True)
+    first: dict[tuple[str, ...], Planned] = {}  # of several batch sizes the search starts at the smallest
+    for each in plan.cases:
+        key = (each.case.suite, each.case.model, each.case.dtype, each.case.backend)
+        if key not in first or each.case.batch_size < first[key].case.batch_size:
+            first[key] = each
+    real = [each for each in first.values() if each.skip_reason is None]
+    if not real:
+        raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
+    slots = slots_of(settings)[:1]  # side by side they would take each other's memory
+    check_machine(settings, plan.cases)
+    with (
+        tempfile.TemporaryDirectory(prefix="perfdash-batch-size-") as logs,
+        open_executor(settings, slots, Path(logs)) as executor,
+    ):
+        check_slots(executor.introduce(real), real)
+        begun(real[0].case.device)
+        return search(real, executor, Path(logs), seen, trying)
 
 
 def search(

@@ -121,15 +121,7 @@ class PairedSlots:
     def _one(self, name: str, slot: Slot, planned: Planned, number: int) -> Result:
         log = self._folder / "logs" / f"{planned.case.name}.confirm{number + 1}.{name}.log"
         answer = slot.measure(Order(planned), log, lambda event: None)
-        result = assemble(
-            planned,
-            answer.outcomes,
-            started=answer.started,
-            wall_s=answer.wall_s,
-            allocator=self._options[name].allocator,
-            log=log.name,
-        )
-        result.conditions.update(answer.where)
+        result = assemble(planned, answer, self._options[name].allocator, log.name)
         line = {"pair": number + 1, "side": name, "result": to_json(result)}
         with self._writing:
             append_line(self._folder / FILE, dumps(line))
@@ -191,15 +183,8 @@ class AlternatingBuilds:
             raise KeyboardInterrupt from error
         finally:
             slot.renew()
-        result = assemble(
-            planned,
-            answer.outcomes,
-            started=answer.started,
-            wall_s=answer.wall_s,
-            allocator=self._options.allocator,
-            log=log.name,
-        )
-        result.conditions.update(answer.where, **torch)
+        result = assemble(planned, answer, self._options.allocator, log.name)
+        result.conditions.update(torch)
         return result
 
     def introduce(self, planned: Planned, environment: Environment) -> dict[str, Any]:

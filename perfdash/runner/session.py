@@ -260,15 +260,7 @@ class Session:
 
     def _take(self, index: int, log: Path, answer: Answer) -> None:
         planned = self.planned[index]
-        result = assemble(
-            planned,
-            answer.outcomes,
-            started=answer.started,
-            wall_s=answer.wall_s,
-            allocator=self.policy.allocator,
-            log=log.name,
-        )
-        result.conditions.update(answer.where)
+        result = assemble(planned, answer, self.policy.allocator, log.name)
         if "ATEN_CPU_CAPABILITY" not in planned.env:  # such a one asks for others
             check_isa(result, self.info.environment.get("vector_isa"))
         if len(answer.outcomes) > 1:

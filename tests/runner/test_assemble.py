@@ -11,6 +11,7 @@ from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
 from perfdash.report.terminal_tables import status_text
 from perfdash.runner.assemble import assemble, skipped
+from perfdash.runner.messages import Answer
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread
 from perfdash.stats.speedup import set_interval, stored_log_ratios
@@ -24,7 +25,7 @@ def ended(phase, status, *, died=None, **flags):
 
 
 def run(*outcomes, pooled=None):
-    result = assemble(PLANNED, outcomes, started="t", wall_s=9.0, allocator="steady", log="m.log")
+    result = assemble(PLANNED, Answer(outcomes, "t", 9.0, 0.0, {}), "steady", "m.log")
     summary = stored_log_ratios(result)
     if pooled:
         set_interval(result, summary, pooled)
@@ -151,7 +152,7 @@ def test_peaks_that_are_too_small_have_no_ratio(device, transient, ratio):
     for event in (script[4]["memory"], script[-2]):
         event.update(constants_bytes=0, transient_bytes=transient)
     planned = replace(PLANNED, case=replace(PLANNED.case, device=device))
-    result = assemble(planned, [Outcome(script, status=0)], started="t", wall_s=9.0, allocator="steady")
+    result = assemble(planned, Answer([Outcome(script, status=0)], "t", 9.0, 0.0, {}), "steady")
     assert result.eager_peak_bytes == transient + 2 * MB
     assert result.compression_ratio == ratio
     assert any("too small for a compression ratio" in note for note in result.notes) == (ratio is None)
@@ -258,7 +259,7 @@ def test_no_message_holds_a_secret():
     said = {"type": "ValueError", "message": "no hf-0123456789abcdef here"}
     failed = {"event": "failed", "status": "fail_to_run", "phase": "compile", **said}
     outcome = Outcome([*events(upto="compiled"), failed], status=0, tail=["HF_TOKEN=hf-0123456789abcdef"])
-    result = assemble(planned, [outcome], started="t", wall_s=1.0, allocator="steady")
+    result = assemble(planned, Answer([outcome], "t", 1.0, 0.0, {}), "steady")
     assert result.error.message == "no *** here"
     assert result.error.tail == ["HF_TOKEN=***"]
 
@@ -281,9 +282,7 @@ def test_secrets_are_known_by_the_rule_of_the_environment_and_taken_out_of_keys(
         "type": "E",
         "message": "batterystaple",
     }
-    result = assemble(
-        planned, [Outcome([*script, failed], status=0)], started="t", wall_s=1.0, allocator="steady"
-    )
+    result = assemble(planned, Answer([Outcome([*script, failed], status=0)], "t", 1.0, 0.0, {}), "steady")
     assert result.capture["break_reasons"] == {"call of ***": 2, "steady": 1}
     assert "graphs" in result.capture
     assert result.error.message == "***"

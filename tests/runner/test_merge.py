@@ -8,6 +8,7 @@ from perfdash.records import RunInfo, Status
 from perfdash.runner.assemble import assemble
 from perfdash.runner.journal import Journal, read_info, read_plan, read_results
 from perfdash.runner.merge import merge, read_shard
+from perfdash.runner.messages import Answer
 from perfdash.runner.plan import cut
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import CASES, COSTS, events
@@ -30,7 +31,7 @@ def shard(tmp_path):
         for index in plan.mine[leave_out:]:
             processes = 3 if index == plan.mine[-1] else 1
             outcomes = [Outcome(events(eager=10 + k / 10), status=0) for k in range(processes)]
-            journal.append(assemble(plan.cases[index], outcomes, started="t", wall_s=1, allocator="steady"))
+            journal.append(assemble(plan.cases[index], Answer(outcomes, "t", 1.0, 0.0, {}), "steady"))
         (journal.logs / "null.log").write_text("null")
         (journal.logs / f"{plan.cases[plan.mine[0]].case.name}.log").write_text(f"shard {number}")
         info = RunInfo(
