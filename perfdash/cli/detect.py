@@ -30,21 +30,10 @@ def detect(
     if not (math.isfinite(min_change) and min_change >= 0):
         raise UsageError(f"--min-change {min_change}: must be a fraction from 0, such as 0.02")
     series = read_column(file, column, time)
-    changes = _changes(series, min_change)
-    noise = series.noise()
     if as_json:
-        answer = {
-            "file": str(file),
-            "column": column,
-            "values": len(series.values),
-            "missing": series.missing,
-            "scale": "ratio" if series.ratio else "difference",
-            "noise": {"deviation": noise.deviation, "autocorrelation": noise.rho},
-            "min_change": min_change,
-            "changes": changes,
-        }
-        typer.echo(dumps(answer, indent=1))
+        typer.echo(dumps({"file": str(file), "column": column, **series.to_plain(min_change)}, indent=1))
         return
+    changes, noise = series.plain_changes(min_change), series.noise()
     missing = f" ({series.missing} missing)" if series.missing else ""
     deviation = f"{noise.deviation:.2%}" if series.ratio else f"{noise.deviation:.4g}"
     typer.echo(
@@ -54,21 +43,6 @@ def detect(
     if not series.ratio:
         typer.echo("Some values are not above zero, so changes are differences, not ratios.")
     typer.echo(_table(changes, series) if changes else _none(series))
-
-
-def _changes(series: Column, min_change: float) -> list[dict[str, Any]]:
-    """The changes as a program reads them; times only where there are any."""
-    rows: list[dict[str, Any]] = []
-    for change in series.changes(min_change):
-        row: dict[str, Any] = {"index": change.index, "line": series.lines[change.index]}
-        row |= {"before": change.before, "after": change.after, "change": change.change}
-        row |= {"confidence": change.confidence, "range": {"low": change.low, "high": change.high}}
-        if series.times is not None:
-            row["time"] = series.times[change.index]
-            # What caused the change came after the one and not after the other.
-            row["range"] |= {"after": series.times[change.low - 1], "until": series.times[change.high]}
-        rows.append(row)
-    return rows
 
 
 def _table(changes: list[dict[str, Any]], series: Column) -> str:

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, opened, warn
+from perfdash.cli.history_options import Db, Out, opened, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from perfdash.history.queries import RunLine
     from perfdash.history.results import Imported
 
 app = typer.Typer(help="The history: every run remembered.", no_args_is_help=True)
@@ -49,7 +46,7 @@ def import_(
 
     The format is told by what is in a file. What was taken in before is not taken in twice.
     """
-    said = dict(locals())
+    options = dict(locals())
     from perfdash.errors import PerfdashError, UsageError
     from perfdash.history.importers import ImportOptions, read
     from perfdash.history.ingest import take_in
@@ -58,34 +55,35 @@ def import_(
     from perfdash.runner.journal import read_info
 
     folders = [(path, folder) for path in files for folder in _run_folders(path)]
-    of_runs = {path for path, _ in folders}
-    foreign = [path for path in files if path not in of_runs]
-    # All foreign files, or none; of run folders each for itself: there may be years of them.
-    others = read(foreign, ImportOptions(**{name: said[name] for name in ImportOptions.__dataclass_fields__}))
-    bad = []
+    run_paths = {path for path, _ in folders}
+    foreign = [path for path in files if path not in run_paths]
+    # All foreign files or none, but run folders one by one: there may be years of them.
+    imported = read(
+        foreign, ImportOptions(**{name: options[name] for name in ImportOptions.__dataclass_fields__})
+    )
+    unreadable = []
     with opened(db, out, create=True) as store:
-
-        def put(run: Imported) -> None:
-            typer.echo(
-                f"{run.run.name}: {take_in(store, [run])[0]} ({run.run.origin}, {len(run.rows)} results)"
-            )
-
-        for run, what in zip(others, take_in(store, others), strict=True):
-            typer.echo(f"{run.run.name}: {what} ({run.run.origin}, {len(run.rows)} results)")
+        for run, outcome in zip(imported, take_in(store, imported), strict=True):
+            _show_import(run, outcome)
         for path, folder in folders:
-            found = []
             try:
                 why = exclusion(read_info(folder))
-                if why and path != folder:  # one that is named singly is wanted
+                if why and path != folder:  # a folder that was named itself is imported all the same
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
-                else:
-                    found.append(read_folder(folder, warn))
+                    continue
+                run = read_folder(folder, warn)
             except PerfdashError as error:
-                bad.append(str(error))
-            for run in found:
-                put(run)
-    if bad:
-        raise UsageError("\n".join([f"{len(bad)} of {len(folders)} runs cannot be taken in:", *bad]))
+                unreadable.append(str(error))
+                continue
+            _show_import(run, take_in(store, [run])[0])
+    if unreadable:
+        raise UsageError(
+            "\n".join([f"{len(unreadable)} of {len(folders)} runs cannot be taken in:", *unreadable])
+        )
+
+
+def _show_import(run: Imported, outcome: str) -> None:
+    typer.echo(f"{run.run.name}: {outcome} ({run.run.origin}, {len(run.rows)} results)")
 
 
 def _checked(since: str | None, until: str | None) -> tuple[str | None, str | None]:
@@ -140,39 +138,20 @@ def show(
     out: Out = None,
 ) -> None:
     """Show a run as the history has it, or a model over time."""
-    from perfdash.history.queries import find_run, rows_of
-    from perfdash.report.terminal_tables import run_rows
+    from perfdash.history.queries import find_run, model_series, rows_of
+    from perfdash.report.terminal_tables import run_rows, series_table
 
     with opened(db, out) as store, store.read() as connection:
         line = find_run(connection, run)
         if model is not None:
-            typer.echo(_over_time(connection, line, model, metric or ["eager_ms", "backend_ms", "speedup"]))
+            metrics = metric or ["eager_ms", "backend_ms", "speedup"]
+            tables = [
+                series_table(case, metrics, points)
+                for case, points in model_series(connection, line, model, metrics)
+            ]
+            typer.echo("\n\n".join(tables))
             return
         typer.echo(run_rows(line, rows_of(connection, line.id, details=True)))
-
-
-def _over_time(connection: sa.Connection, line: RunLine, model: str, metrics: list[str]) -> str:
-    from difflib import get_close_matches
-
-    from perfdash.errors import UsageError
-    from perfdash.history.queries import case_numbers, series
-    from perfdash.metrics import NUMBERS
-    from perfdash.report.terminal_tables import series_table
-
-    for metric in metrics:
-        if metric not in NUMBERS:
-            raise UsageError(f"--metric {metric!r} is none; there are: {', '.join(NUMBERS)}")
-    cases = case_numbers(connection, line.testbed_id)
-    chosen = {case: number for case, number in cases.items() if case.model == model}
-    if not chosen:
-        near = get_close_matches(model, sorted({case.model for case in cases}), n=3)
-        hint = f"; near it: {', '.join(near)}" if near else ""
-        raise UsageError(f"--model {model!r} was never measured on {line.host_class}{hint}")
-    parts = []
-    for case, number in sorted(chosen.items(), key=lambda item: item[0].name):
-        points = [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics]
-        parts.append(series_table(case, metrics, points))
-    return "\n\n".join(parts)
 
 
 @app.command("export")

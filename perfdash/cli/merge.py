@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.store import Db, warn
+from perfdash.cli.history_options import Db
+from perfdash.cli.store import warn
 
 
 def merge(

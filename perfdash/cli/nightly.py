@@ -1,5 +1,4 @@
-"""`perfdash nightly`: a nightly tells the history that it began and how it ended, so that one that never
-came is missed."""
+"""`perfdash nightly`: record when nightlies start and end, so that a missing one is noticed."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, opened
+from perfdash.cli.history_options import Db, Out, opened
 from perfdash.files import dumps
 
 app = typer.Typer(help="The heartbeat: a nightly says that it began, and how it ended.", no_args_is_help=True)
@@ -127,20 +126,14 @@ def forget(
 
 
 def examined(job: str | None, db: str | None, out: Path | None, now: datetime | None = None) -> int:
-    """`perfdash doctor --nightly`: prints how the nightlies stand; 1 where one lacks, else 0."""
-    from perfdash.detect.heartbeat import Beat, examine
+    """`perfdash doctor --nightly`: print the state of the nightlies; 1 if one is missing, else 0."""
+    from perfdash.detect.heartbeat import health
     from perfdash.history import nightlies
 
     with opened(db, out) as store, store.read() as connection:
-        names = [job] if job else nightlies.jobs(connection)
-        every = {name: nightlies.load(connection, job=name, latest=2) for name in names}
-    beats = [
-        beat
-        for name, found in every.items()
-        for beat in (
-            examine(found, now or datetime.now(UTC)) if found else [Beat("missing", name, "none ever began")]
-        )
-    ] or [Beat("missing", "nightly", "none ever began: `perfdash nightly begin` is what says so")]
+        jobs = [job] if job else nightlies.jobs(connection)
+        latest = {name: nightlies.load(connection, job=name, latest=2) for name in jobs}
+    beats = health(latest, now or datetime.now(UTC))
     for beat in beats:
         typer.echo(f"{beat.level:<11} {beat.job}  {beat.what}")
     return 0 if all(beat.good for beat in beats) else 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, lookup
+from perfdash.cli.history_options import Db, Out, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable

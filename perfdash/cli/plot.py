@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.store import Db, Out, lookup
+from perfdash.cli.history_options import Db, Out, lookup
 
 _TREND = "trend"
 # Why a run has none of a kind.

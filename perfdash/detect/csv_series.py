@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from perfdash.history.importers import text_files
 from perfdash.history.importers.text_files import FilePlace, shown
@@ -50,6 +50,32 @@ class Column:
 
     def noise(self) -> SeriesNoise:
         return noise(self.values)
+
+    def to_plain(self, min_change: float) -> dict[str, Any]:
+        """Size, noise and changes as plain values for JSON."""
+        own_noise = self.noise()
+        return {
+            "values": len(self.values),
+            "missing": self.missing,
+            "scale": "ratio" if self.ratio else "difference",
+            "noise": {"deviation": own_noise.deviation, "autocorrelation": own_noise.rho},
+            "min_change": min_change,
+            "changes": self.plain_changes(min_change),
+        }
+
+    def plain_changes(self, min_change: float) -> list[dict[str, Any]]:
+        """The changes as plain values, with times if the series has any."""
+        rows: list[dict[str, Any]] = []
+        for change in self.changes(min_change):
+            row: dict[str, Any] = {"index": change.index, "line": self.lines[change.index]}
+            row |= {"before": change.before, "after": change.after, "change": change.change}
+            row |= {"confidence": change.confidence, "range": {"low": change.low, "high": change.high}}
+            if self.times is not None:
+                row["time"] = self.times[change.index]
+                # The cause of the change lies between these two times.
+                row["range"] |= {"after": self.times[change.low - 1], "until": self.times[change.high]}
+            rows.append(row)
+        return rows
 
 
 def read_column(path: Path, name: str, time: str | None = None) -> Column:

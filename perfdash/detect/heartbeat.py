@@ -5,7 +5,7 @@ Silence must never look like success: a nightly that did not come has no row tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -40,6 +40,17 @@ def examine(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
     elif overdue > 1:
         found.append(Beat("missing", last.job, f"{overdue} did not come, the first was due {_shown(due)}"))
     return found
+
+
+def health(nightlies_by_job: Mapping[str, Sequence[Nightly]], now: datetime) -> list[Beat]:
+    """The state of every job, from its last nightlies; one `missing` where no nightly ever began."""
+    if not nightlies_by_job:
+        return [Beat("missing", "nightly", "none ever began: `perfdash nightly begin` is what says so")]
+    return [
+        beat
+        for job, nightlies in nightlies_by_job.items()
+        for beat in (examine(nightlies, now) if nightlies else [Beat("missing", job, "none ever began")])
+    ]
 
 
 def before(nightlies: Sequence[Nightly], these: Sequence[Nightly]) -> str | None:

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,28 @@ def cases_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Case
         query = sa.select(*cases.c["id", *_CASE]).where(cases.c.id.in_(wanted[start : start + 500]))
         found.update({row[0]: Case(*row[1:]) for row in connection.execute(query)})
     return found
+
+
+def model_series(
+    connection: sa.Connection, line: RunLine, model: str, metrics: Sequence[str]
+) -> list[tuple[Case, list[list[Point]]]]:
+    """Metrics over the nights of a run's testbed, for every case of a model, by the case's name.
+
+    Raises UsageError for a metric that does not exist and a model that was never measured there.
+    """
+    for metric in metrics:
+        if metric not in NUMBERS:
+            raise UsageError(f"--metric {metric!r} is none; there are: {', '.join(NUMBERS)}")
+    cases = case_numbers(connection, line.testbed_id)
+    of_model = {case: number for case, number in cases.items() if case.model == model}
+    if not of_model:
+        near = get_close_matches(model, sorted({case.model for case in cases}), n=3)
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        raise UsageError(f"--model {model!r} was never measured on {line.host_class}{hint}")
+    return [
+        (case, [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics])
+        for case, number in sorted(of_model.items(), key=lambda item: item[0].name)
+    ]
 
 
 def read_run(connection: sa.Connection, line: RunLine) -> Imported:

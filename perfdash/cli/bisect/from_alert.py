@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from perfdash.bisection.recipes import load_recipes
 from perfdash.bisection.revisions.repository import commit_of, find
 from perfdash.cli.bisect.asked import HIDDEN, pairs
-from perfdash.cli.store import opened
+from perfdash.cli.history_options import opened
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
