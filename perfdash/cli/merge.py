@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db
-from perfdash.cli.store import warn
+from perfdash.cli.history_options import Db, warn
 
 
 def merge(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, opened
-from perfdash.cli.store import warn
+from perfdash.cli.history_options import Db, Out, opened, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, lookup
-from perfdash.cli.store import warn
+from perfdash.cli.history_options import Db, Out, lookup, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ _RATIO_ERROR = 0.03  # that a compression ratio may have
 def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None = None) -> Result:
     """The record of a case, from the events of its main process and its replicas (outcomes[1:]).
 
-    Its interval rests on its own processes alone; stats.settle makes it anew from the whole run.
+    Its interval rests on its own processes alone; stats.speedup makes it anew from the whole run.
     What a failed case had measured before it failed is in the record.
     """
     outcomes = answer.outcomes
