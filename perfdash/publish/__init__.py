@@ -1,1 +1,1 @@
-"""GitHub: what was rendered elsewhere becomes comments and issues there, each exactly once."""
+"""Send reports out: GitHub comments and issues, each exactly once; mail; chat webhooks."""

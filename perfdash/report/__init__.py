@@ -1,1 +1,4 @@
-"""What people read: tables from results. Pure functions of records."""
+"""Reports of runs, changes and bisections as Markdown, HTML, terminal tables, CSV, JSON, JUnit and plots.
+
+Most modules are pure functions of values; run_lookup, run_recording and gates read and write the history.
+"""

@@ -1,7 +1,7 @@
-"""Which way to ship a model on, batch size by batch size, from what was measured. Pure: no text is made here.
+"""Recommend which technique to ship a model with at each batch size, with the evidence. Pure.
 
-A way is within the accuracy bound where its status is `pass` and, where it was scored on labelled data, its
-score is at most QUALITY_DROP below eager's. Of those the fastest counts, where it is faster than eager.
+A technique is within the accuracy bound if its status is `pass` and, where it was scored on labelled data,
+its score is at most QUALITY_DROP below eager's. The fastest of these is recommended if it beats eager.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from perfdash.report.techniques.results import (
 from perfdash.stats.speedup import MARGIN, verdict
 
 QUALITY_DROP = 0.01
-SAME_MEMORY = 0.03  # peaks are known to this part (docs/method.md)
+SAME_MEMORY = 0.03  # the relative accuracy of a measured peak (docs/method.md)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way at a batch size. speed: over the group's baseline; peak_bytes: of its peak memory."""
+    """A technique at a batch size; `speed` is over the group's baseline."""
 
     technique: Technique
     row: Row
@@ -46,7 +46,7 @@ class Candidate:
 
     @property
     def beats_eager(self) -> bool:
-        """Whether it is faster beyond its interval, and by more than what counts as the same."""
+        """Whether it is faster beyond its interval and beyond the margin of equivalence."""
         speed = self.speed
         if speed is None or speed.low is None or speed.high is None:
             return False
@@ -55,12 +55,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """Of one batch size.
+    """The recommendation for one batch size.
 
-    fastest: the fastest way within the bound, None where none beats eager; as_fast: those that cannot be told
-    apart from it; next_best: where none beats eager, the one that came nearest. smallest: the ways within the
-    bound with the smallest peak memory, and those as small. left_out: faster (or how
-    fast is not known), but not within the bound, with the reason.
+    fastest: the fastest technique within the bound, None where none beats eager; as_fast: those that cannot
+    be distinguished from it; next_best: where none beats eager, the fastest of the others. smallest: the
+    techniques within the bound with the smallest peak memory, within SAME_MEMORY. left_out: techniques that
+    are faster (or whose speed is not known) and not within the bound, with the reason.
     """
 
     batch_size: int
@@ -70,25 +70,25 @@ class Choice:
     smallest: tuple[Candidate, ...]
     left_out: tuple[tuple[Candidate, str], ...]
     eager_peak_bytes: float | None
-    measured: bool  # whether any way was found within the bound, be it eager
+    measured: bool  # whether any technique, eager included, is within the bound
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """ship: which way at which batch sizes; None stands for eager, the baseline."""
+    """The choices for all batch sizes; ship: which technique at which of them, None for the baseline."""
 
     baseline: Technique
     choices: tuple[Choice, ...]
     ship: Mapping[Technique | None, tuple[int, ...]]
 
     def candidate(self, technique: Technique, size: int) -> Candidate:
-        """The result of a way that is shipped at a batch size."""
+        """The result of a technique that is shipped at a batch size."""
         (choice,) = (choice for choice in self.choices if choice.batch_size == size)
-        return next(each for each in _equals(choice) if each.technique == technique)
+        return next(candidate for candidate in _equals(choice) if candidate.technique == technique)
 
 
 def recommend(group: Group) -> Recommendation:
-    """The choice of each batch size, and the fewest ways that serve them all."""
+    """Choose for each batch size, and find the fewest techniques that serve all of them."""
     baseline = group.baseline
     choices = tuple(
         _choice([row for row in group.rows if row.case.batch_size == size], size, baseline)
@@ -98,7 +98,7 @@ def recommend(group: Group) -> Recommendation:
 
 
 def within_bound(row: Row, baseline: Technique) -> str | None:
-    """Why a result with numbers is not to be shipped; None where it may be."""
+    """Why a result with numbers must not be shipped; None where it may be."""
     if row.status == Status.PASS_DUE_TO_SKIP:
         return "its outputs were not checked"
     if row.status == Status.PASS and nothing_captured(row):
@@ -115,7 +115,7 @@ def within_bound(row: Row, baseline: Technique) -> str | None:
 
 
 def quality_drop(row: Row) -> float | None:
-    """How far its score lies below eager's."""
+    """How far the score of a result is below eager's."""
     quality = quality_of(row)
     value, eager = real(quality.get("value")), real(quality.get("eager_value"))
     return None if value is None or eager is None else eager - value
@@ -129,7 +129,7 @@ def _choice(rows: Sequence[Row], size: int, baseline: Technique) -> Choice:
             continue
         technique = Technique.of(row)
         speed = speed_of(row) if baseline_of(row) == baseline else None
-        # Eager against itself is as fast as itself: what was measured of that is noise.
+        # Eager is as fast as itself: a measured difference is noise.
         candidate = Candidate(
             technique,
             row,
@@ -141,11 +141,9 @@ def _choice(rows: Sequence[Row], size: int, baseline: Technique) -> Choice:
             within.append(candidate)
         else:
             without.append((candidate, why))
-    others = sorted(
-        (each for each in within if each.technique != baseline and each.speed), key=lambda each: -_value(each)
-    )
-    fastest = next((each for each in others if each.beats_eager), None)
-    as_fast = tuple(each for each in others if fastest and each is not fastest and _overlap(each, fastest))
+    others = sorted((c for c in within if c.technique != baseline and c.speed), key=lambda c: -_value(c))
+    fastest = next((c for c in others if c.beats_eager), None)
+    as_fast = tuple(c for c in others if fastest and c is not fastest and _overlap(c, fastest))
     floor = _value(fastest) if fastest else 1.0
     return Choice(
         batch_size=size,
@@ -155,7 +153,7 @@ def _choice(rows: Sequence[Row], size: int, baseline: Technique) -> Choice:
         smallest=_smallest(within),
         left_out=tuple(
             sorted(
-                ((each, why) for each, why in without if each.speed is None or _value(each) > floor),
+                ((c, why) for c, why in without if c.speed is None or _value(c) > floor),
                 key=lambda pair: -_value(pair[0]),
             )
         ),
@@ -169,7 +167,7 @@ def _value(candidate: Candidate) -> float:
 
 
 def _overlap(one: Candidate, other: Candidate) -> bool:
-    """Whether the intervals of two speedups have a value in common; one that is not known may be anything."""
+    """Whether the intervals of two speedups overlap; an unknown interval overlaps with any."""
     a, b = one.speed, other.speed
     if a is None or b is None or a.low is None or a.high is None or b.low is None or b.high is None:
         return True
@@ -177,31 +175,31 @@ def _overlap(one: Candidate, other: Candidate) -> bool:
 
 
 def _smallest(within: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    known = sorted((each.peak_bytes, place) for place, each in enumerate(within) if each.peak_bytes)
-    return tuple(within[place] for peak, place in known if peak <= known[0][0] * (1 + SAME_MEMORY))
+    peaks = sorted((c.peak_bytes, place) for place, c in enumerate(within) if c.peak_bytes)
+    return tuple(within[place] for peak, place in peaks if peak <= peaks[0][0] * (1 + SAME_MEMORY))
 
 
 def _eager_peak(rows: Sequence[Row], baseline: Technique) -> float | None:
-    """Of its own case; else as it was measured beside another way."""
+    """Eager's peak memory from its own case, else as measured beside another technique."""
     own = [number(row, "backend_peak_bytes") for row in rows if Technique.of(row) == baseline]
     beside = [number(row, "eager_peak_bytes") for row in rows if baseline_of(row) == baseline]
     return next((peak for peak in [*own, *beside] if peak), None)
 
 
 def _equals(choice: Choice) -> list[Candidate]:
-    """The fastest, and what beats eager and cannot be told apart from it."""
-    return [each for each in (choice.fastest, *choice.as_fast) if each and each.beats_eager]
+    """The fastest candidate, and those that beat eager and cannot be distinguished from it."""
+    return [c for c in (choice.fastest, *choice.as_fast) if c and c.beats_eager]
 
 
 def _shipped(choices: Sequence[Choice]) -> dict[Technique | None, tuple[int, ...]]:
-    """The way that serves most batch sizes first, the faster of two that serve as many."""
+    """Assign batch sizes to techniques: the one that serves most of them first, then the faster one."""
     left = {choice.batch_size: _equals(choice) for choice in choices if choice.measured}
     served: dict[Technique | None, tuple[int, ...]] = {}
     while any(left.values()):
         logs: dict[Technique, list[float]] = {}
-        for some in left.values():
-            for each in some:
-                logs.setdefault(each.technique, []).append(math.log(_value(each)))
+        for candidates in left.values():
+            for candidate in candidates:
+                logs.setdefault(candidate.technique, []).append(math.log(_value(candidate)))
         best = max(logs, key=lambda technique: (len(logs[technique]), sum(logs[technique])))
         served[best] = tuple(size for size, some in left.items() if best in [each.technique for each in some])
         left = {size: some for size, some in left.items() if size not in served[best]}
@@ -222,123 +220,125 @@ _BOUND = (
 
 
 def advice(titles: Sequence[str], groups: Sequence[Group]) -> list[str]:
-    """The bound, the line of each model, the table; titles are Markdown."""
-    found = [(title, recommend(group)) for title, group in zip(titles, groups, strict=True)]
+    """The section "What to ship" in Markdown: the bound, one line per model, the table."""
+    recommendations = [(title, recommend(group)) for title, group in zip(titles, groups, strict=True)]
     head = [
         "model", "batch size", "fastest", "speedup over eager", "as fast, cannot tell apart",
         "distance to eager", "score (eager's)", "peak memory MB (eager's)", "smallest peak memory MB",
     ]  # fmt: skip
-    rows = [row for title, one in found for row in _choices(title, one)]
-    lines = [_line(title, one) for title, one in found]
+    rows = [row for title, recommended in recommendations for row in _choices(title, recommended)]
+    lines = [_line(title, recommended) for title, recommended in recommendations]
     return [_BOUND, "\n".join(lines), table(head, rows, "lrlrlrrrl")]
 
 
-def _line(title: str, found: Recommendation) -> str:
-    """Which way to ship at which batch sizes, with its evidence."""
-    told = []
-    for technique, sizes in found.ship.items():
+def _line(title: str, recommendation: Recommendation) -> str:
+    """Which technique to ship at which batch sizes, with the evidence."""
+    sentences = []
+    for technique, sizes in recommendation.ship.items():
         if technique is None:
-            told.append(_stay(found, sizes))
+            sentences.append(_stay(recommendation, sizes))
             continue
-        each = "; ".join(_evidence(found.candidate(technique, size), found, size) for size in sizes)
-        told.append(f"ship {code(technique.label)} at {sizes_in_words(sizes)} ({each})")
-    unknown = [choice.batch_size for choice in found.choices if not choice.measured]
+        evidence = "; ".join(
+            _evidence(recommendation.candidate(technique, size), recommendation, size) for size in sizes
+        )
+        sentences.append(f"ship {code(technique.label)} at {sizes_in_words(sizes)} ({evidence})")
+    unknown = [choice.batch_size for choice in recommendation.choices if not choice.measured]
     if unknown:
-        told.append(f"nothing within the bound was measured at {sizes_in_words(unknown)}")
-    parts = [f"{'; '.join(told)}.", _smallest_line(found), _left_out(found)]
+        sentences.append(f"nothing within the bound was measured at {sizes_in_words(unknown)}")
+    parts = [f"{'; '.join(sentences)}.", _smallest_line(recommendation), _left_out(recommendation)]
     return f"- **{title}**: {' '.join(part for part in parts if part)}"
 
 
-def _stay(found: Recommendation, sizes: Sequence[int]) -> str:
+def _stay(recommendation: Recommendation, sizes: Sequence[int]) -> str:
     near = [
         f"at {choice.batch_size} {code(choice.next_best.technique.label)}: {_speedup(choice.next_best)}"
-        for choice in found.choices
+        for choice in recommendation.choices
         if choice.batch_size in sizes and choice.next_best
     ]
     rest = f"; nearest {'; '.join(near)}" if near else ""
-    name = code(found.baseline.label)
+    name = code(recommendation.baseline.label)
     return f"nothing within the bound beats {name} at {sizes_in_words(sizes)}: stay with it{rest}"
 
 
-def _evidence(one: Candidate, found: Recommendation, size: int) -> str:
-    (choice,) = (choice for choice in found.choices if choice.batch_size == size)
-    words = [f"at {size}: {_speedup(one)}"]
-    distance = distance_of(one.row)
+def _evidence(candidate: Candidate, recommendation: Recommendation, size: int) -> str:
+    (choice,) = (choice for choice in recommendation.choices if choice.batch_size == size)
+    words = [f"at {size}: {_speedup(candidate)}"]
+    distance = distance_of(candidate.row)
     words += [f"distance to eager {distance:.2g}"] if distance is not None else []
-    score = _score(one.row, "eager ")
-    words += [f"{_metric(one.row)} {score}" if score != "-" else "not scored"]
-    words += [f"peak memory in MB {_peak(one, choice, 'eager ')}"] if one.peak_bytes else []
+    score = _score(candidate.row, "eager ")
+    words += [f"{_metric(candidate.row)} {score}" if score != "-" else "not scored"]
+    words += [f"peak memory in MB {_peak(candidate, choice, 'eager ')}"] if candidate.peak_bytes else []
     return ", ".join(words)
 
 
-def _smallest_line(found: Recommendation) -> str:
-    """The ways with the smallest peak memory, of those as small the first."""
-    alike: dict[Technique, list[int]] = {}
-    for choice in found.choices:
+def _smallest_line(recommendation: Recommendation) -> str:
+    """The technique with the smallest peak memory at each batch size."""
+    sizes_of: dict[Technique, list[int]] = {}
+    for choice in recommendation.choices:
         if choice.smallest:
-            alike.setdefault(choice.smallest[0].technique, []).append(choice.batch_size)
-    told = [f"{code(technique.label)} at {sizes_in_words(sizes)}" for technique, sizes in alike.items()]
-    return f"Smallest peak memory: {'; '.join(told)}." if told else ""
+            sizes_of.setdefault(choice.smallest[0].technique, []).append(choice.batch_size)
+    parts = [f"{code(technique.label)} at {sizes_in_words(sizes)}" for technique, sizes in sizes_of.items()]
+    return f"Smallest peak memory: {'; '.join(parts)}." if parts else ""
 
 
-def _left_out(found: Recommendation) -> str:
-    alike: dict[tuple[Technique, str], list[tuple[int, Candidate]]] = {}
-    for choice in found.choices:
-        for one, why in choice.left_out:
-            alike.setdefault((one.technique, why), []).append((choice.batch_size, one))
-    if not alike:
+def _left_out(recommendation: Recommendation) -> str:
+    left_out: dict[tuple[Technique, str], list[tuple[int, Candidate]]] = {}
+    for choice in recommendation.choices:
+        for candidate, why in choice.left_out:
+            left_out.setdefault((candidate.technique, why), []).append((choice.batch_size, candidate))
+    if not left_out:
         return ""
-    told = []
-    for (technique, why), some in alike.items():
-        where = ", ".join(f"{size} ({_times(one)})" for size, one in some)
-        told.append(f"{code(technique.label)} at {where}: {escaped(why, 200) if ' ' in why else code(why)}")
-    return f"Left out: {'; '.join(told)}."
+    parts = []
+    for (technique, why), places in left_out.items():
+        where = ", ".join(f"{size} ({_times(candidate)})" for size, candidate in places)
+        parts.append(f"{code(technique.label)} at {where}: {escaped(why, 200) if ' ' in why else code(why)}")
+    return f"Left out: {'; '.join(parts)}."
 
 
-def _choices(title: str, found: Recommendation) -> list[list[str]]:
+def _choices(title: str, recommendation: Recommendation) -> list[list[str]]:
     return [
         [
             title,
             str(choice.batch_size),
-            *_of_choice(choice, found.baseline),
-            ", ".join(f"{code(one.technique.label)} {digits(one.peak_bytes / 1e6)}"
-                      for one in choice.smallest if one.peak_bytes) or "-",
+            *_of_choice(choice, recommendation.baseline),
+            ", ".join(f"{code(candidate.technique.label)} {digits(candidate.peak_bytes / 1e6)}"
+                      for candidate in choice.smallest if candidate.peak_bytes) or "-",
         ]
-        for choice in found.choices
+        for choice in recommendation.choices
     ]  # fmt: skip
 
 
 def _of_choice(choice: Choice, baseline: Technique) -> list[str]:
     if not choice.measured:
         return ["none within the bound", *["-"] * 5]
-    one = choice.fastest
-    if one is None:
+    candidate = choice.fastest
+    if candidate is None:
         near = "-"
         if choice.next_best:
             near = f"nearest: {code(choice.next_best.technique.label)} {_speedup(choice.next_best)}"
         eager = f"{digits(choice.eager_peak_bytes / 1e6)}" if choice.eager_peak_bytes else "-"
         return [f"{code(baseline.label)}: nothing beats it", near, "-", "-", "-", eager]
-    distance = distance_of(one.row)
+    distance = distance_of(candidate.row)
     return [
-        code(one.technique.label),
-        _speedup(one),
+        code(candidate.technique.label),
+        _speedup(candidate),
         ", ".join(f"{code(each.technique.label)} ({_times(each)})" for each in choice.as_fast) or "none",
         "-" if distance is None else f"{distance:.2g}",
-        _score(one.row),
-        _peak(one, choice),
+        _score(candidate.row),
+        _peak(candidate, choice),
     ]
 
 
-def _times(one: Candidate) -> str:
-    return f"{one.speed.value:.2f}x" if one.speed else "speedup not known"
+def _times(candidate: Candidate) -> str:
+    return f"{candidate.speed.value:.2f}x" if candidate.speed else "speedup not known"
 
 
-def _speedup(one: Candidate) -> str:
-    speed = one.speed
+def _speedup(candidate: Candidate) -> str:
+    speed = candidate.speed
     if speed is None or speed.low is None or speed.high is None:
-        return f"{_times(one)} (interval not known)"
+        return f"{_times(candidate)} (interval not known)"
     rest = "; of one process only" if speed.one_process else ""
-    return f"{_times(one)} ({speed.low:.2f} to {speed.high:.2f}{rest})"
+    return f"{_times(candidate)} ({speed.low:.2f} to {speed.high:.2f}{rest})"
 
 
 def _score(row: Row, word: str = "") -> str:
@@ -354,11 +354,11 @@ def _metric(row: Row) -> str:
     return "F1" if name == "f1" else escaped(name, 40)
 
 
-def _peak(one: Candidate, choice: Choice, word: str = "") -> str:
-    if not one.peak_bytes:
+def _peak(candidate: Candidate, choice: Choice, word: str = "") -> str:
+    if not candidate.peak_bytes:
         return "-"
     eager = f" ({word}{digits(choice.eager_peak_bytes / 1e6)})" if choice.eager_peak_bytes else ""
-    return digits(one.peak_bytes / 1e6) + eager
+    return digits(candidate.peak_bytes / 1e6) + eager
 
 
 def sizes_in_words(sizes: Sequence[int]) -> str:

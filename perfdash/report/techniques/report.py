@@ -1,5 +1,4 @@
-"""A run in which models were measured in several ways, as Markdown: what to ship, then tables a model, rows
-ways, columns batch sizes."""
+"""The techniques report in Markdown: what to ship, then the metric tables of each model."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from perfdash.report.techniques.results import (
 from perfdash.report.techniques.step_tables import Table, generation, training
 from perfdash.report.techniques.tables import legend, tables
 
-# Of the packages those that a way is made of.
+# The packages that techniques are made of.
 _PACKAGES = (
     "torchvision", "transformers", "timm", "triton", "torchao", "onnxruntime", "onnxruntime-gpu", "onnx",
     "onnxscript", "openvino", "nncf", "tensorrt", "torch-tensorrt", "numpy",
@@ -32,18 +31,18 @@ _PACKAGES = (
 
 
 def technique_report(night: Night) -> str:
-    """The report of a run; its cases need not have been meant for it."""
-    some = groups(night.rows)
+    """The report of any run; its models need not have several techniques."""
+    models = groups(night.rows)
     techniques = ordered(night.rows)
     parts = ["# Ways to run each model", _machine(night)]
-    if not some:
+    if not models:
         return "\n\n".join([*parts, "Nothing was measured.\n"])
-    titles = _titles(some)
-    parts += ["## What to ship", *advice(titles, some)]
+    titles = _titles(models)
+    parts += ["## What to ship", *advice(titles, models)]
     for steps in (training(night.rows), generation(night.rows)):
         if steps:
             parts += [f"## {steps.title}\n\n{_markdown(steps)}", *_signs(steps)]
-    for title, group in zip(titles, some, strict=True):
+    for title, group in zip(titles, models, strict=True):
         parts += [f"## {title}", *_section(night, group, techniques)]
     return "\n\n".join(parts) + "\n"
 
@@ -53,7 +52,7 @@ def _signs(steps: Table) -> list[str]:
 
 
 def _markdown(steps: Table) -> str:
-    """Numbers as mean+-standard deviation where a part is told, `oom` where memory did not suffice."""
+    """A step table as Markdown."""
     words, count = steps.words, len(steps.head)
     lines = [[*(code(cell) for cell in line[:words]), *map(escaped, line[words:])] for line in steps.lines]
     return table([escaped(name) for name in steps.head], lines, "l" * words + "r" * (count - words))
@@ -104,12 +103,12 @@ def _noise(noise: Mapping[str, Any]) -> str:
 
 
 def _allocators(rows: Iterable[Row]) -> list[str]:
-    told = [(row.details.get("conditions") or {}).get("allocator") for row in rows]
-    return sorted({str(word) for word in told if word})
+    names = [(row.details.get("conditions") or {}).get("allocator") for row in rows]
+    return sorted({str(name) for name in names if name})
 
 
-def _titles(some: Sequence[Group]) -> list[str]:
-    """The model as Markdown, with what of the setting differs between the groups."""
+def _titles(models: Sequence[Group]) -> list[str]:
+    """The name of each model in Markdown, with the settings that differ between the groups."""
     titles = []
     words: dict[str, Callable[[Group], str]] = {
         "suite": lambda g: f"suite {escaped(g.suite)}",
@@ -118,22 +117,22 @@ def _titles(some: Sequence[Group]) -> list[str]:
         "scenario": lambda g: escaped(g.scenario),
         "dynamic": lambda g: "dynamic shapes" if g.dynamic else "fixed shapes",
     }
-    varying = [name for name in words if len({getattr(group, name) for group in some}) > 1]
-    for group in some:
+    varying = [name for name in words if len({getattr(group, name) for group in models}) > 1]
+    for group in models:
         titles.append(", ".join([code(group.model) or "a model without a name",
                                  *(words[name](group) for name in varying)]))  # fmt: skip
     return titles
 
 
 def _section(night: Night, group: Group, techniques: Sequence[Technique]) -> list[str]:
-    found, missing = tables(group, techniques)
+    metric_tables, missing = tables(group, techniques)
     mine = {Technique.of(row) for row in group.rows}
     absent = len(mine) * len(group.sizes) > len(group.rows)
     signs = legend(group.rows, absent)
     if absent and night.run.state != "done":
         signs[0] += f" (it is {escaped(night.run.state)}: more may have been planned)"
     parts = [f"{'; '.join(signs)}."] if signs else []
-    parts += found
+    parts += metric_tables
     if missing:
         parts.append(f"Not measured here: {', '.join(missing)}.")
     failed = [
@@ -143,23 +142,23 @@ def _section(night: Night, group: Group, techniques: Sequence[Technique]) -> lis
     ]
     unscored = [(row, code(reason, 500)) for row in group.rows if (reason := quality_of(row).get("reason"))]
     notes = [(row, escaped(note)) for row in group.rows for note in row.details.get("notes") or ()]
-    for title, told in (
+    for title, reasons in (
         ("What did not pass", failed),
         ("Why there is no score", unscored),
         ("Notes", notes),
     ):
-        if told:
-            parts.append(f"{title}\n\n{_reasons(told, techniques)}")
+        if reasons:
+            parts.append(f"{title}\n\n{_reasons(reasons, techniques)}")
     return parts
 
 
-def _reasons(told: Sequence[tuple[Row, str]], techniques: Sequence[Technique]) -> str:
-    """A line a reason, with the ways and batch sizes that have it."""
-    alike: dict[str, dict[Technique, list[int]]] = {}
-    for row, text in told:
-        alike.setdefault(text, {}).setdefault(Technique.of(row), []).append(row.case.batch_size)
+def _reasons(reasons: Sequence[tuple[Row, str]], techniques: Sequence[Technique]) -> str:
+    """One line for each reason, with the techniques and batch sizes that have it."""
+    sizes: dict[str, dict[Technique, list[int]]] = {}
+    for row, text in reasons:
+        sizes.setdefault(text, {}).setdefault(Technique.of(row), []).append(row.case.batch_size)
     lines = []
-    for text, some in alike.items():
-        places = (f"{code(t.label)} at {sizes_in_words(sorted(some[t]))}" for t in techniques if t in some)
+    for text, of in sizes.items():
+        places = (f"{code(t.label)} at {sizes_in_words(sorted(of[t]))}" for t in techniques if t in of)
         lines.append(f"- {text}: {'; '.join(places)}")
     return "\n".join(lines)

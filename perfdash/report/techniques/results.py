@@ -1,4 +1,4 @@
-"""Ways to run a model (back end x dtype), and the results of one model side by side. Pure."""
+"""Techniques to run a model (back end and dtype), and the results of one model grouped by them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import failure
 
-# Endings that leave numbers of the back end, be they of wrong outputs.
+# Statuses with numbers of the back end, even if its outputs are wrong.
 _WITH_NUMBERS = frozenset(
     {
         Status.PASS,
@@ -24,7 +24,7 @@ _WITH_NUMBERS = frozenset(
     }
 )
 
-# What a number is of that is not plainly right: the sign behind it, and its meaning.
+# The sign behind a number of a result that is not a plain pass, and its meaning.
 MARKS = {
     "✗": "the outputs are wrong (`fail_accuracy`)",
     "≠": "eager differs from itself, so the outputs were not judged (`eager_two_runs_differ`)",
@@ -38,7 +38,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Technique:
-    """How a model is run."""
+    """One technique: back end, dtype, and the variant of the model's configuration."""
 
     backend: str
     dtype: str
@@ -64,7 +64,7 @@ class Technique:
 
 @dataclass(frozen=True)
 class Group:
-    """One model in one setting, all ways and batch sizes."""
+    """The results of one model in one setting, all techniques and batch sizes."""
 
     suite: str
     model: str
@@ -80,27 +80,27 @@ class Group:
 
     @property
     def baseline(self) -> Technique:
-        """Eager in the dtype that the ways are compared with: float32 where any of them is."""
-        known = [baseline_of(row) for row in self.rows]
-        return next((technique for technique in known if technique.dtype == "float32"), known[0])
+        """Eager in the dtype that the techniques are compared with: float32 where any of them is."""
+        baselines = [baseline_of(row) for row in self.rows]
+        return next((baseline for baseline in baselines if baseline.dtype == "float32"), baselines[0])
 
     def slots(self) -> dict[tuple[Technique, int], Row]:
-        """The result of each way and batch size."""
+        """The result of each technique and batch size."""
         return {(Technique.of(row), row.case.batch_size): row for row in self.rows}
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
-    """A group a model and setting, in the order of their first results."""
-    found: dict[Group, list[Row]] = {}
+    """One group for each model and setting, in the order of their first results."""
+    rows_of: dict[Group, list[Row]] = {}
     for row in rows:
         case = row.case
         group = Group(case.suite, case.model, case.device, case.threads, case.scenario, case.dynamic)
-        found.setdefault(group, []).append(row)
-    return [replace(group, rows=tuple(some)) for group, some in found.items()]
+        rows_of.setdefault(group, []).append(row)
+    return [replace(group, rows=tuple(members)) for group, members in rows_of.items()]
 
 
 def ordered(rows: Iterable[Row]) -> list[Technique]:
-    """Eager float32, eager's other dtypes, then the others as the run came to them."""
+    """Eager float32 first, then eager's other dtypes, then the others in the order of the run."""
     techniques = list(dict.fromkeys(Technique.of(row) for row in rows))
     backends = list(dict.fromkeys(technique.backend for technique in techniques))
     return sorted(
@@ -115,7 +115,7 @@ def ordered(rows: Iterable[Row]) -> list[Technique]:
 
 
 def baseline_of(row: Row) -> Technique:
-    """The eager side of a result: of the dtype that the suite compares with, else of its own."""
+    """The baseline of a result: eager in the suite's baseline dtype, else in its own dtype."""
     conditions = row.details.get("conditions") or {}
     dtype = conditions.get("baseline_dtype") if isinstance(conditions, Mapping) else None
     if dtype and dtype != row.case.dtype:
@@ -125,9 +125,9 @@ def baseline_of(row: Row) -> Technique:
 
 @dataclass(frozen=True)
 class Speed:
-    """Eager latency / latency of a way, with its 95 % interval where one is known.
+    """Eager latency / latency of a technique, with its 95 % interval where it is known.
 
-    one_process: what differs from process to process is not in the interval.
+    one_process: the interval does not include the variation between processes.
     """
 
     value: float
@@ -137,10 +137,10 @@ class Speed:
 
 
 def speed_of(row: Row) -> Speed | None:
-    """The speedup of a result over its own baseline; None where there is none.
+    """The speedup of a result over its own baseline; None where it was not measured.
 
-    Of a single process the interval is made of those of both latencies (the history keeps no other): it is
-    wider than that of the pairs.
+    A result of one process gets the interval of both latencies combined, since the history keeps no other:
+    it is wider than the interval of the pairs.
     """
     value = number(row, "speedup")
     if value is None:
@@ -156,19 +156,19 @@ def speed_of(row: Row) -> Speed | None:
 
 
 def number(row: Row, name: str) -> float | None:
-    """A metric above zero; None where it was not measured, or is no number."""
+    """A metric above zero; None where it was not measured or is not finite."""
     value = row.values.get(name)
     return value if value is not None and 0 < value < math.inf else None
 
 
 def has_numbers(row: Row) -> bool:
-    """Whether its numbers are of a way that ran to its end, be its outputs wrong or unchecked."""
-    # Where batches grow until memory ends, the back end is measured alone once eager has no room.
+    """Whether the technique ran to its end, even if its outputs are wrong or unchecked."""
+    # While batches grow until memory is exhausted, the back end is measured alone once eager does not fit.
     return row.status in _WITH_NUMBERS or (row.status == Status.EAGER_OOM and "backend_ms" in row.values)
 
 
 def mark(row: Row) -> str:
-    """The sign behind the numbers of a result that is no plain pass."""
+    """The sign behind the numbers of a result that is not a plain pass."""
     if row.status == Status.PASS:
         return "∅" if nothing_captured(row) else "↺" if gave_up(row) else ""
     signs = {
@@ -179,17 +179,17 @@ def mark(row: Row) -> str:
 
 
 def is_sound(row: Row) -> bool:
-    """Whether it ran, its outputs were found right, and what ran is what its name says."""
+    """Whether it passed, with correct outputs, and ran the back end that it names."""
     return is_counted(row)
 
 
 def quality_of(row: Row) -> Mapping[str, Any]:
-    found = row.details.get("quality")
-    return found if isinstance(found, Mapping) else {}
+    quality = row.details.get("quality")
+    return quality if isinstance(quality, Mapping) else {}
 
 
 def distance_of(row: Row) -> float | None:
-    """RMS of the difference to eager's outputs over the RMS of these."""
+    """RMS of the difference to eager's outputs, divided by the RMS of eager's outputs."""
     accuracy = row.details.get("accuracy")
     distance = accuracy.get("distance") if isinstance(accuracy, Mapping) else None
     return real(distance.get("relative_rmse")) if isinstance(distance, Mapping) else None
@@ -203,18 +203,18 @@ def real(value: object) -> float | None:
 
 
 def status_of(row: Row) -> str:
-    """The status, of a crash with the signal."""
+    """The status; for a crash also the signal."""
     kind = failure(row).get("type")
     return f"{row.status} ({kind})" if row.status == Status.CRASH and kind else str(row.status)
 
 
 def reason_of(row: Row) -> str:
-    """Why a result is no plain pass, in one line; nothing where no reason is known."""
+    """Why a result is not a plain pass, in one line; empty where no reason is known."""
     accuracy = row.details.get("accuracy")
     judged = accuracy.get("detail") if isinstance(accuracy, Mapping) else None
     if row.status not in _WITH_NUMBERS:
-        judged = None  # it failed later, or elsewhere
-    told = str(failure(row).get("message") or row.details.get("skip_reason") or judged or "").strip()
-    first = told.splitlines()[0] if told else ""
+        judged = None  # the failure is not one of accuracy
+    reason = str(failure(row).get("message") or row.details.get("skip_reason") or judged or "").strip()
+    first = reason.splitlines()[0] if reason else ""
     phase = row.details.get("failed_phase")
     return f"{first} (in {phase})" if first and phase else first

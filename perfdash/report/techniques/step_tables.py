@@ -1,6 +1,6 @@
-"""What a training step and a generation are measured by, a line a side, as plain cells. Pure.
+"""Tables of training steps and generations as plain cells, one line for each side of a result. Pure.
 
-The grid and the comment write them as Markdown and as text.
+The techniques report writes them as Markdown, the comment as text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _TRAINED = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Table:
-    """`words`: how many columns, from the left, are words; the others are numbers. `notes`: of its signs."""
+    """A table of plain cells.
+
+    words: how many columns from the left hold words; the others hold numbers. notes: what its signs mean.
+    """
 
     title: str
     head: list[str]
@@ -43,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class _Side:
-    """Of a result eager's side or the back end's; `word` stands where it has no numbers."""
+    """Eager's side of a result or the back end's; `word` replaces the numbers of a side without any."""
 
     row: Row
     name: str
@@ -60,12 +63,12 @@ class _Side:
 
     @property
     def spread(self) -> Mapping[str, Any]:
-        spread = self.row.details.get("spread_ms")
-        found = spread.get(self.name) if isinstance(spread, Mapping) else None
-        return found if isinstance(found, Mapping) and not self.word else {}
+        spreads = self.row.details.get("spread_ms")
+        spread = spreads.get(self.name) if isinstance(spreads, Mapping) else None
+        return spread if isinstance(spread, Mapping) and not self.word else {}
 
     def timed(self, text: str) -> str:
-        """A latency, or a rate by it, marked where it is CPU time; the side's word where there is none."""
+        """A latency or rate, marked where it is CPU time; the side's word where it has none."""
         return mark_cpu_time(text, self.row) or self.word
 
     def peak(self) -> str:
@@ -74,14 +77,16 @@ class _Side:
 
 
 def training(rows: Sequence[Row]) -> Table | None:
-    """Milliseconds as mean+-standard deviation of the samples, each a call or the mean of several short
-    ones; samples a second by the median. None where no step has parts.
+    """The parts of training steps; None where no step has parts.
+
+    Milliseconds are mean+-standard deviation of the samples, each one call or the mean of several short
+    calls; samples per second follow from the median.
     """
-    some = [row for row in rows if row.case.scenario == "training"]
-    names = [name for name in _TRAINED if any(name in parts_of(row, side) for row in some for side in _SIDES)]
+    rows = [row for row in rows if row.case.scenario == "training"]
+    names = [name for name in _TRAINED if any(name in parts_of(row, side) for row in rows for side in _SIDES)]
     if not names:
         return None
-    sides, lines = _sides(some), []
+    sides, lines = _sides(rows), []
     for side in sides:
         whole, size = side.latency, side.row.case.batch_size
         parameters = real(side.row.details.get("parameters"))
@@ -100,23 +105,23 @@ def training(rows: Sequence[Row]) -> Table | None:
 
 
 def generation(rows: Sequence[Row]) -> Table | None:
-    """Time to the first token, time per output token, tokens a second; None without any."""
-    some = [row for row in rows if row.case.scenario == "generation"]
-    if not any(new_tokens(row) for row in some):
+    """Time to the first token, time per output token, tokens per second; None without a generation."""
+    rows = [row for row in rows if row.case.scenario == "generation"]
+    if not any(new_tokens(row) for row in rows):
         return None
-    sides, lines = _sides(some), []
+    sides, lines = _sides(rows), []
     for side in sides:
         tokens, whole = new_tokens(side.row), side.latency
         speed = tokens_per_second(side.row, side.name) if whole else None
         first = real(side.parts.get("prefill", {}).get("median"))
-        each = per_token(side.parts, tokens)
+        per_output_token = per_token(side.parts, tokens)
         init = real(side.row.details.get("load_s"))
         lines.append(
             [
                 *_who(side),
                 f"{init:.2f}" if init is not None else "-",
                 digits(first) if first else side.word,
-                digits(each) if each else side.word,
+                digits(per_output_token) if per_output_token else side.word,
                 side.timed(digits(whole) if whole else ""),
                 side.timed(digits(speed) if speed else ""),
                 side.peak(),
@@ -128,7 +133,7 @@ def generation(rows: Sequence[Row]) -> Table | None:
 
 def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[_Side]) -> Table:
     used = {mark(side.row) for side in sides if side.name == "backend" and not side.word}
-    notes = [f"{sign} {told}" for sign, told in MARKS.items() if sign in used]
+    notes = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in used]
     if any(side.word == _BESIDE for side in sides):
         notes.append(f"{_BESIDE}: there was room for eager by itself, and none for both in one process")
     rows = [side.row for side in sides]
@@ -136,18 +141,18 @@ def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[
 
 
 def _prompts(rows: Sequence[Row]) -> list[str]:
-    """What each prompt of a generation was, and of which models, where these differ."""
+    """The prompts of the generations, with their models where they differ."""
     models: dict[str, dict[str, None]] = {}
     for row in rows:
-        if told := _prompt(row):
-            models.setdefault(told, {})[plain(row.case.model)] = None
+        if prompt := _prompt(row):
+            models.setdefault(prompt, {})[plain(row.case.model)] = None
     if len(models) == 1:
         return list(models)
-    return [f"{', '.join(names)}: {told}" for told, names in models.items()]
+    return [f"{', '.join(names)}: {prompt}" for prompt, names in models.items()]
 
 
 def _prompt(row: Row) -> str:
-    """What was read and written for each prompt of a generation; empty where it is not known."""
+    """The lengths of prompt and output of a generation; empty where they are not known."""
     conditions = row.details.get("conditions")
     tokens = new_tokens(row)
     if not tokens or not isinstance(conditions, Mapping):
@@ -159,62 +164,62 @@ def _prompt(row: Row) -> str:
 
 
 def new_tokens(row: Row) -> int | None:
-    """How many tokens each prompt of a generation got; None of anything else."""
+    """How many tokens were generated for each prompt; None for other scenarios."""
     conditions = row.details.get("conditions")
-    found = real(conditions.get("new_tokens")) if isinstance(conditions, Mapping) else None
-    return int(found) if found else None
+    tokens = real(conditions.get("new_tokens")) if isinstance(conditions, Mapping) else None
+    return int(tokens) if tokens else None
 
 
 def tokens_per_second(row: Row, side: str = "backend") -> float | None:
-    """New tokens of the whole batch a second, prefill and decoding."""
+    """New tokens per second of the whole batch, prefill and decoding together."""
     tokens, whole = new_tokens(row), number(row, f"{side}_ms")
     every = (tokens or 0) * row.case.batch_size
     return every * 1e3 / whole if whole and every > 0 else None
 
 
 def per_token(parts: Mapping[str, Mapping[str, Any]], tokens: int | None) -> float | None:
-    """Milliseconds from one token of a prompt to its next."""
+    """Milliseconds from one output token of a prompt to the next."""
     middle = real(parts.get("decode", {}).get("median"))
     return middle / (tokens - 1) if middle and tokens and tokens > 1 else None
 
 
 def parts_of(row: Row, side: str = "backend") -> Mapping[str, Mapping[str, Any]]:
-    """What is known of each part of a side's step (records.Result.parts_ms)."""
-    found = _parts_ms(row).get(side, {})
-    return {name: each for name, each in found.items() if isinstance(each, Mapping)}
+    """The statistics of each part of a side's step (records.Result.parts_ms)."""
+    parts = _parts_ms(row).get(side, {})
+    return {name: part for name, part in parts.items() if isinstance(part, Mapping)}
 
 
 def _parts_ms(row: Row) -> dict[str, Mapping[str, Any]]:
     parts = row.details.get("parts_ms")
-    every = parts.items() if isinstance(parts, Mapping) else ()
-    return {side: each for side, each in every if isinstance(each, Mapping)}
+    sides = parts.items() if isinstance(parts, Mapping) else ()
+    return {side: of_side for side, of_side in sides if isinstance(of_side, Mapping)}
 
 
 def _sides(rows: Sequence[Row]) -> list[_Side]:
-    """Of each model and batch size: eager once for each dtype, then the ways that were compared with it."""
-    alike: dict[tuple[str, str, int, Technique], list[Row]] = {}
+    """For each model and batch size: eager once for each dtype, then the techniques compared with it."""
+    groups: dict[tuple[str, str, int, Technique], list[Row]] = {}
     for row in rows:
         key = row.case.suite, row.case.model, row.case.batch_size, baseline_of(row)
-        alike.setdefault(key, []).append(row)
-    found: list[_Side] = []
-    for (*_, baseline), some in alike.items():
+        groups.setdefault(key, []).append(row)
+    sides: list[_Side] = []
+    for (*_, baseline), members in groups.items():
         eager = min(
-            (row for row in some if _of_eager(row, baseline)),
+            (row for row in members if _has_eager(row, baseline)),
             key=lambda row: bool(_word(row, "eager")),
             default=None,
         )
         if eager is not None:
-            found.append(_Side(eager, "eager", baseline.label, _word(eager, "eager")))
-        found += [
+            sides.append(_Side(eager, "eager", baseline.label, _word(eager, "eager")))
+        sides += [
             _Side(row, "backend", Technique.of(row).label, _word(row, "backend"))
-            for row in some
+            for row in members
             if Technique.of(row) != baseline or eager is None
         ]
-    return found
+    return sides
 
 
-def _of_eager(row: Row, baseline: Technique) -> bool:
-    """Whether it says anything of eager's side: its numbers, or that it had no memory."""
+def _has_eager(row: Row, baseline: Technique) -> bool:
+    """Whether a result has eager's numbers, or shows that eager was out of memory."""
     return bool(parts_of(row, "eager")) or row.status == Status.EAGER_OOM or Technique.of(row) == baseline
 
 
@@ -222,7 +227,7 @@ def _word(row: Row, side: str) -> str:
     if has_numbers(row) and f"{side}_ms" in row.values:
         return ""
     if row.status == Status.EAGER_OOM and side == "eager" and number(row, "eager_peak_bytes"):
-        return _BESIDE  # it ran by itself, in a process of its own
+        return _BESIDE  # eager alone, in a process of its own, was measured
     return "oom" if row.status in (Status.OOM, Status.EAGER_OOM) else plain(status_of(row), 40)
 
 

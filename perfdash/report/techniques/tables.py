@@ -1,5 +1,4 @@
-"""The tables of a model that was measured in several ways: a row a way, a column a batch size, never an
-empty cell."""
+"""The metric tables of one model: one row per technique, one column per batch size, no empty cell."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from perfdash.report.techniques.results import (
 from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 
 ABSENT, UNMEASURED = "-", "not measured"
-_ENOUGH = {90: 20, 99: 100}  # samples, from which a percentile is told
+_ENOUGH = {90: 20, 99: 100}  # the number of samples from which a percentile is shown
 _SHORT_MS = 1.0  # below it a sample is of several calls (worker.latency)
 
 Cell = Callable[[Row], str | None]
@@ -39,7 +38,7 @@ Cell = Callable[[Row], str | None]
 
 @dataclass(frozen=True)
 class Metric:
-    """title: Markdown; cell: of a result that has numbers, None where it lacks this one."""
+    """One table: its title in Markdown, its cell for a result with numbers (None: not measured)."""
 
     title: str
     cell: Cell
@@ -47,13 +46,14 @@ class Metric:
 
 
 def tables(group: Group, techniques: Sequence[Technique]) -> tuple[list[str], list[str]]:
-    """The tables of a group as Markdown, and the titles of those of which nothing was measured."""
+    """The tables of a group as Markdown, and the titles of the metrics that were not measured."""
     slots = group.slots()
-    mine = [technique for technique in techniques if any(technique == one for one, _ in slots)]
+    measured = {technique for technique, _ in slots}
+    mine = [technique for technique in techniques if technique in measured]
     head = ["", *(f"batch size {size}" for size in group.sizes)]
-    found, missing = [], []
+    tables_, missing = [], []
     for place, metric in enumerate(_metrics(group)):
-        # The first is always there: its cells have the statuses.
+        # The first table is always shown, since its cells have the statuses.
         if place and not any(has_numbers(row) and metric.cell(row) for row in group.rows):
             missing.append(metric.title)
             continue
@@ -62,12 +62,12 @@ def tables(group: Group, techniques: Sequence[Technique]) -> tuple[list[str], li
             for technique in mine
         ]
         note = f" {metric.note}" if metric.note else ""
-        found.append(f"**{metric.title}**{note}\n\n{table(head, rows, 'l' + 'r' * len(group.sizes))}")
-    return found, missing
+        tables_.append(f"**{metric.title}**{note}\n\n{table(head, rows, 'l' + 'r' * len(group.sizes))}")
+    return tables_, missing
 
 
 def legend(rows: Sequence[Row], absent: bool) -> list[str]:
-    """What the signs mean that stand in the tables."""
+    """The meaning of the signs that appear in the tables."""
     used = {mark(row) for row in rows if has_numbers(row)}
     lines = [f"`{ABSENT}` no such case in this run"] if absent else []
     lines += [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in used]
@@ -119,14 +119,14 @@ def _metrics(group: Group) -> list[Metric]:
 
 
 def _of_parts(group: Group) -> list[Metric]:
-    """The parts of a step, and what a generation is measured by."""
+    """The metrics of the parts of a step, and of a generation."""
     note = "median, ± 95 % interval (mean+-standard deviation)"
-    found = [
+    metrics = [
         Metric(f"{escaped(name.capitalize(), 40)} [ms]", part_time(name), note)
         for name in part_names(group.rows)
     ]
     if any(new_tokens(row) for row in group.rows):
-        found += [
+        metrics += [
             Metric(
                 "Throughput [tokens/s | ms/token]",
                 token_throughput,
@@ -138,7 +138,7 @@ def _of_parts(group: Group) -> list[Metric]:
                 "from one token of a prompt to its next",
             ),
         ]
-    return found
+    return metrics
 
 
 def _odd_baselines(rows: Sequence[Row]) -> str:
@@ -147,7 +147,7 @@ def _odd_baselines(rows: Sequence[Row]) -> str:
 
 
 def _spread(row: Row) -> str:
-    """Half the interval of the latency, in per cent; the longer half where it is lopsided."""
+    """The longer half of the latency's interval, in per cent."""
     middle, low, high = (number(row, f"backend_ms{end}") for end in ("", "_low", "_high"))
     if middle is None or low is None or high is None:
         return "± ?"
@@ -177,7 +177,7 @@ def _percentiles(row: Row) -> str | None:
     parts = [digits(float(np.percentile(samples, 50)))]
     for percent, enough in _ENOUGH.items():
         if len(samples) < enough:
-            parts.append(f"max {digits(max(samples))}")  # all that so few samples tell of the tail
+            parts.append(f"max {digits(max(samples))}")  # so few samples say nothing more about the tail
             break
         parts.append(digits(float(np.percentile(samples, percent))))
     return f"{mark_cpu_time(' / '.join(parts), row)} (of {len(samples)})"
@@ -245,22 +245,22 @@ def _score(name: str, eager_name: str) -> Cell:
 
 
 def _distance(row: Row) -> str | None:
-    found = distance_of(row)
-    return None if found is None else f"{found:.2g}"
+    distance = distance_of(row)
+    return None if distance is None else f"{distance:.2g}"
 
 
 def part_names(rows: Sequence[Row]) -> list[str]:
-    """The parts that any of them has, in their order within a step."""
+    """The parts that any of the results has, in their order within a step."""
     return list(dict.fromkeys(name for row in rows for name in parts_of(row)))
 
 
 def part_time(name: str) -> Cell:
-    """`59.65 ± 0.1 % (59.70+-0.07)`: median with its interval; mean and standard deviation."""
+    """The time of a part: median ± interval (mean+-deviation), `59.65 ± 0.1 % (59.70+-0.07)`."""
 
     def cell(row: Row) -> str | None:
         part = parts_of(row).get(name, {})
-        known = (real(part.get(key)) for key in ("median", "ci_low", "ci_high", "mean", "stdev"))
-        middle, low, high, mean, deviation = known
+        statistics = (real(part.get(key)) for key in ("median", "ci_low", "ci_high", "mean", "stdev"))
+        middle, low, high, mean, deviation = statistics
         if not middle or low is None or high is None:
             return None
         text = f"{digits(middle)} ± {100 * max(high - middle, middle - low, 0.0) / middle:.1f} %"
