@@ -166,9 +166,9 @@ def _value(candidate: Candidate) -> float:
     return candidate.speed.value if candidate.speed else 0.0
 
 
-def _overlap(one: Candidate, other: Candidate) -> bool:
+def _overlap(first: Candidate, second: Candidate) -> bool:
     """Whether the intervals of two speedups overlap; an unknown interval overlaps with any."""
-    a, b = one.speed, other.speed
+    a, b = first.speed, second.speed
     if a is None or b is None or a.low is None or a.high is None or b.low is None or b.high is None:
         return True
     return a.low <= b.high and b.low <= a.high
@@ -201,8 +201,8 @@ def _shipped(choices: Sequence[Choice]) -> dict[Technique | None, tuple[int, ...
             for candidate in candidates:
                 logs.setdefault(candidate.technique, []).append(math.log(_value(candidate)))
         best = max(logs, key=lambda technique: (len(logs[technique]), sum(logs[technique])))
-        served[best] = tuple(size for size, some in left.items() if best in [each.technique for each in some])
-        left = {size: some for size, some in left.items() if size not in served[best]}
+        served[best] = tuple(size for size, of in left.items() if best in [c.technique for c in of])
+        left = {size: candidates for size, candidates in left.items() if size not in served[best]}
     if left:
         served[None] = tuple(left)
     return dict(sorted(served.items(), key=lambda item: item[1]))
@@ -322,7 +322,7 @@ def _of_choice(choice: Choice, baseline: Technique) -> list[str]:
     return [
         code(candidate.technique.label),
         _speedup(candidate),
-        ", ".join(f"{code(each.technique.label)} ({_times(each)})" for each in choice.as_fast) or "none",
+        ", ".join(f"{code(c.technique.label)} ({_times(c)})" for c in choice.as_fast) or "none",
         "-" if distance is None else f"{distance:.2g}",
         _score(candidate.row),
         _peak(candidate, choice),
