@@ -62,12 +62,12 @@ def check(
         if not as_json:
             typer.echo(f"[{count}] {_line(checked)}")
 
-    found = check_models(settings, origins["jobs"] == "default", seen)
+    checks = check_models(settings, origins["jobs"] == "default", seen)
     if as_json:
-        typer.echo(dumps([to_json(each) for each in found], indent=1))
+        typer.echo(dumps([to_json(checked) for checked in checks], indent=1))
     else:
-        typer.echo(_summary(found))
-    raise typer.Exit(int(any(each.faulty for each in found)))
+        typer.echo(_summary(checks))
+    raise typer.Exit(int(any(checked.faulty for checked in checks)))
 
 
 def _line(checked: Checked) -> str:
@@ -81,11 +81,13 @@ def _line(checked: Checked) -> str:
     return f"{name}: {checked.status}{where}: {checked.reason}"
 
 
-def _summary(found: list[Checked]) -> str:
+def _summary(checks: list[Checked]) -> str:
     """How many build and run in each suite, and the others once more."""
     lines = [""]
-    for suite in dict.fromkeys(each.case.suite for each in found):
-        mine = [each for each in found if each.case.suite == suite]
-        lines.append(f"{suite}: {sum(each.status is None for each in mine)} of {len(mine)} build and run")
-    lines += [f"  {_line(each)}" for each in found if each.reason]
+    for suite in dict.fromkeys(checked.case.suite for checked in checks):
+        mine = [checked for checked in checks if checked.case.suite == suite]
+        lines.append(
+            f"{suite}: {sum(checked.status is None for checked in mine)} of {len(mine)} build and run"
+        )
+    lines += [f"  {_line(checked)}" for checked in checks if checked.reason]
     return "\n".join(lines)

@@ -57,21 +57,21 @@ def confirm(
     with opened(db, out or folder.parent) as store:
         with store.read() as connection:
             judged = judge_run(connection, find_run(connection, info.id))
-            found = of_this_method(judged.findings, judged.run)
-            wanted = suspects([each for each in found if each.alarm or not certain])
-            cases = cases_by_id(connection, wanted)
-        if left_out := len(judged.findings) - len(found):
+            findings = of_this_method(judged.findings, judged.run)
+            suspected = suspects([each for each in findings if each.alarm or not certain])
+            cases = cases_by_id(connection, suspected)
+        if left_out := len(judged.findings) - len(findings):
             typer.echo(
                 f"{left_out} findings are left out: perfdash now measures them by another method "
                 f"({', '.join(changes(judged.run.method, CURRENT))})"
             )
-        by_case = {cases[number]: findings for number, findings in list(wanted.items())[:limit]}
+        by_case = {cases[number]: findings for number, findings in list(suspected.items())[:limit]}
         plan = {each.case: each for each in map(planned_from_json, read_plan(folder)["cases"])}
         planned = with_secrets([plan[case] for case in by_case if case in plan])
         if not planned:
             typer.echo("Nothing to measure again")
             return
-        typer.echo(f"{len(wanted)} cases are suspect; {len(planned)} are measured again")
+        typer.echo(f"{len(suspected)} cases are suspect; {len(planned)} are measured again")
         check_machine(settings, planned)
         worse = remeasure(
             store, judged, folder, settings, good_python, planned, by_case, pairs, _show, typer.echo

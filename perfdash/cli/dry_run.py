@@ -25,17 +25,17 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
 
 def words(prediction: Mapping[str, Any]) -> str:
     """One line a case of this shard, then the shards and the hours."""
-    mine = {int(each["shard"].partition("/")[0]) for each in prediction["shards"] if each["mine"]}
-    cases = [each for each in prediction["cases"] if each["shard"] in mine]
-    width = max((len(each["name"]) for each in cases), default=0)
+    mine = {int(row["shard"].partition("/")[0]) for row in prediction["shards"] if row["mine"]}
+    cases = [row for row in prediction["cases"] if row["shard"] in mine]
+    width = max((len(row["name"]) for row in cases), default=0)
     lines = []
-    for each in cases:
-        why = each["skip_reason"] and f"skipped: {each['skip_reason']}"
-        lines.append(f"{each['name']:<{width}}  {each['expected_s']:>7.0f} s  {why or each['expected_by']}")
+    for row in cases:
+        why = row["skip_reason"] and f"skipped: {row['skip_reason']}"
+        lines.append(f"{row['name']:<{width}}  {row['expected_s']:>7.0f} s  {why or row['expected_by']}")
     total, hours = prediction["cases"], prediction["hours"]
-    guessed = sum(each["expected_by"] == "mean of the others" for each in total)
-    skipped = sum(each["expected_by"] == "skipped" for each in total)
-    lines += ["", *(_shard(each, len(prediction["shards"])) for each in prediction["shards"])]
+    guessed = sum(row["expected_by"] == "mean of the others" for row in total)
+    skipped = sum(row["expected_by"] == "skipped" for row in total)
+    lines += ["", *(_shard(row, len(prediction["shards"])) for row in prediction["shards"])]
     slots = f", {prediction['slots']} cases side by side" if prediction["slots"] > 1 else ""
     lines.append(
         f"{len(total)} cases ({skipped} skipped), about {hours['work']:.1f} hours of work in all{slots}; "
@@ -46,6 +46,6 @@ def words(prediction: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "Nothing was measured"])
 
 
-def _shard(each: Mapping[str, Any], count: int) -> str:
-    mark = "  <- this one" if each["mine"] and count > 1 else ""
-    return f"shard {each['shard']}: {each['cases']:>5} cases  {each['hours']:>7.2f} hours{mark}"
+def _shard(shard: Mapping[str, Any], count: int) -> str:
+    mark = "  <- this one" if shard["mine"] and count > 1 else ""
+    return f"shard {shard['shard']}: {shard['cases']:>5} cases  {shard['hours']:>7.2f} hours{mark}"

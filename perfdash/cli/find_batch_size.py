@@ -22,9 +22,9 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
 
     settings, _ = resolve(flags)
 
-    def seen(found: LargestBatch) -> None:
+    def seen(size: LargestBatch) -> None:
         if not as_json:
-            typer.echo(f"{found.case.model}, {_way(found)}: {_size(found)}", err=True)
+            typer.echo(f"{size.case.model}, {_way(size)}: {_size(size)}", err=True)
 
     def trying(side: LargestBatch, size: int) -> None:
         typer.echo(f"{side.case.model}, {_way(side)}: trying batch size {size}", err=True)
@@ -32,8 +32,8 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
     def begun(device: str) -> None:
         typer.echo(limit_words(device, settings.memory_limit, host.default_memory_limit()), err=True)
 
-    found = find_batch_sizes(settings, begun, seen, trying)
-    typer.echo(dumps([to_json(each) for each in found], indent=1) if as_json else words(found))
+    sizes = find_batch_sizes(settings, begun, seen, trying)
+    typer.echo(dumps([to_json(each) for each in sizes], indent=1) if as_json else words(sizes))
     return 0
 
 
@@ -44,18 +44,18 @@ def limit_words(device: str, given_gib: float | None, default_bytes: int | None)
         return f"Memory limit: the free memory of the GPU{beside}. Every try builds the model anew."
     if given_gib:
         return f"Memory limit: {given_gib:g} GiB. Every try builds the model anew."
-    known = (
+    limit = (
         f"{default_bytes / 2**30:.1f} GiB, 90 % of the memory of this machine or container"
         if default_bytes
         else "none known"
     )
     return (
-        f"Memory limit: {known}, unless the suite gives one. Filling it takes minutes a model; "
+        f"Memory limit: {limit}, unless the suite gives one. Filling it takes minutes a model; "
         "--memory-limit GIB sets a smaller one."
     )
 
 
-def words(found: list[LargestBatch]) -> str:
+def words(sizes: list[LargestBatch]) -> str:
     """A table, a line a side, with the reasons below it."""
     from prettytable import PrettyTable
 
@@ -63,23 +63,23 @@ def words(found: list[LargestBatch]) -> str:
     table.align = "l"
     for name in ("largest batch size", "too large", "tries"):
         table.align[name] = "r"
-    for each in found:
+    for size in sizes:
         table.add_row(
-            [each.case.suite, each.case.model, _way(each), _size(each), each.fails or "-", each.tries]
+            [size.case.suite, size.case.model, _way(size), _size(size), size.fails or "-", size.tries]
         )
-    reasons = [f"{each.case.model}, {_way(each)}: {each.reason}" for each in found if each.reason]
+    reasons = [f"{size.case.model}, {_way(size)}: {size.reason}" for size in sizes if size.reason]
     return "\n".join([str(table.get_string()), *reasons])
 
 
-def _way(found: LargestBatch) -> str:
-    case = found.case
+def _way(size: LargestBatch) -> str:
+    case = size.case
     dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
-    return ", ".join(filter(None, [f"{case.backend} {dtype}", found.variant]))
+    return ", ".join(filter(None, [f"{case.backend} {dtype}", size.variant]))
 
 
-def _size(found: LargestBatch) -> str:
+def _size(size: LargestBatch) -> str:
     from perfdash.runner.find_batch_size import MOST
 
-    if found.status is not None:
-        return f"{found.fits} ({found.status})" if found.fits else str(found.status)
-    return f"at least {found.fits}" if found.fails is None and found.fits > MOST // 2 else str(found.fits)
+    if size.status is not None:
+        return f"{size.fits} ({size.status})" if size.fits else str(size.status)
+    return f"at least {size.fits}" if size.fails is None and size.fits > MOST // 2 else str(size.fits)

@@ -1,1 +1,1 @@
-"""Plans, places on cores, starts and watches workers, writes the journal."""
+"""Plans runs, pins cases to cores, starts and watches workers, writes the journal."""

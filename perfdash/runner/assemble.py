@@ -1,4 +1,4 @@
-"""From the events of a worker to the result record: pure."""
+"""Makes the result record of a case from the events of its worker. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _without_secrets(result: Result, planned: Planned) -> Result:
 
 
 def _keep_differences(result: Result, main: Outcome) -> None:
-    """Eager that does not repeat itself stays known where the case then fails by something else."""
+    """Keep that two runs of eager differ, where the case then fails for another reason."""
     differ = (main.find("eager") or {}).get("differ")
     if differ and result.status is not Status.EAGER_TWO_RUNS_DIFFER:
         result.accuracy = result.accuracy or {"status": "eager_two_runs_differ", "detail": differ}
@@ -89,13 +89,13 @@ def _keep_differences(result: Result, main: Outcome) -> None:
 
 
 def _compared(planned: Planned) -> dict[str, Any]:
-    """With what the back end is compared, also of a case without numbers."""
-    found = {}
+    """What the back end is compared with; a case without numbers has it too."""
+    conditions = {}
     if planned.variant:
-        found["variant"] = ", ".join(f"{key}={value}" for key, value in planned.variant.items())
+        conditions["variant"] = ", ".join(f"{key}={value}" for key, value in planned.variant.items())
     if planned.baseline_dtype:
-        found["baseline_dtype"] = planned.baseline_dtype  # of the eager side
-    return found
+        conditions["baseline_dtype"] = planned.baseline_dtype  # of the eager side
+    return conditions
 
 
 def skipped(planned: Planned, started: str) -> Result:
@@ -106,13 +106,13 @@ def skipped(planned: Planned, started: str) -> Result:
 
 
 def beyond(planned: Planned, smaller: Result, started: str) -> Result:
-    """The record of a case that was not run, since a smaller batch of it was out of memory or of time."""
-    found = Result(planned.case, started, 0.0, smaller.status, failed_phase="start")
-    found.conditions = _compared(planned)
-    what = "time" if smaller.status is Status.TIMEOUT else "memory"
-    message = f"not run: batch size {smaller.case.batch_size} was out of {what}"
-    found.error = Failure(f"SmallerWasOutOf{what.capitalize()}", message)
-    return found
+    """The record of a case that was not run because a smaller batch ran out of memory or time."""
+    result = Result(planned.case, started, 0.0, smaller.status, failed_phase="start")
+    result.conditions = _compared(planned)
+    resource = "time" if smaller.status is Status.TIMEOUT else "memory"
+    message = f"not run: batch size {smaller.case.batch_size} was out of {resource}"
+    result.error = Failure(f"SmallerWasOutOf{resource.capitalize()}", message)
+    return result
 
 
 def _fill_compilation(result: Result, main: Outcome) -> None:
@@ -161,7 +161,7 @@ def _fill_memory(result: Result, main: Outcome) -> None:
 
 
 def _fill_compression(result: Result) -> None:
-    """The ratio of both peaks, where they are not too small for one; the allocator of a GPU is exact."""
+    """Set the compression ratio, unless the peaks are too small; a GPU's allocator is exact."""
     eager, backend = result.eager_peak_bytes, result.backend_peak_bytes
     if not eager or not backend:
         return
@@ -176,7 +176,7 @@ def _fill_compression(result: Result) -> None:
 
 
 def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:
-    """CUDA's allocator tells the peak itself; on the CPU it is held + transient."""
+    """The peak of one side in bytes: from CUDA's allocator, or held + transient on the CPU."""
     if "peak_bytes" in figures:
         return None if figures["peak_bytes"] is None else int(figures["peak_bytes"])
     if figures["transient_bytes"] is None:
@@ -201,13 +201,13 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
         "cpu_pressure": first["cpu_pressure"],
         "load": first["load"],
         "involuntary_switches": sum(event["involuntary_switches"] for event in events),
-        "clean_fraction": round(min(float(each.clean.mean()) for each in sampled), 4),
-        "clean_pairs": [int(each.clean.sum()) for each in sampled],
+        "clean_fraction": round(min(float(samples.clean.mean()) for samples in sampled), 4),
+        "clean_pairs": [int(samples.clean.sum()) for samples in sampled],
         "clock": chosen.clock,
         "pairs": chosen.pairs,
         "clocks": _by_clock(sampled),
         "no_core": max(event.get("no_core", 0.0) for event in events),
-        "steal": max((each.steal for each in sampled if each.steal is not None), default=None),
+        "steal": max((samples.steal for samples in sampled if samples.steal is not None), default=None),
         "core": first["cores"],
         "torch_threads": first["torch_threads"],
         "allocator": allocator,
@@ -239,7 +239,7 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
 
 
 def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
-    """What dynamo did while the model was timed: it compiled more graphs, or gave compiling up."""
+    """Note that dynamo compiled more graphs while the model was timed, or gave up compiling."""
     if not result.capture:
         return
     recompiles = sum(event.get("recompiles", 0) for event in events)
@@ -256,31 +256,31 @@ def _fill_recompiles(result: Result, events: Sequence[dict[str, Any]]) -> None:
 
 
 def _parts(events: Sequence[dict[str, Any]], sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
-    """Each part of a step by side, over clean samples as far as there are any; none where a step has none.
+    """Summarize the parts of a step by side, over clean samples where there are enough.
 
     They have the wall's clock alone.
     """
     names = list(events[0].get("parts") or ())
-    few = any(each.clean.sum() < FEWEST for each in sampled)
-    found: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
-    for side in found:
+    few = any(samples.clean.sum() < FEWEST for samples in sampled)
+    parts: dict[str, Any] = {side: {} for side in ("eager", "backend")} if names else {}
+    for side in parts:
         for place, name in enumerate(names):
             processes = []
-            for event, each in zip(events, sampled, strict=True):
-                keep = np.ones_like(each.clean) if few else each.clean
+            for event, samples in zip(events, sampled, strict=True):
+                keep = np.ones_like(samples.clean) if few else samples.clean
                 column = np.array([row[place] for row in event[f"{side}_parts_ns"]], dtype=float)
                 processes.append(column[keep] / 1e6)
             measured = asdict(_measurement(processes))
             del measured["samples"]
-            found[side][name] = measured
+            parts[side][name] = measured
         steps = events[0].get(f"{side}_steps_ns")
         if steps:  # of the main process
-            found[side][names[-1]]["steps"] = _steps(steps)
-    return found
+            parts[side][names[-1]]["steps"] = _steps(steps)
+    return parts
 
 
 def _steps(nanoseconds: Sequence[float]) -> dict[str, Any]:
-    """Of the equal steps within a part, in milliseconds: the first, the median, the slowest, its place."""
+    """Summarize equal steps of a part in milliseconds: first, median, slowest and its place."""
     slowest = max(nanoseconds)
     return {
         "n": len(nanoseconds),
@@ -299,10 +299,12 @@ def _sampled(event: dict[str, Any]) -> ProcessSamples:
             *(np.array(event[f"{side}_{clock}"], dtype=float) / 1e6 for side in ("eager", "backend"))
         )
 
-    known = all(value is not None for side in ("eager", "backend") for value in event[f"{side}_cpu_ns"])
+    has_cpu_time = all(
+        value is not None for side in ("eager", "backend") for value in event[f"{side}_cpu_ns"]
+    )
     return ProcessSamples(
         pairs("ns"),
-        pairs("cpu_ns") if known else None,
+        pairs("cpu_ns") if has_cpu_time else None,
         np.array(event["clean"], dtype=bool),
         event.get("steal"),
         event.get("waiting", 0.0),
@@ -310,34 +312,34 @@ def _sampled(event: dict[str, Any]) -> ProcessSamples:
 
 
 def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
-    """What each clock says of all pairs, and the wall's of the clean ones: medians in ms, and their ratio."""
+    """Medians in ms and their ratio by clock: wall, CPU, and wall over the clean pairs."""
     every: dict[str, list[Pairs]] = {
-        "wall": [each.wall for each in sampled],
-        "cpu": [each.cpu for each in sampled if each.cpu is not None],
-        "wall_clean": [each.clean_pairs(each.wall) for each in sampled if each.clean.any()],
+        "wall": [samples.wall for samples in sampled],
+        "cpu": [samples.cpu for samples in sampled if samples.cpu is not None],
+        "wall_clean": [samples.clean_pairs(samples.wall) for samples in sampled if samples.clean.any()],
     }
-    found: dict[str, Any] = {}
+    by_clock: dict[str, Any] = {}
     for name, processes in every.items():
         if not processes:
-            found[name] = None
+            by_clock[name] = None
             continue
         eager, backend = (
-            float(np.median(np.concatenate([getattr(each, side) for each in processes])))
+            float(np.median(np.concatenate([getattr(samples, side) for samples in processes])))
             for side in ("eager", "backend")
         )
-        found[name] = {
+        by_clock[name] = {
             "eager_ms": round(eager, 6),
             "backend_ms": round(backend, 6),
             "speedup": round(eager / backend, 6) if backend else None,
         }
-    return found
+    return by_clock
 
 
 def _tell_disturbed(
     result: Result, sampled: Sequence[ProcessSamples], chosen: CountedPairs, summary: LogRatios
 ) -> None:
-    """What was done about other programs on the cores, where it was not the clean pairs that count."""
-    if any(each.cpu is None for each in sampled):
+    """Note how other programs on the cores were dealt with, where not by clean pairs alone."""
+    if any(samples.cpu is None for samples in sampled):
         lost = result.conditions["no_core"] + (result.conditions["steal"] or 0.0)
         if result.case.device == "cpu" and lost > MOST_STEAL:
             result.conditions["widened_by"] = round(lost, 4)
@@ -348,16 +350,18 @@ def _tell_disturbed(
         return
     if chosen.pairs == "clean":
         return
-    share = 1 - min(float(each.clean.mean()) for each in sampled)
-    said = f"other programs used this core during {share:.0%} of the pairs"
+    share = 1 - min(float(samples.clean.mean()) for samples in sampled)
+    cause = f"other programs used this core during {share:.0%} of the pairs"
     if chosen.clock == "cpu":
-        result.notes.append(f"{said}; CPU time was used instead of wall time")
+        result.notes.append(f"{cause}; CPU time was used instead of wall time")
         return
-    result.notes.append(f"{said}, and CPU time does not stand in: {chosen.why_not_cpu}; all pairs were used")
-    by_cpu = estimate(log_ratios_of([each.cpu for each in sampled if each.cpu is not None]), Spread()).value
-    found = estimate(summary, Spread())
+    result.notes.append(f"{cause}, and CPU time does not stand in: {chosen.why_not_cpu}; all pairs were used")
+    by_cpu = estimate(
+        log_ratios_of([samples.cpu for samples in sampled if samples.cpu is not None]), Spread()
+    ).value
+    by_wall = estimate(summary, Spread())
     result.conditions["cpu_ratio"] = round(by_cpu, 6)
-    if not found.ci_low <= by_cpu <= found.ci_high:
+    if not by_wall.ci_low <= by_cpu <= by_wall.ci_high:
         result.notes.append(f"the ratio of CPU times, {by_cpu:.3f}, disagrees: the interval takes it in")
 
 

@@ -1,4 +1,4 @@
-"""How a case ended, in one word, and whether the machine may be to blame: pure.
+"""The status of a case, and whether the machine may be the cause of a failure. Pure.
 
 The environment's faults are measured again, a model's own never are. What tells them apart is here.
 """
@@ -87,16 +87,16 @@ def check_isa(result: Result, expected: str | None) -> None:
 
     The compiler was killed, or the disk full, just when inductor tried out what it can compile.
     """
-    found = result.capture.get("vector_isa")
-    if expected and found and found != expected:
+    vector_isa = result.capture.get("vector_isa")
+    if expected and vector_isa and vector_isa != expected:
         result.status = Status.INFRA_ERROR
         result.failed_phase = "compile"
-        message = f"compiled for {found}, where inductor compiles for {expected} on this machine"
+        message = f"compiled for {vector_isa}, where inductor compiles for {expected} on this machine"
         result.error = Failure("OtherCode", message)
 
 
 def after_all(result: Result, attempts: Sequence[Mapping[str, Any]]) -> Status:
-    """The status that stands when no further attempt is made.
+    """The final status of a case after its last attempt.
 
     A case that took its worker with it every time is the one to blame.
     """
@@ -130,7 +130,7 @@ def _past_limit(outcome: Outcome, where: str) -> Ending:
 
 
 def _says(limit: dict[str, object] | None, where: str) -> str:
-    """A limit that was passed, in words."""
+    """The message for a limit that was exceeded."""
     if limit is None:
         return f"killed for its memory in phase {where}"
     value = float(str(limit["limit"]))

@@ -1,4 +1,4 @@
-"""A control group that holds a case, with all that it starts, to a limit of memory.
+"""A control group that limits the memory of a case and of all processes it starts.
 
 Where this user may make one: as root, or below a delegated group (systemd's user sessions). Version
 1 and 2 of the kernel's interface. Elsewhere the runner watches what is resident instead (watch.py).
@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 class MemoryGroup:
-    """A group of its own for one process; `procs` is the file that a process joins it by."""
+    """A control group for one case; a process joins it by writing to the file `procs`."""
 
     def __init__(self, folder: Path, version: int) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class MemoryGroup:
                 (self.folder / name).write_text(value)
 
     def oom_kills(self) -> int | None:
-        """How many of its processes the kernel has killed for passing the limit; None if untold."""
+        """How many of its processes the kernel killed at the limit; None where it is unknown."""
         try:
             match = re.search(r"^oom_kill (\d+)$", self._events.read_text(), re.MULTILINE)
         except OSError:
@@ -83,12 +83,12 @@ def _parents(root: Path) -> list[tuple[Path, int]]:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found: list[tuple[Path, int]] = []
+    parents: list[tuple[Path, int]] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             own = root / "memory" / path.strip("/")
-            found += [(folder, 1) for folder in (own, root / "memory") if folder.is_dir()]
+            parents += [(folder, 1) for folder in (own, root / "memory") if folder.is_dir()]
         elif controllers == "":
             own = root / path.strip("/")
             # Not within our own group: a group with processes has no groups below that are limited.
@@ -98,8 +98,8 @@ def _parents(root: Path) -> list[tuple[Path, int]]:
                 except OSError:
                     continue
                 if "memory" in given:
-                    found.append((folder, 2))
-    return found
+                    parents.append((folder, 2))
+    return parents
 
 
 def _sweep(parent: Path) -> None:

@@ -28,7 +28,7 @@ _TRIED_AGAIN = (Status.EAGER_OOM, Status.INFRA_ERROR, Status.CRASH)
 
 @dataclass(frozen=True)
 class Checked:
-    """What was seen of a model. `status` is None where it builds and runs; `reason` says what is wrong.
+    """The check of one model. `status` is None where it runs; `reason` says what is wrong.
 
     A model that runs may still have another number of parameters than its suite states.
     """
@@ -45,7 +45,7 @@ class Checked:
 
     @property
     def faulty(self) -> bool:
-        """Whether someone has to mend something: a want of memory and a stated skip are no faults."""
+        """Whether the suite needs a fix; too little memory and a stated skip are no faults."""
         return bool(self.reason) and self.status not in (Status.SKIPPED, Status.EAGER_OOM)
 
 
@@ -60,7 +60,7 @@ def check_models(settings: RunSettings, bounded: bool, seen: Callable[[Checked],
         if settings.device == "cpu" and not settings.cores:
             slots = free_slots(settings.threads) or slots  # where none is free, the refusal says who has it
         slots = slots[: max(1, (host.default_memory_limit() or 0) // _SLOT_BYTES)]
-    real = [each for each in plan.cases if each.skip_reason is None]
+    real = [case for case in plan.cases if case.skip_reason is None]
     if not real:
         raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
     with (
@@ -74,32 +74,32 @@ def check_models(settings: RunSettings, bounded: bool, seen: Callable[[Checked],
 def check(
     planned: Sequence[Planned], executor: Executor, logs: Path, seen: Callable[[Checked], None]
 ) -> list[Checked]:
-    """All cases on all slots, in the order of the plan; `seen` is told of each as it is known."""
-    found: dict[Case, Checked] = {}
+    """Check all cases on all slots; the results are in the order of the plan."""
+    checks: dict[Case, Checked] = {}
 
     def settle(checked: Checked) -> None:
-        found[checked.case] = checked
+        checks[checked.case] = checked
         seen(checked)
 
-    for each in planned:
-        if each.skip_reason is not None:
-            settle(Checked(each.case, Status.SKIPPED, reason=each.skip_reason))
-    waiting = deque(each for each in planned if each.skip_reason is None)
+    for case in planned:
+        if case.skip_reason is not None:
+            settle(Checked(case.case, Status.SKIPPED, reason=case.skip_reason))
+    waiting = deque(case for case in planned if case.skip_reason is None)
     again: list[Planned] = []
-    for each, checked, beside in _answers(waiting, executor, logs, executor.slots):
+    for case, checked, beside in _answers(waiting, executor, logs, executor.slots):
         if checked.status in _TRIED_AGAIN and beside and checked.kind != "TooLarge":
-            again.append(each)
+            again.append(case)
         else:
             settle(checked)
     for _, checked, _ in _answers(deque(again), executor, logs, 1):
         settle(checked)
-    return [found[each.case] for each in planned]
+    return [checks[case.case] for case in planned]
 
 
 def _answers(
     waiting: deque[Planned], executor: Executor, logs: Path, slots: int
 ) -> Iterator[tuple[Planned, Checked, bool]]:
-    """(planned, what was seen of it, whether others ran beside it), as the slots answer."""
+    """(case, its check, whether other cases ran beside it), as the slots answer."""
     busy: dict[int, Planned] = {}
     shared: set[int] = set()  # slots whose case has had a neighbour
     while waiting or busy:
@@ -113,10 +113,10 @@ def _answers(
             continue
         if message.kind == "failed":
             raise message.value
-        each = busy.pop(message.slot)
+        case = busy.pop(message.slot)
         beside = message.slot in shared
         shared.discard(message.slot)
-        yield each, judge(each, message.value), beside
+        yield case, judge(case, message.value), beside
 
 
 def judge(planned: Planned, answer: Answer) -> Checked:

@@ -1,4 +1,4 @@
-"""Whether two runs, or a run and this machine, may be put together: what differs between them. Pure.
+"""Decides whether two runs, or a run and this machine, may be combined. Pure.
 
 Numbers from unlike hosts or packages are never mixed; whoever would mix them asks here first.
 """
@@ -43,44 +43,44 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
-    """Raises MachineError where a run was begun in another environment than there is now."""
-    found = differences(fingerprint(then), fingerprint(now))
-    if found:
+    """Raise MachineError where a run was started in another environment than this one."""
+    changes = differences(fingerprint(then), fingerprint(now))
+    if changes:
         raise MachineError(
-            f"{run} was begun in another environment, so it cannot go on here (then | now):\n{shown(found)}"
+            f"{run} was begun in another environment, so it cannot go on here (then | now):\n{shown(changes)}"
         )
 
 
 def refuse_other_method(results: Iterable[Result], run: str) -> None:
-    """Raises UsageError where what a run has measured was measured otherwise than this perfdash does."""
+    """Raise UsageError where a run was measured by another method than this perfdash uses."""
     for result in results:
-        if found := methods.changes(result.method, methods.CURRENT):
+        if changes := methods.changes(result.method, methods.CURRENT):
             raise UsageError(
-                f"{run} cannot go on: perfdash now measures by another method ({', '.join(found)}), and a "
+                f"{run} cannot go on: perfdash now measures by another method ({', '.join(changes)}), and a "
                 "run never mixes two. Start a new run, or resume it with the perfdash that began it."
             )
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """`name: this | that` for every name whose values differ, missing ones as `none`."""
-    names = list(dict.fromkeys([*one, *other]))
+    names = list(dict.fromkeys([*old, *new]))
     return [
-        f"{name}: {_spell(one.get(name))} | {_spell(other.get(name))}"
+        f"{name}: {_spell(old.get(name))} | {_spell(new.get(name))}"
         for name in names
-        if one.get(name) != other.get(name) and not (name in _MAY_BE_UNKNOWN and _unknown(name, one, other))
+        if old.get(name) != new.get(name) and not (name in _MAY_BE_UNKNOWN and _unknown(name, old, new))
     ]
 
 
-def shown(found: list[str]) -> str:
+def shown(differences: list[str]) -> str:
     """The differences as indented lines, the first few of many."""
-    lines = [f"  {line}" for line in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        lines.append(f"  ... and {len(found) - _SHOWN} more")
+    lines = [f"  {line}" for line in differences[:_SHOWN]]
+    if len(differences) > _SHOWN:
+        lines.append(f"  ... and {len(differences) - _SHOWN} more")
     return "\n".join(lines)
 
 
-def _unknown(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one.get(name) is None or other.get(name) is None
+def _unknown(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return old.get(name) is None or new.get(name) is None
 
 
 def _spell(value: Any) -> str:

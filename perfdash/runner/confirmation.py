@@ -44,7 +44,7 @@ def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
 
 
 def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:
-    """The settings of a run, one case at a time, with those flags that were given."""
+    """The settings of a run for measuring one case at a time, with the given flags."""
     given = {name: value for name, value in flags.items() if value is not None}
     kept = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
     return RunSettings(**{**kept, "jobs": 1, "cores": None, "fail_on": (), **given})
@@ -135,7 +135,7 @@ def measured_side(result: Result) -> PairedResult:
 
 
 def _undisturbed(result: Result) -> bool:
-    """Whether its latencies are without what other programs took (docs/method.md)."""
+    """Whether its latencies are free of other programs' time (docs/method.md)."""
     conditions = result.conditions
     if "clock" in conditions:
         by_cpu = conditions["clock"] == "cpu"

@@ -31,7 +31,7 @@ class Locks:
 
     @classmethod
     def take(cls, names: Iterable[str]) -> Locks:
-        """All of them or none. Raises MachineError that says who holds the one that is taken.
+        """Take all locks or none. Raises MachineError that names the process holding one.
 
         Where its holder is gone, what that has left is being ended: for that it waits some seconds.
         """
@@ -49,7 +49,7 @@ class Locks:
 
     @classmethod
     def try_take(cls, names: Iterable[str]) -> Locks | None:
-        """All of them or none, at once."""
+        """Take all locks or none, without waiting."""
         return cls._try(names)[0]
 
     @classmethod
@@ -57,26 +57,26 @@ class Locks:
         """The locks, or the name of one that is taken."""
         locks = cls()
         for name in dict.fromkeys(names):
-            one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                one.bind(_address(name))
-                one.listen(_ASKERS)
+                lock.bind(_address(name))
+                lock.listen(_ASKERS)
             except OSError:
-                one.close()
+                lock.close()
                 locks.close()
                 return None, name
-            locks._sockets.append(one)
+            locks._sockets.append(lock)
         return locks, ""
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """For processes that are to hold the locks as well (pass_fds)."""
-        return tuple(one.fileno() for one in self._sockets)
+        """Descriptors for child processes that should hold the locks too (pass_fds)."""
+        return tuple(lock.fileno() for lock in self._sockets)
 
     def close(self) -> None:
-        """Gives them up; a process that was given `fds` still holds them."""
-        for one in self._sockets:
-            one.close()
+        """Release the locks; a process that was given `fds` still holds them."""
+        for lock in self._sockets:
+            lock.close()
         self._sockets.clear()
 
 
@@ -100,7 +100,7 @@ def _holder_is_alive(name: str) -> bool:
 
 
 def _credentials(name: str) -> tuple[int | None, int]:
-    """(process id, user id) of who took a lock; None when it is free, 0 when it is not told."""
+    """(process id, user id) of the holder of a lock; None when it is free, 0 when unknown."""
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     asking.setblocking(False)
     try:

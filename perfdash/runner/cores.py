@@ -35,15 +35,15 @@ def available_cores() -> list[int]:
 
 @contextmanager
 def away_from(slots: Sequence[Sequence[int]]) -> Iterator[None]:
-    """Keeps this thread, and those it starts, off the measured cores where there are others."""
+    """Keep this thread, and those it starts, off the measured cores where possible."""
     before = os.sched_getaffinity(0)
     measured = {core for cores in slots for core in cores}
     whole = {physical_core(core) for core in measured}
     here = set(available_cores())
     # Rather not on a sibling thread of a measured core either.
-    others = {core for core in here if physical_core(core) not in whole} or here - measured
-    if others:
-        os.sched_setaffinity(0, others)
+    free = {core for core in here if physical_core(core) not in whole} or here - measured
+    if free:
+        os.sched_setaffinity(0, free)
     try:
         yield
     finally:
@@ -84,8 +84,8 @@ def numa_nodes(cores: Sequence[int]) -> list[list[int]]:
             continue
         if mine := [core for core in cores if core in here]:
             nodes.append(mine)
-    known = {core for node in nodes for core in node}
-    rest = [core for core in cores if core not in known]
+    in_nodes = {core for node in nodes for core in node}
+    rest = [core for core in cores if core not in in_nodes]
     return [*nodes, rest] if rest else nodes
 
 
@@ -109,11 +109,11 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
         first = min(core for node in nodes for core in node)
         if asked is None and sum(map(len, nodes)) > 1:
             nodes = [[core for core in node if core != first] for node in nodes]
-        wanted = max(1, sum(len(node) // threads for node in nodes))
+        count = max(1, sum(len(node) // threads for node in nodes))
     else:
-        wanted = int(jobs)
+        count = int(jobs)
     slots: list[tuple[int, ...]] = []
-    while len(slots) < wanted:
+    while len(slots) < count:
         # The emptiest node next; of those equally empty, the last.
         node = max(nodes, key=lambda node: (len(node), node), default=[])
         if len(node) < threads:
@@ -127,7 +127,7 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
             node = rest
         slots.append(tuple(node[-threads:]))
         taken = set(slots[-1])
-        nodes = [[core for core in each if core not in taken] for each in nodes]
+        nodes = [[core for core in node if core not in taken] for node in nodes]
     return slots
 
 
@@ -163,8 +163,8 @@ def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
         )
     groups = sibling_groups(here)
     firsts = [group[0] for group in groups]
-    others = [core for group in groups for core in group[1:]]
-    ordered = firsts[::-1] + others[::-1]
+    siblings = [core for group in groups for core in group[1:]]
+    ordered = firsts[::-1] + siblings[::-1]
     return tuple(sorted(ordered[:threads]))
 
 

@@ -83,21 +83,21 @@ class DaskExecutor:
         return self._slots if self._limit is None else min(self._slots, self._limit)
 
     def introduce(self, planned: Sequence[Planned]) -> list[dict[str, Any]]:
-        text = json.dumps([to_json(each) for each in planned])
+        text = json.dumps([to_json(case) for case in planned])
         replies = self._everywhere(remote.introduce, text)
         for reply in replies:
             if reply["version"] != __version__:
                 raise MachineError(
                     f"a Dask worker has perfdash {reply['version']}, here is {__version__}: install the same"
                 )
-        said: list[dict[str, Any]] = [reply["ok"] for reply in replies]
-        said[0]["notes"] = [
+        introductions: list[dict[str, Any]] = [reply["ok"] for reply in replies]
+        introductions[0]["notes"] = [
             f"{reason}: the Dask worker {address} is left out of this run; stop one worker there, or what "
             "else measures on its cores"
             for address, reason in self._coreless.items()
         ]
-        self._expected = json.dumps(compatibility.fingerprint(said[0]["environment"]))
-        return said
+        self._expected = json.dumps(compatibility.fingerprint(introductions[0]["environment"]))
+        return introductions
 
     def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[Outcome]]:
         text = json.dumps(to_json(like))
@@ -249,17 +249,17 @@ class DaskExecutor:
     def _workers(self) -> list[str]:
         """Addresses of the workers that offer a slot; also counts them."""
         try:
-            known = self._client.scheduler_info(n_workers=-1)["workers"]
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, TimeoutError, TypeError):
             raise self._lost() from None
         # Two slots in one process would share its cores: such a worker is not one of ours.
-        found = sorted(
+        offering = sorted(
             address
-            for address, facts in known.items()
+            for address, facts in workers.items()
             if facts["resources"].get("slot") == 1 and address not in self._coreless
         )
-        self._slots = len(found)
-        return found
+        self._slots = len(offering)
+        return offering
 
     def _look(self) -> None:
         """Raises MachineError when the scheduler, or every worker for a while, is gone."""

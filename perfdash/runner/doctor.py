@@ -1,4 +1,4 @@
-"""Is this machine fit to measure on? Each finding says what it means and what to do."""
+"""Examines whether this machine is fit to measure on, and says what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One look at the machine; level is ok, note, warn or error (error: nothing can be measured)."""
+    """One finding about the machine; level is ok, note, warn or error (error: nothing can be measured)."""
 
     level: str
     subject: str
@@ -31,8 +31,8 @@ def examine(python: str) -> list[Finding]:
 
 def judge_host(facts: dict[str, Any]) -> list[Finding]:
     """The findings that follow from the facts of host.facts(); pure."""
-    found = [Finding("ok", "cpu", f"{facts['cpu']}, {facts['cores']} cores, {facts['sockets']} socket(s)")]
-    add = found.append
+    findings = [Finding("ok", "cpu", f"{facts['cpu']}, {facts['cores']} cores, {facts['sockets']} socket(s)")]
+    add = findings.append
     if facts["virtual"]:
         add(
             Finding(
@@ -144,12 +144,12 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
                 f"steady (glibc with fixed thresholds); also installed: {', '.join(installed) or 'none'}",
             )
         )
-    return found
+    return findings
 
 
 def judge_torch(hello: dict[str, Any]) -> list[Finding]:
     """The findings that follow from what a worker says of itself; pure."""
-    found = [
+    findings = [
         Finding(
             "ok",
             "torch",
@@ -157,7 +157,7 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
         )
     ]
     if hello["cuda_initialized"]:
-        found.append(
+        findings.append(
             Finding(
                 "error",
                 "fork",
@@ -168,7 +168,7 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
     version = hello["packages"].get("torchvision")
     trouble = hello["missing"].get("torchvision")
     if version is None:
-        found.append(
+        findings.append(
             Finding(
                 "note",
                 "torchvision",
@@ -177,7 +177,7 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
             )
         )
     elif trouble:
-        found.append(
+        findings.append(
             Finding(
                 "error",
                 "torchvision",
@@ -186,10 +186,10 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
             )
         )
     else:
-        found.append(Finding("ok", "torchvision", f"{version} matches"))
+        findings.append(Finding("ok", "torchvision", f"{version} matches"))
     for package, trouble in hello["missing"].items():
         if package != "torchvision":
-            found.append(
+            findings.append(
                 Finding(
                     "note",
                     package,
@@ -197,7 +197,7 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
                     f"pip install {package}, if you measure its suite",
                 )
             )
-    return found
+    return findings
 
 
 def _examine_torch(python: str) -> list[Finding]:

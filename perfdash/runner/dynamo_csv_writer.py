@@ -1,4 +1,4 @@
-"""The CSVs that the dynamo runners write, under their names and columns, for today's scripts.
+"""Writes results as the CSV files of the dynamo runners, for scripts that read those.
 
 Where that harness's definition is wrong (memory in percent of memory, docs/method.md) the column
 holds perfdash's number: gigabytes of peak memory, ratio eager / compiled.

@@ -23,7 +23,7 @@ NO_FREE_CORE = "NoFreeCore"  # the type of the error where a slot had no core, s
 
 @dataclass(frozen=True)
 class Message:
-    """What happened in a slot: phase (value: its name), answer (an Answer) or failed (an exception)."""
+    """An event of a slot: phase (value: its name), answer (an Answer) or failed (an exception)."""
 
     slot: int
     kind: str
@@ -31,7 +31,7 @@ class Message:
 
 
 class Executor(Protocol):
-    """Slots are numbered from 0; each takes one order at a time."""
+    """Runs orders in slots, numbered from 0, each of which takes one order at a time."""
 
     @property
     def slots(self) -> int: ...
@@ -43,16 +43,16 @@ class Executor(Protocol):
         """Slot.null of the first `slots` (all) at the same time."""
 
     def shrink(self, slots: int) -> None:
-        """Gives up all slots but the first few."""
+        """Give up all slots but the first `slots`."""
 
     def start(self, slot: int, order: Order, log: Path) -> None:
-        """Has a free slot measure; the answer comes as a message."""
+        """Give an order to a free slot; the answer comes as a message."""
 
     def wait(self, timeout_s: float | None) -> Message | None:
         """The next message, None when there is none in time."""
 
     def close(self) -> None:
-        """Ends what is under way and all processes."""
+        """End every order under way and all processes."""
 
 
 class LocalExecutor:
@@ -146,7 +146,7 @@ class LocalExecutor:
         return [values[slot] for slot in range(slots)]
 
     def _serve(self, number: int, slot: Slot, inbox: queue.SimpleQueue[Any]) -> None:
-        """The life of a slot's thread."""
+        """Run the orders of one slot, in a thread of its own."""
         try:
             while (work := inbox.get()) is not None:
                 try:

@@ -59,25 +59,25 @@ def next_size(start: int, fits: int, fails: int | None) -> int | None:
 
 def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
     """The sides to search: eager once for each model and baseline dtype, and every other technique."""
-    found: list[tuple[Planned, str]] = []
+    to_search: list[tuple[Planned, str]] = []
     eager, ways = set(), set()
-    for each in planned:
-        if each.skip_reason is not None:
+    for planned_case in planned:
+        if planned_case.skip_reason is not None:
             continue
-        dtype = each.baseline_dtype or each.case.dtype
-        key = each.case.suite, each.case.model, dtype, each.case.scenario
+        dtype = planned_case.baseline_dtype or planned_case.case.dtype
+        key = planned_case.case.suite, planned_case.case.model, dtype, planned_case.case.scenario
         if key not in eager:
             eager.add(key)
-            amp = each.case.amp_dtype if dtype == "amp" else None
-            plain = replace(each.case, backend="eager", dtype=dtype, amp_dtype=amp)
-            found.append(
-                (replace(each, case=plain, variant={}, baseline_dtype=None, backend_file=None), EAGER)
+            amp = planned_case.case.amp_dtype if dtype == "amp" else None
+            plain = replace(planned_case.case, backend="eager", dtype=dtype, amp_dtype=amp)
+            to_search.append(
+                (replace(planned_case, case=plain, variant={}, baseline_dtype=None, backend_file=None), EAGER)
             )
-        own = each.case.backend != "eager" or bool(each.variant)
-        if (own or dtype != each.case.dtype) and each.case not in ways:
-            ways.add(each.case)
-            found.append((each, BACKEND))
-    return found
+        own = planned_case.case.backend != "eager" or bool(planned_case.variant)
+        if (own or dtype != planned_case.case.dtype) and planned_case.case not in ways:
+            ways.add(planned_case.case)
+            to_search.append((planned_case, BACKEND))
+    return to_search
 
 
 def find_batch_sizes(
@@ -93,11 +93,16 @@ def find_batch_sizes(
     """
     plan, _ = make_plan(settings, uncut=True)
     first: dict[tuple[str, ...], Planned] = {}  # of several batch sizes the search starts at the smallest
-    for each in plan.cases:
-        key = (each.case.suite, each.case.model, each.case.dtype, each.case.backend)
-        if key not in first or each.case.batch_size < first[key].case.batch_size:
-            first[key] = each
-    real = [each for each in first.values() if each.skip_reason is None]
+    for planned_case in plan.cases:
+        key = (
+            planned_case.case.suite,
+            planned_case.case.model,
+            planned_case.case.dtype,
+            planned_case.case.backend,
+        )
+        if key not in first or planned_case.case.batch_size < first[key].case.batch_size:
+            first[key] = planned_case
+    real = [planned_case for planned_case in first.values() if planned_case.skip_reason is None]
     if not real:
         raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
     slots = slots_of(settings)[:1]  # side by side they would take each other's memory
@@ -122,23 +127,26 @@ def search(
 
     `seen` is called with each finished side, `trying` with each batch size before it is tried.
     """
-    waiting = deque((each, LargestBatch(each.case, side, _variant(each))) for each, side in sides(planned))
+    waiting = deque(
+        (planned_case, LargestBatch(planned_case.case, side, _variant(planned_case)))
+        for planned_case, side in sides(planned)
+    )
     order = [(largest.case, largest.side) for _, largest in waiting]
-    found: dict[tuple[Case, str], LargestBatch] = {}
+    finished: dict[tuple[Case, str], LargestBatch] = {}
     busy: dict[int, tuple[Planned, LargestBatch, int]] = {}
     while waiting or busy:
         for slot in range(executor.slots):
             if slot in busy or not waiting:
                 continue
-            each, largest = waiting.popleft()
-            size = next_size(each.case.batch_size, largest.fits, largest.fails)
+            planned_case, largest = waiting.popleft()
+            size = next_size(planned_case.case.batch_size, largest.fits, largest.fails)
             if size is None or largest.status is not None:
-                found[largest.case, largest.side] = largest
+                finished[largest.case, largest.side] = largest
                 seen(largest)
                 continue
-            busy[slot] = each, largest, size
+            busy[slot] = planned_case, largest, size
             trying(largest, size)
-            tried = replace(each, case=replace(each.case, batch_size=size), skip_reason=None)
+            tried = replace(planned_case, case=replace(planned_case.case, batch_size=size), skip_reason=None)
             role = "room_eager" if largest.side == EAGER else "room"
             executor.start(slot, Order(tried, role=role), logs / f"{tried.case.name}.{largest.side}.log")
         if not busy:
@@ -148,9 +156,9 @@ def search(
             continue
         if message.kind == "failed":
             raise message.value
-        each, largest, size = busy.pop(message.slot)
-        waiting.appendleft((each, judged(largest, size, *_ended(message.value.outcomes[0]))))
-    return [found[key] for key in order]
+        planned_case, largest, size = busy.pop(message.slot)
+        waiting.appendleft((planned_case, judged(largest, size, *_ended(message.value.outcomes[0]))))
+    return [finished[key] for key in order]
 
 
 def judged(largest: LargestBatch, size: int, status: Status | None, reason: str) -> LargestBatch:

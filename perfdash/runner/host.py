@@ -93,9 +93,9 @@ def cpu_limit() -> float | None:
 
 
 def default_memory_limit() -> int | None:
-    """Nine tenths of what the machine or the container has: a model stops before the machine does."""
-    known = [value for value in (_memory_limit(), _meminfo("MemTotal")) if value]
-    return int(min(known) * 0.9) if known else None
+    """90 % of the memory of the machine or container, so that a model fails before the machine does."""
+    limits = [value for value in (_memory_limit(), _meminfo("MemTotal")) if value]
+    return int(min(limits) * 0.9) if limits else None
 
 
 def _memory_limit() -> int | None:
@@ -107,11 +107,11 @@ def _memory_limit() -> int | None:
 
 
 def _cpuinfo() -> dict[str, str]:
-    found: dict[str, str] = {}
+    info: dict[str, str] = {}
     for line in (_read("/proc/cpuinfo") or "").split("\n\n")[0].splitlines():
         key, _, value = line.partition(":")
-        found[key.strip()] = value.strip()
-    return found
+        info[key.strip()] = value.strip()
+    return info
 
 
 def _sockets() -> set[str]:

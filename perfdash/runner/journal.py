@@ -1,4 +1,4 @@
-"""The run folder: run.json, plan.json, results.jsonl (each record fsynced), logs, the dynamo CSVs."""
+"""The folder of a run: run.json, plan.json, results.jsonl, logs and the dynamo CSVs."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ class Journal:
         if not path.exists():
             return
         data = path.read_bytes()
-        self.damaged = [each for each in _lines(path, data) if isinstance(each, DamagedLine)]
+        self.damaged = [line for line in _lines(path, data) if isinstance(line, DamagedLine)]
         if self.damaged:
-            append(self.set_aside, b"".join(each.bytes + b"\n" for each in self.damaged))
-            numbers = {each.number for each in self.damaged}
-            kept = [each for n, each in enumerate(data.split(b"\n"), start=1) if n not in numbers]
+            append(self.set_aside, b"".join(line.bytes + b"\n" for line in self.damaged))
+            numbers = {line.number for line in self.damaged}
+            kept = [line for n, line in enumerate(data.split(b"\n"), start=1) if n not in numbers]
             _replace(path, b"\n".join(kept))
 
     def close(self) -> None:
@@ -150,12 +150,12 @@ class Journal:
     def read_attempts(self) -> list[tuple[Case, dict[str, Any]]]:
         """All attempts that were appended, oldest first; lines that are damaged are left out."""
         path = self.folder / ATTEMPTS
-        found = []
+        attempts = []
         for line in path.read_bytes().splitlines() if path.exists() else ():
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 plain = read_json(line)
-                found.append((Case(**plain["case"]), dict(plain["attempt"])))
-        return found
+                attempts.append((Case(**plain["case"]), dict(plain["attempt"])))
+        return attempts
 
     def rewrite(self, results: Sequence[Result]) -> None:
         """The latest record of each case replaced (intervals made anew), those before it kept."""
@@ -223,15 +223,15 @@ def read_all(folder: Path) -> list[Result]:
     path = folder / RESULTS
     if not path.exists():
         return []
-    found = []
+    results = []
     for line in _lines(path, path.read_bytes()):
         if isinstance(line, DamagedLine):
             raise UsageError(
                 f"{line}; `perfdash run --resume {folder}` sets such lines aside and measures their cases "
                 "again, `perfdash show` shows the rest"
             )
-        found.append(line)
-    return found
+        results.append(line)
+    return results
 
 
 def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
@@ -321,8 +321,8 @@ def find_run(name: str, out: Path, *, without_results: bool = False) -> Path:
     for candidate in (Path(name), out / name):
         if (candidate / "run.json").is_file():
             return candidate
-    known = ", ".join(run.name for run in runs[-5:]) or "none"
-    raise UsageError(f"no run {name!r}; the latest in {out}: {known}")
+    latest = ", ".join(run.name for run in runs[-5:]) or "none"
+    raise UsageError(f"no run {name!r}; the latest in {out}: {latest}")
 
 
 def _document(value: dict[str, Any]) -> bytes:

@@ -50,23 +50,23 @@ def refuse(shards: Sequence[Shard]) -> None:
     if len(shards) < 2:
         raise UsageError("merge: give two runs or more")
     first = shards[0]
-    known = next((shard.info for shard in shards if shard.info.environment), first.info)
-    for other in shards[1:]:
-        names = f"{first.info.id} and {other.info.id}"
-        environment = other.info.environment
+    measured = next((shard.info for shard in shards if shard.info.environment), first.info)
+    for shard in shards[1:]:
+        names = f"{first.info.id} and {shard.info.id}"
+        environment = shard.info.environment
         if environment:  # none, where all cases of a shard are skipped
             _refuse(
-                f"{known.id} and {other.info.id} were measured in different environments, and numbers from "
-                "unlike ones are never mixed",
-                compatibility.fingerprint(known.environment),
+                f"{measured.id} and {shard.info.id} were measured in different environments, and numbers "
+                "from unlike ones are never mixed",
+                compatibility.fingerprint(measured.environment),
                 compatibility.fingerprint(environment),
             )
-        _refuse(f"{names} were measured with different settings", _settings(first), _settings(other))
-        _refuse_methods(names, first, other)
-        found = differences(first.plain_plan, other.plain_plan)
-        if found or first.info.plan.get("fingerprint") != other.info.plan.get("fingerprint"):
-            found = found or ["the durations that the shards were cut by"]
-            raise UsageError(f"{names} are not shards of one plan:\n{compatibility.shown(found)}")
+        _refuse(f"{names} were measured with different settings", _settings(first), _settings(shard))
+        _refuse_methods(names, first, shard)
+        changes = differences(first.plain_plan, shard.plain_plan)
+        if changes or first.info.plan.get("fingerprint") != shard.info.plan.get("fingerprint"):
+            changes = changes or ["the durations that the shards were cut by"]
+            raise UsageError(f"{names} are not shards of one plan:\n{compatibility.shown(changes)}")
     owner: dict[Any, str] = {}
     for shard in shards:
         for result in shard.results:
@@ -86,8 +86,8 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
     refuse(shards)
     plan = replace(shards[0].plan, shard=None, mine=tuple(range(len(shards[0].plan.cases))))
     measured = {result.case: result for shard in shards for result in shard.results}
-    results = [measured[each.case] for each in plan.cases if each.case in measured]
-    missing = [each.case.name for each in plan.cases if each.case not in measured]
+    results = [measured[planned.case] for planned in plan.cases if planned.case in measured]
+    missing = [planned.case.name for planned in plan.cases if planned.case not in measured]
     spread = set_speedups(results)
     journal = Journal.create(out)
     try:
@@ -110,18 +110,18 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
     return journal.folder, info, results, missing
 
 
-def _refuse(why: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    if found := compatibility.differences(one, other):
-        raise UsageError(f"{why}:\n{compatibility.shown(found)}")
+def _refuse(why: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    if changes := compatibility.differences(first, second):
+        raise UsageError(f"{why}:\n{compatibility.shown(changes)}")
 
 
-def _refuse_methods(names: str, one: Shard, other: Shard) -> None:
+def _refuse_methods(names: str, first: Shard, second: Shard) -> None:
     """Raises UsageError where the records of two shards were measured by different methods."""
-    for mine in one.results[:1]:
-        for theirs in other.results:
-            if found := methods.changes(mine.method, theirs.method):
+    for mine in first.results[:1]:
+        for theirs in second.results:
+            if changes := methods.changes(mine.method, theirs.method):
                 raise UsageError(
-                    f"{names} were measured by different methods ({', '.join(found)}), which are never "
+                    f"{names} were measured by different methods ({', '.join(changes)}), which are never "
                     "mixed: measure one of them again"
                 )
 

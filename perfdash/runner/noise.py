@@ -61,8 +61,8 @@ def null_ratios(outcomes: Sequence[Outcome]) -> list[float]:
 
 def null_ms(outcomes: Sequence[Outcome]) -> float | None:
     """The median latency of the null, milliseconds."""
-    found = [eager / 1e6 for eager, _ in _medians(outcomes)]
-    return statistics.median(found) if found else None
+    latencies = [eager / 1e6 for eager, _ in _medians(outcomes)]
+    return statistics.median(latencies) if latencies else None
 
 
 def within_bounds(ratios: Sequence[float], bound: float = NULL_BOUND) -> bool:
@@ -83,7 +83,7 @@ def spread_out(cases: int, count: int) -> list[int]:
 
 def _medians(outcomes: Sequence[Outcome]) -> list[tuple[float, float]]:
     """Nanoseconds per call of both sides, of each process that has sampled; clean pairs if any."""
-    found = []
+    medians = []
     for outcome in outcomes:
         event = outcome.find("latency")
         if event and event["eager_ns"]:
@@ -92,8 +92,8 @@ def _medians(outcomes: Sequence[Outcome]) -> list[tuple[float, float]]:
                 statistics.median(value for value, use in zip(event[side], keep, strict=True) if use)
                 for side in ("eager_ns", "backend_ns")
             ]
-            found.append((sides[0], sides[1]))
-    return found
+            medians.append((sides[0], sides[1]))
+    return medians
 
 
 Say = Callable[[str], None]

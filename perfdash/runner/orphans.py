@@ -50,15 +50,15 @@ def is_stopped(pid: int) -> bool:
 
 def descendants(root: int) -> list[int]:
     """A process and all below it. Needs the kernel's list of children, as usual kernels have it."""
-    found, todo = [], [root]
+    processes, todo = [], [root]
     while todo:
         pid = todo.pop()
-        found.append(pid)
+        processes.append(pid)
         with contextlib.suppress(OSError):
             for task in Path("/proc", str(pid), "task").iterdir():
                 with contextlib.suppress(OSError):
                     todo.extend(map(int, (task / "children").read_text().split()))
-    return found
+    return processes
 
 
 def resident_over(root: int, limit_bytes: int) -> bool:
@@ -80,9 +80,9 @@ def new_mark() -> str:
 
 def end_marked(mark: str) -> None:
     """Ends every process of this user that was started under a fork parent's mark."""
-    wanted = f"{MARK}={mark}".encode()
+    variable = f"{MARK}={mark}".encode()
     for pid, variables in _environments():
-        if wanted in variables:
+        if variable in variables:
             _kill(pid)
 
 

@@ -50,10 +50,10 @@ class PairedSlots:
         self._options = {"old": old, "new": new}
         self._slots = [
             {
-                name: Slot(each, options, number=number, stop=self._stop)
+                name: Slot(slot_cores, options, number=number, stop=self._stop)
                 for name, options in self._options.items()
             }
-            for number, each in enumerate(cores)
+            for number, slot_cores in enumerate(cores)
         ]
         self._entered: list[Slot] = []
         self._writing = threading.Lock()
@@ -91,14 +91,14 @@ class PairedSlots:
         def work(slots: dict[str, Slot]) -> None:
             while True:
                 try:
-                    each = waiting.popleft()
+                    case = waiting.popleft()
                 except IndexError:
                     return
                 pairs: list[Pair] = []
-                while not enough(each, pairs):
-                    pairs.append(self._pair(slots, each, len(pairs)))
+                while not enough(case, pairs):
+                    pairs.append(self._pair(slots, case, len(pairs)))
                 with telling:
-                    seen(each, pairs)
+                    seen(case, pairs)
 
         with ThreadPoolExecutor(len(self._slots)) as pool:
             futures = [pool.submit(work, slots) for slots in self._slots]

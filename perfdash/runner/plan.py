@@ -46,17 +46,17 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """The same for all shards of one plan, and for no other."""
-        cases = [_identity(each) for each in self.to_json()["cases"]]
+        cases = [_identity(case) for case in self.to_json()["cases"]]
         text = json.dumps([cases, list(self.costs)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
         """For plan.json. A user's own model files are in it by what they contain."""
         cases = []
-        for each in self.cases:
-            plain = to_json(each)
-            plain["env"] = mask_variables(dict(sorted(each.env.items())))
-            plain["source"] = _digest(each)
+        for planned in self.cases:
+            plain = to_json(planned)
+            plain["env"] = mask_variables(dict(sorted(planned.env.items())))
+            plain["source"] = _digest(planned)
             cases.append(plain)
         return {
             "cases": cases,
@@ -107,20 +107,20 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     """What a run would measure: the cases with their expected seconds, the shards, the hours; plain JSON."""
     measured = set()
     if settings.costs:
-        measured = {each.case.name for each in read_results(find_run(settings.costs, settings.out))}
+        measured = {planned.case.name for planned in read_results(find_run(settings.costs, settings.out))}
     slots = len(slots_of(settings)) if settings.jobs == "auto" else settings.jobs
     parts = planner.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
     shard_of = {index: number for number, part in enumerate(parts, start=1) for index in part}
     cases = []
-    for index, (each, cost) in enumerate(zip(plan.cases, plan.costs, strict=True)):
-        by = "run" if each.case.name in measured else "suite" if each.cost_s else "mean of the others"
+    for index, (planned, cost) in enumerate(zip(plan.cases, plan.costs, strict=True)):
+        by = "run" if planned.case.name in measured else "suite" if planned.cost_s else "mean of the others"
         cases.append(
             {
-                "name": each.case.name,
-                "case": vars(each.case),
+                "name": planned.case.name,
+                "case": vars(planned.case),
                 "expected_s": round(cost, 1),
-                "expected_by": "skipped" if each.skip_reason else by,
-                "skip_reason": each.skip_reason,
+                "expected_by": "skipped" if planned.skip_reason else by,
+                "skip_reason": planned.skip_reason,
                 "shard": shard_of[index],
             }
         )
@@ -162,7 +162,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """The inverse of to_json. Raises UsageError where it is not one."""
     try:
         shard = tuple(data["shard"]) if data["shard"] else None
-        cases = tuple(planned_from_json(each) for each in data["cases"])
+        cases = tuple(planned_from_json(planned) for planned in data["cases"])
         return Plan(cases, tuple(data["costs"]), shard, tuple(data["mine"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"not a plan: {type(error).__name__}: {error}") from error
@@ -170,25 +170,25 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """How one plan (Plan.to_json) differs from another, a line each; limits and hints may."""
-    before = {Case(**each["case"]): each for each in old["cases"]}
-    after = {Case(**each["case"]): each for each in new["cases"]}
-    found = [f"{case.name}: planned then | not now" for case in before if case not in after]
-    found += [f"{case.name}: not planned then | now" for case in after if case not in before]
+    before = {Case(**planned["case"]): planned for planned in old["cases"]}
+    after = {Case(**planned["case"]): planned for planned in new["cases"]}
+    lines = [f"{case.name}: planned then | not now" for case in before if case not in after]
+    lines += [f"{case.name}: not planned then | now" for case in after if case not in before]
     for case in before:
         if case in after:
-            one, other = _identity(before[case]), _identity(after[case])
-            found += [
-                f"{case.name}: {key}: {one.get(key)} | {other.get(key)}"
-                for key in dict.fromkeys([*one, *other])
-                if one.get(key) != other.get(key)
+            old_identity, new_identity = _identity(before[case]), _identity(after[case])
+            lines += [
+                f"{case.name}: {key}: {old_identity.get(key)} | {new_identity.get(key)}"
+                for key in dict.fromkeys([*old_identity, *new_identity])
+                if old_identity.get(key) != new_identity.get(key)
             ]
-    return found
+    return lines
 
 
 def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """What of a planned case its numbers depend on; a file of the user's own may lie elsewhere."""
     # A plan of an older perfdash lacks what has been added since, which had its default then.
-    usual = {each.name: _usual(each) for each in fields(Planned)}
+    usual = {field.name: _usual(field) for field in fields(Planned)}
     plain = {**{key: value for key, value in usual.items() if value is not MISSING}, **plain}
     kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
     if kept.get("source"):
@@ -198,9 +198,9 @@ def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _usual(each: Field[Any]) -> Any:
+def _usual(field: Field[Any]) -> Any:
     """The default of a field, MISSING where it has none."""
-    return each.default if each.default_factory is MISSING else each.default_factory()
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _digest(planned: Planned) -> str | None:

@@ -23,12 +23,12 @@ def costs(planned: Sequence[Planned], durations: Mapping[str, float]) -> list[fl
     What is known of the very case (`durations`, by case name), else the suite's hint, else the mean
     of what is known of the others. Skipped cases cost nothing.
     """
-    known = [
-        0.0 if each.skip_reason else durations.get(each.case.name, each.cost_s or None) for each in planned
+    expected = [
+        0.0 if case.skip_reason else durations.get(case.case.name, case.cost_s or None) for case in planned
     ]
-    some = [cost for cost, each in zip(known, planned, strict=True) if cost and not each.skip_reason]
-    otherwise = sum(some) / len(some) if some else TYPICAL_S
-    return [otherwise if cost is None else cost for cost in known]
+    positive = [cost for cost, case in zip(expected, planned, strict=True) if cost and not case.skip_reason]
+    otherwise = sum(positive) / len(positive) if positive else TYPICAL_S
+    return [otherwise if cost is None else cost for cost in expected]
 
 
 def assign(costs: Sequence[float], slots: int) -> list[list[int]]:
@@ -83,9 +83,9 @@ def queue(planned: Sequence[Planned], costs: Sequence[float], first: Container[i
     slot goes on as planned, but by loader, since each has a fork parent of its own; several such
     that the last case is done early.
     """
-    rest = [index for index, each in enumerate(planned) if each.skip_reason is None]
+    rest = [index for index, case in enumerate(planned) if case.skip_reason is None]
     if slots <= 1:
-        loaders = list(dict.fromkeys(each.loader for each in planned))
+        loaders = list(dict.fromkeys(case.loader for case in planned))
         rest.sort(key=lambda index: loaders.index(planned[index].loader))
     else:
         rest = [rest[place] for place in order([costs[index] for index in rest], slots)]

@@ -1,4 +1,4 @@
-"""Checks before the first case: what would make every case fail, or every number wrong."""
+"""Checks before the first case: refuse what would fail every case, or falsify every number."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
     Raises MachineError or UsageError where nothing could be measured, or slots are not alike.
     """
     first = compatibility.fingerprint(introductions[0]["environment"])
-    for said in introductions:
-        found = compatibility.differences(first, compatibility.fingerprint(said["environment"]))
-        if found:
+    for introduction in introductions:
+        changes = compatibility.differences(first, compatibility.fingerprint(introduction["environment"]))
+        if changes:
+            hosts = [each["where"]["host"] for each in (introductions[0], introduction)]
             raise MachineError(
-                f"slots on {introductions[0]['where']['host']} and {said['where']['host']} are not alike, "
-                f"and their numbers are never mixed:\n{compatibility.shown(found)}"
+                f"slots on {hosts[0]} and {hosts[1]} are not alike, "
+                f"and their numbers are never mixed:\n{compatibility.shown(changes)}"
             )
-        hello = said["environment"]["worker"]
+        hello = introduction["environment"]["worker"]
         _refuse_interpreter(hello, planned)
-        for probe in said["probes"]:
+        for probe in introduction["probes"]:
             if planned[0].case.device == "cuda" and not probe["cuda"]:
                 raise UsageError(
                     "--device cuda: this torch sees no GPU (`perfdash doctor` says more); "
                     f"torch {hello['torch']}, CUDA {hello['torch_cuda'] or 'not built in'}"
                 )
         # With one way that can be measured the others become rows that say why they were not.
-        if all(probe["complaints"] for probe in said["probes"]):
-            complaints = [complaint for probe in said["probes"] for complaint in probe["complaints"]]
+        if all(probe["complaints"] for probe in introduction["probes"]):
+            complaints = [complaint for probe in introduction["probes"] for complaint in probe["complaints"]]
             raise UsageError("; ".join(dict.fromkeys(complaints)))
 
 
 def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) -> None:
-    needed = {each.loader for each in planned}
+    needed = {case.loader for case in planned}
     for package, trouble in hello["missing"].items():
         if "torchvision" in trouble or len(needed) == 1:
             raise MachineError(
@@ -59,5 +60,5 @@ def check_machine(settings: RunSettings, cases: Sequence[Planned]) -> None:
     if settings.executor != "local":
         return
     refuse_missing_library(settings.allocator)
-    if any(each.needs_cpp for each in cases) and not host.compiler():
+    if any(case.needs_cpp for case in cases) and not host.compiler():
         raise MachineError("inductor needs a C++ compiler on the CPU: install g++, or set CXX")

@@ -1,4 +1,4 @@
-"""What runs inside a Dask worker process: one slot, texts in, texts out.
+"""Runs one slot inside a Dask worker process; orders and answers are JSON text.
 
 Only JSON text crosses the wire of our own making. The slot stays open between cases and is given up
 when nothing has been asked of it for a while. A case that its worker did not survive is not begun
@@ -48,9 +48,9 @@ def introduce(options: str, planned: str) -> str:
     """Slot.introduce: JSON of {ok, version}, {no_core} or {error}."""
 
     def work(slot: Slot, log: Path) -> Any:
-        said = slot.introduce([planned_from_json(each) for each in json.loads(planned)])
-        _Open.environment = said["environment"]
-        return said
+        introduction = slot.introduce([planned_from_json(case) for case in json.loads(planned)])
+        _Open.environment = introduction["environment"]
+        return introduction
 
     return _serve(options, work)
 
@@ -75,14 +75,14 @@ def measure(options: str, order: str, expected: str, begun: str) -> str:
         return json.dumps({"lost": True})
 
     def work(slot: Slot, log: Path) -> Any:
-        what = order_from_text(order)
+        parsed = order_from_text(order)
         if _Open.environment is None:  # a worker that joined late
-            _Open.environment = slot.introduce([what.planned])["environment"]
+            _Open.environment = slot.introduce([parsed.planned])["environment"]
         fingerprint = json.loads(json.dumps(compatibility.fingerprint(_Open.environment)))
-        found = compatibility.differences(json.loads(expected), fingerprint)
-        if found:
-            raise _Unlike(found)
-        answer = slot.measure(what, log, lambda event: None)
+        changes = compatibility.differences(json.loads(expected), fingerprint)
+        if changes:
+            raise _Unlike(changes)
+        answer = slot.measure(parsed, log, lambda event: None)
         answer.log = _tail(log)
         return to_text(answer)
 
@@ -90,7 +90,7 @@ def measure(options: str, order: str, expected: str, begun: str) -> str:
 
 
 def release() -> None:
-    """Gives the slot up; what is under way has been cancelled and ends first."""
+    """Release the slot; a cancelled order ends first."""
     threading.Thread(target=_release, daemon=True).start()
 
 
@@ -126,7 +126,7 @@ def _set_slots(worker: Any, count: int) -> None:
 
 
 def _idle() -> None:
-    """What becomes of a worker of which nothing is asked: it gives up its core, or offers its slot again."""
+    """Release the core of an idle worker, or offer its slot again."""
     with _turn:
         _close()
         worker = _Open.withdrawn
@@ -169,7 +169,7 @@ class _Unlike(Exception):
 
 
 def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
-    """Does a piece of work in the slot; every error that is meant for the user as text."""
+    """Do a piece of work in the slot; errors for the user are returned as text."""
     with _turn:
         if _Open.idle:
             _Open.idle.cancel()
@@ -203,32 +203,32 @@ def _slot(options: str) -> Slot:
     _without_nannys_variables()
     orphans.end_strays()
     scratch.sweep()
-    wanted = options_from_text(options)
+    parsed = options_from_text(options)
     deadline = time.monotonic() + LOCK_S
     while True:
-        slot = _take_free(wanted)
+        slot = _take_free(parsed)
         if slot:
             _Open.slot, _Open.options = slot, options
             _stay_away_from(slot.cores)
             return slot
         if time.monotonic() > deadline:
-            what = "core" if _gpus(wanted) == [None] else "core and GPU"
-            raise _NoFreeCore(f"no {what} is free for another slot on {socket.gethostname()}")
+            resource = "core" if _gpus(parsed) == [None] else "core and GPU"
+            raise _NoFreeCore(f"no {resource} is free for another slot on {socket.gethostname()}")
         time.sleep(0.2)
 
 
-def _take_free(wanted: Options) -> Slot | None:
+def _take_free(options: Options) -> Slot | None:
     """A slot on the first cores, and the first GPU, that nobody measures on; None where there is none."""
-    for cores in every_slot(wanted.threads):
-        for gpu in _gpus(wanted):
-            slot = Slot(cores, wanted, gpu=gpu)
+    for cores in every_slot(options.threads):
+        for gpu in _gpus(options):
+            slot = Slot(cores, options, gpu=gpu)
             if slot.try_enter():
                 return slot
     return None
 
 
-def _gpus(wanted: Options) -> Sequence[str | None]:
-    if wanted.device != "cuda":
+def _gpus(options: Options) -> Sequence[str | None]:
+    if options.device != "cuda":
         return [None]
     return visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")) or [None]
 
@@ -257,13 +257,13 @@ def _stay_away_from(cores: tuple[int, ...]) -> None:
     """Keeps the threads of this Dask worker off the measured cores where there are others."""
     here = available_cores()
     mine = {physical_core(core) for core in cores}
-    others = {core for core in here if physical_core(core) not in mine}
+    free = {core for core in here if physical_core(core) not in mine}
     # The first core is the last to be taken for a slot: all workers' own threads keep to it.
-    first = {core for core in others if physical_core(core) == physical_core(here[0])}
-    others = first or others
-    for thread in os.listdir("/proc/self/task") if others else ():
+    first = {core for core in free if physical_core(core) == physical_core(here[0])}
+    free = first or free
+    for thread in os.listdir("/proc/self/task") if free else ():
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(int(thread), others)
+            os.sched_setaffinity(int(thread), free)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""One run from the first null to the last: which case goes to which slot, and what becomes of it.
+"""Schedules the cases of a run on slots, retries them, and records their results.
 
 It owns the journal and decides what is measured again; who measures is the executor's business, how
 things look on a terminal the watcher's.
@@ -31,7 +31,7 @@ _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
 
 @dataclass(frozen=True)
 class Policy:
-    """What a run does beside measuring: repeats, and how often it tries."""
+    """How a run replicates cases and retries failures."""
 
     allocator: str = "steady"
     processes: int | None = None  # None: one, and several for a few cases
@@ -40,7 +40,7 @@ class Policy:
 
 
 class Watcher(Protocol):
-    """Who is told how a run goes on."""
+    """Receives the progress of a run."""
 
     def say(self, text: str) -> None: ...
 
@@ -90,7 +90,7 @@ class Session:
         return list(self._results.values())
 
     def run(self) -> None:
-        """Measures what is left. Raises UsageError or MachineError where nothing can be measured.
+        """Measure all cases that are left. Raises UsageError or MachineError where none can be.
 
         However it ends, what was measured is in the journal.
         """
@@ -134,17 +134,17 @@ class Session:
 
     def _introduce(self, planned: Sequence[Planned]) -> None:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""
-        said = self.executor.introduce(planned)
-        preflight.check_slots(said, planned)
-        for note in said[0].get("notes", ()):
+        introductions = self.executor.introduce(planned)
+        preflight.check_slots(introductions, planned)
+        for note in introductions[0].get("notes", ()):
             self.watcher.say(note)
-        environment = said[0]["environment"]
+        environment = introductions[0]["environment"]
         if self.info.environment:
             compatibility.refuse(self.info.environment, environment, self.info.id)
-            known = self.info.environment.get("vector_isa")
-            environment["vector_isa"] = environment.get("vector_isa") or known
+            vector_isa = self.info.environment.get("vector_isa")
+            environment["vector_isa"] = environment.get("vector_isa") or vector_isa
         self.info.environment = environment
-        self.info.sessions[-1]["slots"] = [one["where"] for one in said]
+        self.info.sessions[-1]["slots"] = [introduction["where"] for introduction in introductions]
         self.journal.write_info(self.info)
 
     # What is measured next, and where
@@ -159,15 +159,15 @@ class Session:
         ]
         again = {planned.case for planned in self.planned}
         kept = [result for result in self.results if result.case not in again]
-        wanted, _ = noise.replication(self.info.cases)
-        wanted -= sum(result.conditions.get("processes", 0) > 1 for result in kept)
-        if self.policy.processes is not None or wanted <= 0:
+        missing, _ = noise.replication(self.info.cases)
+        missing -= sum(result.conditions.get("processes", 0) > 1 for result in kept)
+        if self.policy.processes is not None or missing <= 0:
             return set()
-        return {real[place] for place in noise.spread_out(len(real), wanted)}
+        return {real[place] for place in noise.spread_out(len(real), missing)}
 
     def _attempts_before(self) -> dict[int, list[dict[str, Any]]]:
-        """By index, attempts of a session that was killed: those that no result has come of yet."""
-        found: dict[int, list[dict[str, Any]]] = {}
+        """Attempts of a session that was killed and that no result includes yet, by index."""
+        attempts: dict[int, list[dict[str, Any]]] = {}
         indices = {planned.case: index for index, planned in enumerate(self.planned)}
         kept = {
             (result.case, attempt["started"])
@@ -176,8 +176,8 @@ class Session:
         }
         for case, attempt in self.journal.read_attempts():
             if case in indices and (case, attempt.get("started")) not in kept:
-                found.setdefault(indices[case], []).append(attempt)
-        return found
+                attempts.setdefault(indices[case], []).append(attempt)
+        return attempts
 
     def _processes(self, index: int) -> int:
         if self.policy.processes is not None:
@@ -221,7 +221,7 @@ class Session:
         return self.costs[index] + 10.0 * (self._processes(index) - 1)
 
     def _dispatch(self) -> None:
-        """Gives every free slot the next case: a new one first, else one whose pause is over."""
+        """Give every free slot the next case: a new one, else a retry whose pause is over."""
         for slot in range(self.executor.slots):
             if slot in self._busy:
                 continue
@@ -237,7 +237,7 @@ class Session:
             self.executor.start(slot, Order(planned, self._processes(index)), log)
 
     def _next(self) -> int | None:
-        """The next case to be measured; those that memory cannot hold are done with on the way."""
+        """The next case to measure; cases too large for memory are recorded on the way."""
         for _ in range(len(self._queue)):
             index = self._queue.popleft()
             if self._waits_for_a_smaller_one(index):
@@ -252,7 +252,7 @@ class Session:
         return None
 
     def _waits_for_a_smaller_one(self, index: int) -> bool:
-        """Whether memory may end before it: a smaller batch of it is still to be measured, or being so."""
+        """Whether a smaller batch of the case is still waiting or being measured."""
         ahead = [*self._queue, *(each for _, each in self._again), *(each for each, _ in self._busy.values())]
         return planner.waits_for_smaller(self.planned[index], (self.planned[each] for each in ahead))
 
@@ -311,7 +311,7 @@ class Session:
             self._replicate_another()
 
     def _keep(self, result: Result) -> None:
-        """Into the journal; a disk that is full is given time to be made room on."""
+        """Append a result to the journal; on a full disk wait and try again."""
         for attempt in range(self.policy.retries + 1):
             try:
                 self.journal.append(result)
@@ -324,13 +324,13 @@ class Session:
                 time.sleep(self.policy.retry_pause_s)
 
     def _replicate_another(self) -> bool:
-        """One that was to tell the spread failed: the next that waits does it instead, if one does."""
+        """Replace a failed replicated case by the next one in the queue; False where none waits."""
         waiting = [index for index in self._queue if index not in self._replicated]
         self._replicated.update(waiting[:1])
         return bool(waiting)
 
     def _settle(self) -> None:
-        """Every interval from all that is known so far of the spread between processes."""
+        """Compute every interval anew, from the spread between processes of the whole run."""
         results = self.results
         spread = set_speedups(results)
         if spread.df:

@@ -1,4 +1,4 @@
-"""A slot at work: one fork parent on its cores, measuring one case after another.
+"""A slot: one fork parent on its cores, which measures one case after another.
 
 It knows nothing of the journal or of other slots: orders in, answers out.
 """
@@ -32,7 +32,7 @@ _OF_A_JOB = {each.name for each in fields(Job)}
 
 
 class Slot:
-    """Use as a context manager: it holds the locks of its cores until the end."""
+    """Measures cases on a set of cores, whose locks it holds as a context manager."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Slot:
 
     @property
     def lock_names(self) -> list[str]:
-        """What nobody else may measure on meanwhile."""
+        """The locks of its cores and its GPU."""
         return [*core_names(self.cores), *([f"gpu {self.gpu}"] if self.gpu else [])]
 
     def __enter__(self) -> Slot:
@@ -91,15 +91,15 @@ class Slot:
             self._parent = None
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
-        """What host and measured interpreter say of themselves: {environment, probes, where}.
+        """Examine the host and the measured interpreter: {environment, probes, where}.
 
         One probe a back end and dtype. Raises MachineError where it does not answer.
         """
         # One that asks for other instructions than the machine's own says nothing of the machine.
-        plain = [each for each in planned if "ATEN_CPU_CAPABILITY" not in each.env]
+        plain = [case for case in planned if "ATEN_CPU_CAPABILITY" not in case.env]
         like = (plain or planned)[0]
         probes = [
-            self._probe(like, each) for each in {(p.case.backend, p.case.dtype): p for p in planned}.values()
+            self._probe(like, case) for case in {(p.case.backend, p.case.dtype): p for p in planned}.values()
         ]
         hopeless = all(probe["complaints"] for probe in probes)
         facts = host.facts()
@@ -136,14 +136,16 @@ class Slot:
         try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
         of_inductor = [p for p in planned if p.needs_cpp]
-        found: str | None = None
+        vector_isa: str | None = None
         for _ in range(2 if of_inductor else 0):
             probed = self._prepare(of_inductor[0])
-            found = probed["vector_isa"]
-            widest = found and ("avx512" in found or "amx" in found or "avx512f" not in cpu_flags)
+            vector_isa = probed["vector_isa"]
+            widest = vector_isa and (
+                "avx512" in vector_isa or "amx" in vector_isa or "avx512f" not in cpu_flags
+            )
             if widest and probed["whole"]:
                 break
-        return found
+        return vector_isa
 
     def _prepare(self, planned: Planned) -> dict[str, Any]:
         """Makes the headers that inductor's cases share, and asks what it compiles for."""
@@ -171,7 +173,7 @@ class Slot:
         return outcomes
 
     def measure(self, order: Order, log: Path, on_event: OnEvent) -> Answer:
-        """The case, and its replicas where it ran to the end. Raises Stopped when told to stop."""
+        """Measure a case, and its replicas if it passed. Raises Stopped when the run ends."""
         started, start = now(), time.monotonic()
         planned = order.planned
         # A preloaded malloc hides what is resident: all but the timing is done without it.
@@ -197,7 +199,7 @@ class Slot:
         return Answer(outcomes, started, time.monotonic() - start, replica_s, self.where())
 
     def where(self) -> dict[str, Any]:
-        """On what this slot measures."""
+        """The slot's number, host and cores."""
         return {
             "slot": self._number,
             "host": socket.gethostname().split(".")[0],
@@ -206,14 +208,14 @@ class Slot:
         }
 
     def _main(self, planned: Planned, job: Job, log: Path, on_event: OnEvent = lambda event: None) -> Outcome:
-        """A job in a process forked from the fork parent that runs already."""
+        """Run a job in a process forked from the running fork parent."""
         try:
             return self._parent_for(planned).run(job, log, on_event, self.stop)
         except MachineError as error:
             return _not_started(error)
 
     def _replica(self, planned: Planned, job: Job, number: int, log: Path) -> Outcome:
-        """The sampling again in a process started anew: a fork would share its parent's addresses."""
+        """Sample latency again in a new process: a fork would share its parent's addresses."""
         job = replace(job, role="replica", process=number)
         try:
             with ForkParent(self._launch(planned, timed=True), self._locks.fds, self.stop) as fresh:
@@ -258,13 +260,13 @@ class Slot:
 
 def free_slots(threads: int) -> list[tuple[int, ...]]:
     """The cores of all slots that nobody measures on now."""
-    found = []
+    free = []
     for cores in every_slot(threads):
         locks = Locks.try_take(core_names(cores))
         if locks is not None:
             locks.close()
-            found.append(cores)
-    return found
+            free.append(cores)
+    return free
 
 
 def _too_large(job: Job, planned: Planned) -> Outcome | None:

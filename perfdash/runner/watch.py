@@ -1,4 +1,4 @@
-"""Watching one case: its events, its output, its limits, its end.
+"""Watches one case: reads its events and output, enforces its limits, ends it.
 
 Nothing here spins: the runner sleeps in poll until the case speaks or ends, a limit is near, or
 it is told to stop. What passes a limit is ended with all that it has started.
@@ -43,7 +43,7 @@ def ready_of(fds: Iterable[int], timeout_s: float) -> list[int]:
 
 
 class Stopped(Exception):
-    """The run is to end now; what was under way is not a result."""
+    """The run was stopped; the case under way has no result."""
 
 
 class Stop:
@@ -61,7 +61,7 @@ class Stop:
         return bool(ready_of([self.fd], 0))
 
     def close(self) -> None:
-        """When nobody watches with it any more."""
+        """Close it once no thread watches with it."""
         os.close(self.fd)
 
 
@@ -112,7 +112,7 @@ class Watch:
         self._buffer = b""
 
     def run(self) -> Outcome:
-        """Until the case has ended. Raises Stopped, the case ended, when `stop` is set."""
+        """Watch until the case has ended. Raises Stopped when `stop` is set, after ending it."""
         self._case_deadline = time.monotonic() + self._job.timeout_s
         self._next_look = time.monotonic() + _STOPPED_EVERY_S
         self._phase_deadline = self._end_deadline = math.inf
@@ -156,7 +156,7 @@ class Watch:
         return self._control.fileno() in open_sources and self.outcome.status is None
 
     def _read(self, source: int) -> bool:
-        """Takes what a source has to say; False when it has closed."""
+        """Read from a source that is ready; False when it has closed."""
         if source == self._control.fileno():
             try:
                 data = self._control.recv(MAX_MESSAGE)
@@ -232,7 +232,7 @@ class Watch:
             self._pass("memory", "case", limit, "bytes")
 
     def _pass(self, what: str, scope: str, limit: float, unit: str) -> None:
-        """Ends the case because of a limit; the first one counts."""
+        """End the case because it exceeded a limit; the first limit is reported."""
         if self.outcome.limit is None:
             self.outcome.limit = {"what": what, "scope": scope, "limit": limit, "unit": unit}
             self.outcome.frozen = self.case_pid is not None and orphans.is_frozen(self.case_pid)
@@ -245,7 +245,7 @@ class Watch:
             orphans.kill_session(self.case_pid)
 
     def _drain(self) -> None:
-        """The output that is still in the pipe; what escaped may hold its other end open."""
+        """Read the output left in the pipe; an escaped process may hold its other end open."""
         os.set_blocking(self._output, False)
         with contextlib.suppress(BlockingIOError):
             while (chunk := os.read(self._output, 1 << 16)) and (

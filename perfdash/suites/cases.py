@@ -1,4 +1,4 @@
-"""Suites -> cases: selecting models, expanding batch sizes, dtypes and back ends."""
+"""Selects the cases of a run from suites: models, batch sizes, dtypes and back ends."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Planned(Specification):
 
 def planned_from_json(data: dict[str, Any]) -> Planned:
     """The inverse of records.to_json for a Planned. Raises ValueError where it is not one."""
-    known = {each.name for each in fields(Planned)}
+    names = {field.name for field in fields(Planned)}
     try:
-        rest = {key: value for key, value in data.items() if key in known and key != "case"}
+        rest = {key: value for key, value in data.items() if key in names and key != "case"}
         return Planned(case=Case(**data["case"]), **rest)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a planned case: {error}") from error
@@ -128,12 +128,12 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
     if not planned:
         raise UsageError(f"--quick: {among} marks no model with quick = true")
     data = _data(settings)
-    if data and not any(each.data_path for each in planned):
+    if data and not any(case.data_path for case in planned):
         raise UsageError(
             f"--data {data}: it holds {judging.kind_of(data)}, and no chosen model "
             f"of {among} is scored on these"
         )
-    return list({each.case: each for each in planned}.values())
+    return list({case.case: case for case in planned}.values())
 
 
 def _ways(suite: Suite, settings: RunSettings, backends: Sequence[str]) -> list[tuple[str, str]]:
@@ -207,12 +207,12 @@ def _plan(
 
 def _not_taken(case: Case, backend: Any) -> list[str]:
     """Why the back end is not for the case's device or dtype."""
-    found = []
-    for what, value in (("devices", case.device), ("dtypes", case.dtype), ("scenarios", case.scenario)):
-        taken = getattr(backend, what.upper(), ("inference",) if what == "scenarios" else None)
+    reasons = []
+    for attribute, value in (("devices", case.device), ("dtypes", case.dtype), ("scenarios", case.scenario)):
+        taken = getattr(backend, attribute.upper(), ("inference",) if attribute == "scenarios" else None)
         if taken is not None and value not in taken:
-            found.append(f"back end {case.backend} is for {what} {', '.join(taken)}, not for {value}")
-    return found
+            reasons.append(f"back end {case.backend} is for {attribute} {', '.join(taken)}, not for {value}")
+    return reasons
 
 
 def _config(config: dict[str, Any], suite: Suite, model: Model, settings: RunSettings) -> dict[str, Any]:
@@ -249,9 +249,9 @@ def _target(suite: Suite, model: Model) -> str:
 def _batch_sizes(suite: Suite, model: Model, settings: RunSettings) -> tuple[int, ...]:
     scenario = settings.scenario or suite.scenario
     several: tuple[int, ...] | None = suite.setting(model, "batch_sizes", scenario=scenario)
-    found = settings.batch_size or several or (_batch_size(suite, model, settings),)
+    sizes = settings.batch_size or several or (_batch_size(suite, model, settings),)
     climbs = suite.setting(model, "until_oom", scenario=scenario)
-    return tuple(sorted(found)) if climbs else found
+    return tuple(sorted(sizes)) if climbs else sizes
 
 
 def _batch_size(suite: Suite, model: Model, settings: RunSettings) -> int:

@@ -1,4 +1,4 @@
-"""Suite files: what a TOML file may say, reading it, and what is wrong with it in one message."""
+"""Suite files: their keys, reading them, and one message for what is wrong."""
 
 from __future__ import annotations
 
@@ -166,9 +166,9 @@ class Suite(_Strict):
         if scenario == "training":
             levels = [model.training, self.defaults.training, *levels]
         for level in levels:
-            found = getattr(level, key, None)
-            if found is not None:
-                return found
+            value = getattr(level, key, None)
+            if value is not None:
+                return value
         return otherwise
 
 

@@ -1,4 +1,4 @@
-"""What a model's outputs are judged by, told from its suite: tolerances, distances, labelled data. Pure."""
+"""How a model's outputs are judged, by its suite: tolerances, distances, labelled data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DISTANCE: dict[str, float] = {"bfloat16": 0.05, "amp": 0.05, "float16": 0.02, "
 
 
 def tolerance(setting: Setting, case: Case, freezing: bool) -> float:
-    """Of an output that is to be eager's; freezing folds batch normalisation, and has one of its own."""
+    """The tolerance of outputs that should equal eager's; freezing has one of its own."""
     plain = _per_dtype(setting("tolerance", 1e-3), case.dtype, 1e-3)
     frozen = setting("tolerance_freezing", plain)
     freezes = case.backend == "inductor-freezing" or (
@@ -35,7 +35,7 @@ def tolerance(setting: Setting, case: Case, freezing: bool) -> float:
 def distance_bound(
     setting: Setting, dtype: str, baseline: str | None, lossy: bool, variant: Mapping[str, Any]
 ) -> float | None:
-    """Set where outputs are meant to differ from eager's: other bits than the baseline's, or integers."""
+    """The allowed distance to eager's outputs, where they differ by intent (dtype, integers)."""
     autocast = bool(variant.get("autocast"))
     if not lossy and baseline is None and not autocast:
         return None

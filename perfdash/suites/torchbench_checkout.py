@@ -31,7 +31,7 @@ def find_checkout(path: Path | None) -> Path:
 
 
 def needs_checkout(suites: Sequence[Suite]) -> bool:
-    """Whether a model of theirs comes from a checkout."""
+    """Whether any model of these suites comes from a checkout of torchbench."""
     return any(suite.loader_of(model) == "torchbench" for suite in suites for model in suite.models)
 
 
@@ -44,10 +44,10 @@ def checkout_suite(path: Path | None) -> Suite:
     """
     folder = find_checkout(path)
     ours = load_suite("torchbench")
-    known = {model.name: model for model in ours.models}
+    by_name = {model.name: model for model in ours.models}
     models = []
     for place in _model_folders(folder):
-        settings = _settings(known.get(place.name))
+        settings = _settings(by_name.get(place.name))
         models.append(Model(name=place.name, **{**settings, "batch_size": _batch_size(place)}))
     if not models:
         raise UsageError(f"{folder} has no model below torchbenchmark/models")
@@ -72,11 +72,11 @@ def _settings(model: Model | None) -> dict[str, Any]:
 
 def _model_folders(checkout: Path) -> list[Path]:
     """Sorted; of a name that both folders have, the core model."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for kind in _FOLDERS:
         for file in sorted((checkout / "torchbenchmark" / kind).glob("*/__init__.py")):
-            found.setdefault(file.parent.name, file.parent)
-    return [found[name] for name in sorted(found)]
+            folders.setdefault(file.parent.name, file.parent)
+    return [folders[name] for name in sorted(folders)]
 
 
 def _batch_size(folder: Path) -> BatchSize:
@@ -94,7 +94,7 @@ def _class_attributes(file: Path) -> dict[str, Any]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
         return {}  # the worker will say what is wrong with it
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for statement in tree.body:
         if not (isinstance(statement, ast.ClassDef) and statement.name == "Model"):
             continue
@@ -102,5 +102,5 @@ def _class_attributes(file: Path) -> dict[str, Any]:
             targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
             value = getattr(line, "value", None)
             if isinstance(value, ast.Constant):
-                found.update({t.id: value.value for t in targets if isinstance(t, ast.Name)})
-    return found
+                attributes.update({t.id: value.value for t in targets if isinstance(t, ast.Name)})
+    return attributes
