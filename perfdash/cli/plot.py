@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from perfdash.cli.history_options import Db, Out, lookup
+from perfdash.cli.report import write_output
 
 _TREND = "trend"
 # Why a run has none of a kind.
@@ -57,7 +58,9 @@ def plot(
             files, why = files_of_rows(name, imported.rows), _WITHOUT[name]
         drawn = 0
         for file, content in files:
-            typer.echo(_write(folder / file, content))
+            path = folder / file
+            write_output(path, content.decode() if path.suffix == ".svg" else content)
+            typer.echo(path)
             drawn += 1
         count += drawn
         if not drawn:
@@ -77,16 +80,3 @@ def _kinds(given: list[str] | None, known: tuple[str, ...]) -> list[str]:
         if word not in known:
             raise UsageError(f"--kind {word!r} is none of {', '.join(known)}")
     return [word for word in known if word in wanted]
-
-
-def _write(path: Path, content: bytes) -> str:
-    """Puts the file in place whole. Raises MachineError where it cannot be written."""
-    from perfdash import files
-    from perfdash.errors import MachineError
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, content.decode() if path.suffix == ".svg" else content)
-    except OSError as error:
-        raise MachineError(f"{path} cannot be written: {error.strerror}") from error
-    return str(path)

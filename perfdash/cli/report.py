@@ -61,14 +61,14 @@ def report(
         from perfdash.report.night_export import plot_csv
 
         for name, text in plot_csv(night.rows).items():
-            write(to / name, text)
+            write_output(to / name, text)
             typer.echo(to / name)
     else:
         text = _FORMATS[form](night, site_url, gated)
         if to is None:
             typer.echo(text, nl=not text.endswith("\n"))
         else:
-            write(to, text)
+            write_output(to, text)
             typer.echo(to)
     if gated:
         from perfdash.report.gates import night_gate
@@ -76,14 +76,14 @@ def report(
         raise typer.Exit(night_gate(night, warn))
 
 
-def write(path: Path, text: str) -> None:
-    """The file, there once it is whole. Raises MachineError where it cannot be written."""
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write a file that the user asked for. Raises MachineError where it cannot be written."""
     from perfdash import files
     from perfdash.errors import MachineError
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, text)
+        files.write(path, content)
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror or error}") from error
 
