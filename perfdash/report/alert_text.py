@@ -1,4 +1,4 @@
-"""Alerts for a terminal and for programs: select the open ones, write them as text and as plain values."""
+"""Alerts for a terminal and for programs: select open ones, write tables and plain values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_alerts(
 
 
 def alert_list(alerts: Sequence[AlertEvidence]) -> str:
-    """Alerts as a table, each with what changed between the two builds below it."""
+    """A table of alerts, with what changed between the two builds below it."""
     if not alerts:
         return "No alerts"
     table = PrettyTable(
@@ -73,7 +73,7 @@ def alert_list(alerts: Sequence[AlertEvidence]) -> str:
 
 
 def consequences(each: AlertEvidence) -> list[str]:
-    """What else belongs to an alert: the speedup that follows from it, what changed besides, notes."""
+    """What follows from an alert or changed with it, one line each."""
     lines = []
     alert = each.alert
     if each.speedup:
@@ -92,7 +92,10 @@ def consequences(each: AlertEvidence) -> list[str]:
 
 
 def culprits(alert: Alert) -> list[str]:
-    """What a bisection found of an alert, a line each. Titles and names are whoever's: plain text only."""
+    """The culprits that a bisection found for an alert, one line each.
+
+    Titles and names come from other repositories, so the lines are plain text.
+    """
     told = alert.details.get("bisected") or {}
     found = []
     for one in told.get("culprits") or []:
@@ -106,7 +109,7 @@ def culprits(alert: Alert) -> list[str]:
 
 
 def life(events: Sequence[AlertEvent]) -> str:
-    """An alert's events, a line each."""
+    """The events of an alert, one line each."""
     return "\n".join(
         "  ".join(
             text for text in (event.at, event.state, event.run or "", plain(event.note or "", 500)) if text
@@ -116,7 +119,7 @@ def life(events: Sequence[AlertEvent]) -> str:
 
 
 def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
-    """The changes of the whole history, the largest first."""
+    """A table of the lasting changes in the whole history, the largest first."""
     if not dated:
         return "No lasting changes"
     table = PrettyTable(
@@ -143,7 +146,7 @@ def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
 
 
 def to_plain(each: AlertEvidence, events: Sequence[AlertEvent] = ()) -> dict[str, Any]:
-    """For JSON."""
+    """An alert as plain values for JSON."""
     alert = each.alert
     good, bad = each.between
     return {
@@ -181,7 +184,7 @@ def _run(run: RunLine | None) -> dict[str, Any] | None:
 
 
 def side(alert: Alert) -> str | None:
-    """Which side of the pair it is: eager or compiled; None where that is no question."""
+    """The side of the pair that an alert is about: eager, compiled, or None for both."""
     metric = JUDGED.get(alert.metric or "")
     if metric is None or alert.kind not in ("metric", "host", "drift"):
         return None
@@ -189,7 +192,7 @@ def side(alert: Alert) -> str | None:
 
 
 def what(alert: Alert) -> str:
-    """In words, what changed."""
+    """What changed, in words."""
     if alert.kind == "vanished":
         return "no longer measured"
     if alert.kind == "status":
@@ -210,7 +213,7 @@ def _inside(alert: Alert) -> str:
 
 
 def model_of(case: Case | None) -> str:
-    """A case in a few words; the whole host without one."""
+    """A case in a few words; the whole host without a case."""
     if case is None:
         return "most models of the host"
     parts = [f"{case.suite}/{case.model}", f"bs {case.batch_size}"]
@@ -230,7 +233,7 @@ def model_of(case: Case | None) -> str:
 
 
 def commit(run: RunLine | None) -> str:
-    """torch's commit of a run, its version where that is not known."""
+    """The commit of torch in a run; its version where the commit is not known."""
     if run is None:
         return "?"
     return (run.torch_git_version or run.torch or "?")[:10]

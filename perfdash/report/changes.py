@@ -1,4 +1,4 @@
-"""What changed, a line each, whoever told it: the alerts of the history, or a comparison of two sides."""
+"""What changed in a run, one value each: from the alerts of the history, or from a comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PACKAGES = 3  # that are named of those that came to another commit
 
 @dataclass(frozen=True)
 class Build:
-    """What was measured, and when: the ends of a change."""
+    """A build that was measured, and when: one end of a change."""
 
     started: str
     torch: str | None = None
@@ -47,7 +47,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `change` is the log of after / before and `interval` its 95 % interval, where it has one.
+    """One change; `change` is the log of after / before, `interval` its 95 % interval.
 
     It came after the build `good`, and `bad` is the first that has it. `fresh`: first seen in the run
     that is told of. `case` None: most models of the host.
@@ -73,13 +73,12 @@ class Change:
 
     @property
     def culprits(self) -> list[str]:
-        """Of the notes, those that say whom a bisection found."""
+        """The notes that name a culprit found by a bisection."""
         return [note for note in self.notes if note.startswith(CULPRIT)]
 
     @property
     def between(self) -> tuple[list[str], list[str]]:
-        """What was measured before it and with it: torch's commit; where that is the same, the packages that
-        came to another."""
+        """The two builds: torch's commits; where these are equal, the packages whose commit changed."""
         names: list[str] = []
         if self.good and self.bad and self.good.commit == self.bad.commit:
             names = [
@@ -89,7 +88,7 @@ class Change:
 
 
 def of_alert(each: AlertEvidence, run_id: int) -> Change:
-    """An alert as it stands in a run: a change, or one that is undone in this very run."""
+    """The change that an alert shows in a run: open, or fixed in this very run."""
     alert = each.alert
     good, bad = each.between
     undone = alert.state == FIXED and alert.details.get("fixed_run_id") == run_id
@@ -156,7 +155,7 @@ def _levels(each: AlertEvidence) -> tuple[str, str]:
 
 
 def of_comparison(found: Comparison) -> list[Change]:
-    """All that is significant between two sides, and the cases that only one of them has."""
+    """All significant changes between two sides, and the cases that only one side has."""
     good, bad = (Build.of_row(side.runs[-1].run) for side in (found.old, found.new))
     changes = [change for one in found.both for change in _of_case(one, good, bad)]
     # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
@@ -200,7 +199,7 @@ def _of_case(one: ComparedCase, good: Build, bad: Build) -> Iterator[Change]:
 
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
-    """By group, what is new first, then the largest; statuses before sizes."""
+    """Sort changes by group, new ones first, then by size; statuses before sizes."""
 
     def rank(one: Change) -> tuple[object, ...]:
         size = abs(one.change) if one.change is not None and math.isfinite(one.change) else math.inf

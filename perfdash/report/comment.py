@@ -1,4 +1,4 @@
-"""A night as the team reads it: Markdown in the form of the reference dashboard, what changed on top."""
+"""The comment on a run in Markdown: what changed on top, then the tables of the reference dashboard."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ _MEANING = {
 
 
 def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> str:
-    """GitHub Markdown. `site_url`: where the site lies, for links to its pages.
+    """Write the comment in GitHub Markdown.
+
+    `site_url`: the site's address, for links to its pages.
 
     fold False: nothing is hidden behind a click.
     """
@@ -134,7 +136,7 @@ def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> s
 
 
 def _marked(rows: Sequence[Row]) -> str:
-    """The passes that are not what they seem."""
+    """The models that passed without being compiled completely."""
     rows = [row for row in rows if row.status == "pass"]
     lines = []
     for title, some in (
@@ -195,7 +197,7 @@ def _text(steps: Table) -> str:
 
 
 def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
-    """The commands of all rows, those alike but for model and batch size as one of NAME and SIZE."""
+    """The commands that repeat the rows; similar ones are combined with NAME and SIZE."""
     alike: dict[tuple[str, ...], list[list[str]]] = {}
     for row, text in zip(rows, commands, strict=True):
         words = shlex.split(text)
@@ -281,7 +283,7 @@ def _counts(night: Night) -> str:
 
 
 def _noise(run: RunRow) -> str:
-    """The night's noise floor: what nobody should read anything into."""
+    """The noise floor of the run: smaller differences mean nothing."""
     worst = (run.noise.get("null") or {}).get("worst")
     between = (run.noise.get("between_processes") or {}).get("relative_sd")
     parts = []
@@ -321,7 +323,7 @@ def _since(bad: Build | None) -> str:
 
 
 def _builds(one: Change) -> str:
-    """The two nights between which it changed, each with what it measured."""
+    """The two nights between which it changed, with their builds."""
     if one.bad is None:
         return ""
     both = zip((one.good, one.bad), one.between, strict=True)
@@ -335,5 +337,5 @@ def _state(one: Change) -> list[str]:
 
 
 def page(night: Night, *, site_url: str | None = None) -> str:
-    """HTML of its own, with its style in it and no script."""
+    """The comment as one HTML file, with its style and without scripts."""
     return document(f"{headline(night)}: {night.run.name}", comment(night, site_url=site_url))

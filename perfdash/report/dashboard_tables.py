@@ -1,4 +1,4 @@
-"""The tables that readers of the Inductor CPU dashboard know: a row a model, a column a compiler."""
+"""The tables of the reference dashboard: one row per model and one column per compiler; means per suite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PASSING = {str(status) for status in PASSING}
 
 @dataclass(frozen=True)
 class Setting:
-    """What all the models below one title share; suites and compilers differ."""
+    """What all models below one title share; suites and compilers differ."""
 
     device: str
     dtype: str
@@ -52,7 +52,7 @@ class Setting:
 
 
 def settings(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
-    """The rows by setting, in the order of their first."""
+    """Group rows by setting, in the order of their first row."""
     found: dict[Setting, list[Row]] = {}
     for row in rows:
         found.setdefault(Setting.of(row.case), []).append(row)
@@ -60,7 +60,7 @@ def settings(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
 
 
 def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """(title, table) of speedup, accuracy, compilation latency and compression of one suite and setting.
+    """(title, table) of speedup, accuracy, compilation latency and compression for one suite.
 
     As in the reference a speedup that was not measured is 0.0, another number nan. What does not count in
     the means has an asterisk and stands below.
@@ -87,13 +87,13 @@ def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _known(row: Row, name: str) -> float:
-    """A number that is above zero; 0 where it was not measured."""
+    """A number above zero; 0 where it was not measured."""
     value = row.values.get(name, 0.0)
     return value if math.isfinite(value) else 0.0
 
 
 def _largest(name: str) -> Callable[[Row | None], Any]:
-    """For sorting: what counts before what does not, the largest first."""
+    """A sort key: counted results first, then the largest."""
 
     def rank(row: Row | None) -> tuple[bool, float]:
         return (not is_counted(row), -_known(row, name)) if row else (True, 1.0)
@@ -112,7 +112,7 @@ def _number(name: str, missing: str) -> Callable[[Row | None], str]:
 
 
 def _status(row: Row | None) -> str:
-    """The status, and what takes its worth from a pass: nothing was compiled, or only in pieces."""
+    """The status, with a remark on a pass that was not compiled completely."""
     if row is None:
         return "-"
     if row.status == Status.CRASH and failure(row).get("type"):
@@ -129,18 +129,18 @@ def _status(row: Row | None) -> str:
 
 
 def failure(row: Row) -> dict[str, Any]:
-    """Type and message of what a case failed by; a foreign file may have said it in one word."""
+    """Type and message of a failure; a foreign file may have only one word for it."""
     error = row.details.get("error")
     return dict(error) if isinstance(error, Mapping) else {"message": str(error)} if error else {}
 
 
 def _failed_first(row: Row | None) -> tuple[bool, str]:
-    """For sorting: the reader looks for what failed."""
+    """A sort key: failed results first."""
     return (str(row.status) in _PASSING, str(row.status)) if row else (True, "~")
 
 
 def all_numbers(rows: Sequence[Row]) -> str:
-    """One row a case with intervals, verdict and both sides; those that did not pass last.
+    """A table of all numbers, one row per case with intervals and verdict, failed cases last.
 
     A line below the table explains `cpu` behind a latency.
     """
@@ -183,18 +183,18 @@ def all_numbers(rows: Sequence[Row]) -> str:
 
 
 def cpu_time_notes(rows: Sequence[Row]) -> list[str]:
-    """What `cpu` behind a latency means; nothing where no result has it."""
+    """The explanation of `cpu` behind a latency; empty where no result has it."""
     return [CPU_TIME_NOTE] if any("backend_ms" in row.values and is_cpu_time(row) for row in rows) else []
 
 
 def interval(row: Row) -> str:
-    """The speedup's 95 % interval; nothing where the spread between processes is not known."""
+    """The speedup's 95 % interval; empty where the spread between processes is not known."""
     low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
     return "" if low is None or high is None else f"{low:.3f} .. {high:.3f}"
 
 
 def verdict(row: Row) -> str:
-    """The verdict, with the basis of its interval unless measured here; none for a wrong result."""
+    """The verdict and the basis of its interval; empty for a wrong result."""
     if not row.verdict or str(row.status) not in _PASSING or "speedup" not in row.values:
         return ""
     return plain(row.verdict if row.basis in (None, "processes") else f"{row.verdict} ({row.basis})", 40)
@@ -213,7 +213,7 @@ _APART = {
 
 
 def pass_rate(of: Summary) -> str:
-    """Passed over attempted; what was skipped or not checked is neither, and stands beside it."""
+    """Passed over attempted; skipped and unchecked results are counted separately."""
     counts = [(word, of.statuses.get(str(status), 0)) for status, word in _APART.items()]
     extra = "".join(f" (+{count} {word})" for word, count in counts if count)
     if not of.attempted:
@@ -240,7 +240,7 @@ def compilation(of: Summary) -> str:
 
 
 def compression(of: Summary) -> str:
-    """The geometric mean, and in brackets the arithmetic one of the old dashboard."""
+    """The geometric mean; in parentheses the arithmetic mean of the reference dashboard."""
     if of.compression_ratio is None:
         return "-"
     return f"{of.compression_ratio:.3f}x ({of.compression_ratio_arithmetic:.3f}x)"
@@ -256,7 +256,7 @@ TABLES: tuple[tuple[str, Cell], ...] = (
 
 
 def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """(title, table) of each of TABLES: what differs beside suite and model makes rows of their own."""
+    """(title, table) of each of TABLES: a column per suite, a row per compiler and setting."""
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     settings = list(dict.fromkeys(setting_of(row)[1:] for row in rows))
     found = {setting: summarize(group) for setting, group in grouped(rows).items()}
@@ -273,7 +273,7 @@ def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
-    """The back end of each setting, and of what else differs between them as much as tells them apart."""
+    """A name for each setting: the back end, and whatever differs between the settings."""
     device, dtype, threads, scenario, _, dynamic = (
         len({setting[place] for setting in settings}) > 1 for place in range(6)
     )

@@ -1,4 +1,4 @@
-"""A night in a few lines, for a mail or a chat: what changed, how many, where to read on. Pure."""
+"""A run in a few lines for a mail or a chat: what changed, and where to read on. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE = 300
 
 @dataclass(frozen=True)
 class Digest:
-    """`lines` hold text from elsewhere (names, errors), each on one line; `title` and `links` do not."""
+    """A message; `lines` hold foreign text (names, errors), `title` and `links` do not."""
 
     title: str
     lines: tuple[str, ...]
@@ -30,8 +30,10 @@ class Digest:
         return "\n".join([self.title, "", *self.lines, *(["", *addresses] if addresses else [])]) + "\n"
 
     def chat(self) -> str:
-        """Slack's mrkdwn, which Mattermost takes as well: all that comes from elsewhere stands in a block,
-        where nothing becomes a mention, a link or a picture."""
+        """The text in Slack's mrkdwn, which Mattermost accepts as well.
+
+        Foreign text stands in a code block, where nothing becomes a mention, a link or a picture.
+        """
         body = "\n".join(self.lines).replace("```", "'''")
         parts = [f"*{_escaped(self.title)}*"]
         if body.strip():
@@ -41,7 +43,10 @@ class Digest:
 
 
 def run_digest(night: Night, *, site_url: str | None = None, link: str | None = None) -> Digest:
-    """`site_url`: where the site lies; `link`: another page of this night, e.g. the comment or the build."""
+    """Write the digest of a run.
+
+    `site_url`: the site's address; `link`: another page on this run, such as the comment or the build.
+    """
     run = night.run
     worker = run.environment.get("worker", {})
     count, expected = len(night.rows), run.expected
@@ -74,7 +79,7 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
 
 
 def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = None) -> Digest:
-    """For a nightly that has no night to tell of: what broke, first line first."""
+    """Write the message that a nightly failed, with the reason, first line first."""
     lines = [plain(each, _LINE) for each in why.strip().splitlines() if each.strip()]
     rest = [f"and {len(lines) - 20} more lines"] if len(lines) > 20 else []
     return Digest("perfdash: the nightly broke", (*lines[:20], *rest), _links(site_url, link))

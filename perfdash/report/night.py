@@ -1,4 +1,4 @@
-"""One run, and what changed since: what every report of a night tells."""
+"""A night: one run with what changed in it. Every report is made from this value."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FEWEST = 3  # nights before, below which no number is judged (stats.nightly_test
 
 @dataclass(frozen=True)
 class Night:
-    """A run with what changed.
+    """A run with what changed in it.
 
     `against` says in words since when; `untold` why nothing can be said, `caution` what cannot;
     `nightly` in one line what was wrong with the nightlies before it.
@@ -59,12 +59,12 @@ class Night:
 
     @property
     def testbed(self) -> str:
-        """The digest under which the site has it."""
+        """The digest of the testbed, by which the site names its pages."""
         return str(testbed_values(self.run)["digest"])
 
 
 def headline(night: Night) -> str:
-    """In a few words whether something broke; also the title of the page."""
+    """Say in a few words whether something broke; also the title of the page."""
     if not night.rows:
         return "Nothing was measured"
     count, expected = len(night.rows), night.run.expected
@@ -87,12 +87,12 @@ def headline(night: Night) -> str:
 
 
 def _quiet(night: Night) -> str:
-    """Nothing is said to be as it was that could not be looked at."""
+    """The headline of a night without changes, unless some could not be judged."""
     return "no change that could be told" if night.caution else "nothing changed"
 
 
 def against(imported: Imported, found: Comparison) -> Night:
-    """A run compared with another side."""
+    """The night of a run that is compared with another side."""
     if found.nothing_to_compare:
         return Night(imported, untold=f"nothing to compare: {found.nothing_to_compare}")
     names = [each.run.name for each in found.old.runs]
@@ -113,12 +113,12 @@ def against(imported: Imported, found: Comparison) -> Night:
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:
-    """A run by the nights before it, as the history judged them; and whether nightlies before it lack."""
+    """The night of a run by the history: what changed, and whether nightlies before it are missing."""
     return replace(_judged(connection, imported), nightly=nightlies_before(connection, imported))
 
 
 def nightlies_before(connection: sa.Connection, imported: Imported) -> str | None:
-    """In one line what was wrong with the nightlies before the one that a run is of."""
+    """One line on what was wrong with the nightlies before the one that measured a run."""
     every = nightlies.load(connection, latest=_NIGHTLIES)
     settings = set()
     for row in imported.rows:
@@ -161,7 +161,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
 
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
-    """Which numbers cannot be judged yet, since perfdash measures them by a new method; None: all can."""
+    """The numbers that cannot be judged yet because their method is new; None: there are none."""
     since: dict[str, list[str]] = {}
     for name in sorted({name for each in before for name in (*each.method, *run.method)}):
         known = [each for each in before if each.method.get(name, 1) == run.method.get(name, 1)]
@@ -175,7 +175,7 @@ def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
 
 
 def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
-    """The run as the history has it; foreign files of many nights are called alike."""
+    """The run as the history lists it; imported files of many nights share one name."""
     beds = schema.testbeds
     digest = testbed_values(imported.run)["digest"]
     bed = connection.execute(sa.select(beds.c.id).where(beds.c.digest == digest)).scalar()
@@ -186,14 +186,14 @@ def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
 
 
 def _alike(shortly: Panel) -> list[int]:
-    """Places of the runs before that have half of their cases in common with the last."""
+    """The indices of earlier runs that share at least half of their cases with the last run."""
     known = shortly.statuses != ""
     both = (known[:, :-1] & known[:, -1:]).sum(axis=0)
     return np.flatnonzero((both > 0) & (both >= LIKE * known[:, :-1].sum(axis=0))).tolist()
 
 
 def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
-    """The cases that no run of the testbed had before."""
+    """The cases that no earlier run of the testbed had."""
     known = shortly.statuses != ""
     new = [shortly.case_ids[place] for place in np.flatnonzero(known[:, -1] & ~known[:, :-1].any(axis=1))]
     results, runs = schema.results, schema.runs
@@ -214,7 +214,7 @@ def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
 
 
 def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
-    """The alerts that stood on the night of a run, and those that it ended; none that was noise.
+    """The alerts that were open on the night of a run or that it closed, except noise.
 
     Of a testbed that measures several settings, a run each, only those of this run's cases.
     """

@@ -1,4 +1,4 @@
-"""A night for programs: plain values for JSON, and a line a case for CSV."""
+"""A night for programs: JSON values, CSV with one line per case, CSV for Jenkins' plot plugin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynam
 
 
 def to_plain(night: Night) -> dict[str, Any]:
-    """Run, summaries, changes and results; numbers in the units that their names say.
+    """Run, summaries, changes and results as plain values; units as the names say.
 
     `command` measures a case again; None where another tool measured it.
     """
@@ -77,7 +77,7 @@ def to_plain(night: Night) -> dict[str, Any]:
 
 
 def to_csv(night: Night) -> str:
-    """A line a case; a field is empty where nothing was measured.
+    """One line per case; a field is empty where nothing was measured.
 
     What a spreadsheet would take for a formula gets an apostrophe; what cannot be seen, or would end the
     line, is an escape.
@@ -119,7 +119,7 @@ PLOTS: dict[str, Callable[[Summary], float | None]] = {
 
 
 def plot_csv(rows: Iterable[Row]) -> dict[str, str]:
-    """Content by file name, all of PLOTS; a column a suite, device, dtype, threads, scenario, back end."""
+    """The content of each file of PLOTS by name: one column per suite, setting and back end."""
     columns = {_label(setting): summarize(some) for setting, some in grouped(rows).items()}
     labels = sorted(columns)
     return {
@@ -128,7 +128,7 @@ def plot_csv(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _label(setting: tuple[object, ...]) -> str:
-    """Words that survive the plugin: it splits lists of labels at commas and reads \\ as an escape."""
+    r"""A label that the plot plugin keeps: it splits labels at commas and reads \ as an escape."""
     suite, device, dtype, threads, scenario, backend, dynamic = setting
     words = [suite, backend, device, dtype, f"{threads}t", scenario, *(["dynamic"] if dynamic else [])]
     return " ".join(re.sub(r"[^A-Za-z0-9._+-]", _escaped, str(word)) for word in words)
@@ -143,5 +143,5 @@ def _cell(value: float | None) -> str:
 
 
 def _text(*lines: list[str]) -> str:
-    """Neither labels nor numbers hold anything that would have to be quoted."""
+    """Join lines of cells; neither labels nor numbers need quotes."""
     return "".join(",".join(line) + "\n" for line in lines)

@@ -1,4 +1,4 @@
-"""The sums that an imported file publishes itself, beside those that perfdash makes of its rows."""
+"""The totals that an imported file publishes, beside those that perfdash computes from its rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cells = Mapping[str, Mapping[str, str]]  # by suite and compiler
 
 
 class _Meaning(NamedTuple):
-    """What a published table holds: its sum by the rules of the dynamo dashboard, and perfdash's own."""
+    """What a published table shows: its total by the rules of the dynamo dashboard and by perfdash's."""
 
     name: str
     theirs: Sum
@@ -31,7 +31,7 @@ class _Meaning(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A sum of one suite and back end, in words: as the source publishes it, and made of its rows.
+    """One total of a suite and back end in words: published, and computed from the rows.
 
     `name`: pass | speedup | compilation | compression; "" of a table of another kind, which has no sums made
     of rows.
@@ -47,7 +47,7 @@ class Published(NamedTuple):
 def of_suite(
     environment: Mapping[str, Any], setting: Setting, suite: str, backend: str, rows: Sequence[Row] = ()
 ) -> list[Published]:
-    """The published sums of one suite and back end; `rows` are the results of these.
+    """The published totals of one suite and back end; `rows` are its results.
 
     `environment` is the run's. Empty where the source publishes no sums.
     """
@@ -64,7 +64,7 @@ def of_suite(
 
 
 def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str = "") -> str:
-    """Each published sum, the same by the source's rules from its rows, and perfdash's; why they differ.
+    """A table of each published total, the same by its rules from its rows, and perfdash's.
 
     `environment` is the run's; of several sections only those that hold the words of `section`. Empty where
     the source publishes no sums.
@@ -93,7 +93,7 @@ def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str 
 
 
 def _tables(environment: Mapping[str, Any], section: str) -> list[tuple[str, Cells]]:
-    """(title, cells) of each published table; of several sections only those that hold some words."""
+    """(title, cells) of each published table; of several sections only the named one."""
     known = _mapping(environment.get("published"))
     of_section = [_mapping(each) for name, each in known.items() if len(known) == 1 or section in name]
     return [
@@ -117,7 +117,7 @@ def _ours(compiler: str) -> str:
 
 
 def _counted(rows: Sequence[Row]) -> list[Row]:
-    """What the source counts as passed: the accuracy passes, checked or not, and it was timed."""
+    """The rows that the source counts as passed: accuracy passed or not checked, and timed."""
     return [row for row in rows if str(row.status) in _PASSING and "speedup" in row.values]
 
 
@@ -164,7 +164,7 @@ def _meaning(title: str) -> _Meaning | None:
 
 
 def why(rows: Sequence[Row]) -> str:
-    """Why published sums differ from those that perfdash makes of the same rows."""
+    """Explain why published totals differ from those that perfdash computes."""
     unchecked = sum(row.status == Status.PASS_DUE_TO_SKIP for row in _counted(rows))
     parts = [
         "The source takes a slowdown for 1.00x in its mean speedup (clipped), and means of ratios for "

@@ -1,4 +1,4 @@
-"""The tables of a run as plain text: the summary of the dashboard, then one row a model."""
+"""Tables for the terminal: the summary and cases of a run, the runs and series of the history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perfdash.stats.speedup import null_warning
 
 
 def summary(results: Sequence[Result], info: RunInfo) -> str:
-    """Everything about a run that fits a screen or two."""
+    """The summary of a run on a screen or two."""
     environment = info.environment
     worker = environment.get("worker", {})
     first, rows = results[0].case, [from_result(result) for result in results]
@@ -42,13 +42,13 @@ def summary(results: Sequence[Result], info: RunInfo) -> str:
 
 
 def _from_repositories(worker: Mapping[str, Any]) -> str:
-    """The packages that say which commit they are."""
+    """The packages whose commit is known."""
     versions, commits = worker.get("packages", {}), worker.get("commits") or {}
     return "".join(f", {name} {versions.get(name)} {commit[:10]}" for name, commit in commits.items())
 
 
 def _where(info: RunInfo) -> str:
-    """On what was measured last: cores, or slots on hosts."""
+    """Where the last session measured: its cores, or its slots on hosts."""
     slots = info.sessions[-1].get("slots", []) if info.sessions else []
     if not slots:
         cores = info.configuration.get("cores")
@@ -61,7 +61,7 @@ def _where(info: RunInfo) -> str:
 
 
 def phase_table(results: Sequence[Result]) -> str:
-    """Where each case's seconds went; `own` is what perfdash itself cost: wall less all phases."""
+    """The seconds of each phase of each case; `own` is what perfdash itself took."""
     phases = list(dict.fromkeys(name for result in results for name in result.phases_s))
     table = _table(["name", "backend", "wall", *phases, "own"])
     table.align["name"] = "l"
@@ -79,7 +79,7 @@ def phase_table(results: Sequence[Result]) -> str:
 
 
 def own_cost(result: Result) -> float:
-    """Seconds of a case in no phase: process start, journal, waiting."""
+    """Seconds of a case outside all phases: process start, journal, waiting."""
     return result.wall_s - sum(result.phases_s.values())
 
 
@@ -108,7 +108,7 @@ def details(result: Result) -> str:
 
 
 def one_line(result: Result) -> str:
-    """A finished case in one line of a log."""
+    """A finished case as one line of a log."""
     text = f"{result.case.model}{_way(result.case)}: {status_text(result)}"
     if result.speedup:
         speed = result.speedup
@@ -126,7 +126,7 @@ def one_line(result: Result) -> str:
 
 
 def _way(case: Case) -> str:
-    """What of a case is not the usual: ` (bs 16, torchscript)`."""
+    """What differs from the defaults in a case: ` (bs 16, torchscript)`."""
     parts = [f"bs {case.batch_size}"] if case.batch_size != 1 else []
     parts += [case.backend] if case.backend != "inductor" else []
     parts += (
@@ -136,7 +136,7 @@ def _way(case: Case) -> str:
 
 
 def status_text(result: Result) -> str:
-    """The status; a pass in which nothing was captured is marked, since its 1.00x says nothing."""
+    """The status; a pass in which nothing was captured is marked, since its 1.00x means nothing."""
     if (
         result.status is Status.PASS
         and result.case.backend.startswith("inductor")
@@ -151,7 +151,7 @@ def status_text(result: Result) -> str:
 
 
 def verdict_text(result: Result) -> str:
-    """The verdict, with the basis of its interval unless measured here; none for a wrong result."""
+    """The verdict and the basis of its interval; empty for a wrong result."""
     if not result.speedup or result.status not in PASSING:
         return ""
     basis = result.speedup.basis
@@ -181,7 +181,7 @@ def _table(columns: list[str]) -> PrettyTable:
 
 
 def run_table(runs: Sequence[RunLine]) -> str:
-    """One line a run."""
+    """A table of runs, one line each."""
     if not runs:
         return "No runs"
     table = PrettyTable(["run", "started", "state", "results", "torch", "host", "host class", "origin"])
@@ -209,7 +209,7 @@ def _testbed(run: RunLine) -> str:
 
 
 def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
-    """A run's results; `rows` with their details, or no latency is marked as CPU time."""
+    """The results of a run; CPU time can be marked only if `rows` have their details."""
     table = PrettyTable(
         ["suite", "model", "bs", "dtype", "backend", "status", "speedup", "eager ms", "backend ms",
          "compile s", "memory ratio"]
@@ -245,7 +245,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:
-    """One line a night, a column a metric; `points[k]` are those of `metrics[k]`, night by night.
+    """A case over time: one line per night, one column per metric; `points[k]` belong to `metrics[k]`.
 
     Below it, from which night on a metric is measured by another method.
     """
