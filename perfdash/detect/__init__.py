@@ -1,4 +1,4 @@
-"""What changed and whether it is real: nights judged, alerts and their life, series of any origin.
+"""Judge nights against earlier nights, keep alerts, compare runs, and date changes.
 
 Knows the history and statistics; nothing of measuring, terminals or pages.
 """

@@ -1,4 +1,4 @@
-"""An alert with what the history knows of it: the case, the builds between which it came, the speedup."""
+"""Gather the evidence of an alert: its case, the builds before and after, the speedup."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Remeasured(NamedTuple):
 
 @dataclass(frozen=True)
 class AlertEvidence:
-    """`good` is the run before the change, `bad` the first with it, `seen` the last; None: pruned.
+    """An alert with its case and runs.
+
+    `good` is the run before the change, `bad` the first with it, `seen` the last; None where pruned.
 
     `dated` is the change as the history over many nights shows it; `speedup` that before and after.
     """
@@ -52,7 +54,7 @@ class AlertEvidence:
 
     @property
     def remeasured(self) -> Remeasured | None:
-        """The ratio new / old of a re-measurement in pairs; None where there was none (of a ratio)."""
+        """The ratio new / old of the re-measurement in pairs; None without one."""
         again = self.alert.details.get("remeasured") or {}
         known = [float(again.get(name) or 0) for name in ("ratio", "low", "high")]
         if not all(0 < value < math.inf for value in known):
@@ -62,13 +64,13 @@ class AlertEvidence:
 
     @property
     def seen_again(self) -> tuple[str, str] | None:
-        """What a re-measurement of a status or a count saw of the old build and the new."""
+        """The status or count that a re-measurement found on the old and the new build."""
         again = self.alert.details.get("remeasured") or {}
         return (str(again["old"]), str(again["new"])) if {"old", "new"} <= again.keys() else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the alert's change (log of after / before); None where none is known.
+        """The 95 % interval of the alert's change, log(after / before); None if unknown.
 
         Of the re-measurement where there was one. Else Student's t over the nights that it was born of
         and those before, whose noise has heavy tails. What was tested as a whole (host, drift) has the
@@ -138,7 +140,7 @@ def _is_dated(alert: Alert) -> bool:
 
 
 def _past(connection: sa.Connection, testbed_id: int, case_ids: Iterable[int | None]) -> Panel:
-    """What the nights of a testbed say of some cases: read at once for all, as most alerts share them."""
+    """The metrics of some cases over a testbed's nights, read at once: most alerts share them."""
     runs = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN)
     numbers = [number for number in case_ids if number is not None]
     return panel(connection, runs, [*JUDGED, "speedup"], case_ids=numbers)

@@ -1,4 +1,4 @@
-"""The life of an alert: what a night makes of those that live, and which are born. Pure.
+"""The states of an alert: how each night changes open alerts and adds new ones. Pure.
 
 new -> confirmed (the nights after its birth, and they alone, show it too, or it stood a re-measurement)
 -> open (ever after), each of them -> acknowledged (by a person) or fixed (back where it was) ->
@@ -78,7 +78,7 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
 def advance(
     panel: Panel, alerts: Sequence[Alert], findings: Sequence[Finding], at: str
 ) -> list[tuple[Alert, str | None]]:
-    """What the last night of a panel makes of the alerts there were: those that changed, and new ones.
+    """The alerts that the last night of a panel changes or adds, each with a note for its event.
 
     `alerts` are all that live, were fixed, or were last seen on this very night, of this testbed;
     `findings` are the night's. Each comes with a note for its event.
@@ -135,14 +135,14 @@ def advance(
 
 
 def other_method(alert: Alert, run: RunLine) -> list[str]:
-    """By which methods a run was measured otherwise than what an alert tells of: `latency 1 -> 2`."""
+    """The methods that differ between an alert's runs and this one: `latency 1 -> 2`."""
     return changes(alert.details.get("method", {}), run.method, alert.metric or "")
 
 
 def _by_another_method(
     alert: Alert, panel: Panel, other: Sequence[str], at: str
 ) -> list[tuple[Alert, str | None]]:
-    """What a night by another method makes of an alert: its numbers say nothing of those of before.
+    """Update an alert after a night that was measured by another method.
 
     A case that still fails does so by the new method too; every other alert is over.
     """
@@ -160,7 +160,7 @@ def _by_another_method(
 
 
 def dated(alert: Alert, panel: Panel) -> Alert:
-    """The alert with its nights, levels and builds as some nights more tell them."""
+    """Date an alert anew, with the levels and builds that later nights show."""
     if alert.kind != "metric" or alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
         return alert
     place = {run.id: index for index, run in enumerate(panel.runs)}
@@ -182,7 +182,7 @@ def dated(alert: Alert, panel: Panel) -> Alert:
 
 
 def _moved(alert: Alert, seen: str, tonight: RunLine, at: str) -> Alert | None:
-    """The alert after a night; None where nothing of it is another."""
+    """The alert after a night; None if it did not change."""
     if seen == UNKNOWN:
         return None
     if seen == BACK:
@@ -196,7 +196,7 @@ def _moved(alert: Alert, seen: str, tonight: RunLine, at: str) -> Alert | None:
 
 
 def _undoes(finding: Finding, alert: Alert) -> bool:
-    """Whether a change the other way, told for sure, leads back to where the alert came from."""
+    """Whether a certain change in the other direction returns to the level before the alert."""
     if alert.kind != "metric" or alert.state == NEW or not finding.alarm:
         return False
     if not (finding.after and alert.before and alert.after):
@@ -205,17 +205,17 @@ def _undoes(finding: Finding, alert: Alert) -> bool:
 
 
 def confirmed(alert: Alert, at: str) -> Alert:
-    """After a re-measurement that it stood."""
+    """Confirm an alert that a re-measurement reproduced."""
     return replace(alert, state=CONFIRMED if alert.state == NEW else alert.state, changed=at)
 
 
 def dismissed(alert: Alert, at: str) -> Alert:
-    """After a re-measurement that it did not stand; one that was confirmed by nights stays."""
+    """Dismiss an alert that a re-measurement refuted; one confirmed by nights stays."""
     return replace(alert, state=DISMISSED, changed=at) if alert.state == NEW else alert
 
 
 def acknowledged(alert: Alert, at: str) -> Alert:
-    """A person has seen it."""
+    """Acknowledge an alert: a person has seen it."""
     return replace(alert, state=ACKNOWLEDGED, changed=at)
 
 
@@ -261,7 +261,7 @@ def _born(finding: Finding, panel: Panel, at: str) -> Alert:
 
 
 def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
-    """Whether the run's own noise (a model against itself) was three times what it was before."""
+    """A line if the run's A/A noise was three times that of the run before."""
     before, after = ((run.noise.get("null") or {}).get("worst") for run in (good, bad))
     if before is not None and after is not None and after > max(3 * before, 0.01):
         return [f"A/A null: off by {before:.2%} | {after:.2%}"]
@@ -276,7 +276,7 @@ def _like(fixed: Alert, finding: Finding) -> bool:
 
 
 def _observed(alert: Alert, panel: Panel, found: bool) -> str:
-    """Whether what the alert tells of is there on the last night."""
+    """Whether the last night still shows the alert's change."""
     if alert.kind == "host":
         return _host_observed(alert, panel, found)
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
@@ -306,7 +306,7 @@ def _observed(alert: Alert, panel: Panel, found: bool) -> str:
 
 
 def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
-    """Whether the nights since the alert was born, and they alone, show the change."""
+    """Whether the nights after the alert began show the change."""
     before, after, sd = _levels(alert)
     known = values[np.isfinite(values)]
     if not len(known) or before == after:
@@ -326,7 +326,7 @@ def _levels(alert: Alert) -> tuple[float, float, float]:
 
 
 def _level_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
-    """Whether the last nights of a series, of those after the change, are back at the level before."""
+    """Whether the last nights of a series returned to the level before the change."""
     before, after, sd = _levels(alert)
     known = values[np.isfinite(values)]
     for nights in range(1, min(_LOOKED_BACK, len(known)) + 1):
@@ -337,7 +337,7 @@ def _level_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.flo
 
 
 def _host_observed(alert: Alert, panel: Panel, found: bool) -> str:
-    """Whether the whole host is still where it moved to, as against the night before it moved."""
+    """Whether the host still has its new level, compared with the night before it moved."""
     places = {run.id: index for index, run in enumerate(panel.runs)}
     good = places.get(alert.good_run_id or -1)
     if found:

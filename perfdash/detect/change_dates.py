@@ -1,4 +1,4 @@
-"""Change points over the whole history of many series, and the nights between which a change lies."""
+"""Date changes: change points of many series, and the nights around each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEAR = 10
 
 @dataclass(frozen=True)
 class Dated:
-    """A change of a series, after the run `good` and not after `bad`; `first` most likely shows it."""
+    """A dated change: it lies after run `good`, not after `bad`, most likely at `first`."""
 
     case_id: int | None  # none: most cases of the host at once
     metric: str
@@ -32,7 +32,7 @@ class Dated:
 
 
 def over_time(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
-    """Every change of level that lasted, of all cases and judged metrics but parts; see stats.changepoints.
+    """Every lasting change of level, of all cases and judged metrics without parts.
 
     A step that most cases of the host make in the same direction on the same night is one. Nights of
     different methods are never looked at together.
@@ -83,7 +83,7 @@ def _is_near(common: list[tuple[int, int]], night: int, direction: int) -> bool:
 
 
 def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direction: int) -> Dated | None:
-    """The change of a series that an alert tells of; None where the history does not show it (yet)."""
+    """The dated change of an alert; None if the history does not show it yet."""
     if metric not in JUDGED or case_id not in panel.case_ids:
         return None
     near = next((place for place, run in enumerate(panel.runs) if run.id == bad_run_id), None)

@@ -1,4 +1,4 @@
-"""Two sides, each one run or several, over the cases that both have: what changed, how sure. Pure."""
+"""Compare two sets of runs over their common cases, with the certainty of each change. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _RATE = 0.05  # of false discoveries, over all cases and metrics
 
 @dataclass(frozen=True)
 class PastNoise:
-    """Of a series by its past: sd of one run's log, its df, inflation of the mean of 1, 2, ... nights."""
+    """Noise of a series before these runs: sd of one run's log, its df, and inflation.
+
+    inflation: of the variance of the mean of 1, 2, ... nights."""
 
     sd: float
     df: float
@@ -44,7 +46,7 @@ NoiseByCase = Mapping[str, Mapping[Case, PastNoise]]  # by metric and case
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """Runs that are taken together: their level in logs is the side's value."""
+    """The runs of one side; their mean level in logs is the side's value."""
 
     title: str
     runs: tuple[Imported, ...]
@@ -67,7 +69,7 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """One case on both sides; statuses are those of each side's last run that has it.
+    """One case on both sides, with the statuses of each side's last run of it.
 
     checked_alike: whether the statuses can be compared: both come from the same method of checking, or the
     case passed and now does not run to its end.
@@ -100,7 +102,7 @@ class ComparedCase:
 
     @property
     def tested(self) -> bool:
-        """Whether anything of it could be told apart from noise."""
+        """Whether any of its metrics could be tested against noise."""
         return self.checked_alike or any(delta.p is not None for delta in self.deltas.values())
 
     @property
@@ -114,7 +116,7 @@ class ComparedCase:
 
 @dataclass(frozen=True)
 class Means:
-    """Geometric means of a metric over the cases that pass on both sides, each with its 95 % interval.
+    """Geometric means of a metric over the cases that pass on both sides.
 
     Student's t over models, in logs; for the ratio over the models' log ratios, so that what differs
     between models cancels.
@@ -145,7 +147,7 @@ class Comparison:
 
     @property
     def nothing_to_compare(self) -> str | None:
-        """Why no verdict is possible, as the end of a sentence; None where cases can be compared."""
+        """Why no verdict is possible, to end a sentence; None if cases can be compared."""
         if not self.both:
             return f"no case is in both{_differing(self.only_old, self.only_new)}"
         statuses = ({one.old_status, one.new_status} for one in self.both)
@@ -162,7 +164,7 @@ class Comparison:
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
-    """Raises UsageError where the sides say nothing of each other: other hosts, or measured otherwise."""
+    """Raise UsageError if the sides cannot be compared: other hosts, or measured otherwise."""
     every = [imported.run for side in (old, new) for imported in side.runs]
     beds = {testbed_values(run)["digest"]: run for run in every}
     if len(beds) > 1:
@@ -282,7 +284,7 @@ def _checked_by(side: ComparedRuns) -> dict[Case, Mapping[str, int]]:
 
 
 def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
-    """(cases, runs) logs of a metric; NaN where it is missing, or the row did not pass: it is of
+    """Logs of a metric, (cases, runs); NaN where it is missing or the row did not pass: it is of
     something else then."""
     width = max(map(len, rows), default=0)
     flat = [row.values.get(metric, 0.0) if _passed(row) else 0.0 for of_case in rows for row in of_case]
@@ -292,7 +294,7 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
 
 
 def _passed(row: Row) -> bool:
-    """Whether its numbers are of what they should be: it passed, and something was captured."""
+    """Whether a row's numbers may be compared: it passed, and something was captured."""
     return is_pass(row.status, row.values.get("calls_captured"))
 
 

@@ -79,7 +79,7 @@ class Column:
 
 
 def read_column(path: Path, name: str, time: str | None = None) -> Column:
-    """The column `name` of a CSV file with a header, sorted by the column `time` if given.
+    """Read a column of a CSV file with a header, sorted by `time` if given.
 
     UTF-8 with or without BOM, separated by commas; quoted cells may hold line ends. Empty cells and
     nan, NA, N/A, null, none and - are missing values. Times are numbers or ISO 8601 dates.

@@ -1,4 +1,4 @@
-"""What differs between two runs' machines and packages, a line each: `name: old | new`. Pure."""
+"""Differences between the machines and packages of two runs, a line each: `name: old | new`. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from perfdash.history.queries import RunLine
 
 
 def environment_changes(old: RunLine, new: RunLine) -> list[str]:
-    """Machine first, then packages."""
+    """Differences of machine, then of packages."""
     lines = []
     if old.host != new.host:
         lines.append(f"host: {old.host} | {new.host}")
@@ -22,7 +22,7 @@ def environment_changes(old: RunLine, new: RunLine) -> list[str]:
 
 
 def package_changes(old: RunLine, new: RunLine) -> list[str]:
-    """Which packages differ: torch with its commit first."""
+    """Differences of packages, torch with its commit first."""
     lines = []
     if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version):
         lines.append(f"torch: {_torch(old)} | {_torch(new)}")
@@ -36,7 +36,7 @@ def package_changes(old: RunLine, new: RunLine) -> list[str]:
 
 
 def package_words(run: RunLine, name: str) -> str:
-    """Version, and commit where it comes from a repository."""
+    """A package's version, and its commit if it comes from a repository."""
     return f"{run.packages.get(name)} {run.commits.get(name, '')[:10]}".strip()
 
 

@@ -1,4 +1,4 @@
-"""Judges one night against those before it: which series changed, which cases, or the host itself. Pure.
+"""Judge one night against earlier nights: changed series, cases, or the whole host. Pure.
 
 Speedup is no metric of its own here: it changes because eager or compiled did, and those are judged
 apart.
@@ -43,17 +43,17 @@ NOTHING_CAPTURED = "nothing captured"
 
 
 def is_pass(status: str, calls_captured: float | None = None) -> bool:
-    """Whether a case passed, and its compiled side was compiled as far as that is known."""
+    """Whether a case passed with its compiled side compiled; unknown counts as compiled."""
     return status in _PASSING and calls_captured != 0
 
 
 def status_word(status: str, calls_captured: float | None = None) -> str:
-    """The status, and a word of its own for a pass in which nothing was captured."""
+    """The status, or `nothing captured` for a pass without captured calls."""
     return NOTHING_CAPTURED if status in _PASSING and calls_captured == 0 else status
 
 
 def stops_running(before: str, after: str) -> bool:
-    """Whether a case passed and now does not run to its end: a failure by every method of checking."""
+    """Whether a case passed before and now fails to run."""
     return before in _PASSING and after in _FAILED_TO_RUN
 
 
@@ -109,7 +109,7 @@ def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]
 
 
 def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
-    """The series that crept away from their first nights, by more in all than from night to night.
+    """Findings for series that drift slowly away from their first nights.
 
     Once a week is often enough (benchmarks/alarm.py); `start` as in judge.
     """
@@ -146,21 +146,21 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
 def _measured(
     panel: Panel, metric: str, values: Array, start: Mapping[Key, int]
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """The rows that have any value, and for each the place from which its nights count."""
+    """The rows with any value, and the first night that counts for each."""
     rows = np.flatnonzero(np.isfinite(values).any(axis=1))
     first = [start.get((panel.case_ids[row], metric), 0) for row in rows]
     return rows, np.array(first, dtype=np.int64)
 
 
 def logs(panel: Panel, metric: str) -> Array:
-    """log of a metric, cases x nights; NaN where it was not measured, or the case did not pass."""
+    """Logs of a metric, cases x nights; NaN where not measured or not passed."""
     values = panel.values[metric]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(_passed(panel) & (values > 0), np.log(values), np.nan)
 
 
 def net_logs(panel: Panel, metric: str) -> Array:
-    """logs without what the whole host did on each night."""
+    """Logs of a metric without the shifts of the whole host."""
     values = logs(panel, metric)
     whole = logs(panel, JUDGED[metric].part_of or metric)
     shift: Array = host_shift(whole, np.isfinite(whole), nightly_test.FLOOR).night
@@ -168,14 +168,14 @@ def net_logs(panel: Panel, metric: str) -> Array:
 
 
 def _passed(panel: Panel) -> NDArray[np.bool_]:
-    """Where a case passed and its compiled side was compiled, as far as that is known."""
+    """Where a case passed with its compiled side compiled; unknown counts as compiled."""
     passed = np.isin(panel.statuses.astype(str), list(_PASSING))
     captured = panel.values.get("calls_captured")
     return passed if captured is None else passed & (captured != 0)
 
 
 def _within(panel: Panel, metric: str) -> Array | None:
-    """The variance of a log latency within its night, from the 95 % interval of its median."""
+    """The variance of a log latency within its night, from its 95 % interval."""
     if f"{metric}_low" not in panel.values:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -293,7 +293,7 @@ def _of_count(panel: Panel, name: str) -> list[Finding]:
 
 
 def _of_status(panel: Panel) -> list[Finding]:
-    """A case that passed and does not, or the other way about; a pass that captures nothing is none.
+    """Findings for cases that changed between pass and failure.
 
     Only nights of the last night's method of checking are looked at; where the case does not run to its end
     on the last night, all nights.
@@ -323,7 +323,7 @@ def _of_status(panel: Panel) -> list[Finding]:
 
 
 def _vanished(panel: Panel) -> list[Finding]:
-    """Cases of the last whole night that tonight's run, which ended as it should, does not have at all."""
+    """Findings for cases of the last whole night that a finished run lacks tonight."""
     last = len(panel.runs) - 1
     known = panel.statuses != ""
     both = (known & known[:, -1:]).sum(axis=0)
@@ -347,7 +347,7 @@ def is_whole(run: RunLine) -> bool:
 
 
 def _last_known(known: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(row, the last place known before the last) of the rows that are known at the last place."""
+    """Rows known at the last place, each with its last known place before."""
     pairs = []
     for row in np.flatnonzero(known[:, -1]).tolist():
         before = np.flatnonzero(known[row, :-1])
@@ -357,10 +357,12 @@ def _last_known(known: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def with_parts(found: Sequence[Finding], alerts: Iterable[Alert] = ()) -> list[Finding]:
-    """A change of a step says which of its parts changed (`parts`: log change of each). Parts are findings of
-    their own where the step's change is not certain and theirs is, or where the step did not change.
+    """Attach changed parts to the change of their step (`parts`: log change of each).
 
-    `alerts`: those there were; what one of a whole step is about to tell, or takes back, is not told again.
+    A part is a finding of its own if its change is certain and the step's is not, or if the step did not
+    change.
+
+    `alerts`: the existing ones; a part repeats neither a new alert of its step nor its repair.
     """
     inside: dict[int | None, dict[str, float | None]] = {}
     for each in found:

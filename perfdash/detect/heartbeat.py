@@ -1,4 +1,4 @@
-"""Whether nightlies come as they should: what lacks now, and what lacked before a night. Pure.
+"""Find missing, late and failed nightlies, now and before a given night. Pure.
 
 Silence must never look like success: a nightly that did not come has no row that could say so.
 """
@@ -29,7 +29,7 @@ class Beat:
 
 
 def examine(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
-    """What is to be said of one job's nightlies (oldest first, at least one) at a moment."""
+    """The state of one job's nightlies (oldest first, at least one) at a moment."""
     last = nightlies[-1]
     due = _time(last.begun) + timedelta(seconds=last.every_s)
     overdue = int((now - due).total_seconds() - last.grace_s) // last.every_s + 1
@@ -43,7 +43,7 @@ def examine(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
 
 
 def health(nightlies_by_job: Mapping[str, Sequence[Nightly]], now: datetime) -> list[Beat]:
-    """The state of every job, from its last nightlies; one `missing` where no nightly ever began."""
+    """The state of every job from its last nightlies; `missing` if none ever began."""
     if not nightlies_by_job:
         return [Beat("missing", "nightly", "none ever began: `perfdash nightly begin` is what says so")]
     return [
@@ -54,9 +54,9 @@ def health(nightlies_by_job: Mapping[str, Sequence[Nightly]], now: datetime) -> 
 
 
 def before(nightlies: Sequence[Nightly], these: Sequence[Nightly]) -> str | None:
-    """In one line what was wrong with those before a nightly, back to the last good one; else None.
+    """One line on failed and missing nightlies since the last good one, or None.
 
-    `these`: that nightly, or each that it could be, which are then told of by their names.
+    `these`: that nightly, or every candidate, which are then named.
     """
     told = [
         f"{each.job}: {wrong}" if len(these) > 1 else wrong

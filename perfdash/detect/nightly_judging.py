@@ -1,4 +1,4 @@
-"""Judges the runs that were not judged yet, in order, and keeps the alerts: history in, history out."""
+"""Judge new runs of the history in order, and update its alerts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATEST = 30
 
 @dataclass(frozen=True)
 class Judged:
-    """A night with what was found on it, and the panel that the findings speak of.
+    """A judged night: its findings, and the panel that they index.
 
     `unlike`: it has too few of the cases of the runs before it, so nothing was judged.
     """
@@ -34,7 +34,7 @@ class Judged:
 
 
 def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
-    """Judges what has come since the last time, oldest first, one transaction a run.
+    """Judge the runs that were not judged yet, oldest first, one transaction each.
 
     `latest`: so many runs of each testbed are looked at.
     """
@@ -56,7 +56,7 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
 
 
 def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
-    """What changed on the night of a run, by the nights before it of the same method; changes nothing."""
+    """Judge one run against earlier nights of the same method; stores nothing."""
     before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS)
     runs = [each for each in before if each.origin == run.origin and _earlier(each, run)]
     night = of_method(panel(connection, [*runs, run], READ), run.method)
@@ -93,7 +93,7 @@ def _earlier(one: RunLine, other: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night was judged already; a later run of a few models is none."""
+    """Whether a later night was judged already; small later runs do not count."""
     later = list_runs(connection, testbed_id=run.testbed_id, since=run.started)
     return any(
         each.judged is not None and _earlier(run, each) and each.results >= LIKE * run.results

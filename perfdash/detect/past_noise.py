@@ -1,4 +1,4 @@
-"""How noisy a series is by its own past: what a comparison of two single runs rests on."""
+"""Estimate noise from earlier nights, for comparisons of single runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FEWEST = 5
 
 
 def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCase:
-    """What the nights before these runs tell of the noise; a step among them counts as noise.
+    """The noise of the nights before these runs; a step among them counts as noise.
 
     Only nights of the last run's method count.
     """

@@ -1,4 +1,4 @@
-"""What a re-measurement is to tell, and what it told: suspects of a night, and their alerts after. Pure."""
+"""Select a night's suspects for re-measurement, and turn the outcome into alerts. Pure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class PairedResult:
 
     @property
     def known(self) -> bool:
-        """Whether the status says anything of the case, and not only of the machine."""
+        """Whether the status describes the case and not only the machine."""
         return self.status not in NO_STATUS
 
 
 def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
-    """What of a night is worth measuring again, by case; the most suspicious cases first.
+    """The findings worth re-measuring, by case, most suspicious first.
 
     What is certain first, then what got worse before what got better. A case that vanished cannot be
     measured, a host is not one.
@@ -53,7 +53,7 @@ def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
 
 
 def of_this_method(findings: Sequence[Finding], run: RunLine) -> list[Finding]:
-    """The findings of a run that this perfdash would measure by the method of that run."""
+    """The findings that this perfdash measures by the run's own method."""
     return [each for each in findings if alike(run.method, CURRENT, each.metric or "")]
 
 
@@ -63,15 +63,16 @@ def _urgency(finding: Finding) -> tuple[bool, bool, float]:
 
 
 def measured_before(finding: Finding, panel: Panel, worker: Mapping[str, Any]) -> bool:
-    """Whether a night before the change measured this build (what its interpreter says of itself)."""
+    """Whether a night before the change measured this build."""
     if finding.good is None or worker.get("torch_git_version") is None:
         return False
     return any(not other_commits(run, worker) for run in panel.runs[: finding.good + 1])
 
 
 def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
-    """What a run measured of another commit than an interpreter has: torch, and packages of which one of
-    them says a commit; each `torch: of the run | of the interpreter`."""
+    """Commits that differ between a run and an interpreter: `torch: of the run | of the interpreter`.
+
+    Torch, and packages for which either of them has a commit."""
     own, versions = worker.get("commits") or {}, worker.get("packages") or {}
     pairs = {"torch": (run.torch_git_version, worker.get("torch_git_version"))}
     for name in dict.fromkeys([*run.commits, *own]):
@@ -83,10 +84,12 @@ def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
 
 
 def told(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int = PAIRS) -> Any:
-    """(stands | dismissed | more | nothing, what was seen) of the pairs (old, new) so far.
+    """Decide from the pairs (old, new) so far: stands, dismissed, more or nothing.
 
-    nothing: it cannot be told here and now, because runs fail, others are at work on the core, or the
-    change is too small for so few pairs.
+    Returns the decision and the numbers behind it.
+
+    nothing: no decision is possible now, because runs fail, other programs use the core, or the change is
+    too small for so few pairs.
     """
     if finding.kind == "metric":
         return _of_metric(finding, pairs, most)
@@ -140,7 +143,7 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResul
 def after(
     finding: Finding, decision: str, seen: Any, alerts: Sequence[Alert], panel: Panel, at: str
 ) -> tuple[Alert, str] | None:
-    """The alert that a decision makes, or what becomes of the one there is, with a note; None: nothing."""
+    """The new or changed alert after a decision, with a note; None: nothing."""
     same = [
         alert
         for alert in alerts

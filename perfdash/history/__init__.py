@@ -1,4 +1,4 @@
-"""Every run remembered: the store (SQLite or PostgreSQL), what goes in, what is asked of it.
+"""The history of all runs: the store (SQLite or PostgreSQL), imports and queries.
 
 Knows records and statistics; nothing of measuring, terminals or pages.
 """

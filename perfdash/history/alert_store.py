@@ -1,4 +1,4 @@
-"""Alerts as the store keeps them: read, entered, moved to another state with an event. No judgement."""
+"""The rows of alerts, their events and bisections in the store. No judgement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = (*LIVE, FIXED, DISMISSED, SUPERSEDED)
 
 @dataclass(frozen=True)
 class Alert:
-    """A change that someone should know of; the columns of `alerts`, runs and cases by number."""
+    """A row of `alerts`, with runs and cases by number."""
 
     kind: str
     testbed_id: int
@@ -47,7 +47,7 @@ class Alert:
 
 @dataclass(frozen=True)
 class AlertEvent:
-    """A state that an alert came to."""
+    """A change of an alert's state."""
 
     at: str
     state: str
@@ -62,7 +62,7 @@ def load(
     states: Iterable[str] = LIVE,
     or_seen_in: int | None = None,
 ) -> list[Alert]:
-    """Alerts in some states, oldest first; and those in any state that were last seen in a run."""
+    """Alerts in some states or last seen in a run, oldest first."""
     table = schema.alerts
     seen = sa.false() if or_seen_in is None else table.c.seen_run_id == or_seen_in
     wanted = table.c.state.in_(list(states)) | seen
@@ -82,7 +82,7 @@ def find(connection: sa.Connection, number: int) -> Alert:
 
 
 def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> int:
-    """Enters an alert, or brings it up to date; an event where its state is another. Its number."""
+    """Insert or update an alert, with an event if its state changed; return its number."""
     table = schema.alerts
     values = {name: getattr(alert, name) for name in _NAMES if name != "id"}
     before = None
@@ -106,7 +106,7 @@ def save(connection: sa.Connection, alert: Alert, note: str | None = None) -> in
 
 
 def events(connection: sa.Connection, number: int) -> list[AlertEvent]:
-    """The life of an alert, oldest first."""
+    """The events of an alert, oldest first."""
     table, runs = schema.alert_events, schema.runs
     query = (
         sa.select(table.c.at, table.c.state, runs.c.name, table.c.note)
@@ -118,7 +118,7 @@ def events(connection: sa.Connection, number: int) -> list[AlertEvent]:
 
 
 def set_judged(connection: sa.Connection, run_ids: Iterable[int], at: str) -> None:
-    """Notes that changes of these runs were looked for."""
+    """Mark runs as judged."""
     table = schema.runs
     for run_id in run_ids:
         connection.execute(sa.update(table).where(table.c.id == run_id).values(judged=at))
@@ -129,7 +129,7 @@ _NAMES = tuple(each.name for each in fields(Alert))
 
 @dataclass(frozen=True)
 class BisectionRow:
-    """The columns of `bisections`; `culprit` is the revision that brought the change, by its full name."""
+    """A row of `bisections`; `culprit` is the full name of the culprit revision."""
 
     name: str
     started: str
@@ -143,7 +143,7 @@ class BisectionRow:
 
 
 def save_bisection(connection: sa.Connection, bisection: BisectionRow) -> None:
-    """Enters it, or replaces the one of this name."""
+    """Insert a bisection, or replace the one of the same name."""
     table = schema.bisections
     values = {name: getattr(bisection, name) for name in _BISECTION_COLUMNS}
     known = connection.execute(sa.select(table.c.id).where(table.c.name == bisection.name)).scalar()
@@ -154,7 +154,7 @@ def save_bisection(connection: sa.Connection, bisection: BisectionRow) -> None:
 
 
 def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -> list[BisectionRow]:
-    """All, or those of an alert, oldest first."""
+    """All bisections, or those of one alert, oldest first."""
     table = schema.bisections
     query = sa.select(*table.c[_BISECTION_COLUMNS]).order_by(table.c.started, table.c.id)
     if alert_id is not None:

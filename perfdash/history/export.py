@@ -20,7 +20,7 @@ _RUNS_AT_ONCE = 100  # some 200,000 results
 
 
 def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form: str) -> int:
-    """Writes every result of the runs to a file that appears once it is whole; the number of results.
+    """Write every result of the runs to a file, atomically; return their number.
 
     Raises UsageError where a library lacks, MachineError where the file cannot be written.
     """
@@ -57,7 +57,7 @@ def columns() -> list[sa.ColumnElement[Any]]:
 
 
 def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.DataFrame]:
-    """The rows run by run, some runs at a time; one frame without rows where there are none."""
+    """The rows in frames of some runs each; one empty frame if there are none."""
     table, results = schema.runs, schema.results
     query = (
         sa.select(*columns())

@@ -1,4 +1,4 @@
-"""Takes runs in: whole or not at all, and any number of times to the same effect."""
+"""Store runs: each whole or not at all, and repeatedly with the same effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OLDER = "left out: what is there is newer"
 
 
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
-    """Puts runs into the store in one transaction; what became of each (TAKEN_IN, REPLACED, ...).
+    """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
     A run that was taken in before is replaced where it has gone on (it was resumed) or its file was
     corrected, keeping its place; a copy from before that is left out. Raises UsageError for what no
@@ -56,7 +56,7 @@ def _check(imported: Imported) -> None:
 
 
 def _refuse_two_in_one(runs: Sequence[Imported]) -> None:
-    """Raises UsageError where foreign files of one import would replace each other."""
+    """Raise UsageError if foreign files of one import would replace each other."""
     known: dict[str, Imported] = {}
     for each in runs:
         other = known.setdefault(each.key, each)
@@ -200,7 +200,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
 
 
 def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, int]:
-    """The numbers of cases; those that are new are entered."""
+    """The numbers of cases; new cases are inserted."""
     digests = {case_digest(case): case for case in wanted}
     cases = schema.cases
     found: dict[Case, int] = {}

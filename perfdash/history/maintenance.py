@@ -1,4 +1,4 @@
-"""Prunes a history, and puts two together."""
+"""Prune a history, and merge two."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
 
 
 def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
-    """Takes every run of another history in, and its nightlies; {what became of it: number of runs}.
+    """Store every run and nightly of another history; count the runs by outcome.
 
     Alerts are not taken over: they are judged anew from the runs.
     """
@@ -82,7 +82,7 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
 
 
 def stored(connection: sa.Connection, line: RunLine) -> Imported:
-    """A run as it was taken in, but for samples beyond 32 bits; `content` is that of the original."""
+    """Read a run as it was imported, with the original's `content`; samples have 32 bits."""
     runs = schema.runs
     names = ("key", "content", "taken_in", "command", "ended", "perfdash", "imported")
     row = connection.execute(sa.select(*runs.c[names]).where(runs.c.id == line.id)).one()

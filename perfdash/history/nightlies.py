@@ -39,7 +39,7 @@ class Nightly:
 
 
 def begin(connection: sa.Connection, nightly: Nightly) -> Nightly:
-    """Enters it; one of this name that was begun before goes on, from when it was begun."""
+    """Insert a nightly; one of the same name continues with its first start."""
     table = schema.nightlies
     old = _known(connection, nightly.job, nightly.night)
     if old is None:
@@ -60,7 +60,7 @@ def end(
     why: str | None = None,
     runs: Sequence[str] = (),
 ) -> Nightly:
-    """Ends one, the latest of the job unless named; `ok` becomes `partial` where something lacks.
+    """End a nightly, by default the job's latest; `ok` becomes `partial` if results are missing.
 
     One that failed before it could say that it began is entered, due as those before it. Raises
     UsageError where there is none.
@@ -93,13 +93,13 @@ def load(connection: sa.Connection, *, job: str | None = None, latest: int | Non
 
 
 def jobs(connection: sa.Connection) -> list[str]:
-    """The nightlies there are, by name."""
+    """The names of all jobs."""
     table = schema.nightlies
     return list(connection.execute(sa.select(table.c.job).distinct().order_by(table.c.job)).scalars())
 
 
 def forget(connection: sa.Connection, job: str, before: str | None = None) -> int:
-    """Removes all of a job, or those begun before a time but for its latest; how many."""
+    """Remove a job's nightlies, or only old ones except the latest; return their number."""
     table = schema.nightlies
     statement = sa.delete(table).where(table.c.job == job)
     if before is not None:
@@ -109,7 +109,7 @@ def forget(connection: sa.Connection, job: str, before: str | None = None) -> in
 
 
 def put(connection: sa.Connection, nightly: Nightly) -> None:
-    """Takes over one of another store; what ended is not made running again."""
+    """Store a nightly of another history; one that ended does not run again."""
     old = _known(connection, nightly.job, nightly.night)
     if old is None:
         connection.execute(sa.insert(schema.nightlies).values(_values(nightly)))
@@ -118,7 +118,7 @@ def put(connection: sa.Connection, nightly: Nightly) -> None:
 
 
 def lacking(connection: sa.Connection, nightly: Nightly) -> list[str]:
-    """What of the expected has no result in its runs, and which of these are incomplete."""
+    """Expected settings without results in its runs, and incomplete runs."""
     runs, results, cases = schema.runs, schema.results, schema.cases
     mine = runs.c.started >= nightly.begun
     if nightly.runs:

@@ -1,5 +1,6 @@
-"""Many results as one line: what counts in pass rate and means. The store, the comment and the terminal
-show these same numbers."""
+"""Pass rates and means over many results, and which results count in them.
+
+The store, the comment and the terminal show these same numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_F
 
 @dataclass(frozen=True)
 class Summary:
-    """Of some cases: counts, and means over those that passed with something captured.
+    """Counts of some cases, and means over those that passed with captured calls.
 
     `attempted`: neither skipped, nor passed for being skipped, nor without a finite output. `measured`:
     behind the speedups. `speedup`: geometric mean, low to high its 95 % interval over models. None: nothing
@@ -92,7 +93,7 @@ def gave_up(row: Row) -> bool:
 
 
 def setting_of(row: Row) -> tuple[Any, ...]:
-    """What the rows of one summary share: suite, device, dtype, threads, scenario, backend, dynamic."""
+    """The setting of a summary: suite, device, dtype, threads, scenario, backend, dynamic."""
     case = row.case
     dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
     return case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic

@@ -30,7 +30,7 @@ _COMPRESSION = 1  # zlib: most of the gain at a tenth of the time
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run as it is listed; `id` is the store's number, `host_class` and `setting` its testbed."""
+    """A run without its results; `host_class` and `setting` identify its testbed."""
 
     id: int
     name: str
@@ -119,7 +119,9 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
 def rows_of(
     connection: sa.Connection, run_id: int, *, whole: bool = False, details: bool = False
 ) -> list[Row]:
-    """The results of a run by suite and model; with details, and where `whole` all that is stored."""
+    """The results of a run by suite and model.
+
+    `details` adds the details, `whole` everything that is stored."""
     results, cases, more = schema.results, schema.cases, schema.result_details
     columns = [
         *results.c["id", "status", "started", "verdict", "basis"],
@@ -206,7 +208,7 @@ def series(
 def trend(
     connection: sa.Connection, suite: str, *, testbed_id: int | None = None, since: str = ""
 ) -> list[dict[str, Any]]:
-    """The summaries of a suite, oldest run first, with the run's name, start, torch and method."""
+    """The summaries of a suite with their runs, oldest first."""
     runs, env = schema.runs, schema.environments
     query = (
         sa.select(
@@ -239,7 +241,7 @@ def panel(
     metrics: Iterable[str],
     case_ids: Sequence[int] | None = None,
 ) -> Panel:
-    """The metrics of all the cases of some runs (or of those named), in the order of the runs."""
+    """The metrics of all cases of some runs, or of named cases, in the runs' order."""
     names = list(metrics)
     results = schema.results
     night = {run.id: place for place, run in enumerate(runs)}
@@ -303,7 +305,7 @@ def cases_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Case
 def model_series(
     connection: sa.Connection, line: RunLine, model: str, metrics: Sequence[str]
 ) -> list[tuple[Case, list[list[Point]]]]:
-    """Metrics over the nights of a run's testbed, for every case of a model, by the case's name.
+    """Metrics over the nights of a run's testbed, for every case of a model.
 
     Raises UsageError for a metric that does not exist and a model that was never measured there.
     """

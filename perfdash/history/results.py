@@ -1,4 +1,4 @@
-"""What the history keeps of a run: flat values that a database holds, wherever they come from.
+"""The runs and results that the history stores, as flat values from any source.
 
 A run of perfdash and a foreign file both become one RunRow and its Rows; nothing else is ever stored.
 """
@@ -72,7 +72,7 @@ class RunRow:
 
 @dataclass(frozen=True)
 class Imported:
-    """A run with its results; `copied` holds key and content of what it is a copy of.
+    """A run with its results; `copied` holds key and content of its original.
 
     taken_in: when the history that it is a copy from took it in.
     """
@@ -84,7 +84,7 @@ class Imported:
 
     @property
     def key(self) -> str:
-        """The same for the same run, however often and from wherever it is taken in.
+        """The identity of a run: the same for every import of it from anywhere.
 
         Shards that are merged again, in whatever order, are the same run again. A foreign file is known
         by its name, start, host and what was measured how, so that a corrected one replaces it.
@@ -101,13 +101,13 @@ class Imported:
 
     @property
     def earlier_key(self) -> str:
-        """The key of a foreign file in stores of perfdash 0.1, which knew it by its numbers."""
+        """The key of a foreign file in stores of perfdash 0.1, made of its numbers."""
         run = self.run
         return digest([run.origin, self.file_name, run.started, run.host, self._numbers()])
 
     @property
     def file_name(self) -> str:
-        """What a foreign file calls its run; the name in the history has its start before it."""
+        """The run's name in a foreign file; the history puts its start before it."""
         return str(self.run.imported.get("name") or self.run.name)
 
     @property
@@ -142,7 +142,10 @@ class Imported:
 
 
 def case_digest(case: Case) -> str:
-    """What a case is known by. Fields at their default are left out: one added later changes no digest."""
+    """A digest that identifies a case.
+
+    Fields at their default are left out, so that a field added later changes no digest.
+    """
     plain = {each.name: getattr(case, each.name) for each in fields(case)}
     return digest({name: value for name, value in plain.items() if value != _CASE_DEFAULTS.get(name, ...)})
 
@@ -247,12 +250,12 @@ def clock_of(row: Row) -> str | None:
 
 
 def is_cpu_time(row: Row) -> bool:
-    """Whether the latencies of both sides are CPU time of the thread instead of wall time."""
+    """Whether the latencies of both sides are CPU time instead of wall time."""
     return clock_of(row) == "cpu"
 
 
 def from_result(result: Result) -> Row:
-    """One result of perfdash; what is not finite counts as not measured."""
+    """Convert a result of perfdash; values that are not finite count as not measured."""
     values: dict[str, float | None] = {"wall_s": result.wall_s}
     for name, latency in (("eager_ms", result.eager_ms), ("backend_ms", result.backend_ms)):
         if latency:
@@ -316,14 +319,14 @@ def from_result(result: Result) -> Row:
 
 
 def _parts(result: Result) -> dict[str, float]:
-    """Milliseconds of the parts of the back end's step; those of other names are in the details alone."""
+    """Milliseconds of the parts of the back end's step that have a column."""
     found = result.parts_ms.get("backend") or {}
     medians = {f"{name}_ms": part.get("median") for name, part in found.items()}
     return {name: value for name, value in medians.items() if name in PARTS and value}
 
 
 def _failure(error: Failure) -> dict[str, Any]:
-    """Of a failure what fits on a page; the run folder has the whole log."""
+    """The part of a failure that fits on a page; the run folder has the log."""
     told: dict[str, Any] = {"type": error.type, "message": error.message}
     return told | ({"tail": [line[:500] for line in error.tail]} if error.tail else {})
 

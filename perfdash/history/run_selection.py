@@ -1,4 +1,4 @@
-"""Which runs a word means: names, `last`, a date, a window of dates, a version or commit of torch."""
+"""Select runs by a name, `last`, a date, a window, or torch's version or commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORDS = (
 
 
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
-    """The runs that a word means, oldest first. Raises UsageError where it means none."""
+    """The runs that a word selects, oldest first. Raises UsageError if there are none."""
     found = [run for run in _matching(connection, word) if host_class in (None, run.host_class)]
     if word == "last":
         found = found[-1:]
@@ -47,7 +47,7 @@ def _matching(connection: sa.Connection, word: str) -> list[RunLine]:
 
 
 def _time(word: str | None) -> str | None:
-    """A beginning of a time as it is stored; the names of run folders have dashes for colons."""
+    """The start of a stored time; names of run folders have dashes for colons."""
     if word is None:
         return None
     day, letter, hour = word.partition("T")

@@ -36,7 +36,7 @@ class BrokenHistory(MachineError):
 
     @classmethod
     def of(cls, shown: str, reason: str) -> BrokenHistory:
-        """The error for a file, as it may be shown, and what the database said."""
+        """The error for a file, with the database's message."""
         return cls(
             f"the history {shown} is damaged ({reason}): move it away, and take the runs, which stay in "
             f"their folders, in again: perfdash history import FOLDER... --db {shown}"
@@ -78,7 +78,7 @@ class Store:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[sa.Connection]:
-        """A connection outside of any transaction, for what cannot stand in one."""
+        """A connection outside of any transaction, for statements that need it."""
         with self._failures("written"), self.engine.connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -107,7 +107,7 @@ class Store:
 
 
 def brief(error: DBAPIError) -> str:
-    """The first line of what the database said; never the statement with its values, or a password."""
+    """The first line of a database error, without statement, values or password."""
     said = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
     return re.sub(r"(?i)(password\s*[=:]\s*)\S+", r"\1***", said[0])
 
@@ -152,7 +152,7 @@ def open_store(address: str, *, create: bool = True) -> Store:
 
 
 def check_writable(address: str) -> None:
-    """Raise the error that writing a run to this address would end in; make and migrate nothing."""
+    """Raise the error that writing to this history would raise; change nothing."""
     url = _url(address)
     remember(url.password)
     if url.get_backend_name() == "sqlite":

@@ -88,7 +88,7 @@ def change_points(
 
 
 def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise:
-    """The noise that change_points sees in a series; none where it has too few values or but one."""
+    """The noise of a series as change_points estimates it; 0 for too few values."""
     prepared = _prepared(values, ratio)
     if prepared is None:
         return SeriesNoise(0.0, 0.0)
@@ -98,7 +98,7 @@ def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The values that are there, as logs or in a unit in which none is above one, and their indices."""
+    """The values that are not missing, as logs or scaled to at most 1, and their indices."""
 
     y: Array
     at: Cuts
@@ -107,7 +107,7 @@ class _Prepared:
 
 
 def _prepared(values: Sequence[float] | Array, ratio: bool) -> _Prepared | None:
-    """None where nothing can be said."""
+    """The prepared values; None where no change can be found."""
     given = np.asarray(values, dtype=float)
     at = np.flatnonzero(np.isfinite(given))
     if len(at) < FEWEST:
@@ -119,7 +119,7 @@ def _prepared(values: Sequence[float] | Array, ratio: bool) -> _Prepared | None:
 
 
 def _confidence(z: Array, n: int) -> Array:
-    """1 - p of the largest of the tests at all dates of n values, the t statistic being |z|.
+    """1 - p of the largest |z| of the tests at all dates of n values.
 
     Tail of the supremum of a standardized Brownian bridge (Csorgo and Horvath, Limit Theorems in
     Change-Point Analysis, 1.3.26; Vostrikova 1981), trimmed by two values at the ends. Student's t
@@ -281,7 +281,9 @@ class _Series:
         return line > step
 
     def edge(self, first: int, last: int, sloped: bool, *, at_end: bool) -> tuple[float, float]:
-        """The level of a segment next to a change (its mean, or the end of a line) and its variance.
+        """The level of a segment next to a change, and its variance.
+
+        The level is the segment's mean, or the end of a line through it.
 
         The variance is in units of that of the noise.
         """
@@ -351,7 +353,7 @@ def winsorized(y: Array) -> tuple[Array, float]:
 
 
 def _scale(away: Array, part: float = 0.9) -> float:
-    """Standard deviation from the middle half, or from a larger part where that says more.
+    """Standard deviation from the middle half, or from a larger part if that gives more.
 
     Up to a tenth of outliers leave no trace; a second mode or a noisy month is noise, not outliers.
     Both are consistent for the normal distribution.

@@ -1,4 +1,4 @@
-"""The re-measurement of a suspect: whether a change stands, pair by pair of runs, new build and old.
+"""The sequential test that confirms or dismisses a suspected change, pair by pair of runs.
 
 Both builds run the same night, one after the other, so what the night does to both cancels. The night
 that raised the suspicion is no part of the evidence: it was chosen for being extreme.
@@ -34,7 +34,7 @@ _STEP = 0.05  # of the grid that the score's distribution lives on
 
 @dataclass(frozen=True)
 class Remeasurement:
-    """What the pairs so far say: the log ratio new / old with its interval, and what to do.
+    """The result of the pairs so far: log ratio new / old, interval, and decision.
 
     The interval holds the true ratio with 95 % at whatever pair one stops (repeated confidence
     interval, Jennison and Turnbull 1989, J. R. Statist. Soc. B 51, 305), so it is wider than a plain one.
@@ -71,7 +71,7 @@ def decide(
     pairs: int = PAIRS,
     false_alarm: float = FALSE_ALARM,
 ) -> Remeasurement:
-    """Whether to measure another pair, by the log ratios new / old of the pairs so far.
+    """Decide from the log ratios new / old of the pairs so far.
 
     `suspected`: the change (log) that raised the suspicion; only its sign counts, and only a change
     in that direction stands. `sd`, `df`: standard deviation (log) of one run and its degrees of
@@ -113,7 +113,7 @@ def decide(
 
 
 def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS) -> int:
-    """How many pairs tell a change (log) from noise of `sd` (log) a run, between least and most."""
+    """The number of pairs that detects a change (log) in noise of `sd` (log) a run."""
     for pairs in range(least, most):
         if plan(pairs, FALSE_ALARM).detects * math.sqrt(2) * sd <= abs(change):
             return pairs
@@ -155,7 +155,7 @@ def _location(ratios: list[float], deviation: float) -> float:
 
 @functools.cache
 def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Boundaries:
-    """The boundaries for at most so many pairs, with the chances FALSE_ALARM and MISS kept over all.
+    """The boundaries for at most `pairs` pairs that keep FALSE_ALARM and MISS overall.
 
     Those of Pampallona and Tsiatis (1994, J. Statist. Plann. Inference 42, 19) with Delta 0.25: stands
     at C1 (n / N)^-0.25, dismissed at detects sqrt(n) - C2 (n / N)^-0.25, meeting at pair N. C1 and C2
@@ -187,7 +187,7 @@ def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Boundaries:
 
 
 def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]:
-    """Chances to stop at the upper and at the lower boundary, for a change of `effect` a pair."""
+    """Chances to stop at the upper and lower boundary, for a change of `effect`."""
     half = round(CLIP / _STEP)
     edges = (np.arange(-half, half + 2) - 0.5) * _STEP
     edges[0], edges[-1] = -np.inf, np.inf

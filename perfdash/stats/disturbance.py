@@ -1,4 +1,4 @@
-"""Which pairs count, and by which clock, where other programs took part of the samples' time. Pure.
+"""Choose the pairs and the clock that count when other programs disturbed samples. Pure.
 
 Clean pairs where there are enough of them, whatever their share: what a neighbour does to the others is
 no part of the model. Else the thread's CPU time of all pairs, which the neighbour's turns are not in; but
@@ -38,7 +38,7 @@ class ProcessSamples:
     waiting: float = 0.0
 
     def clean_pairs(self, pairs: Pairs) -> Pairs:
-        """Of either clock's pairs the clean ones."""
+        """The clean pairs of either clock."""
         return Pairs(pairs.eager[self.clean], pairs.backend[self.clean])
 
 
@@ -56,7 +56,7 @@ class CountedPairs:
 
 
 def counted_pairs(processes: Sequence[ProcessSamples]) -> CountedPairs:
-    """What counts of one case, over all its processes alike."""
+    """The pairs of one case that count, chosen alike for all its processes."""
     if enough_clean([int(each.clean.sum()) for each in processes], [len(each.clean) for each in processes]):
         return CountedPairs([each.clean_pairs(each.wall) for each in processes], "wall", "clean")
     why = _why_not_cpu(processes)

@@ -46,7 +46,9 @@ def drift(
     discovery_rate: float = DISCOVERY_RATE,
     floor: float = FLOOR,
 ) -> Drift:
-    """Compares the last nights of each row of `values` (S, T; logs, NaN = missing) with its first.
+    """Compare the last nights of each row with its first.
+
+    `values`: (S, T), logs, NaN = missing.
 
     The whole history is wanted; what lies before `start` (S,) is ignored. A row needs `first` + `last`
     values. Spread and autocorrelation come from the residuals of a resistant line (Tukey 1977,
@@ -88,7 +90,7 @@ def _mean(values: Array, nights: Flags, sd: Array) -> Array:
 
 
 def _line(values: Array, known: Flags, rank: Counts, count: Counts) -> Array:
-    """Slope times night, by the medians of the first and the last third of each row."""
+    """Slope times night, from the medians of each row's first and last third."""
     nights = np.broadcast_to(np.arange(values.shape[1], dtype=float), values.shape)
     third = (count // 3)[:, None]
     ends = []

@@ -29,7 +29,7 @@ _UNDIVIDED = 0.95  # where no second group shows, so many are taken to have move
 
 @dataclass(frozen=True)
 class Shift:
-    """What most series of the host did together tonight: log change, its p, and for how many nights.
+    """The shift that most series made together tonight: log change, p, number of nights.
 
     `nights` counts the last nights on which it stood, tonight included; 0 where p is above 0.001.
     """
@@ -112,7 +112,7 @@ def tonights_shift(shifts: Array, noise: NoiseLevel, known: Flags, judged: Flags
 
 
 def _standing(values: Array, own: Array, old: Flags, floor: float) -> tuple[Array, Array]:
-    """What each value lies over its series' level (S, T), and each series' spread (S,)."""
+    """Each value's distance from its series' level (S, T), and each spread (S,)."""
     kept = np.where(old, values - own, np.nan)
     level = row_medians(kept)
     spread = _MAD * row_medians(np.abs(kept - level[:, None]))
@@ -135,7 +135,7 @@ def _weighted_median(away: Array, spread: Array) -> Array:
 
 
 def _off(away: Array, spread: Array) -> Flags:
-    """(T,) nights on which about half of the series or more may have moved by what can be seen."""
+    """Nights (T,) on which about half of the series or more may have moved visibly."""
     median = np.abs(row_medians(away.T))
     usual = float(np.median(spread))
     chance = 1.2533 * usual / np.sqrt(np.maximum(np.isfinite(away).sum(axis=0), 1))
@@ -158,7 +158,7 @@ class _Groups:
 
     @classmethod
     def of(cls, away: Array, spread: Array, centre: Array, at: NDArray[np.intp]) -> _Groups:
-        """Two groups where they are seen, that night or mostly around it; else all moved to `centre`."""
+        """Two groups where that night or its neighbours show them; else one at `centre`."""
         here = np.isfinite(away)
         x = np.where(here, away, 0.0)
         scale = _SCALE * spread[:, None]
@@ -219,7 +219,7 @@ def _fit(x: Array, here: Flags, scale: Array, place: Array) -> tuple[Array, Arra
 
 
 def _fit_two(x: Array, here: Flags, scale: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
-    """Places (2, E) of two groups, log likelihood (E,), and the second group's share (E,), by EM."""
+    """Fit two groups by EM: places (2, E), log likelihood (E,), second share (E,)."""
     share = np.full(len(low), 0.5)
     count = here.sum(axis=0)
     pull = 3 * float(np.median(1 / (4 * scale**2)))  # three series at 0: a small group says little

@@ -1,4 +1,4 @@
-"""The nightly alarm: which series of a host changed, told from noise, over all of them at once.
+"""The nightly test: which series of a host changed by more than noise.
 
 Knows numbers only: logs of one metric on one class of hosts, a row a series, a column a night.
 """
@@ -30,7 +30,7 @@ __all__ = ["FLOOR", "HOST", "MINIMUM_CHANGE", "NightTest", "Shift", "discoveries
 
 @dataclass(frozen=True)
 class NightTest:
-    """Tonight's judgement, arrays (S,) in the order of the rows.
+    """The test of one night: arrays (S,) in the order of the rows.
 
     judged: has a value tonight and 3 nights before; where not, numbers are NaN and flags False.
     suspect: worth measuring again tonight. alarm: passes the false-discovery rate as it stands.
@@ -66,7 +66,7 @@ def judge(
     discovery_rate: float = DISCOVERY_RATE,
     floor: float = FLOOR,
 ) -> NightTest:
-    """Judges the last night of `values` (S, T): logs, NaN = missing; 70 nights are all it looks at.
+    """Judge the last night of `values` (S, T): logs, NaN = missing; 70 nights at most.
 
     `start` (S,): column of the first night that counts (the night of the last accepted change).
     `within` (S, T): variance of each value within its night, NaN where unknown. Each series' last 1 to
@@ -128,7 +128,7 @@ def judge(
 def _beside(
     net: Array, raw: Array, noise: NoiseLevel, window: Counts, age: int, least: float
 ) -> tuple[Flags, Counts, int]:
-    """Beside a step of the host that is `age` nights old (0: there is none).
+    """Series during a step of the host that is `age` nights old (0: no step).
 
     (S,) whether a series since then only took the host's shift or stood where it was; (S,) the column
     at which its window begins; and the column of the host's step.
@@ -160,7 +160,9 @@ class _WindowTest:
 def _windows(
     net: Array, scores: Array, noise: NoiseLevel, judged: Flags, most: Counts
 ) -> tuple[_WindowTest, _WindowTest]:
-    """Tonight alone, and the best of the windows 1..most (S,) with its p corrected for the search.
+    """The tests of tonight alone and of the best window, p corrected for the search.
+
+    `most` (S,): the longest window of each series.
 
     `net`, `scores` (S, T): what each night lies over the baseline, as a log and in deviations.
     """
@@ -196,7 +198,7 @@ def _windows(
 
 
 def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:
-    """The last nights as floats, NaN where a value is missing or before its series' start.
+    """The last nights as floats; NaN where missing or before the series' start.
 
     Nights before the first value of all (measured by another method) are left out: else they would count as
     nights on which the host stood still.
@@ -233,21 +235,21 @@ def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
 
 
 def _pooled(noise: NoiseLevel, rows: Flags) -> Array:
-    """All residuals of some series, widened by what their own level took out of them."""
+    """All residuals of some series, widened for the fitted level."""
     left = np.sqrt(np.maximum(1 - noise.level_variance, 0.25))
     residuals: Array = (noise.residuals / left[:, None])[rows]
     return residuals[np.isfinite(residuals)]
 
 
 def _usual_reach(residuals: Array, share: float) -> float:
-    """Deviations that this share of nights exceed; those of Gaussian noise where too few tell."""
+    """The deviation that this share of nights exceeds; Gaussian for too few residuals."""
     if len(residuals) < 1000:
         return float(stats.norm.isf(share / 2))
     return float(np.quantile(np.abs(residuals), 1 - share))
 
 
 def _discovered(p: Array, judged: Flags, rate: float) -> Flags:
-    """The discoveries, but where many changed at once they do not make the others' p good enough."""
+    """The discoveries, where many real changes do not relax the test of the others."""
     return discoveries(p, rate) & (p <= max(MOST_P, rate / max(int(judged.sum()), 1)))
 
 
@@ -279,7 +281,7 @@ def _searched(p: Array, windows: Counts) -> Array:
 
 @functools.cache
 def _search_factors() -> tuple[Array, Array]:
-    """Grid of z, and the factor by which the search over the windows 1..k multiplies p, (k, z)."""
+    """Grid of z, and the factors (k, z) by which searching windows 1..k multiplies p."""
     grid = np.linspace(0, 9, 46)
     step = 0.01
     beyond = grid[:, None] + step * (np.arange(800)[None, :] + 0.5)

@@ -1,4 +1,4 @@
-"""How noisy the series of one host are: level, spread, autocorrelation and tails, each pooled over them.
+"""Noise of the series of one host: level, spread, autocorrelation, tails, each pooled.
 
 A series of 60 nights tells its own spread within 10 %, its autocorrelation within 0.13 and its tails
 not at all; the series of a host together tell all three. So each is shrunk towards what all say, by as
@@ -62,7 +62,9 @@ def row_medians(values: Array) -> Array:
 
 
 def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) -> NoiseLevel:
-    """Level and noise of each row of `values` (S, T; logs; NaN = missing or not to be used).
+    """Level and noise of each row of `values` (S, T).
+
+    Logs; NaN = missing or not to be used.
 
     `floor` is the least standard deviation. `spent`: parameters already fitted to each row (2 after
     a line). The level is Huber's M-estimate, the variance a winsorised one, moderated as by Smyth
@@ -117,7 +119,7 @@ def _level(values: Array, known: Flags, count: Counts) -> tuple[Array, Array]:
 
 
 def _autocorrelation(unit: Array, known: Flags, count: Counts, lags: int) -> Array:
-    """Autocorrelation (S, lags - 1) at lags 1.., each series' shrunk towards the mean over all.
+    """Autocorrelation (S, lags - 1) at lags 1.., shrunk towards the mean over all series.
 
     The mean is weighted by pairs; a series' own is kept as far as the series differ by more than
     chance makes them (sampling variance 1 / pairs; Bartlett 1946).
@@ -200,7 +202,7 @@ def _inverse_trigamma(value: float) -> float:
 
 
 class Tails:
-    """How far the mean of m nights' clipped residuals goes by chance, from all residuals of the host.
+    """Tail probabilities of the mean of m nights' clipped residuals, from all residuals.
 
     The distribution of one night is the histogram of the residuals (any finite numbers, in
     deviations), clipped at +-clip, with a few nights of Student's t(4) put to it, so that a small
@@ -216,7 +218,7 @@ class Tails:
         self._sums = [self._one]
 
     def p(self, score: Array, nights: Counts) -> Array:
-        """Two-sided p of standardised means (mean times sqrt of nights) of so many independent nights.
+        """Two-sided p of standardised means of `nights` independent nights.
 
         Each side has its own tail, doubled: noise is often one-sided. 1 for more than `most` nights.
         """
@@ -235,7 +237,7 @@ class Tails:
         return result
 
     def _sum_of(self, nights: int) -> Array:
-        """The distribution of the sum of so many nights; what nobody asks for is not computed."""
+        """The distribution of the sum of so many nights, computed on demand."""
         while len(self._sums) < nights:
             self._sums.append(np.convolve(self._sums[-1], self._one))
         return self._sums[nights - 1]
@@ -267,7 +269,7 @@ class PooledNoise:
 
 
 def levels_and_noise(logs: tuple[Array, Array], floor: float) -> tuple[list[Array], PooledNoise]:
-    """The level of each side, and the noise about it from the sides with several runs, pooled.
+    """The level of each side, and noise pooled over sides with several runs.
 
     Of three runs and more the level is Huber's, so that an outlier does not move it; else the mean.
     """

@@ -49,7 +49,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class LogRatios:
-    """What the interval needs of the samples: a log ratio for each process, and the variance within."""
+    """The log ratios of the processes, and the variance within them."""
 
     ratios: tuple[float, ...]
     within: float

@@ -273,7 +273,7 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
 
 
 def _factor(unit: str, expected: str) -> float | None:
-    """What a value in `unit` is multiplied with to be in the expected one; None if it can't be."""
+    """The factor from `unit` to the expected unit; None if there is none."""
     if not unit or not expected:
         return 1.0
     for units in (checked_values.TIME_MS, checked_values.MEMORY_BYTES):
@@ -283,7 +283,7 @@ def _factor(unit: str, expected: str) -> float | None:
 
 
 def _column(name: str, unit: str, side: str) -> tuple[str, float] | None:
-    """Our column of a metric that names its unit, and the factor; None where it is none of ours."""
+    """Our column and factor for a metric that names its unit; None for others."""
     base = name.lower().replace(" ", "_")
     if unit in checked_values.TIME_MS:
         factor = checked_values.TIME_MS[unit]

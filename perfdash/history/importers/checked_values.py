@@ -48,7 +48,7 @@ def finite(value: Any, where: FilePlace, what: str) -> float:
 
 
 def metric(name: str, value: float, where: FilePlace, what: str = "") -> float:
-    """`value` if it is possible for the metric `name` of perfdash.metrics; a count as an int."""
+    """Check a value of the metric `name` of perfdash.metrics; counts become ints."""
     known = NUMBERS[name]
     low, high = _BOUNDS.get(known.kind, _COUNT_BOUNDS)
     if not low <= value <= high or (known.is_integer and value != int(value)):
@@ -59,7 +59,7 @@ def metric(name: str, value: float, where: FilePlace, what: str = "") -> float:
 
 
 def batch_size(value: Any, where: FilePlace) -> int:
-    """A batch size; 0 where the file does not know it (the harness did not get that far)."""
+    """A batch size; 0 if the file has none, as the harness failed before."""
     if value in (None, "", "None"):
         return 0
     read = number if isinstance(value, str) else finite

@@ -129,7 +129,7 @@ def _hardware(page: Page, section: tuple[str, ...]) -> str:
 def _common(
     where: FilePlace, page: Page, section: tuple[str, ...], hardware: str, options: ImportOptions
 ) -> Case:
-    """What all cases below one heading share."""
+    """The setting that all cases below one heading share."""
     text = _texts(page, section)
     device = "cpu" if _CPU.search(hardware) else "cuda" if _GPU.search(hardware) else None
     scenario = (

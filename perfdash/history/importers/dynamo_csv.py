@@ -50,7 +50,7 @@ def recognises(sample: FileBeginning) -> bool:
 
 
 def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
-    """One run a pair; of a file given alone, the other beside it is taken too."""
+    """Read one run a pair; the other file of a pair is found beside the first."""
     pairs: dict[Path, dict[str, Path]] = {}
     for path in paths:
         kind = _kind_of(path)
@@ -129,7 +129,7 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
 
 
 def _common(path: Path, options: ImportOptions, devices: set[str], thread_count: int) -> Case:
-    """What all cases of a pair share: from the file's name, else from the options; never guessed."""
+    """The setting of all cases of a pair: from the file's name, else from options; never guessed."""
     where = FilePlace(path)
     match = _FROM_RIGHT.fullmatch(_without_kind(path))
     dtype = match["dtype"] if match else None
@@ -262,7 +262,7 @@ def _measured(line: CsvLine, device: str) -> dynamo_vocabulary.DynamoNumbers:
 
 
 def _add_counts(performance: dynamo_vocabulary.DynamoNumbers, line: CsvLine, accuracy: Status | None) -> None:
-    """Graphs and breaks of the accuracy run, where the performance run has none of its own.
+    """Add graphs and breaks of the accuracy run if the performance run has none.
 
     Its `compilation_latency` is another thing (all of dynamo's time), so it goes under another name.
     """

@@ -46,7 +46,7 @@ class ImportOptions:
 
 
 def instant(text: str, what: str) -> str:
-    """An ISO 8601 time as UTC to the second; without a zone it is taken as UTC."""
+    """An ISO 8601 time in UTC to the second; without a zone it is UTC."""
     try:
         moment = datetime.fromisoformat(text)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

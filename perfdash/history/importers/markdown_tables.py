@@ -99,7 +99,7 @@ def _add(table: MarkdownTable, where: FilePlace, cells: list[str]) -> None:
 
 
 class _Drawn:
-    """A table with borders above and below its head and, where it has rows, below them."""
+    """A table with borders around its head and below its rows."""
 
     def __init__(self, table: MarkdownTable) -> None:
         self.table = table

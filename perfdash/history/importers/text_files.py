@@ -1,6 +1,6 @@
 """Reads text files of other programs within limits: no file is loaded that is larger than its limit.
 
-All that can be wrong with a file is a UsageError that names file and line and says what to do.
+Every fault of a file is a UsageError with file, line and what to do.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class FilePlace:
         return shown(str(self.path)) + (f", line {self.line}" if self.line else "")
 
     def wrong(self, what: str) -> UsageError:
-        """The error that says what is wrong here and what to do."""
+        """The error for this place; the text says what is wrong and what to do."""
         return UsageError(f"{self}: {what}")
 
     @property
     def origin(self) -> dict[str, Any]:
-        """File name (never the folders, which may tell of people) and line."""
+        """File name and line, without folders, whose names may be private."""
         return {"file": shown(self.path.name), "line": self.line}
 
 
 @dataclass(frozen=True)
 class FileBeginning:
-    """What a format is recognised by: the beginning of a file; empty for a folder or a binary file."""
+    """The beginning of a file, to recognise its format; empty for folders and binary files."""
 
     path: Path
     head: str
@@ -127,7 +127,7 @@ def whole_text(path: Path, limit: int = DOCUMENT_LIMIT) -> str:
 
 
 def json_values(path: Path) -> Iterator[tuple[FilePlace, Any]]:
-    """The values of a JSON document, list or sequence (JSON lines), each with the line it begins in.
+    """The values of a JSON document, list or JSON lines, each with its place.
 
     A list at the top is taken apart, also one that is a line among others (upload_benchmark_results.py
     of pytorch/test-infra accepts both). NaN, Infinity and a key that is there twice are refused.

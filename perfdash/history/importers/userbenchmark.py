@@ -79,7 +79,7 @@ def _run(path: Path, options: ImportOptions) -> Imported:
 
 
 def _places(path: Path, names: Iterable[str]) -> Iterator[FilePlace]:
-    """Where each name stands in the document, as far as they stand there in order."""
+    """The place of each name in the document, if the names are in order."""
     text = whole_text(path)
     position = counted = text.find('"metrics"')
     line = text.count("\n", 0, position) + 1
@@ -92,7 +92,7 @@ def _places(path: Path, names: Iterable[str]) -> Iterator[FilePlace]:
 
 
 def device_of(environ: dict[str, Any]) -> str | None:
-    """The device type that an environment tells of: `device` is the name of a GPU, or cpu."""
+    """The device type of an environment, whose `device` is cpu or a GPU's name."""
     device = environ.get("device")
     return None if not device else "cpu" if device == "cpu" else "cuda"
 
@@ -118,7 +118,7 @@ def side_run(
     started: tuple[str, str] | None,
     notes: Sequence[str],
 ) -> RunRow:
-    """The run of one set of metrics; `side` tells the two of a comparison apart."""
+    """The run of one set of metrics; `side` names it in a comparison of two."""
     plain = {
         shown(str(name), 80): shown(str(value))
         for name, value in environ.items()
@@ -146,7 +146,7 @@ def side_run(
 
 @dataclass
 class CaseMetrics:
-    """What is gathered of one case."""
+    """The metrics of one case so far."""
 
     where: FilePlace
     metrics: set[str] = field(default_factory=set)
@@ -189,7 +189,7 @@ def rows_of_metrics(
 def case_of(
     name: str, where: FilePlace, benchmark: str, device: str | None, options: ImportOptions, threads: int
 ) -> tuple[Case, str]:
-    """The case that a metric's name tells of, and which metric of it."""
+    """The case in a metric's name, and which metric of it."""
     match = _NAMED.fullmatch(name) or _NIGHTLY.fullmatch(name)
     if match is None and benchmark == "cpu":
         match, device = _CPU.fullmatch(name), "cpu"

@@ -152,7 +152,7 @@ def _value(node: Any, path: Path, seen: set[int]) -> tuple[FilePlace, Any]:
 
 
 def _scalar(node: Any, where: FilePlace) -> Any:
-    """A number for what YAML calls one, as long as it is decimal; text for all the rest."""
+    """A decimal number of YAML as a number, everything else as text."""
     kind = node.tag.rpartition(":")[2]
     if kind in ("int", "float"):
         return checked_values.number(node.value, where, "a value")
