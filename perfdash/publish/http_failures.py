@@ -20,7 +20,7 @@ _SECONDARY_S = 60.0  # what GitHub asks for where it does not say how long
 
 
 class Refused(MachineError):
-    """GitHub understood and said no: the same request would be refused again."""
+    """GitHub refused the request, and would refuse it again."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -28,12 +28,12 @@ class Refused(MachineError):
 
 
 class NoAnswer(MachineError):
-    """Nobody knows whether the request was carried out: the connection broke, or the server did."""
+    """The connection or the server failed: the request may have been carried out or not."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Status, headers (names in small letters) and what the body said: JSON, else its text."""
+    """Status, headers (lower-case names) and body: JSON, else text."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,7 +41,7 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """GitHub's own words, on one line."""
+        """GitHub's own message, on one line."""
         if not isinstance(self.data, dict):
             return ""
         said = [str(self.data.get("message") or "")]
@@ -58,7 +58,7 @@ class Answer:
 
 
 def read(status: int, headers: Mapping[str, str], text: Any) -> Answer:
-    """An answer as it came over the wire."""
+    """Parse an answer as it came over the wire."""
     try:
         return Answer(status, headers, json.loads(text) if text else None)
     except (ValueError, TypeError, RecursionError):
@@ -66,7 +66,7 @@ def read(status: int, headers: Mapping[str, str], text: Any) -> Answer:
 
 
 def wait_asked_for(answer: Answer, now: float) -> float | None:
-    """Seconds until the request may be sent again; None where no limit is the reason.
+    """Seconds until the request may be sent again; None where no rate limit is the reason.
 
     Nothing was carried out then, so even a POST may be repeated.
     """
@@ -86,7 +86,7 @@ def wait_asked_for(answer: Answer, now: float) -> float | None:
 
 
 def retry_after(answer: Answer, now: float) -> float | None:
-    """Seconds of the Retry-After header, which holds seconds or a date; None where it says nothing."""
+    """Seconds of the Retry-After header (seconds or a date); None without a valid one."""
     said = answer.headers.get("retry-after", "")
     try:
         seconds = float(said)
@@ -105,7 +105,7 @@ def _bounded(seconds: float) -> float:
 
 
 def refusal(answer: Answer, what: str, host: str) -> Refused:
-    """The error for a status that no repetition changes; `what` was tried, e.g. "issue 3 of team/perf"."""
+    """The error for a status that no retry changes; `what` was tried, e.g. "issue 3 of team/perf"."""
     said = f' ("{answer.message}")' if answer.message else ""
     words = _words(answer)
     return Refused(f"{what}: {host} answers {answer.status}{said}. {words}", answer.status)
@@ -139,12 +139,12 @@ def _words(answer: Answer) -> str:
 
 
 def on_this_machine(host: str) -> bool:
-    """Whether what is sent there leaves no wire: loopback."""
+    """Whether a host is this machine (loopback), so that nothing leaves it."""
     return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
 
 
 def unreachable(error: BaseException, host: str, timeout_s: int) -> tuple[str, bool]:
-    """Why there was no answer, and whether another try may help. Nothing of the request is in it."""
+    """Why there was no answer, and whether a retry may help. It holds nothing of the request."""
     from requests import exceptions
 
     told = f"{type(error).__name__} {error}"

@@ -1,7 +1,6 @@
-"""A mail over SMTP: encrypted unless the server is this machine, tried again where that may help.
+"""Send mails over SMTP: encrypted unless the server is this machine, with retries.
 
-No message of this module holds the password or what the server was sent.
-"""
+No message of this module holds the password or what the server was sent."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9](?:[A-Za-z0-
 
 @dataclass(frozen=True)
 class Server:
-    """Where mails go out. `plain`: without encryption, for a relay that has none; never with a password."""
+    """A mail server. `plain`: without encryption, for a relay that has none; never with a password."""
 
     host: str
     port: int
@@ -42,7 +41,7 @@ class Server:
 
 
 def checked_server(address: str, user: str | None, password: str | None, bare: bool) -> Server:
-    """HOST or HOST:PORT, 587 unless said. Raises UsageError, which does not show the password."""
+    """Parse HOST or HOST:PORT (default 587). Raises UsageError, which does not show the password."""
     match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", address)
     port = int(match[2] or 587) if match else 0
     if not match or not 0 < port < 65536:
@@ -61,7 +60,7 @@ def checked_server(address: str, user: str | None, password: str | None, bare: b
 
 
 def checked_addresses(texts: Sequence[str], option: str) -> list[str]:
-    """Mail addresses, also several in one text by commas. Raises UsageError."""
+    """Parse mail addresses, also several in one text by commas. Raises UsageError."""
     found = [part.strip() for text in texts for part in text.split(",")]
     for each in found:
         if not _ADDRESS.fullmatch(each):
@@ -70,7 +69,7 @@ def checked_addresses(texts: Sequence[str], option: str) -> list[str]:
 
 
 def message(sender: str, to: Sequence[str], subject: str, body: str) -> EmailMessage:
-    """The mail; the same text tried twice has the same Message-ID, by which it is known to be one."""
+    """Build the mail. Retries keep its Message-ID, by which servers recognise duplicates."""
     mail = EmailMessage()
     mail["From"] = sender
     mail["To"] = ", ".join(to)
@@ -91,7 +90,7 @@ def send(
     sleep: Callable[[float], None] = time.sleep,
     log: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Hands it to the server. Raises MachineError where that stays impossible, or one address is refused."""
+    """Hand the mail to the server. Raises MachineError if that fails or an address is refused."""
     for pause in (*_PAUSES_S, None):
         try:
             refused = _once(server, mail, timeout_s)
@@ -110,7 +109,7 @@ def send(
 
 
 def _once(server: Server, mail: EmailMessage, timeout_s: float) -> list[str]:
-    """One try; the addresses that the server refused while it took others."""
+    """Try once; the addresses that the server refused while it accepted others."""
     context = ssl.create_default_context()
     here = on_this_machine(server.host)
     if server.port == _TLS_PORT and not server.plain:
@@ -139,7 +138,7 @@ class _NoTls(Exception):
 
 
 def _words(server: Server, error: Exception, timeout_s: float) -> tuple[str, bool]:
-    """Why it did not go out, and whether another try may help. Nothing of what was sent is in it."""
+    """Why sending failed, and whether a retry may help. It holds nothing of what was sent."""
     host = f"{server.host}:{server.port}"
     if isinstance(error, _NoTls):
         return f"{host} offers no encryption (STARTTLS); a relay of your own without it: --smtp-plain", False

@@ -1,7 +1,6 @@
-"""The hidden first line by which perfdash knows a comment or an issue of its own again. Pure.
+"""The hidden first line by which perfdash recognises its own comments and issues. Pure.
 
-Names in it are percent-encoded, so that none can end it or look like another field.
-"""
+Values are percent-encoded, so that none can end the marker or look like another field."""
 
 from __future__ import annotations
 
@@ -16,16 +15,15 @@ _LINE = re.compile(r"<!-- perfdash:(\d+) ([a-z]+)((?: [a-z]+=[^\s>]*)+) -->")
 
 
 def marker(kind: str, **fields: object) -> str:
-    """The line: kind and names of fields are small letters, values anything."""
+    """The marker line; kind and field names are lower-case letters, values anything."""
     said = "".join(f" {name}={_encoded(str(value))}" for name, value in fields.items())
     return f"<!-- perfdash:{_VERSION} {kind}{said} -->"
 
 
 def read(body: str | None, kind: str) -> dict[str, str] | None:
-    """The fields of a body's marker; None where its first line is none of this kind.
+    """The fields of a body's marker; None unless its first line is a marker of this kind.
 
-    Only the first line counts: who quotes a comment has it behind a `>`, or further down.
-    """
+    Only the first line counts: a quotation has it behind a `>`, or further down."""
     first = (body or "").split("\n", 1)[0].rstrip()
     found = _LINE.fullmatch(first)
     if not found or int(found[1]) != _VERSION or found[2] != kind:
@@ -35,12 +33,12 @@ def read(body: str | None, kind: str) -> dict[str, str] | None:
 
 
 def has(told: Mapping[str, str], known: Mapping[str, str]) -> bool:
-    """Whether a marker has these fields. One written before `started` was in it is taken for any."""
+    """Whether a marker has these fields. Old markers without `started` match any start."""
     return all(told.get(name, value if name == "started" else None) == value for name, value in known.items())
 
 
 def known_as(name: str) -> str:
-    """A name as `read` gives it back: what is no text replaced, a very long one by its digest."""
+    """A value as `read` returns it: invalid text replaced, a very long one by its digest."""
     name = name.encode("utf-8", "replace").decode()
     if len(quote(name, safe="")) <= _LONGEST:
         return name
@@ -48,18 +46,17 @@ def known_as(name: str) -> str:
 
 
 def without(body: str | None) -> str:
-    """A body less its marker, with plain line ends: for telling whether it says the same."""
+    """A body without its marker, with plain line ends, to compare texts."""
     text = (body or "").replace("\r\n", "\n")
     first, _, rest = text.partition("\n")
     return (rest if _LINE.fullmatch(first.rstrip()) else text).strip()
 
 
 def same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two markers tell of the same alert: the series, and the run on which it was born.
+    """Whether two markers belong to the same alert: same series, born on the same run.
 
-    The run stays when a history is made anew from its run folders. Where the history has forgotten it
-    (it was pruned), the time at which the alert was opened decides.
-    """
+    The run stays when a history is made anew from its run folders. Where the history no longer has it (it
+    was pruned), the time at which the alert was opened decides."""
     if one.get("series") != other.get("series"):
         return False
     name = "born" if one.get("born") and other.get("born") else "opened"

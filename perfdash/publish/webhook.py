@@ -1,4 +1,7 @@
-"""A text to a chat by an incoming webhook (Slack's form). Its address is the secret: no message shows it."""
+"""Send a text to a chat by an incoming webhook (Slack's form).
+
+The address is the secret: no message shows it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _LONGEST = 30_000  # characters; Slack cuts at 40,000
 
 
 def checked_address(url: str | None) -> str:
-    """Raises UsageError for what is none, or would send the secret in clear text."""
+    """Check the webhook's address. Raises UsageError if it is invalid or unencrypted."""
     url = (url or "").strip()
     if not url:
         raise UsageError(f"--webhook: set the address of the webhook in {VARIABLE}")
@@ -44,7 +47,7 @@ def send(
     now: Callable[[], float] = time.time,
     log: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Posts {"text": ...}. Raises MachineError where that stays impossible."""
+    """Post {"text": ...}. Raises MachineError if that keeps failing."""
     remember(url, urlsplit(url).path)
     text = redact(text)
     for pause in (*_PAUSES_S, None):
@@ -59,7 +62,7 @@ def send(
 
 
 def _once(url: str, text: str, timeout_s: float, now: Callable[[], float]) -> tuple[str, float | None]:
-    """What went wrong, empty where nothing did; and after how many seconds another try may help."""
+    """What went wrong, empty if nothing did; and the seconds after which a retry may help."""
     import requests
 
     try:

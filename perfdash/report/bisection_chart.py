@@ -1,4 +1,4 @@
-"""The tested revisions of a bisection and what was measured of them: as text, and as a picture (SVG)."""
+"""Charts of a bisection: the tested revisions and their measurements, as text and as SVG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LABEL = 24
 
 
 def text_chart(account: Account, each: Range) -> str:
-    """A line a tested revision, in order: where its level lies, how often it was measured, its side."""
+    """One line per tested revision: its level, how often it was measured, its side."""
     levels = [t.level for t in each.tested if t.level is not None]
     low, high = (min(levels), max(levels)) if levels else (0.0, 0.0)
     labels = {t.place: plain(t.label, _LABEL) for t in each.tested}
@@ -50,7 +50,7 @@ def _columns(text: str) -> int:
 
 
 def svg(account: Account, each: Range) -> str:
-    """One block of HTML without an empty line: every measurement over the place of its revision."""
+    """A chart of every measurement over its revision, as HTML without an empty line."""
     ticks, points = _numbers(account, each) if any(t.values for t in each.tested) else _words(each)
     parts = [
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
@@ -76,7 +76,7 @@ def _x(each: Range, place: int) -> float:
 
 
 def _numbers(account: Account, each: Range) -> tuple[list[tuple[float, str]], list[tuple[Tested, float]]]:
-    """Where the ticks are, with their text, and where each value."""
+    """The ticks with their labels, and the position of each value."""
     values = [value for t in each.tested for value in t.values]
     low, high = min(values), max(values)
     if high <= low:
@@ -102,7 +102,7 @@ def _words(each: Range) -> tuple[list[tuple[float, str]], list[tuple[Tested, flo
 
 
 def _culprits(account: Account, each: Range) -> list[str]:
-    """A band over the culprits of this range."""
+    """A band over each culprit of this range."""
     places = {t.id: t.place for t in each.tested}
     bands = []
     for one in account.culprits:

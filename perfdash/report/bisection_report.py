@@ -1,4 +1,4 @@
-"""A bisection as text that is pasted into an issue, and as a page: what came out, how sure, by what."""
+"""The report of a bisection in Markdown and HTML: the culprit, how sure, the evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SKIPPED = 50  # of which the report tells
 
 
 def headline(account: Account) -> str:
-    """What came out, in a few words; plain text."""
+    """The result in a few words of plain text."""
     what = f"{account.title} of {subject(account)}"
     fallen = [one for one in account.culprits if one.confirmed == "not confirmed"]
     stand = [one for one in account.culprits if one not in fallen]
@@ -32,7 +32,7 @@ def _named(culprits: Sequence[Culprit]) -> str:
 
 
 def subject(account: Account) -> str:
-    """What was measured; plain text."""
+    """What was measured, in plain text."""
     case = account.case
     if not case:
         return shlex.join(account.command or ())
@@ -44,12 +44,12 @@ def subject(account: Account) -> str:
 
 
 def markdown(account: Account) -> str:
-    """GitHub Markdown; all that comes from elsewhere is escaped."""
+    """The report in GitHub Markdown; foreign text is escaped."""
     return _text(account, as_page=False)
 
 
 def page(account: Account) -> str:
-    """HTML of its own, with the charts in it and no script."""
+    """The report as one HTML file with its charts and without scripts."""
     return document(f"perfdash bisect: {plain(headline(account))}", _text(account, as_page=True))
 
 
@@ -105,7 +105,7 @@ def _is_safe(address: str | None) -> bool:
 
 
 def _words(account: Account, one: Culprit) -> str:
-    """Of answers: what was said before and since."""
+    """For a metric of words: the answers before and since the change."""
     for each in account.ranges:
         if each.number == one.stage:
             before, after = (
@@ -155,7 +155,7 @@ def _confirmed(account: Account, one: Culprit) -> str:
 
 
 def _reverted(account: Account, one: Culprit) -> str:
-    """What taking it back on top of the bad end did."""
+    """The effect of reverting the culprit on top of the bad end."""
     if one.reverted == "found":
         change = _effect(account, one.reverted_change)
         return "taken back on top of the bad end: " + (change or "the fault is gone")
@@ -166,7 +166,7 @@ def _reverted(account: Account, one: Culprit) -> str:
 
 
 def _blame(one: Culprit) -> str:
-    """Whether eager moved alike: then it is not the back end."""
+    """Say whether eager changed alike, so that the back end is not the cause."""
     eager, ratio = one.eager, one.change.ratio
     if not eager or not eager.low or not eager.high or not eager.ratio or not ratio:
         return ""
@@ -177,7 +177,7 @@ def _blame(one: Culprit) -> str:
 
 
 def _without(account: Account) -> str:
-    """What there is to say where no culprit was found."""
+    """The result of a bisection that found no culprit."""
     if not account.ranges:
         return "Nothing was measured."
     top = account.ranges[0]

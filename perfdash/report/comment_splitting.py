@@ -1,6 +1,7 @@
-"""A Markdown text in parts that a comment can hold, each whole by itself: what is open at a cut (a folded
-part, a block, a table) is closed there, and opened again in the next part with its head, below the
-headings under which it stands. Pure.
+"""Split a Markdown text into comments, each complete by itself. Pure.
+
+What is open at a cut (a folded part, a code block, a table) is closed there and opened again in the next
+comment with its head, below its headings.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class _Before:
 
 
 def size(text: str) -> int:
-    """Bytes of UTF-8; a lone surrogate, which has none, counts as the mark that stands for it."""
+    """Bytes in UTF-8; a lone surrogate counts as its replacement character."""
     return len(text.encode("utf-8", "replace"))
 
 
 def parts(text: str, limit: int = LIMIT) -> list[str]:
-    """The text in parts of at most `limit` bytes each (at least 1,000), numbered where they are several."""
+    """Split a text into parts of at most `limit` bytes (at least 1,000), numbered if several."""
     if size(text) <= limit:
         return [text]
     room = limit - _NUMBER
@@ -67,7 +68,7 @@ def parts(text: str, limit: int = LIMIT) -> list[str]:
 
 
 def _end(lines: Sequence[str], before: Sequence[_Before], start: int, room: int) -> int:
-    """Where the part that begins with line `start` ends: at the best cut that leaves it half full."""
+    """The line that ends the part starting at `start`: the best cut that leaves it half full."""
     used = _room(before[start].opening())
     fitting: list[tuple[int, int]] = []  # (end, bytes)
     for end in range(start + 1, len(lines) + 1):
@@ -91,7 +92,7 @@ def _room(lines: Sequence[str]) -> int:
 
 
 def _pieces(line: str, most: int) -> list[str]:
-    """A line as it is, or one too long for any part cut at spaces, where there are some."""
+    """A line, cut at spaces where possible if it is too long for any part."""
     found = []
     while size(line) > most:
         # Of a character at the cut the bytes that are left are no text: it goes to the next piece.
@@ -104,7 +105,7 @@ def _pieces(line: str, most: int) -> list[str]:
 
 
 def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
-    """For each line, and the end, what is open before it."""
+    """What is open before each line and at the end."""
     reader = _Reader()
     found = []
     for number, line in enumerate(lines):
@@ -128,13 +129,16 @@ def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
 
 
 def _short(folds: tuple[tuple[str, ...], ...], most: int) -> tuple[tuple[str, ...], ...]:
-    """The lines that open folds; without their titles where these are long."""
+    """The lines that open folds, without their titles if these are long."""
     long = sum(map(_room, folds)) > most
     return tuple(("<details><summary>...</summary>",) for _ in folds) if long else folds
 
 
 class _Reader:
-    """What is open as the lines go by. `head` of a table that is being read, `rows_of`: once it is whole."""
+    """What is open while lines are read.
+
+    `head`: of a table that is being read; `rows_of`: the head of a table whose rows are being read.
+    """
 
     def __init__(self) -> None:
         self.folds: list[tuple[str, ...]] = []
@@ -145,13 +149,13 @@ class _Reader:
         self.last = self.words = ""  # the line before; the last one that was not empty
 
     def headings_of(self, line: str) -> tuple[str, ...]:
-        """The headings that hold for a line, which may itself end some."""
+        """The headings above a line, which may itself end some of them."""
         if self.fence or not line.startswith(("# ", "## ")):
             return self.headings
         return () if line.startswith("# ") else tuple(one for one in self.headings if one.startswith("# "))
 
     def inside(self, line: str, after: str) -> int:
-        """How well a cut fits before a line of a block, whose tables have borders of `+---+`."""
+        """How well a cut fits before a line of a code block, whose tables have borders of `+---+`."""
         first = self.last is self.fence
         if _closes(line, str(self.fence)):
             self.fence, self.head, self.rows_of = None, (), ()
@@ -172,7 +176,7 @@ class _Reader:
         return _NEVER if first or border != bool(self.head) else _ROW
 
     def outside(self, line: str, after: str) -> int:
-        """How well a cut fits before a line that is in no block; its tables have cells between `|`."""
+        """How well a cut fits before a line outside code blocks; tables there have cells between `|`."""
         opened = _FENCE.fullmatch(line)
         if self.rows_of and line.startswith("|"):
             return _NEVER if self.last is self.rows_of[-1] else _ROW

@@ -1,4 +1,4 @@
-"""Two sides compared: a table as plain text, plain values for JSON, and CSV."""
+"""A comparison of two sides as text, plain values for JSON, and CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfdash.metrics import title_of
 
 
 def comparison(found: Comparison) -> str:
-    """What changed from one side to the other: what is sure first, then the largest changes of speedup."""
+    """Write a comparison as text: means, significant changes, all cases."""
     changed = [one for one in found.both if one.changed]
     nothing = found.nothing_to_compare
     parts = [
@@ -68,7 +68,7 @@ def _torch(run: RunRow) -> str:
 
 
 def _means(every: Sequence[Means]) -> str:
-    """Geometric means over the cases that pass on both sides."""
+    """A table of geometric means over the cases that pass on both sides."""
     if not every:
         return "No case passes on both sides"
     table = PrettyTable(["geometric mean", "cases", "old", "new", "new / old", "95 %"])
@@ -150,7 +150,7 @@ def _value(name: str, value: float) -> str:
 
 
 def to_plain(found: Comparison) -> dict[str, Any]:
-    """For JSON; metrics in ms, seconds, bytes and ratios."""
+    """The comparison as plain values for JSON; metrics in ms, seconds, bytes and ratios."""
     return {
         "old": _side(found.old),
         "new": _side(found.new),
@@ -200,7 +200,7 @@ def _side(side: ComparedRuns) -> dict[str, Any]:
 
 
 def to_csv(found: Comparison) -> str:
-    """A line a case; per metric old, new, ratio, p and whether it is significant."""
+    """One line per case; for each metric old, new, ratio, p and whether it is significant."""
     file = io.StringIO()
     case_columns = ["suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend"]
     header = [*case_columns, "old_status", "new_status"]

@@ -1,6 +1,4 @@
-"""One regression as an issue of its own: what got worse, how sure, since when, how to measure it again.
-And the notes with which the issue is closed and opened again. Pure.
-"""
+"""The text of a regression's issue, and the notes with which it is closed and reopened. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _TORCH = "https://github.com/pytorch/pytorch/compare/"
 
 
 def title(each: AlertEvidence) -> str:
-    """Plain text on one line: GitHub makes no mention or link of a title, but code of backticks."""
+    """The title in plain text on one line; GitHub renders only backticks in it."""
     change = percent_change(each.alert.change)
     text = f"{model_of(each.case)}: {what(each.alert)}{' ' + change if change else ''}"
     return plain(f"Regression: {text}", _TITLE).replace("`", "'")
@@ -32,8 +30,10 @@ def title(each: AlertEvidence) -> str:
 def body(
     each: AlertEvidence, *, page: str | None = None, ran: Sequence[str] = (), error: str | None = None
 ) -> str:
-    """GitHub Markdown. `page`: the model's page; `ran`: the command line of the run that shows it;
-    `error`: what a failing model said there.
+    """The body in GitHub Markdown.
+
+    `page`: the model's page; `ran`: the command line of the run that shows the regression; `error`: the
+    message of a failing model.
     """
     good, bad = each.between
     parts = [f"{link(code(model_of(each.case)), page)}: {_change(each)}", _facts(each, good, bad)]
@@ -59,7 +59,7 @@ def body(
 
 
 def note(each: AlertEvidence) -> str:
-    """Why the issue is closed, or opened again."""
+    """The note with which the issue is closed or reopened."""
     alert, seen = each.alert, each.seen
     run = f" in the run {code(seen.name)}" if seen else ""
     if alert.state == FIXED:
@@ -70,13 +70,13 @@ def note(each: AlertEvidence) -> str:
 
 
 def blame(each: AlertEvidence) -> str:
-    """Whom a bisection found, for an issue that was opened before it did; empty where it found nobody."""
+    """A note on the culprit, for an issue opened before the bisection; empty without a culprit."""
     found = [line for line in culprits(each.alert) if line.startswith(CULPRIT)]
     return "\n".join(f"Bisected: {escaped(line)}" for line in found)
 
 
 def _change(each: AlertEvidence) -> str:
-    """Before and after, the change with its interval, and where the interval comes from."""
+    """Before, after, and the change with its interval and the source of the interval."""
     alert = each.alert
     if alert.kind == "status":
         told = alert.details

@@ -1,4 +1,4 @@
-"""JUnit XML, which every CI shows: a test a case, and a test an alert."""
+"""JUnit XML for CI servers: one test per case and one test per alert."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_MEASURED = {Status.SKIPPED, Status.MISSING_DEPENDENCY, Status.NEEDS_NETWORK
 
 
 def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[AlertEvidence] = ()) -> None:
-    """The results of a run and the alerts of the night as one file.
+    """Write the results and alerts of a run to a file.
 
     A case that did not pass is a failure, one that was not measured is skipped; an alert that is worse and
     not acknowledged is a failure of its own, in the suite `regressions`.
@@ -40,7 +40,7 @@ def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[AlertEvid
 
 
 def document(name: str, rows: Iterable[Row], changes: Sequence[Change] = ()) -> str:
-    """The same as text; each of `changes` that is bad and not acknowledged is a failure."""
+    """The results of a run as JUnit text; each unacknowledged bad change is a failure."""
     suites = _suites(rows)
     loud = [one for one in changes if one.group in BAD and not one.acknowledged]
     if loud:
@@ -84,7 +84,7 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
 
 
 def write_comparison(path: Path, found: Comparison) -> None:
-    """A test a case that both sides have; a failure where something got worse for real.
+    """Write one test per case of both sides; it fails if the case became significantly worse.
 
     Where there is nothing to compare the file has one test, which fails with the reason.
     """
@@ -107,7 +107,7 @@ def write_comparison(path: Path, found: Comparison) -> None:
 
 
 def write_alerts(path: Path, alerts: Sequence[AlertEvidence]) -> None:
-    """Only the alerts; a file with one test that passed where there are none."""
+    """Write the alerts alone; without alerts the file has one test that passes."""
     root = ET.Element("testsuites", name="perfdash regressions")
     suite = _alerts(alerts)
     if not len(suite):

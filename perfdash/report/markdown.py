@@ -1,5 +1,7 @@
-"""Text from elsewhere in GitHub Markdown: nothing that a model is called or an error says becomes
-a mention, a link, an image, HTML or a new row."""
+"""Foreign text in GitHub Markdown, and Markdown as HTML.
+
+Nothing in a model's name or an error message becomes a mention, a link, an image, HTML or a new row.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ _IN_ADDRESS = "%/:?#@!$&'*+,;=[]~"  # beside letters and digits; no blank, brack
 
 
 def plain(text: object, longest: int = 200) -> str:
-    """One line in which everything can be seen; what is too long is cut with an ellipsis."""
+    """One line in which every character is visible, cut with an ellipsis if it is too long."""
     line = _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", str(text))
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def code(text: object, longest: int = 200) -> str:
-    """A code span: GitHub makes nothing of what is in it."""
+    """A code span, in which GitHub interprets nothing."""
     line = plain(text, longest)
     if not line.strip():
         return ""
@@ -34,7 +36,7 @@ def code(text: object, longest: int = 200) -> str:
 
 
 def escaped(text: object, longest: int = 500) -> str:
-    """Text that stays text: special characters escaped, mentions and references broken."""
+    """Text that stays text: special characters are escaped, mentions and references broken."""
     line = plain(text, longest)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = re.sub(r"([\\`*_{}\[\]|~$])", r"\\\1", line)
@@ -43,7 +45,7 @@ def escaped(text: object, longest: int = 500) -> str:
 
 
 def link(text: str, address: str | None) -> str:
-    """`text` is Markdown already; without an address it stays as it is.
+    """A link around Markdown `text`; without an address the text alone.
 
     What would end the address is percent-encoded; what is encoded already stays so.
     """
@@ -51,7 +53,7 @@ def link(text: str, address: str | None) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A table of cells that are Markdown, each in one line; `align` has l or r for each column."""
+    """A table of Markdown cells of one line each; `align` has l or r for each column."""
     marks = {"l": ":---", "r": "---:"}
     rule = [marks.get(letter, "---") for letter in align.ljust(len(head))]
     lines = [head, rule, *rows]
@@ -62,7 +64,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -
 
 
 def fenced(text: str) -> str:
-    """A block of fixed width."""
+    """A code block."""
     fence = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
     return f"{fence}\n{text}\n{fence}"
 
@@ -84,7 +86,7 @@ summary { cursor: pointer; }
 
 
 def document(title: str, text: str) -> str:
-    """Markdown as an HTML file. HTML in it stays: what comes from elsewhere must be escaped before."""
+    """Markdown as one HTML file without scripts. HTML in it stays, so foreign text must be escaped."""
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

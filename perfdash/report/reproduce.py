@@ -1,4 +1,4 @@
-"""The command that measures a case again as it was measured."""
+"""The command that repeats the measurement of a case."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ OWN, _CHECKOUT = "own", "torchbench-checkout"
 
 
 def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[str] = ()) -> str:
-    """One line for a shell. `setting` is that of the testbed; `ran` the command line of the run."""
+    """One line for a shell.
+
+    `setting`: of the testbed; `ran`: the command line of the run.
+    """
     source = source_of(case, ran)
     parts = ["perfdash", "run", *source]
     if source[0] != "--model" or len(source) > 2:
@@ -39,15 +42,14 @@ def command(case: Case, setting: Mapping[str, Any] | None = None, ran: Sequence[
 
 
 def pattern(model: str) -> str:
-    """What --models matches this model with: the option takes wildcards, and splits at commas."""
+    """The value of --models that matches this model only: wildcards and commas are escaped."""
     return re.sub(r"[][?*]", lambda match: f"[{match[0]}]", model).replace(",", "?")
 
 
 def source_of(case: Case, ran: Sequence[str]) -> list[str]:
-    """The suite by its name, or the file, checkout or model of the run that the case came from, as options.
+    """The options that select the suite, file, checkout or model that the case came from.
 
-    A suite may be called otherwise than its file: where no file has its name, all of them are given.
-    """
+    A suite may be named differently from its file: where no file has its name, all files are given."""
     given = _given(ran)
     suites, targets, checkouts = ([word for flag, word in given if flag == wanted] for wanted in _SOURCES)
     if len(given) == 1 and not (suites and not suites[0].endswith(".toml")):
@@ -66,7 +68,7 @@ def source_of(case: Case, ran: Sequence[str]) -> list[str]:
 
 
 def backend_of(case: Case, ran: Sequence[str]) -> str:
-    """The back end's name, or the user's own file of that name in the command line of the run."""
+    """The back end's name, or the user's own file of that name in the run's command line."""
     words = [word for text in ran for word in text.removeprefix("--backend=").split(",")]
     files = [word for word in words if word.endswith(".py")]
     return next(
@@ -75,7 +77,7 @@ def backend_of(case: Case, ran: Sequence[str]) -> str:
 
 
 def _given(ran: Sequence[str]) -> list[tuple[str, str]]:
-    """(option, value) of each source, of `--option value`, `--option=value` and values with commas."""
+    """(option, value) of each source in a command line."""
     found = []
     for place, word in enumerate(ran):
         flag, equals, value = word.partition("=")
@@ -86,7 +88,7 @@ def _given(ran: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _names(target: str) -> tuple[str, str]:
-    """What a model of `file.py:function` may be called: with its folder where two are alike."""
+    """The possible model names of `file.py:function`; with its folder where two are alike."""
     file, _, function = target.rpartition(":")
     path = PurePath(file)
     return f"{path.stem}.{function}", f"{path.parent / path.stem}.{function}"
@@ -105,6 +107,6 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
 
 
 def as_pairs(setting: Mapping[str, Any], name: str) -> list[str]:
-    """A table of a testbed's setting as KEY=VALUE, so that it is read again as the same values."""
+    """A table of a testbed's setting as KEY=VALUE, which is read again as the same values."""
     found = (setting.get(name) or {}).items()
     return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in found]

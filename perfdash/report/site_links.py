@@ -1,4 +1,4 @@
-"""Where each page of the site lies, so that a comment can link to it: paths relative to the site's root.
+"""The paths of the site's pages, relative to its root.
 
 The live server answers under the same paths.
 """
@@ -17,17 +17,17 @@ _LONGEST = 120  # characters of a file's name that come from elsewhere
 
 
 def bed_folder(testbed_digest: str) -> str:
-    """The folder of a testbed: pages never mix what must not be compared."""
+    """The folder of a testbed; pages never mix testbeds, which must not be compared."""
     return f"beds/{testbed_digest[:10]}"
 
 
 def model_page(testbed_digest: str, case: Case) -> str:
-    """A case's page: its digest keeps apart what a file name cannot."""
+    """The page of a case; its digest keeps names apart that are equal as file names."""
     return f"{bed_folder(testbed_digest)}/models/{case.name[:_LONGEST]}-{case_digest(case)[:8]}.html"
 
 
 def suite_page(testbed_digest: str, case: Case) -> str:
-    """The page of a case's suite in the case's setting (device, dtype, threads, ...), whatever the model."""
+    """The page of a suite in the setting of a case: device, dtype, threads, scenario, back end."""
     dtype = f"amp-{case.amp_dtype}" if case.dtype == "amp" else case.dtype
     words = [case.suite, case.device, dtype, f"t{case.threads}", case.scenario, case.backend]
     if case.dynamic:
@@ -40,10 +40,10 @@ def suite_page(testbed_digest: str, case: Case) -> str:
 
 
 def compare_page(testbed_digest: str) -> str:
-    """A testbed's nights compared; its data files lie in `data/` beside it."""
+    """The page that compares the nights of a testbed; its data files are in `data/` beside it."""
     return f"{bed_folder(testbed_digest)}/{COMPARE}"
 
 
 def alert_link(number: int) -> str:
-    """Where the life of an alert is told."""
+    """The link to an alert and its events."""
     return f"{REGRESSIONS}#alert-{number}"

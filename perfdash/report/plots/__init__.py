@@ -1,7 +1,6 @@
-"""Pictures of a run and of its history, by matplotlib. `KINDS` names those that are made of a run's rows.
+"""Plots of a run and of its history, by matplotlib. `KINDS` lists those made from a run's rows.
 
-A new kind is a file with a function from rows to pictures, and a line here.
-"""
+A new kind is a file with a function from rows to pictures, and a line here."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ KINDS: dict[str, Callable[[Iterable[Row]], Iterator[Picture]]] = {
 
 
 def files_of_rows(kind: str, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of each file of a kind; nothing where the rows have nothing of it."""
+    """(name, content) of each file of a kind; empty where the rows have nothing to show."""
     yield from _files(KINDS[kind](rows))
 
 
 def files_of_trend(nights: Sequence[Night]) -> Iterator[tuple[str, bytes]]:
-    """The same of the means over the nights (history.queries.trend)."""
+    """(name, content) of the plots of means over nights (history.queries.trend)."""
     yield from _files(trend(nights))
 
 

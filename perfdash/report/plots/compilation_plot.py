@@ -1,4 +1,4 @@
-"""How long compiling took, model by model: wall time as a bar, CPU seconds as a mark."""
+"""Compilation time of each model: wall time as a bar, CPU seconds as a mark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from perfdash.report.plots.layout import (
 
 
 def compilation(rows: Iterable[Row]) -> Iterator[Picture]:
-    """A picture a setting in which anything was compiled, the slowest to compile first."""
+    """One plot per setting in which anything was compiled, the slowest first."""
     for setting, some in by_setting(rows).items():
         if not any(value(row, "compilation_s") for row in some):
             continue

@@ -1,7 +1,6 @@
-"""What all pictures share: look, colours, text that any name may stand in, and the files they become.
+"""The style, colours, text and files that all plots share.
 
-Pictures are the same to the byte for the same numbers, whatever a user's matplotlib is set to.
-"""
+Plots of the same numbers are equal to the byte, whatever the user's matplotlib settings are."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; `name` is that of its files, without ending, and no other picture of a run has it."""
+    """A figure and its file name without ending, which is unique within a run."""
 
     name: str
     title: str
@@ -64,7 +63,7 @@ class Picture:
 
 @contextlib.contextmanager
 def look() -> Iterator[None]:
-    """In which pictures are drawn and encoded. It sets what matplotlib holds for the whole process."""
+    """Set perfdash's style while plots are drawn and encoded; it holds for the whole process."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
@@ -72,7 +71,7 @@ def look() -> Iterator[None]:
 
 
 def encoded(picture: Picture) -> dict[str, bytes]:
-    """The picture's files, by name: PNG and SVG, without a date or a version in them."""
+    """The PNG and SVG files of a picture by name, without a date or version in them."""
     files = {}
     for form, metadata in (
         ("png", {"Title": picture.title, "Software": None}),
@@ -90,7 +89,7 @@ def _glyphs() -> frozenset[int]:
 
 
 def shown(text: str, longest: int = 44) -> str:
-    """A name as it can be drawn: what the font lacks or controls as an escape, the middle cut out.
+    """A name as it can be drawn: characters the font lacks are escaped, the middle is cut out.
 
     Every text from elsewhere is drawn by way of this, so a secret is replaced here, before the cut.
     """
@@ -107,7 +106,7 @@ def shown(text: str, longest: int = 44) -> str:
 
 
 def file_word(text: str) -> str:
-    """A name as part of a file's name; a mark keeps apart what was made alike."""
+    """A name as part of a file name; a digest keeps names apart that become equal."""
     text = redact(text)
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:60]
     if word == text:
@@ -116,13 +115,13 @@ def file_word(text: str) -> str:
 
 
 def heading(figure: Figure, title: str, lines: Sequence[str]) -> None:
-    """A title in the upper left corner, and below it what a reader must know to read the picture."""
+    """A title in the upper left corner, and below it what a reader needs to know."""
     text = "\n".join([title, *lines])
     figure.suptitle(text, x=0.01, ha="left", fontsize=8.5, linespacing=1.4)
 
 
 def log_scale(axis: Axes, which: str, low: float, high: float) -> None:
-    """A logarithmic axis from `low` to `high` (above zero) with ticks that are read as plain numbers."""
+    """Set a logarithmic axis from `low` to `high` (above zero) with plain numbers as ticks."""
     ticks = log_ticks(low, high)
     getattr(axis, f"set_{which}scale")("log")
     getattr(axis, f"set_{which}lim")(low, high)
@@ -133,7 +132,7 @@ def log_scale(axis: Axes, which: str, low: float, high: float) -> None:
 
 
 def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
-    """Round numbers from `low` to `high`, as many as there is room for."""
+    """Round numbers from `low` to `high`, at most `most`."""
     steps = (
         [round(0.02 * n, 2) for n in range(25, 101)],
         [round(0.05 * n, 2) for n in range(4, 61)],
@@ -153,5 +152,5 @@ def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
 
 
 def number(value: float) -> str:
-    """1, 0.05, 1,500, 2e+07."""
+    """A tick's number: 1, 0.05, 1,500, 2e+07."""
     return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:g}"

@@ -1,4 +1,4 @@
-"""Which results share a picture: one setting, its models as rungs, its back ends side by side."""
+"""The layout of plots by setting: one row per model, with its back ends side by side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SMALLEST, _LARGEST = 1e-12, 1e15  # what an axis can hold; what lies beyond is 
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What the cases of one picture have in common. `dtype` is amp-bfloat16 where autocast is used."""
+    """What the cases of one plot have in common; `dtype` is amp-bfloat16 under autocast."""
 
     suite: str
     device: str
@@ -48,13 +48,13 @@ class Setting:
 
     @property
     def word(self) -> str:
-        """For the name of a file."""
+        """The setting as part of a file name."""
         words = [self.suite, self.device, self.dtype, f"t{self.threads}", self.scenario]
         return "_".join(map(file_word, [*words, *(["dynamic"] if self.dynamic else [])]))
 
 
 def by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
-    """The results of each setting, by its name."""
+    """Group results by setting, sorted by its name."""
     groups: dict[Setting, list[Row]] = {}
     for row in rows:
         case = row.case
@@ -65,20 +65,20 @@ def by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
 
 
 def backends_of(rows: Iterable[Row]) -> list[str]:
-    """inductor first, then the others by name."""
+    """The back ends of the rows: inductor first, then by name."""
     return sorted({row.case.backend for row in rows}, key=lambda name: (name != "inductor", name))
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A model at one batch size: its result by back end."""
+    """A model at one batch size, with its result for each back end."""
 
     label: str
     slots: dict[str, Row]
 
 
 def rungs_of(rows: Sequence[Row]) -> list[Rung]:
-    """A rung a model, or a model and batch size where a model has several; by name."""
+    """One row per model, or per model and batch size where a model has several; by name."""
     sizes: dict[str, set[int]] = {}
     found: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
@@ -92,7 +92,7 @@ def rungs_of(rows: Sequence[Row]) -> list[Rung]:
 
 
 def value(row: Row | None, name: str) -> float | None:
-    """A metric that an axis can hold; None where it was not measured, or is NaN, infinite or not above 0."""
+    """A metric that an axis can show; None where it was not measured, is not finite, or not above 0."""
     found = row.values.get(name) if row else None
     return found if found is not None and _fits(found) else None
 
@@ -102,7 +102,7 @@ def _fits(number: float) -> bool:
 
 
 def summary_of(rows: Iterable[Row]) -> Summary:
-    """The means of what an axis can hold, as docs/method.md defines them."""
+    """The means of the values that an axis can show, as docs/method.md defines them."""
     return summarize(
         [
             replace(row, values={name: v for name, v in row.values.items() if v == 0 or _fits(v)})
@@ -112,12 +112,12 @@ def summary_of(rows: Iterable[Row]) -> Summary:
 
 
 def passed(row: Row) -> bool:
-    """Whether its numbers are of the compiled model, and so count in the means."""
+    """Whether its numbers are of the compiled model, so that they count in the means."""
     return is_counted(row)
 
 
 def why_not(row: Row, name: str) -> str:
-    """Why a result has no mark in the picture of a metric."""
+    """The reason why a result has no mark in the plot of a metric."""
     word = NOTHING_CAPTURED if row.status == Status.PASS and nothing_captured(row) else row.status
     if not passed(row):
         return shown(word)
@@ -139,7 +139,7 @@ def pages(
     backends: Sequence[str],
     draw: Callable[[Figure, Axes, Sequence[Rung]], None],
 ) -> Iterator[Picture]:
-    """The rungs from top to bottom over as many pictures as it takes; `draw` puts the marks in."""
+    """Split the rows over as many plots as needed; `draw` adds the marks."""
     count = -(-len(rungs) // PER_PAGE)
     for page in range(count):
         part = rungs[page * PER_PAGE : (page + 1) * PER_PAGE]
@@ -159,7 +159,7 @@ def pages(
 
 
 def heights(place: int, backends: Sequence[str]) -> dict[str, float]:
-    """Where in a rung each back end lies."""
+    """The y position of each back end within a row."""
     room = 0.76 / len(backends)
     return {
         backend: place + (index - (len(backends) - 1) / 2) * room for index, backend in enumerate(backends)
@@ -167,7 +167,7 @@ def heights(place: int, backends: Sequence[str]) -> dict[str, float]:
 
 
 def told(axis: Axes, y: float, text: str, *, failed: bool = True) -> None:
-    """Text at the left edge, in place of a mark."""
+    """Write text at the left edge in place of a mark."""
     axis.text(
         0.008, y, text, transform=axis.get_yaxis_transform(), va="center", fontsize=6.5,
         color=BLACK if failed else GREY, style="italic", clip_on=True,
@@ -177,7 +177,7 @@ def told(axis: Axes, y: float, text: str, *, failed: bool = True) -> None:
 def tell_missing(
     axis: Axes, rungs: Sequence[Rung], backends: Sequence[str], name: str, drawn: set[tuple[int, str]]
 ) -> None:
-    """The status of each result that has no mark: (place of the rung, back end) are those `drawn`."""
+    """Write the status of each result without a mark; `drawn`: (row, back end) with one."""
     for place, rung in enumerate(rungs):
         for backend, y in heights(place, backends).items():
             row = rung.slots.get(backend)
@@ -200,7 +200,7 @@ def marker_of(backend: str, backends: Sequence[str]) -> str:
 
 
 def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
-    """Below the picture, where it hides nothing."""
+    """Add a legend below the plot, where it hides nothing."""
     if entries:
         figure.legend(handles=list(entries), loc="outside lower left", ncols=4, fontsize=7.5)
 

@@ -32,7 +32,7 @@ _PEAKS = ("eager_peak_bytes", "backend_peak_bytes")
 
 
 def memory(rows: Iterable[Row]) -> Iterator[Picture]:
-    """A picture a setting in which any peak was measured, the hungriest model first."""
+    """One plot per setting with any measured peak, the largest first."""
     for setting, some in by_setting(rows).items():
         if not any(value(row, name) for row in some for name in _PEAKS):
             continue

@@ -1,4 +1,4 @@
-"""Latency and throughput against batch size, a panel a model that has several."""
+"""Latency and throughput by batch size, one panel per model that has several batch sizes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Line = dict[int, tuple[float, float | None, float | None]]
 
 
 def latency(rows: Iterable[Row]) -> Iterator[Picture]:
-    """Pictures of milliseconds a call; nothing where no model was measured at several batch sizes."""
+    """Plot milliseconds per call; none where no model has several batch sizes."""
     return _pictures(rows, "Latency", throughput=False)
 
 
 def throughput(rows: Iterable[Row]) -> Iterator[Picture]:
-    """Pictures of samples a second."""
+    """Plot samples per second."""
     return _pictures(rows, "Throughput", throughput=True)
 
 
@@ -64,13 +64,13 @@ def _pictures(rows: Iterable[Row], what: str, *, throughput: bool) -> Iterator[P
 
 
 def _worth(rows: Sequence[Row]) -> bool:
-    """Whether a model has latencies at two batch sizes or more."""
+    """Whether a model has latencies at two or more batch sizes."""
     measured = [row for row in _sized(rows) if value(row, "eager_ms") or _compiled(row)]
     return len({row.case.batch_size for row in measured}) > 1
 
 
 def _sized(rows: Sequence[Row]) -> list[Row]:
-    """Those whose batch size is known: other tools write 0 for a model that failed."""
+    """The rows with a batch size: other tools write 0 for a model that failed."""
     return [row for row in rows if row.case.batch_size > 0]
 
 
@@ -119,7 +119,7 @@ def _panel(axis: Axes, name: str, rows: Sequence[Row], backends: Sequence[str], 
 
 
 def _apart(sizes: Sequence[int]) -> list[int]:
-    """The batch sizes whose numbers do not run into each other on a logarithmic axis."""
+    """The batch sizes whose labels do not overlap on a logarithmic axis."""
     least = (sizes[-1] / sizes[0]) ** (1 / 8) if len(sizes) > 1 else 1.0
     marked = [sizes[0]]
     for size in sizes[1:]:
@@ -137,7 +137,7 @@ def _of(rows: Sequence[Row], backend: str) -> Line:
 
 
 def _eager(rows: Sequence[Row]) -> Line:
-    """Eager is measured beside each back end: the median of these, whose interval is only known of one."""
+    """Eager's latency by batch size: the median over back ends; an interval only if there is one."""
     known: dict[int, list[Row]] = {}
     for row in rows:
         if value(row, "eager_ms"):

@@ -1,4 +1,4 @@
-"""Speedup of each model with its interval, the fastest first; who has none is named with its status."""
+"""The speedup of each model with its interval, the fastest first; failures with their status."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _VERDICTS = {
 
 
 def speedup(rows: Iterable[Row]) -> Iterator[Picture]:
-    """A picture a setting; nothing without rows."""
+    """One plot per setting; none without rows."""
     for setting, some in by_setting(rows).items():
         backends = backends_of(some)
         lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
@@ -70,14 +70,14 @@ def _counts(row: Row) -> bool:
 
 
 def _rank(rung: Rung, backends: Sequence[str]) -> tuple[float, str]:
-    """The first back end that has a speedup decides; rungs without any come last, by name."""
+    """Sort by the first back end that has a speedup; rows without one come last, by name."""
     known = (rung.slots[name] for name in backends if name in rung.slots and _counts(rung.slots[name]))
     best = next(known, None)
     return (-(value(best, "speedup") or 0.0) if best else math.inf), rung.label
 
 
 def _mean(backend: str, rows: Sequence[Row]) -> str:
-    """What the picture comes to, in the words of docs/method.md."""
+    """The mean speedup of a back end, in the words of docs/method.md."""
     found = summary_of(rows)
     name = shown(backend)
     missing = len(rows) - found.measured
@@ -91,7 +91,7 @@ def _mean(backend: str, rows: Sequence[Row]) -> str:
 
 
 def _limits(rows: Sequence[Row]) -> tuple[float, float]:
-    """From the least to the greatest, and 1; of an interval as much as leaves the marks apart."""
+    """The range of the axis: all speedups, 1, and intervals that are not too wide."""
     values = [found for row in rows if (found := value(row, "speedup"))] + [1.0]
     least, most = min(values), max(values)
     ends = [found for row in rows for name in ("speedup_low", "speedup_high") if (found := value(row, name))]

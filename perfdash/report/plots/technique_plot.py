@@ -1,4 +1,4 @@
-"""Every way to run a model side by side: latency and throughput by batch size, a picture a model."""
+"""Latency and throughput of all techniques of a model, by batch size."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class _Point:
 
 
 def latency_comparison(rows: Iterable[Row]) -> Iterator[Picture]:
-    """A picture of milliseconds a batch for each model that was measured in several ways."""
+    """Plot milliseconds per batch for each model that has several techniques."""
     return _pictures(rows, throughput=False)
 
 
 def throughput_comparison(rows: Iterable[Row]) -> Iterator[Picture]:
-    """The same of samples a second."""
+    """Plot samples per second for each model that has several techniques."""
     return _pictures(rows, throughput=True)
 
 
@@ -83,7 +83,7 @@ def _rows_of(group: Group, technique: Technique) -> list[Row]:
 
 
 def _worth(group: Group) -> bool:
-    """Whether ways were compared: two back ends or more, or eager in several dtypes, that have numbers."""
+    """Whether there is something to compare: several back ends, or eager in several dtypes."""
     techniques = {Technique.of(row) for row in group.rows if _measured(row)}
     backends = {technique.backend for technique in techniques}
     return len(backends) > 1 or (backends == {"eager"} and len(techniques) > 1)
@@ -95,12 +95,12 @@ def _measured(row: Row) -> bool:
 
 
 def _is_alone(row: Row) -> bool:
-    """Whether eager had no memory left, and the back end was measured without it."""
+    """Whether the back end was measured without eager, which was out of memory."""
     return row.status == Status.EAGER_OOM and value(row, "backend_ms") is not None
 
 
 def _is_unchecked(row: Row) -> bool:
-    """Whether it ran, and nobody has looked at its outputs."""
+    """Whether its outputs were not checked."""
     return row.status == Status.PASS_DUE_TO_SKIP
 
 
@@ -120,7 +120,7 @@ def _word(group: Group) -> str:
 
 
 def _styles(techniques: Sequence[Technique]) -> dict[Technique, _Style]:
-    """Told apart by colour and marker, beyond these by dashes and hollow marks; the first is black."""
+    """A style for each technique: colour and marker, then dashes and hollow marks; the first is black."""
     styles = {}
     for place, technique in enumerate(techniques):
         if place == 0:
@@ -216,7 +216,7 @@ def _draw(axis: Axes, points: Sequence[_Point], style: _Style) -> None:
 
 
 def _label(axis: Axes, lines: dict[Technique, list[_Point]], styles: dict[Technique, _Style]) -> None:
-    """The name of each way beside its last mark, moved apart where they would lie on each other."""
+    """Write the name of each technique beside its last mark, moved apart where names overlap."""
     to_axes = (axis.transScale + axis.transLimits).transform
     ends = [
         (technique, *to_axes((points[-1].place, points[-1].middle)).tolist())
@@ -237,7 +237,7 @@ def _label(axis: Axes, lines: dict[Technique, list[_Point]], styles: dict[Techni
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """Rising heights (0 to 1) moved until no name lies on the next, as little as that takes."""
+    """Move rising heights (0 to 1) apart until no name overlaps the next, as little as possible."""
     step = min(_LINE, 1.0 / max(1, len(heights)))
     found = list(heights)
     for _ in range(300):
@@ -252,7 +252,7 @@ def _apart(heights: Sequence[float]) -> list[float]:
 
 
 def _caption(group: Group, techniques: Sequence[Technique]) -> list[str]:
-    """Who has no mark, and why; alike ways and batch sizes together."""
+    """List the techniques and batch sizes without a mark, and the reason."""
     alike: dict[tuple[Technique, str], list[int]] = {}
     for technique in techniques:
         for row in sorted(_rows_of(group, technique), key=lambda row: row.case.batch_size):

@@ -1,4 +1,4 @@
-"""How the means of a suite went over the nights of one testbed."""
+"""The means of a suite over the nights of one testbed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ Night = Mapping[str, Any]
 
 
 def trend(nights: Sequence[Night]) -> Iterator[Picture]:
-    """A picture a setting. `nights` are those of history.queries.trend, of one testbed or several.
+    """One plot per setting; `nights` come from history.queries.trend.
 
-    Testbeds never share a picture. A run of few cases (one model at a desk) is left out, and counted.
-    """
+    Testbeds never share a plot. A run of few cases (one model at a desk) is left out, and counted."""
     groups: dict[tuple[int, Setting], dict[str, list[Night]]] = {}
     for night in nights:
         setting = Setting(
@@ -109,7 +108,7 @@ def _line(axis: Axes, name: str, nights: Sequence[Night], colour: str, marker: s
 
 
 def _by_method(name: str, nights: Sequence[Night]) -> list[list[Night]]:
-    """The nights in stretches that were measured by one method."""
+    """Split nights into stretches measured by one method."""
     column = "status" if name == "pass_rate" else name
     found: list[list[Night]] = []
     for night in nights:
@@ -142,7 +141,7 @@ def _part(axis: Axes, name: str, nights: Sequence[Night], colour: str, mark: str
 
 
 def _reach(axis: Axes) -> None:
-    """Room above and below where a line is flat: no noise is blown up to the size of the picture."""
+    """Add room above and below a flat line, so that noise does not fill the plot."""
     low, high = axis.dataLim.intervaly
     if not (math.isfinite(low) and math.isfinite(high)):
         axis.set_ylim(0, 1)
@@ -162,7 +161,7 @@ def _value(night: Night, name: str) -> float:
 
 
 def _day(night: Night) -> float:
-    """Days as matplotlib counts them; the time of a run is UTC."""
+    """The start of a run (UTC) in matplotlib's days."""
     moment = datetime.fromisoformat(night["started"])
     if moment.tzinfo:
         moment = (moment - (moment.utcoffset() or timedelta())).replace(tzinfo=None)
