@@ -10,7 +10,7 @@ import typer
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.runner.check import Checked
+    from perfdash.runner.model_check import Checked
 
 
 def check(
@@ -47,7 +47,7 @@ def check(
     """
     flags = {key: value for key, value in locals().items() if key != "as_json"}
     from perfdash.records import to_json
-    from perfdash.runner.check import check_models
+    from perfdash.runner.model_check import check_models
     from perfdash.settings import resolve
 
     settings, origins = resolve({**flags, "backend": ["eager"]})

@@ -21,7 +21,7 @@ from perfdash.records import Case, Result
 from perfdash.redaction import MASK
 from perfdash.runner.cores import away_from, slots_of
 from perfdash.runner.messages import options_of
-from perfdash.runner.paired import Pair, PairedSlots, beside
+from perfdash.runner.paired_measurement import Pair, PairedSlots, beside
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 

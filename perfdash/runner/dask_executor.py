@@ -20,7 +20,7 @@ from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import now
 from perfdash.records import to_json
-from perfdash.runner import compatibility, remote
+from perfdash.runner import compatibility, dask_worker
 from perfdash.runner.executors import NO_FREE_CORE, Message
 from perfdash.runner.messages import Answer, Options, Order, answer_from_text, to_text
 from perfdash.runner.watch import Outcome
@@ -84,7 +84,7 @@ class DaskExecutor:
 
     def introduce(self, planned: Sequence[Planned]) -> list[dict[str, Any]]:
         text = json.dumps([to_json(case) for case in planned])
-        replies = self._everywhere(remote.introduce, text)
+        replies = self._everywhere(dask_worker.introduce, text)
         for reply in replies:
             if reply["version"] != __version__:
                 raise MachineError(
@@ -101,7 +101,7 @@ class DaskExecutor:
 
     def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[Outcome]]:
         text = json.dumps(to_json(like))
-        replies = self._everywhere(remote.null, text, processes, count=slots)
+        replies = self._everywhere(dask_worker.null, text, processes, count=slots)
         answers = [answer_from_text(reply["ok"]) for reply in replies]
         for answer in answers:
             self._write_log(self._logs / "null.log", answer.log)
@@ -114,7 +114,7 @@ class DaskExecutor:
         self._orders += 1
         name = f"perfdash-{self._run}-{self._orders}"
         future = self._client.submit(
-            remote.measure,
+            dask_worker.measure,
             self._options,
             to_text(order),
             self._expected,
@@ -146,13 +146,16 @@ class DaskExecutor:
             with contextlib.suppress(Exception):
                 self._client.cancel([future for future, _ in self._futures.values()], force=True)
             with contextlib.suppress(Exception):
-                self._client.run(remote.release)
+                self._client.run(dask_worker.release)
             for address in self._coreless:  # other runs may find a core for it
                 with contextlib.suppress(Exception):
-                    self._client.run(remote.offer_slot, workers=[address])
+                    self._client.run(dask_worker.offer_slot, workers=[address])
             with contextlib.suppress(Exception):
                 deadline = time.monotonic() + CONNECT_S
-                while not all(self._client.run(remote.is_released).values()) and time.monotonic() < deadline:
+                while (
+                    not all(self._client.run(dask_worker.is_released).values())
+                    and time.monotonic() < deadline
+                ):
                     time.sleep(0.2)
         with contextlib.suppress(Exception):
             self._client.close(timeout=2)

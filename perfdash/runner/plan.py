@@ -16,9 +16,9 @@ from typing import Any
 from perfdash.errors import UsageError
 from perfdash.records import Case, to_json
 from perfdash.redaction import mask_variables
-from perfdash.runner import planner
+from perfdash.runner import schedule
 from perfdash.runner.cores import slots_of
-from perfdash.runner.journal import find_run, read_results
+from perfdash.runner.run_folder import find_run, read_results
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned, planned_from_json, select
 from perfdash.suites.definition import load_suite, own_models
@@ -89,7 +89,7 @@ def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[st
     if uncut:
         return cut(planned, [], None), dynamo_names
     measured = read_results(find_run(settings.costs, settings.out)) if settings.costs else []
-    costs = planner.costs(planned, {result.case.name: result.wall_s for result in measured})
+    costs = schedule.costs(planned, {result.case.name: result.wall_s for result in measured})
     shard = parse_shard(settings.shard) if settings.shard else None
     if shard and shard[1] > len(planned):
         raise UsageError(f"--shard {settings.shard}: there are only {len(planned)} cases")
@@ -99,7 +99,7 @@ def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[st
 def cut(cases: Sequence[Planned], costs: Sequence[float], shard: tuple[int, int] | None) -> Plan:
     """The plan of all cases, or of one shard: the same on every machine for the same cases and costs."""
     every = range(len(cases))
-    mine = every if shard is None else sorted(planner.assign(costs, shard[1])[shard[0] - 1])
+    mine = every if shard is None else sorted(schedule.assign(costs, shard[1])[shard[0] - 1])
     return Plan(tuple(cases), tuple(costs), shard, tuple(mine))
 
 
@@ -109,7 +109,7 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     if settings.costs:
         measured = {planned.case.name for planned in read_results(find_run(settings.costs, settings.out))}
     slots = len(slots_of(settings)) if settings.jobs == "auto" else settings.jobs
-    parts = planner.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
+    parts = schedule.assign(plan.costs, plan.shard[1]) if plan.shard else [list(plan.mine)]
     shard_of = {index: number for number, part in enumerate(parts, start=1) for index in part}
     cases = []
     for index, (planned, cost) in enumerate(zip(plan.cases, plan.costs, strict=True)):
@@ -127,7 +127,7 @@ def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
     shards, ends = [], []
     for number, part in enumerate(parts, start=1):
         costs = [plan.costs[index] for index in part]
-        hours = planner.makespan(costs, planner.assign(costs, slots)) / 3600
+        hours = schedule.makespan(costs, schedule.assign(costs, slots)) / 3600
         ends.append(round(hours, 2))
         shards.append(
             {

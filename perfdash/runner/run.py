@@ -25,10 +25,10 @@ from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.runner import compatibility, orphans, scratch
 from perfdash.runner.cores import away_from, slots_of
 from perfdash.runner.executors import open_executor
-from perfdash.runner.journal import Journal, find_run, read_info, read_plan, read_results
 from perfdash.runner.messages import weights_of
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
 from perfdash.runner.preflight import check_machine
+from perfdash.runner.run_folder import RunFolder, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.cases import backend_names
@@ -53,7 +53,7 @@ class Run:
     left: Sequence[int]
     dynamo_names: dict[str, str]
     slots: Sequence[tuple[int, ...]]
-    journal: Journal
+    journal: RunFolder
     info: RunInfo
     results: list[Result]  # the latest of each case
     interrupted: bool = False
@@ -64,7 +64,7 @@ def new_run(settings: RunSettings) -> Run:
     plan, dynamo_names = make_plan(settings)
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
-    journal = Journal.create(settings.out)
+    journal = RunFolder.create(settings.out)
     try:
         info = _info(journal.folder.name, settings, plan, dynamo_names)
         journal.write_plan(plan.to_json())
@@ -106,7 +106,7 @@ def resumed_run(
     plan = replace(then, cases=tuple(by_case[planned.case] for planned in then.cases))
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
-    journal = Journal.reopen(folder)
+    journal = RunFolder.reopen(folder)
     for line in journal.damaged:
         say(f"{line}: moved to {journal.set_aside.name}; its case is measured again")
     results = read_results(folder)

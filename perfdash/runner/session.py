@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Case, Result, RunInfo, Status, to_json
-from perfdash.runner import compatibility, noise, planner, preflight
-from perfdash.runner.assemble import assemble, beyond, skipped
+from perfdash.runner import compatibility, noise, preflight, schedule
 from perfdash.runner.case_status import after_all, check_isa, may_be_the_machine
 from perfdash.runner.executors import NO_FREE_CORE, Executor
-from perfdash.runner.journal import Journal, read_all
 from perfdash.runner.messages import Answer, Order
+from perfdash.runner.result_record import assemble, beyond, skipped
+from perfdash.runner.run_folder import RunFolder, read_all
 from perfdash.stats.speedup import set_speedups
 from perfdash.suites.cases import Planned
 
@@ -60,7 +60,7 @@ class Session:
         costs: Sequence[float],
         policy: Policy,
         executor: Executor,
-        journal: Journal,
+        journal: RunFolder,
         info: RunInfo,
         watcher: Watcher,
         dynamo_names: dict[str, str],
@@ -155,7 +155,7 @@ class Session:
         real = [
             index
             for index, planned in enumerate(self.planned)
-            if planned.skip_reason is None and not planner.waits_for_smaller(planned, self.planned)
+            if planned.skip_reason is None and not schedule.waits_for_smaller(planned, self.planned)
         ]
         again = {planned.case for planned in self.planned}
         kept = [result for result in self.results if result.case not in again]
@@ -191,7 +191,7 @@ class Session:
             if planned.skip_reason is not None:
                 self._record(index, skipped(planned, now()))
         expected = [self._expected(index) for index in range(len(self.planned))]
-        self._queue = deque(planner.queue(self.planned, expected, self._replicated, self.executor.slots))
+        self._queue = deque(schedule.queue(self.planned, expected, self._replicated, self.executor.slots))
         while self._queue or self._again or self._busy:
             self._dispatch()
             if not (self._queue or self._again or self._busy):  # what was left was not to be run
@@ -243,7 +243,7 @@ class Session:
             if self._waits_for_a_smaller_one(index):
                 self._queue.append(index)
                 continue
-            smaller = planner.smaller_out_of_memory(self.planned[index], self._results.values())
+            smaller = schedule.smaller_out_of_memory(self.planned[index], self._results.values())
             if smaller is None:
                 return index
             self._record(index, beyond(self.planned[index], smaller, now()))
@@ -254,7 +254,7 @@ class Session:
     def _waits_for_a_smaller_one(self, index: int) -> bool:
         """Whether a smaller batch of the case is still waiting or being measured."""
         ahead = [*self._queue, *(each for _, each in self._again), *(each for each, _ in self._busy.values())]
-        return planner.waits_for_smaller(self.planned[index], (self.planned[each] for each in ahead))
+        return schedule.waits_for_smaller(self.planned[index], (self.planned[each] for each in ahead))
 
     # What becomes of an answer
 

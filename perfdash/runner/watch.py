@@ -22,7 +22,7 @@ from typing import IO, Any
 from perfdash.records import Job
 from perfdash.runner import orphans
 from perfdash.runner.cgroup import MemoryGroup
-from perfdash.runner.journal import read_json
+from perfdash.runner.run_folder import read_json
 
 GRACE_S = 10.0  # for a killed process to be gone
 FORK_S = 60.0  # for the fork parent to have forked

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from perfdash.records import Status
-from perfdash.runner.journal import Journal, read_all, read_results
+from perfdash.runner.run_folder import RunFolder, read_all, read_results
 from tests.conftest import HERE
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
     refused(2, "perfdash now measures by another method (latency 0 -> ", "Start a new run")
     (half.folder / "results.jsonl").write_text(json.dumps(record) + "\n")
 
-    journal = Journal.reopen(half.folder)
+    journal = RunFolder.reopen(half.folder)
     refused(2, "is being measured by another perfdash")
     journal.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from perfdash import __version__
 from perfdash.errors import MachineError
-from perfdash.runner import remote
+from perfdash.runner import dask_worker
 from perfdash.runner.core_locks import Locks
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.messages import Options, to_text
@@ -112,36 +112,36 @@ def test_a_worker_that_joins_late_and_has_no_core_is_no_fault_of_the_case(execut
 def worker(monkeypatch):
     """This process as a Dask worker on a machine where no core is free: the slots that it offers, in turn."""
     offered = []
-    monkeypatch.setattr(remote, "_ended_when_cancelled", lambda stop: contextlib.nullcontext())
+    monkeypatch.setattr(dask_worker, "_ended_when_cancelled", lambda stop: contextlib.nullcontext())
     here = SimpleNamespace(get_worker=lambda: SimpleNamespace(address="tcp://farm:2"))
     monkeypatch.setitem(sys.modules, "distributed", here)
-    monkeypatch.setattr(remote, "_set_slots", lambda worker, count: offered.append(count))
-    monkeypatch.setattr(remote, "_without_nannys_variables", lambda: None)
-    monkeypatch.setattr(remote, "LOCK_S", 0.0)
-    monkeypatch.setattr(remote.orphans, "end_strays", lambda: None)
-    monkeypatch.setattr(remote.scratch, "sweep", lambda: None)
+    monkeypatch.setattr(dask_worker, "_set_slots", lambda worker, count: offered.append(count))
+    monkeypatch.setattr(dask_worker, "_without_nannys_variables", lambda: None)
+    monkeypatch.setattr(dask_worker, "LOCK_S", 0.0)
+    monkeypatch.setattr(dask_worker.orphans, "end_strays", lambda: None)
+    monkeypatch.setattr(dask_worker.scratch, "sweep", lambda: None)
     monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: None))
     yield offered
-    remote._Open.idle.cancel()
-    remote._Open.withdrawn = None
+    dask_worker._Open.idle.cancel()
+    dask_worker._Open.withdrawn = None
 
 
 def test_a_worker_without_a_core_withdraws_its_slot_until_one_is_free(worker, monkeypatch):
-    reply = json.loads(remote._serve(to_text(OPTIONS), lambda slot, log: None))
+    reply = json.loads(dask_worker._serve(to_text(OPTIONS), lambda slot, log: None))
     assert reply["no_core"].startswith("no core is free for another slot on ")
     assert reply["worker"] == "tcp://farm:2"
     assert worker == [0]
     for _ in range(2):  # its idle timer, whatever became of the runner
-        remote._Open.idle.cancel()
-        remote._idle()
+        dask_worker._Open.idle.cancel()
+        dask_worker._idle()
     assert worker == [0]
-    assert remote._Open.idle.function is remote._idle
-    remote._Open.idle.cancel()
+    assert dask_worker._Open.idle.function is dask_worker._idle
+    dask_worker._Open.idle.cancel()
     monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: Locks()))
-    remote._idle()
+    dask_worker._idle()
     assert worker == [0, 1]
-    assert remote.is_released()
-    remote._idle()
+    assert dask_worker.is_released()
+    dask_worker._idle()
     assert worker == [0, 1], "once"
 
 
@@ -149,14 +149,14 @@ def test_a_worker_whose_scheduler_does_not_answer_tries_again(worker, monkeypatc
     def lost(worker, count):
         raise OSError("no answer")
 
-    remote._serve(to_text(OPTIONS), lambda slot, log: None)
+    dask_worker._serve(to_text(OPTIONS), lambda slot, log: None)
     monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: Locks()))
-    first = remote._Open.idle
+    first = dask_worker._Open.idle
     first.cancel()
-    monkeypatch.setattr(remote, "_set_slots", lost)
-    remote._idle()
-    assert remote._Open.withdrawn
-    assert remote._Open.idle is not first
+    monkeypatch.setattr(dask_worker, "_set_slots", lost)
+    dask_worker._idle()
+    assert dask_worker._Open.withdrawn
+    assert dask_worker._Open.idle is not first
 
 
 @pytest.mark.parametrize("fails", ["cancel", "release", "offer_slot", "is_released"])

@@ -8,8 +8,8 @@ from perfdash.errors import MachineError
 from perfdash.records import Case, RunInfo, Status
 from perfdash.runner import noise
 from perfdash.runner.executors import Message
-from perfdash.runner.journal import Journal, read_info, read_results
 from perfdash.runner.messages import Answer
+from perfdash.runner.run_folder import RunFolder, read_info, read_results
 from perfdash.runner.session import Policy, Session
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED, TIME, events
@@ -88,7 +88,7 @@ class Lines(list):
 @pytest.fixture
 def start(tmp_path):
     def make(planned, executor=None, done=(), journal=None, costs=None, **policy):
-        journal = journal or Journal.create(tmp_path)
+        journal = journal or RunFolder.create(tmp_path)
         total = len(planned) + len(done)
         info = RunInfo(journal.folder.name, "t", "h", [], {}, {}, total, "0", sessions=[{}])
         return Session(
@@ -206,7 +206,7 @@ def test_attempts_and_their_budget_survive_the_end_of_perfdash(start):
     with (folder / "attempts.jsonl").open("ab") as file:
         file.write(b'{"torn')
     script = {"a": [INFRA] * 9}
-    again = start([case("a"), case("b")], Played(script=script), journal=Journal.reopen(folder))
+    again = start([case("a"), case("b")], Played(script=script), journal=RunFolder.reopen(folder))
     again.run()
     a = next(r for r in again.results if r.case.model == "a")
     assert a.status is Status.INFRA_ERROR
@@ -218,7 +218,9 @@ def test_attempts_and_their_budget_survive_the_end_of_perfdash(start):
     # Asked for again (--retry), it has a new budget.
     done = read_results(folder)
     script = {"a": [replace(INFRA), replace(INFRA)]}
-    retried = start([case("a")], Played(script=script), done=done, journal=Journal.reopen(folder), retries=2)
+    retried = start(
+        [case("a")], Played(script=script), done=done, journal=RunFolder.reopen(folder), retries=2
+    )
     retried.run()
     a = next(r for r in retried.results if r.case.model == "a")
     assert (a.status, len(a.attempts)) == (Status.PASS, 2)

@@ -32,7 +32,7 @@ from perfdash.redaction import mask_secrets
 from perfdash.runner import host
 from perfdash.runner.cores import gpus_of, slots_of
 from perfdash.runner.messages import options_of
-from perfdash.runner.paired import AlternatingBuilds
+from perfdash.runner.paired_measurement import AlternatingBuilds
 from perfdash.runner.preflight import check_machine
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned

@@ -28,7 +28,7 @@ from perfdash.records import to_json
 from perfdash.redaction import mask_secrets
 from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import available_cores
-from perfdash.runner.paired import AlternatingBuilds, Environment
+from perfdash.runner.paired_measurement import AlternatingBuilds, Environment
 from perfdash.suites.cases import Planned
 
 

@@ -44,7 +44,7 @@ class DamagedLine:
         return f"{self.path}, line {self.number}: {self.reason}"
 
 
-class Journal:
+class RunFolder:
     """The folder of a run that is being measured, locked against a second one at the same time."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class Journal:
             raise UsageError(f"{folder} is being measured by another perfdash; wait for it, or end it")
 
     @classmethod
-    def create(cls, out: Path) -> Journal:
+    def create(cls, out: Path) -> RunFolder:
         """A new folder `<UTC time>_<host>` below `out`. Raises UsageError where none can be made."""
         folder = make_dated_folder(out)
         try:
@@ -71,7 +71,7 @@ class Journal:
         return cls(folder)
 
     @classmethod
-    def reopen(cls, folder: Path) -> Journal:
+    def reopen(cls, folder: Path) -> RunFolder:
         """The folder of an earlier run that is resumed.
 
         A last line that was cut short (power cut) is taken out; damaged lines are moved to `set_aside`.

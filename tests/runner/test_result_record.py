@@ -10,8 +10,8 @@ from perfdash.history.results import from_result
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
 from perfdash.report.terminal_tables import status_text
-from perfdash.runner.assemble import assemble, skipped
 from perfdash.runner.messages import Answer
+from perfdash.runner.result_record import assemble, skipped
 from perfdash.runner.watch import Outcome
 from perfdash.stats.intervals import Spread
 from perfdash.stats.speedup import set_interval, stored_log_ratios

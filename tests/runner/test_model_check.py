@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from perfdash.records import Case, Status
-from perfdash.runner.check import check
 from perfdash.runner.executors import Message
 from perfdash.runner.messages import Answer
+from perfdash.runner.model_check import check
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED
 

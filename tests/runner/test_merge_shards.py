@@ -5,11 +5,11 @@ import pytest
 from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.records import RunInfo, Status
-from perfdash.runner.assemble import assemble
-from perfdash.runner.journal import Journal, read_info, read_plan, read_results
-from perfdash.runner.merge import merge, read_shard
+from perfdash.runner.merge_shards import merge, read_shard
 from perfdash.runner.messages import Answer
 from perfdash.runner.plan import cut
+from perfdash.runner.result_record import assemble
+from perfdash.runner.run_folder import RunFolder, read_info, read_plan, read_results
 from perfdash.runner.watch import Outcome
 from tests.runner.planned import CASES, COSTS, events
 
@@ -26,7 +26,7 @@ def shard(tmp_path):
 
     def make(number, count=2, *, environment=ENVIRONMENT, costs=COSTS, cases=CASES, leave_out=0, **settings):
         plan = cut(cases, costs, (number, count))
-        journal = Journal.create(tmp_path / "shards")
+        journal = RunFolder.create(tmp_path / "shards")
         journal.write_plan(plan.to_json())
         for index in plan.mine[leave_out:]:
             processes = 3 if index == plan.mine[-1] else 1
@@ -141,7 +141,7 @@ def test_a_case_in_two_runs_is_refused(shard, tmp_path):
 
 def test_a_run_under_way_is_refused(shard):
     folder = shard(1)
-    journal = Journal.reopen(folder)
+    journal = RunFolder.reopen(folder)
     with pytest.raises(UsageError, match="still being measured"):
         read_shard(folder)
     journal.close()

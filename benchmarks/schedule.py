@@ -1,6 +1,6 @@
 """How near the plan of slots and shards comes to the best possible makespan, by simulation.
 
-    python benchmarks/planner.py [--all]
+    python benchmarks/schedule.py [--all]
 
 The costs are the recorded compilation latencies of the 159 models of the Inductor CPU dashboard
 (benchmarks/durations.csv, seconds; a model without one counts as zero). On 1 to 64 slots perfdash's
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdash.runner.planner import assign, makespan, order
+from perfdash.runner.schedule import assign, makespan, order
 
 SLOTS = range(1, 65)
 LIMIT = 1.05

@@ -17,9 +17,9 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import dumps
 from perfdash.records import Result, to_json
-from perfdash.runner.assemble import assemble
-from perfdash.runner.journal import append_line
 from perfdash.runner.messages import Options, Order
+from perfdash.runner.result_record import assemble
+from perfdash.runner.run_folder import append_line
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Stop, Stopped
 from perfdash.suites.cases import Planned

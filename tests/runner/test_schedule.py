@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.records import Case
-from perfdash.runner.planner import TYPICAL_S, assign, costs, makespan, order, queue
+from perfdash.runner.schedule import TYPICAL_S, assign, costs, makespan, order, queue
 from tests.runner.planned import PLANNED
 
 COSTS = st.lists(st.floats(0, 1e4), max_size=60)
