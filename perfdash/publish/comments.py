@@ -14,7 +14,7 @@ from perfdash.history.results import RunRow
 from perfdash.publish import marker
 from perfdash.publish.github import GitHubClient, OutOfDate, apply_until_done, required, sendable
 from perfdash.publish.http_failures import Refused
-from perfdash.report.comment_splitting import LIMIT, parts, size
+from perfdash.report.comment_splitting import LIMIT, size, split_text
 
 KIND = "comment"
 
@@ -75,7 +75,7 @@ def bodies(text: str, kind: str, **fields: object) -> list[str]:
     longest = size(marker.marker(kind, **fields, part=999)) + 1
     return [
         f"{marker.marker(kind, **fields, part=number)}\n{part}"
-        for number, part in enumerate(parts(sendable(text), LIMIT - longest), start=1)
+        for number, part in enumerate(split_text(sendable(text), LIMIT - longest), start=1)
     ]
 
 

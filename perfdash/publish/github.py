@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
 from perfdash.publish.http_failures import (
-    Answer,
     NoAnswer,
+    Response,
     on_this_machine,
     read,
     refusal,
@@ -186,7 +186,7 @@ class GitHubClient:
         self.log(f"{why}: waiting {seconds:.0f} s")
         self._sleep(seconds)
 
-    def _repeated(self, verb: str, path: str, what: str, **more: Any) -> Answer:
+    def _repeated(self, verb: str, path: str, what: str, **more: Any) -> Response:
         """For what may be repeated: tries again where nothing came back."""
         for pause in _PAUSES_S:
             try:
@@ -195,7 +195,7 @@ class GitHubClient:
                 self.wait(pause, str(error))
         return self._sent(verb, path, what, **more)
 
-    def _sent(self, verb: str, path: str, what: str, **more: Any) -> Answer:
+    def _sent(self, verb: str, path: str, what: str, **more: Any) -> Response:
         least = 1.0
         while True:
             answer = self._once(verb, path, what, **more)
@@ -223,7 +223,7 @@ class GitHubClient:
         *,
         parameters: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
-    ) -> Answer:
+    ) -> Response:
         if verb != "GET":
             if self._wrote is not None and (rest := self._wrote + _BETWEEN_WRITES_S - self._now()) > 0:
                 self._sleep(rest)
@@ -238,7 +238,7 @@ class GitHubClient:
             raise (NoAnswer if may_help else MachineError)(f"{what}: {said}") from None
         # A server or proxy may say again what it was sent; what is cut later could not be found any more.
         answer = read(status, headers, text)
-        return Answer(answer.status, redact_all(answer.headers), redact_all(answer.data))
+        return Response(answer.status, redact_all(answer.headers), redact_all(answer.data))
 
 
 def required(answer: Any, name: str, client: GitHubClient) -> Any:

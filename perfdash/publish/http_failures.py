@@ -32,7 +32,7 @@ class NoAnswer(MachineError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """Status, headers (lower-case names) and body: JSON, else text."""
 
     status: int
@@ -57,15 +57,15 @@ class Answer:
         return plain("; ".join(text for text in said if text), 300)
 
 
-def read(status: int, headers: Mapping[str, str], text: Any) -> Answer:
+def read(status: int, headers: Mapping[str, str], text: Any) -> Response:
     """Parse an answer as it came over the wire."""
     try:
-        return Answer(status, headers, json.loads(text) if text else None)
+        return Response(status, headers, json.loads(text) if text else None)
     except (ValueError, TypeError, RecursionError):
-        return Answer(status, headers, redact(str(text))[:200])
+        return Response(status, headers, redact(str(text))[:200])
 
 
-def wait_asked_for(answer: Answer, now: float) -> float | None:
+def wait_asked_for(answer: Response, now: float) -> float | None:
     """Seconds until the request may be sent again; None where no rate limit is the reason.
 
     Nothing was carried out then, so even a POST may be repeated.
@@ -85,7 +85,7 @@ def wait_asked_for(answer: Answer, now: float) -> float | None:
     return _SECONDARY_S
 
 
-def retry_after(answer: Answer, now: float) -> float | None:
+def retry_after(answer: Response, now: float) -> float | None:
     """Seconds of the Retry-After header (seconds or a date); None without a valid one."""
     said = answer.headers.get("retry-after", "")
     try:
@@ -104,14 +104,14 @@ def _bounded(seconds: float) -> float:
     return min(max(0.0, seconds), _LONGEST_S)
 
 
-def refusal(answer: Answer, what: str, host: str) -> Refused:
+def refusal(answer: Response, what: str, host: str) -> Refused:
     """The error for a status that no retry changes; `what` was tried, e.g. "issue 3 of team/perf"."""
     said = f' ("{answer.message}")' if answer.message else ""
     words = _words(answer)
     return Refused(f"{what}: {host} answers {answer.status}{said}. {words}", answer.status)
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: Response) -> str:
     status, told = answer.status, answer.message.lower()
     if status == 401:
         return "The token in GITHUB_TOKEN is wrong, expired or revoked: make a new one (docs/posting.md)"

@@ -1,6 +1,7 @@
 """Send mails over SMTP: encrypted unless the server is this machine, with retries.
 
-No message of this module holds the password or what the server was sent."""
+No message of this module holds the password or what the server was sent.
+"""
 
 from __future__ import annotations
 

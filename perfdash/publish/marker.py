@@ -1,6 +1,7 @@
 """The hidden first line by which perfdash recognises its own comments and issues. Pure.
 
-Values are percent-encoded, so that none can end the marker or look like another field."""
+Values are percent-encoded, so that none can end the marker or look like another field.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def marker(kind: str, **fields: object) -> str:
 def read(body: str | None, kind: str) -> dict[str, str] | None:
     """The fields of a body's marker; None unless its first line is a marker of this kind.
 
-    Only the first line counts: a quotation has it behind a `>`, or further down."""
+    Only the first line counts: a quotation has it behind a `>`, or further down.
+    """
     first = (body or "").split("\n", 1)[0].rstrip()
     found = _LINE.fullmatch(first)
     if not found or int(found[1]) != _VERSION or found[2] != kind:
@@ -56,7 +58,8 @@ def same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether two markers belong to the same alert: same series, born on the same run.
 
     The run stays when a history is made anew from its run folders. Where the history no longer has it (it
-    was pruned), the time at which the alert was opened decides."""
+    was pruned), the time at which the alert was opened decides.
+    """
     if one.get("series") != other.get("series"):
         return False
     name = "born" if one.get("born") and other.get("born") else "opened"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.publish.http_failures import Answer, on_this_machine, retry_after
+from perfdash.publish.http_failures import Response, on_this_machine, retry_after
 from perfdash.redaction import redact, remember
 
 VARIABLE = "PERFDASH_WEBHOOK"
@@ -91,7 +91,7 @@ def _once(url: str, text: str, timeout_s: float, now: Callable[[], float]) -> tu
         return "", None
     headers = {name.lower(): value for name, value in answer.headers.items()}
     if status == 429 or status >= 500:
-        return f"it answers {status}", retry_after(Answer(status, headers), now()) or 0.0
+        return f"it answers {status}", retry_after(Response(status, headers), now()) or 0.0
     if status < 400:
         return f"it has moved ({status}): set its present address", None
     return f"it answers {status}: the address is wrong or was revoked, or the text is not taken", None

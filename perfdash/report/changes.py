@@ -26,7 +26,7 @@ _PACKAGES = 3  # that are named of those that came to another commit
 
 
 @dataclass(frozen=True)
-class Build:
+class MeasuredBuild:
     """A build that was measured, and when: one end of a change."""
 
     started: str
@@ -35,18 +35,18 @@ class Build:
     commits: Mapping[str, str] = field(default_factory=dict)  # of packages that come from a repository
 
     @classmethod
-    def of(cls, run: RunLine | None) -> Build | None:
+    def of(cls, run: RunLine | None) -> MeasuredBuild | None:
         return cls(run.started, run.torch, run.torch_git_version, run.commits) if run else None
 
     @classmethod
-    def of_row(cls, run: RunRow) -> Build:
+    def of_row(cls, run: RunRow) -> MeasuredBuild:
         worker = run.environment.get("worker", {})
         commits = worker.get("commits") or {}
         return cls(run.started, worker.get("torch"), worker.get("torch_git_version"), commits)
 
 
 @dataclass(frozen=True)
-class Change:
+class RunChange:
     """One change; `change` is the log of after / before, `interval` its 95 % interval.
 
     It came after the build `good`, and `bad` is the first that has it. `fresh`: first seen in the run
@@ -60,8 +60,8 @@ class Change:
     after: str = ""
     change: float | None = None
     interval: tuple[float, float] | None = None
-    good: Build | None = None
-    bad: Build | None = None
+    good: MeasuredBuild | None = None
+    bad: MeasuredBuild | None = None
     fresh: bool = True
     state: str | None = None
     alert: int | None = None
@@ -87,7 +87,7 @@ class Change:
         return _names_of(self.good, names), _names_of(self.bad, names)
 
 
-def of_alert(each: AlertEvidence, run_id: int) -> Change:
+def of_alert(each: AlertEvidence, run_id: int) -> RunChange:
     """The change that an alert shows in a run: open, or fixed in this very run."""
     alert = each.alert
     good, bad = each.between
@@ -106,7 +106,7 @@ def of_alert(each: AlertEvidence, run_id: int) -> Change:
         notes = [f"back where it was before {bad.started[:10]}"] if bad else []
     # One that was undone later was standing on this night.
     state = alert.state if alert.state != FIXED or undone else "fixed since"
-    return Change(
+    return RunChange(
         group=REPAIRED if undone and alert.direction == WORSE else _group(each, undone),
         case=each.case,
         what="status" if alert.kind == "status" else what(alert),
@@ -114,8 +114,8 @@ def of_alert(each: AlertEvidence, run_id: int) -> Change:
         after=before if undone else after,
         change=_reversed(alert.change) if undone else again.ratio if again else alert.change,
         interval=None if undone else each.interval,
-        good=None if undone else Build.of(good),
-        bad=None if undone else Build.of(bad),
+        good=None if undone else MeasuredBuild.of(good),
+        bad=None if undone else MeasuredBuild.of(bad),
         fresh=undone
         or alert.details.get("born_run_id") == run_id
         or (bad is not None and bad.id == run_id)
@@ -126,7 +126,7 @@ def of_alert(each: AlertEvidence, run_id: int) -> Change:
     )
 
 
-def _names_of(build: Build | None, packages: Sequence[str]) -> list[str]:
+def _names_of(build: MeasuredBuild | None, packages: Sequence[str]) -> list[str]:
     if build is None:
         return ["?"]
     told = [f"{name} {build.commits.get(name, '?')[:10]}" for name in packages[:_PACKAGES]]
@@ -154,18 +154,20 @@ def _levels(each: AlertEvidence) -> tuple[str, str]:
     return with_unit(alert.metric, alert.before), with_unit(alert.metric, alert.after)
 
 
-def of_comparison(found: Comparison) -> list[Change]:
+def of_comparison(found: Comparison) -> list[RunChange]:
     """All significant changes between two sides, and the cases that only one side has."""
-    good, bad = (Build.of_row(side.runs[-1].run) for side in (found.old, found.new))
+    good, bad = (MeasuredBuild.of_row(side.runs[-1].run) for side in (found.old, found.new))
     changes = [change for one in found.both for change in _of_case(one, good, bad)]
     # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
     if all(_is_whole(side) for side in found.new.runs) and len(found.both) >= LIKE * (
         len(found.both) + len(found.only_old)
     ):
         changes += [
-            Change(VANISHED, case, "no longer measured", good=good, bad=bad) for case in found.only_old
+            RunChange(VANISHED, case, "no longer measured", good=good, bad=bad) for case in found.only_old
         ]
-    changes += [Change(APPEARED, case, "not measured before", good=good, bad=bad) for case in found.only_new]
+    changes += [
+        RunChange(APPEARED, case, "not measured before", good=good, bad=bad) for case in found.only_new
+    ]
     return changes
 
 
@@ -174,10 +176,10 @@ def _is_whole(imported: Imported) -> bool:
     return run.state == "done" and (run.expected is None or len(imported.rows) >= run.expected)
 
 
-def _of_case(one: ComparedCase, good: Build, bad: Build) -> Iterator[Change]:
+def _of_case(one: ComparedCase, good: MeasuredBuild, bad: MeasuredBuild) -> Iterator[RunChange]:
     if one.status_direction:
         group = NEW_FAILURE if one.status_direction == WORSE else REPAIRED
-        yield Change(group, one.case, "status", one.old_status, one.new_status, good=good, bad=bad)
+        yield RunChange(group, one.case, "status", one.old_status, one.new_status, good=good, bad=bad)
     for name, delta in one.deltas.items():
         # Speedup follows from its sides; it is told by itself only where they could not be tested.
         if not delta.significant or (name == "speedup" and one.deltas["backend_ms"].p is not None
@@ -185,7 +187,7 @@ def _of_case(one: ComparedCase, good: Build, bad: Build) -> Iterator[Change]:
             continue
         worse = (delta.change > 0) == (name in JUDGED)
         reach = delta.reach
-        yield Change(
+        yield RunChange(
             REGRESSION if worse else IMPROVEMENT,
             one.case,
             title_of(name),
@@ -198,10 +200,10 @@ def _of_case(one: ComparedCase, good: Build, bad: Build) -> Iterator[Change]:
         )
 
 
-def ordered(changes: Iterable[Change]) -> list[Change]:
+def ordered(changes: Iterable[RunChange]) -> list[RunChange]:
     """Sort changes by group, new ones first, then by size; statuses before sizes."""
 
-    def rank(one: Change) -> tuple[object, ...]:
+    def rank(one: RunChange) -> tuple[object, ...]:
         size = abs(one.change) if one.change is not None and math.isfinite(one.change) else math.inf
         case = one.case
         name = (case.suite, case.model, case.name) if case else ("", "", "")

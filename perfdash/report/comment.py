@@ -11,14 +11,14 @@ from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
 from perfdash.history.results import Row, RunRow
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.alert_text import model_of
-from perfdash.report.changes import BAD, GROUPS, VANISHED, Build, Change
-from perfdash.report.dashboard_tables import Setting, by_suite
+from perfdash.report.changes import BAD, GROUPS, VANISHED, MeasuredBuild, RunChange
+from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.night import Night, headline
 from perfdash.report.number_format import percent_change
 from perfdash.report.reproduce import command, pattern
 from perfdash.report.source_sums import published
-from perfdash.report.techniques.step_tables import Table, generation, training
+from perfdash.report.techniques.step_tables import StepTable, generation, training
 from perfdash.stats.speedup import null_warning
 
 _NAMED = 30  # models named in one line
@@ -57,7 +57,7 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
 
 
 def _dashboard(
-    night: Night, setting: Setting, rows: Sequence[Row], site: str | None, fold: bool
+    night: Night, setting: DashboardSetting, rows: Sequence[Row], site: str | None, fold: bool
 ) -> list[str]:
     summary = _executive_summary(night, setting, rows)
     parts = [f"# {setting.title}", "## Executive Summary"]
@@ -81,7 +81,7 @@ def _dashboard(
     return parts
 
 
-def _executive_summary(night: Night, setting: Setting, rows: Sequence[Row]) -> str:
+def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[Row]) -> str:
     environment = night.run.environment
     worker = environment.get("worker", {})
     suites = list(dict.fromkeys(row.case.suite for row in rows))
@@ -187,7 +187,7 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
     return "\n\n".join(parts)
 
 
-def _text(steps: Table) -> str:
+def _text(steps: StepTable) -> str:
     shown = PrettyTable(steps.head)
     shown.align = "r"
     for name in steps.head[: steps.words]:
@@ -294,7 +294,7 @@ def _noise(run: RunRow) -> str:
     return "Noise of this run: " + ("; ".join(parts) or "not measured") + "."
 
 
-def _changes(changes: Sequence[Change], night: Night, site: str | None) -> str:
+def _changes(changes: Sequence[RunChange], night: Night, site: str | None) -> str:
     rows = []
     for one in changes:
         page = site + site_links.model_page(night.testbed, one.case) if site and one.case else None
@@ -318,11 +318,11 @@ def _changes(changes: Sequence[Change], night: Night, site: str | None) -> str:
     return table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
 
 
-def _since(bad: Build | None) -> str:
+def _since(bad: MeasuredBuild | None) -> str:
     return f"<br>since {bad.started[:10]}" if bad else ""
 
 
-def _builds(one: Change) -> str:
+def _builds(one: RunChange) -> str:
     """The two nights between which it changed, with their builds."""
     if one.bad is None:
         return ""
@@ -332,7 +332,7 @@ def _builds(one: Change) -> str:
     )
 
 
-def _state(one: Change) -> list[str]:
+def _state(one: RunChange) -> list[str]:
     return [f"alert {one.alert}, {one.state}"] if one.alert else []
 
 

@@ -49,7 +49,7 @@ def size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def parts(text: str, limit: int = LIMIT) -> list[str]:
+def split_text(text: str, limit: int = LIMIT) -> list[str]:
     """Split a text into parts of at most `limit` bytes (at least 1,000), numbered if several."""
     if size(text) <= limit:
         return [text]
@@ -106,7 +106,7 @@ def _pieces(line: str, most: int) -> list[str]:
 
 def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
     """What is open before each line and at the end."""
-    reader = _Reader()
+    reader = _LineReader()
     found = []
     for number, line in enumerate(lines):
         after = lines[number + 1] if number + 1 < len(lines) else ""
@@ -134,7 +134,7 @@ def _short(folds: tuple[tuple[str, ...], ...], most: int) -> tuple[tuple[str, ..
     return tuple(("<details><summary>...</summary>",) for _ in folds) if long else folds
 
 
-class _Reader:
+class _LineReader:
     """What is open while lines are read.
 
     `head`: of a table that is being read; `rows_of`: the head of a table whose rows are being read.

@@ -27,7 +27,7 @@ _PASSING = {str(status) for status in PASSING}
 
 
 @dataclass(frozen=True)
-class Setting:
+class DashboardSetting:
     """What all models below one title share; suites and compilers differ."""
 
     device: str
@@ -37,7 +37,7 @@ class Setting:
     dynamic: bool
 
     @classmethod
-    def of(cls, case: Case) -> Setting:
+    def of(cls, case: Case) -> DashboardSetting:
         dtype = f"amp ({case.amp_dtype})" if case.amp_dtype else case.dtype
         return cls(case.device, dtype, case.threads, case.scenario, case.dynamic)
 
@@ -51,11 +51,11 @@ class Setting:
         return f"Performance Dashboard for {plain(self.dtype, 30)} precision -- {', '.join(words)}"
 
 
-def settings(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
+def settings(rows: Iterable[Row]) -> dict[DashboardSetting, list[Row]]:
     """Group rows by setting, in the order of their first row."""
-    found: dict[Setting, list[Row]] = {}
+    found: dict[DashboardSetting, list[Row]] = {}
     for row in rows:
-        found.setdefault(Setting.of(row.case), []).append(row)
+        found.setdefault(DashboardSetting.of(row.case), []).append(row)
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
-from perfdash.report.changes import BAD, GROUPS, Change
+from perfdash.report.changes import BAD, GROUPS, RunChange
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night, headline
 from perfdash.report.number_format import percent_change
@@ -85,7 +85,7 @@ def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = 
     return Digest("perfdash: the nightly broke", (*lines[:20], *rest), _links(site_url, link))
 
 
-def _change(one: Change) -> str:
+def _change(one: RunChange) -> str:
     levels = f" {one.before} → {one.after}" if one.before and one.after else ""
     change = f", {percent_change(one.change)}" if one.change is not None else ""
     if one.interval:

@@ -15,7 +15,7 @@ from perfdash.history.alert_store import ACKNOWLEDGED, LIVE
 from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.report.alert_text import commit, consequences, model_of, what
-from perfdash.report.changes import BAD, Change
+from perfdash.report.changes import BAD, RunChange
 from perfdash.report.dashboard_tables import failure
 from perfdash.report.number_format import percent_change
 
@@ -39,7 +39,7 @@ def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[AlertEvid
     _save(path, _root(name, suites))
 
 
-def document(name: str, rows: Iterable[Row], changes: Sequence[Change] = ()) -> str:
+def document(name: str, rows: Iterable[Row], changes: Sequence[RunChange] = ()) -> str:
     """The results of a run as JUnit text; each unacknowledged bad change is a failure."""
     suites = _suites(rows)
     loud = [one for one in changes if one.group in BAD and not one.acknowledged]

@@ -23,8 +23,8 @@ from perfdash.metrics import JUDGED
 from perfdash.report.changes import (
     APPEARED,
     GROUPS,
-    Build,
-    Change,
+    MeasuredBuild,
+    RunChange,
     of_alert,
     of_comparison,
     ordered,
@@ -43,7 +43,7 @@ class Night:
     """
 
     imported: Imported
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RunChange, ...] = ()
     against: str = ""
     untold: str | None = None
     caution: str | None = None
@@ -148,9 +148,9 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     found = [of_alert(each, run.id) for each in gather(connection, alerts)]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
     new = [number for number in _new(connection, shortly, run) if number not in back]
-    last = Build.of(alike[-1])
+    last = MeasuredBuild.of(alike[-1])
     found += [
-        Change(APPEARED, case, "not measured before", good=last, bad=Build.of(run))
+        RunChange(APPEARED, case, "not measured before", good=last, bad=MeasuredBuild.of(run))
         for case in cases_by_id(connection, new).values()
     ]
     text = f"the {len(earlier)} runs before it on this kind of machine, the last like it {alike[-1].name}"

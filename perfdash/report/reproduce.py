@@ -49,7 +49,8 @@ def pattern(model: str) -> str:
 def source_of(case: Case, ran: Sequence[str]) -> list[str]:
     """The options that select the suite, file, checkout or model that the case came from.
 
-    A suite may be named differently from its file: where no file has its name, all files are given."""
+    A suite may be named differently from its file: where no file has its name, all files are given.
+    """
     given = _given(ran)
     suites, targets, checkouts = ([word for flag, word in given if flag == wanted] for wanted in _SOURCES)
     if len(given) == 1 and not (suites and not suites[0].endswith(".toml")):

@@ -11,7 +11,7 @@ from perfdash.history.pass_rates_and_means import summarize
 from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
 from perfdash.report import dashboard_tables
-from perfdash.report.dashboard_tables import Setting
+from perfdash.report.dashboard_tables import DashboardSetting
 from perfdash.report.markdown import plain
 from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
@@ -45,7 +45,11 @@ class Published(NamedTuple):
 
 
 def of_suite(
-    environment: Mapping[str, Any], setting: Setting, suite: str, backend: str, rows: Sequence[Row] = ()
+    environment: Mapping[str, Any],
+    setting: DashboardSetting,
+    suite: str,
+    backend: str,
+    rows: Sequence[Row] = (),
 ) -> list[Published]:
     """The published totals of one suite and back end; `rows` are its results.
 

@@ -16,7 +16,7 @@ from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import RunLine, case_numbers, list_runs
 from perfdash.report import site_links
-from perfdash.report.changes import Change, of_comparison, ordered
+from perfdash.report.changes import RunChange, of_comparison, ordered
 from perfdash.serve.choosing import NotFound, compared
 from perfdash.serve.parameters import Parameter
 from perfdash.site import pages
@@ -95,7 +95,7 @@ class Anything:
     """Two sides as they are shown; `testbed` is the digest of what both were measured on."""
 
     found: Comparison
-    changes: list[Change]
+    changes: list[RunChange]
     testbed: str
     sides: list[tuple[str, str]]
 

@@ -21,7 +21,7 @@ from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import case_digest, digest
 from perfdash.methods import numbers
 from perfdash.records import PASSING
-from perfdash.report.changes import Change, of_comparison, ordered
+from perfdash.report.changes import RunChange, of_comparison, ordered
 from perfdash.report.site_links import compare_page, model_page
 from perfdash.site.happened import build_words
 from perfdash.site.history import FORMAT, Bed, History, Singles
@@ -46,7 +46,7 @@ class Pair:
     old: RunLine
     new: RunLine
     found: Comparison
-    changes: list[Change]
+    changes: list[RunChange]
     words: tuple[str, str]
 
 

@@ -22,7 +22,7 @@ from perfdash.history.results import is_cpu_time
 from perfdash.methods import MEANINGS
 from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links
-from perfdash.report.changes import BAD, Change
+from perfdash.report.changes import BAD, RunChange
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
 from perfdash.site import figures
@@ -169,16 +169,16 @@ def command(old: str, new: str) -> str:
     return shlex.join(["perfdash", "compare", old, new])
 
 
-def is_bad(change: Change) -> bool:
+def is_bad(change: RunChange) -> bool:
     return change.group in BAD
 
 
-def word_of(change: Change) -> str:
+def word_of(change: RunChange) -> str:
     """What kind of change it is, in the singular."""
     return WORDS[change.group]
 
 
-def link_of(change: Change, testbed_digest: str, root: str) -> str:
+def link_of(change: RunChange, testbed_digest: str, root: str) -> str:
     """The page of a change's case; "" for the whole host."""
     return root + site_links.model_page(testbed_digest, change.case) if change.case else ""
 

@@ -35,11 +35,13 @@ class Setting(NamedTuple):
         return ", ".join(words + (["dynamic shapes"] if self.dynamic else []))
 
     @property
-    def section(self) -> dashboard_tables.Setting:
+    def section(self) -> dashboard_tables.DashboardSetting:
         """The section of a comment, or of an imported dashboard, that has its tables."""
         amp = self.dtype.removeprefix("amp-")
         dtype = self.dtype if amp == self.dtype else f"amp ({amp})"
-        return dashboard_tables.Setting(self.device, dtype, self.threads, self.scenario, self.dynamic)
+        return dashboard_tables.DashboardSetting(
+            self.device, dtype, self.threads, self.scenario, self.dynamic
+        )
 
     def page(self, testbed_digest: str) -> str:
         """Where its page lies, from the site's root."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.publish.http_failures import Answer, read, refusal, retry_after, wait_asked_for
+from perfdash.publish.http_failures import Response, read, refusal, retry_after, wait_asked_for
 
 NOW = 1_800_000_000.0
 PRIMARY = "API rate limit exceeded"
@@ -35,12 +35,12 @@ PRIMARY = "API rate limit exceeded"
     ],
 )
 def test_a_limit_is_told_from_a_refusal(status, headers, message, seconds):
-    assert wait_asked_for(Answer(status, headers, {"message": message}), NOW) == seconds
+    assert wait_asked_for(Response(status, headers, {"message": message}), NOW) == seconds
 
 
 def test_a_time_is_seconds_or_a_date():
-    assert retry_after(Answer(503, {"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}), NOW) == 30.0
-    assert retry_after(Answer(503, {}), NOW) is None
+    assert retry_after(Response(503, {"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}), NOW) == 30.0
+    assert retry_after(Response(503, {}), NOW) is None
 
 
 def test_what_validation_says_is_told():

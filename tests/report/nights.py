@@ -13,14 +13,14 @@ from perfdash.report.changes import (
     REGRESSION,
     REPAIRED,
     VANISHED,
-    Build,
-    Change,
+    MeasuredBuild,
+    RunChange,
 )
 from perfdash.report.night import Night
 from tests.history.made import run
 
-GOOD = Build("2026-11-19T01:00:00Z", "2.15.0", "a" * 40)
-BAD = Build("2026-11-20T01:00:00Z", "2.15.0", "b" * 40)
+GOOD = MeasuredBuild("2026-11-19T01:00:00Z", "2.15.0", "a" * 40)
+BAD = MeasuredBuild("2026-11-20T01:00:00Z", "2.15.0", "b" * 40)
 NOISE = {"null": {"worst": 0.0043}, "between_processes": {"relative_sd": 0.0149, "df": 4}}
 
 
@@ -62,28 +62,28 @@ WRONG = row(
     "timm", "wrong", 3.0, "fail_accuracy", details={"error": {"type": "Wrong", "message": "rmse 0.3"}}
 )
 CHANGES = (
-    Change(
+    RunChange(
         NEW_FAILURE, CRASHED.case, "status", "pass", "crash", good=GOOD, bad=BAD, state="new", alert=4
     ),
-    Change(
+    RunChange(
         REGRESSION, TIMM[0].case, "compiled latency", "20 ms", "23 ms", 0.1398, (0.113, 0.166), GOOD, BAD,
         state="confirmed", alert=3, notes=("speedup 1.310x -> 1.140x", "torch: 2.15.0 a | 2.15.0 b"),
     ),
-    Change(
+    RunChange(
         REGRESSION, None, "compilation CPU seconds", change=0.22, good=GOOD, bad=BAD, fresh=False,
         state="open", alert=2,
     ),
-    Change(
+    RunChange(
         REGRESSION, TORCHBENCH[0].case, "graph breaks", "0", "2", good=GOOD, bad=BAD, fresh=False,
         state="acknowledged", alert=1,
     ),
-    Change(VANISHED, Case("timm", "gone"), "no longer measured", good=GOOD, bad=BAD, state="new", alert=5),
-    Change(REPAIRED, Case("timm", "healed"), "status", "crash", "pass", state="fixed", alert=6),
-    Change(
+    RunChange(VANISHED, Case("timm", "gone"), "no longer measured", good=GOOD, bad=BAD, state="new", alert=5),
+    RunChange(REPAIRED, Case("timm", "healed"), "status", "crash", "pass", state="fixed", alert=6),
+    RunChange(
         IMPROVEMENT, Case("timm", "quick", dtype="amp", amp_dtype="bfloat16"), "eager latency", "9 ms",
         "8 ms", -0.1178, (-0.15, -0.09), GOOD, BAD, state="confirmed", alert=7,
     ),
-    Change(APPEARED, Case("timm", "fresh"), "not measured before", good=GOOD, bad=BAD),
+    RunChange(APPEARED, Case("timm", "fresh"), "not measured before", good=GOOD, bad=BAD),
 )  # fmt: skip
 
 HOSTILE = "a|b<script>alert(1)</script>`x` @team #12 ![i](http://e.vil/i.png) \U0001f600\nnew\u202eline"
@@ -115,7 +115,7 @@ def all_failed():
 
 def suite_missing():
     gone = [
-        Change(VANISHED, each.case, "no longer measured", good=GOOD, bad=BAD, state="new", alert=number)
+        RunChange(VANISHED, each.case, "no longer measured", good=GOOD, bad=BAD, state="new", alert=number)
         for number, each in enumerate(HUGGINGFACE, 10)
     ]
     return Night(imported(TORCHBENCH + TIMM), tuple(gone), "30 runs before it, the last x")

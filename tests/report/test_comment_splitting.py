@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prettytable import PrettyTable
 
 from perfdash.report.comment import comment
-from perfdash.report.comment_splitting import LIMIT, parts, size
+from perfdash.report.comment_splitting import LIMIT, size, split_text
 from tests.effort import trials
 from tests.report.nights import NIGHTS
 
@@ -67,13 +67,13 @@ def rows_in(text):
 
 
 def test_short_enough_stays_as_it_is():
-    assert parts("a\n\n```\nb") == ["a\n\n```\nb"]
-    assert parts("é" * 500, 1000) == ["é" * 500]
+    assert split_text("a\n\n```\nb") == ["a\n\n```\nb"]
+    assert split_text("é" * 500, 1000) == ["é" * 500]
 
 
 def test_a_table_goes_on_under_its_head():
     text = "# Night\n\n" + fold("timm", f"~~~\n{table(40)}\n~~~") + "\n\nlast words"
-    found = parts(text, 1200)
+    found = split_text(text, 1200)
     assert len(found) > 2
     for number, part in enumerate(found, start=1):
         assert part.startswith(f"*Part {number} of {len(found)}*\n\n")
@@ -88,7 +88,7 @@ def test_a_table_goes_on_under_its_head():
 
 def test_a_cut_between_sections_is_preferred():
     text = "\n\n".join(fold(f"suite{one}", f"```\n{table(8, one * 8)}\n```") for one in range(6))
-    found = parts(text, 2000)
+    found = split_text(text, 2000)
     assert all(part.endswith("</details>") for part in found)
     assert all(part.count("<details>") == part.count("| speedup |") for part in found)
     assert sum(part.count("<details>") for part in found) == 6
@@ -96,7 +96,7 @@ def test_a_cut_between_sections_is_preferred():
 
 def test_a_heading_stays_with_what_follows():
     text = "\n\n".join(f"## Title {number}\n\n" + "word " * 60 for number in range(20))
-    for part in parts(text, 1000):
+    for part in split_text(text, 1000):
         assert not re.search(r"## Title \d+$", part.strip())
 
 
@@ -108,7 +108,7 @@ def test_a_title_stays_with_its_table_below_the_headings(limit):
     text = "\n\n".join(
         ["# inference bfloat16", "## Summary", *suites, "# training float32", "## All", *suites]
     )
-    found = parts(text, limit)
+    found = split_text(text, limit)
     for part in found:
         assert size(part) <= limit
         check_whole(part)
@@ -116,18 +116,18 @@ def test_a_title_stays_with_its_table_below_the_headings(limit):
         for before, _ in re.findall(r"(.*)\n+(```\n\+)", part):
             assert re.fullmatch(r"(Speed|Memory) of row\d+:", before)
     assert sum(part.count("# inference") for part in found) > 2
-    assert parts(text) == [text]
+    assert split_text(text) == [text]
 
 
 @pytest.mark.parametrize("around", ["{}", "```\n{}\n```", "| a |\n| --- |\n| {} |"])
 def test_one_monstrous_line(around):
     words = [f"row{number}" for number in range(2000)]
-    found = parts(around.format(" ".join(words)), 2000)
+    found = split_text(around.format(" ".join(words)), 2000)
     assert max(map(size, found)) <= 2000
     assert rows_in("\n".join(found)) == words
     for part in found:
         assert part.count("```") % 2 == 0
-    found = parts(around.format("😀" * 3000), 1500)
+    found = split_text(around.format("😀" * 3000), 1500)
     assert max(map(size, found)) <= 1500
     assert sum(part.count("😀") for part in found) == 3000
 
@@ -136,13 +136,13 @@ def test_monstrous_titles_and_heads_are_not_repeated():
     made = PrettyTable(["model" * 100, "speedup"])
     for number in range(50):
         made.add_row([f"row{number}", "1"])
-    found = parts(fold("title " * 150, f"```\n{made}\n```"), 4000)
+    found = split_text(fold("title " * 150, f"```\n{made}\n```"), 4000)
     assert max(map(size, found)) <= 4000
     assert rows_in("\n".join(found)) == [f"row{number}" for number in range(50)]
 
 
 def test_lone_surrogates_and_strange_line_ends_do_no_harm():
-    found = parts("row1\ud800\r\n\x00\u2028" * 300, 1000)
+    found = split_text("row1\ud800\r\n\x00\u2028" * 300, 1000)
     assert len(rows_in("".join(found))) == 300
 
 
@@ -174,7 +174,7 @@ def test_nothing_is_lost_and_each_part_is_whole(wanted, limit):
         texts.append(text)
         number += rows
     text = "\n\n".join(texts)
-    found = parts(text, limit)
+    found = split_text(text, limit)
     assert rows_in("\n".join(found)) == rows_in(text)
     for part in found:
         assert size(part) <= limit
@@ -185,7 +185,7 @@ def test_nothing_is_lost_and_each_part_is_whole(wanted, limit):
 @pytest.mark.parametrize("name", NIGHTS)
 def test_every_kind_of_comment(name, limit):
     text = comment(NIGHTS[name]())
-    found = parts(text, limit)
+    found = split_text(text, limit)
     kept = [line for line in text.split("\n") if re.match(r"\|.*[0-9]", line)]
     again = [line for part in found for line in part.split("\n") if re.match(r"\|.*[0-9]", line)]
     heads = {line for line in kept if kept.count(line) > 1}

@@ -1,6 +1,7 @@
 """Plots of a run and of its history, by matplotlib. `KINDS` lists those made from a run's rows.
 
-A new kind is a file with a function from rows to pictures, and a line here."""
+A new kind is a file with a function from rows to pictures, and a line here.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from perfdash.report.plots.memory_plot import memory
 from perfdash.report.plots.scaling_plot import latency, throughput
 from perfdash.report.plots.speedup_plot import speedup
 from perfdash.report.plots.technique_plot import latency_comparison, throughput_comparison
-from perfdash.report.plots.trend_plot import Night, trend
+from perfdash.report.plots.trend_plot import TrendPoint, trend
 
 KINDS: dict[str, Callable[[Iterable[Row]], Iterator[Picture]]] = {
     "speedup": speedup,
@@ -31,7 +32,7 @@ def files_of_rows(kind: str, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]
     yield from _files(KINDS[kind](rows))
 
 
-def files_of_trend(nights: Sequence[Night]) -> Iterator[tuple[str, bytes]]:
+def files_of_trend(nights: Sequence[TrendPoint]) -> Iterator[tuple[str, bytes]]:
     """(name, content) of the plots of means over nights (history.queries.trend)."""
     yield from _files(trend(nights))
 

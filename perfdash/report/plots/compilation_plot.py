@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from perfdash.history.results import Row
 from perfdash.report.plots.drawing import BLACK, Picture, number, shown
 from perfdash.report.plots.layout import (
-    Rung,
+    ModelRow,
     backends_of,
     by_setting,
     colour_of,
     heights,
     key,
     legend,
+    model_rows_of,
     pages,
     passed,
-    rungs_of,
     summary_of,
     tell_missing,
     value,
@@ -34,7 +34,7 @@ def compilation(rows: Iterable[Row]) -> Iterator[Picture]:
             continue
         backends = backends_of(some)
         lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
-        rungs = sorted(rungs_of(some), key=_rank)
+        model_rows = sorted(model_rows_of(some), key=_rank)
         longest = max(
             found for row in some for name in ("compilation_s", "compilation_cpu_s")
             if (found := value(row, name))
@@ -43,19 +43,19 @@ def compilation(rows: Iterable[Row]) -> Iterator[Picture]:
         def draw(
             figure: Figure,
             axis: Axes,
-            part: Sequence[Rung],
+            part: Sequence[ModelRow],
             backends: Sequence[str] = backends,
             longest: float = longest,
         ) -> None:
             _draw(figure, axis, part, backends, longest)
 
         title = f"Compilation time, cold caches: {setting.title}"
-        yield from pages(f"compile_{setting.word}", title, lines, rungs, backends, draw)
+        yield from pages(f"compile_{setting.word}", title, lines, model_rows, backends, draw)
 
 
-def _rank(rung: Rung) -> tuple[float, str]:
-    every = [value(row, "compilation_s") for row in rung.slots.values() if passed(row)]
-    return -max((found for found in every if found), default=-math.inf), rung.label
+def _rank(model_row: ModelRow) -> tuple[float, str]:
+    every = [value(row, "compilation_s") for row in model_row.slots.values() if passed(row)]
+    return -max((found for found in every if found), default=-math.inf), model_row.label
 
 
 def _mean(backend: str, rows: Sequence[Row]) -> str:
@@ -65,14 +65,16 @@ def _mean(backend: str, rows: Sequence[Row]) -> str:
     return f"{shown(backend)}: arithmetic mean {found.compilation_s:.1f} s of what passes"
 
 
-def _draw(figure: Figure, axis: Axes, part: Sequence[Rung], backends: Sequence[str], longest: float) -> None:
+def _draw(
+    figure: Figure, axis: Axes, part: Sequence[ModelRow], backends: Sequence[str], longest: float
+) -> None:
     axis.set_xlim(0, longest * 1.05)
     axis.xaxis.set_major_formatter(lambda tick, _: number(tick))
     axis.set_xlabel("seconds that compiling adds to the first call (less is better)")
     drawn, of_cpu = set(), False
-    for place, rung in enumerate(part):
+    for place, model_row in enumerate(part):
         for backend, y in heights(place, backends).items():
-            row = rung.slots.get(backend)
+            row = model_row.slots.get(backend)
             found = value(row, "compilation_s")
             if row is None or found is None or not passed(row):
                 continue

@@ -1,6 +1,7 @@
 """The style, colours, text and files that all plots share.
 
-Plots of the same numbers are equal to the byte, whatever the user's matplotlib settings are."""
+Plots of the same numbers are equal to the byte, whatever the user's matplotlib settings are.
+"""
 
 from __future__ import annotations
 

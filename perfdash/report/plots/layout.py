@@ -30,7 +30,7 @@ _SMALLEST, _LARGEST = 1e-12, 1e15  # what an axis can hold; what lies beyond is 
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
+class PlotSetting:
     """What the cases of one plot have in common; `dtype` is amp-bfloat16 under autocast."""
 
     suite: str
@@ -53,13 +53,13 @@ class Setting:
         return "_".join(map(file_word, [*words, *(["dynamic"] if self.dynamic else [])]))
 
 
-def by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
+def by_setting(rows: Iterable[Row]) -> dict[PlotSetting, list[Row]]:
     """Group results by setting, sorted by its name."""
-    groups: dict[Setting, list[Row]] = {}
+    groups: dict[PlotSetting, list[Row]] = {}
     for row in rows:
         case = row.case
         dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
-        setting = Setting(case.suite, case.device, dtype, case.threads, case.scenario, case.dynamic)
+        setting = PlotSetting(case.suite, case.device, dtype, case.threads, case.scenario, case.dynamic)
         groups.setdefault(setting, []).append(row)
     return dict(sorted(groups.items()))
 
@@ -70,14 +70,14 @@ def backends_of(rows: Iterable[Row]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Rung:
+class ModelRow:
     """A model at one batch size, with its result for each back end."""
 
     label: str
     slots: dict[str, Row]
 
 
-def rungs_of(rows: Sequence[Row]) -> list[Rung]:
+def model_rows_of(rows: Sequence[Row]) -> list[ModelRow]:
     """One row per model, or per model and batch size where a model has several; by name."""
     sizes: dict[str, set[int]] = {}
     found: dict[tuple[str, int], dict[str, Row]] = {}
@@ -86,7 +86,7 @@ def rungs_of(rows: Sequence[Row]) -> list[Rung]:
         sizes.setdefault(case.model, set()).add(case.batch_size)
         found.setdefault((case.model, case.batch_size), {})[case.backend] = row
     return [
-        Rung(shown(model) + (f"  bs {size}" if len(sizes[model]) > 1 else ""), slots)
+        ModelRow(shown(model) + (f"  bs {size}" if len(sizes[model]) > 1 else ""), slots)
         for (model, size), slots in sorted(found.items())
     ]
 
@@ -135,20 +135,20 @@ def pages(
     name: str,
     title: str,
     lines: Sequence[str],
-    rungs: Sequence[Rung],
+    model_rows: Sequence[ModelRow],
     backends: Sequence[str],
-    draw: Callable[[Figure, Axes, Sequence[Rung]], None],
+    draw: Callable[[Figure, Axes, Sequence[ModelRow]], None],
 ) -> Iterator[Picture]:
     """Split the rows over as many plots as needed; `draw` adds the marks."""
-    count = -(-len(rungs) // PER_PAGE)
+    count = -(-len(model_rows) // PER_PAGE)
     for page in range(count):
-        part = rungs[page * PER_PAGE : (page + 1) * PER_PAGE]
+        part = model_rows[page * PER_PAGE : (page + 1) * PER_PAGE]
         rest = f" ({page + 1} of {count})" if count > 1 else ""
         height = 1.5 + 0.17 * len(lines) + len(part) * max(0.2, _SLOT * len(backends))
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axis = figure.add_subplot()
         axis.set_ylim(len(part) - 0.5, -0.5)
-        axis.set_yticks(range(len(part)), labels=[rung.label for rung in part])
+        axis.set_yticks(range(len(part)), labels=[model_row.label for model_row in part])
         axis.tick_params(axis="y", length=0)
         axis.grid(visible=False, axis="y")
         for place in range(0, len(part), 2):  # bands: a name is followed to its marks
@@ -175,19 +175,23 @@ def told(axis: Axes, y: float, text: str, *, failed: bool = True) -> None:
 
 
 def tell_missing(
-    axis: Axes, rungs: Sequence[Rung], backends: Sequence[str], name: str, drawn: set[tuple[int, str]]
+    axis: Axes,
+    model_rows: Sequence[ModelRow],
+    backends: Sequence[str],
+    name: str,
+    drawn: set[tuple[int, str]],
 ) -> None:
     """Write the status of each result without a mark; `drawn`: (row, back end) with one."""
-    for place, rung in enumerate(rungs):
+    for place, model_row in enumerate(model_rows):
         for backend, y in heights(place, backends).items():
-            row = rung.slots.get(backend)
+            row = model_row.slots.get(backend)
             if (place, backend) in drawn:
                 continue
             who = f"{shown(backend, 20)}: " if len(backends) > 1 else ""
             if row is not None:
                 skipped = row.status in ("skipped", "pass_due_to_skip")
                 told(axis, y, who + why_not(row, name), failed=not skipped)
-            elif len(rung.slots) < len(backends):
+            elif len(model_row.slots) < len(backends):
                 told(axis, y, f"{who}no such case", failed=False)
 
 

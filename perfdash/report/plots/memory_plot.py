@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from perfdash.history.results import Row
 from perfdash.report.plots.drawing import BLACK, GREY, Picture, log_scale, shown
 from perfdash.report.plots.layout import (
-    Rung,
+    ModelRow,
     backends_of,
     by_setting,
     colour_of,
@@ -19,9 +19,9 @@ from perfdash.report.plots.layout import (
     key,
     legend,
     marker_of,
+    model_rows_of,
     pages,
     passed,
-    rungs_of,
     summary_of,
     tell_missing,
     value,
@@ -38,25 +38,25 @@ def memory(rows: Iterable[Row]) -> Iterator[Picture]:
             continue
         backends = backends_of(some)
         lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
-        rungs = sorted(rungs_of(some), key=_rank)
+        model_rows = sorted(model_rows_of(some), key=_rank)
         peaks = [found / _MB for row in some for name in _PEAKS if (found := value(row, name))]
 
         def draw(
             figure: Figure,
             axis: Axes,
-            part: Sequence[Rung],
+            part: Sequence[ModelRow],
             backends: Sequence[str] = backends,
             reach: tuple[float, float] = (min(peaks) / 1.2, max(peaks) * 1.2),
         ) -> None:
             _draw(figure, axis, part, backends, reach)
 
         title = f"Peak memory: {setting.title}"
-        yield from pages(f"memory_{setting.word}", title, lines, rungs, backends, draw)
+        yield from pages(f"memory_{setting.word}", title, lines, model_rows, backends, draw)
 
 
-def _rank(rung: Rung) -> tuple[float, str]:
-    every = [value(row, name) for row in rung.slots.values() for name in _PEAKS]
-    return -max((found for found in every if found), default=-math.inf), rung.label
+def _rank(model_row: ModelRow) -> tuple[float, str]:
+    every = [value(row, name) for row in model_row.slots.values() for name in _PEAKS]
+    return -max((found for found in every if found), default=-math.inf), model_row.label
 
 
 def _mean(backend: str, rows: Sequence[Row]) -> str:
@@ -70,14 +70,14 @@ def _mean(backend: str, rows: Sequence[Row]) -> str:
 
 
 def _draw(
-    figure: Figure, axis: Axes, part: Sequence[Rung], backends: Sequence[str], reach: tuple[float, float]
+    figure: Figure, axis: Axes, part: Sequence[ModelRow], backends: Sequence[str], reach: tuple[float, float]
 ) -> None:
     log_scale(axis, "x", *reach)
     axis.set_xlabel("peak memory, MB (less is better; logarithmic)")
     drawn = set()
-    for place, rung in enumerate(part):
+    for place, model_row in enumerate(part):
         for backend, y in heights(place, backends).items():
-            row = rung.slots.get(backend)
+            row = model_row.slots.get(backend)
             if row is None:
                 continue
             eager, compiled = (value(row, name) for name in _PEAKS)

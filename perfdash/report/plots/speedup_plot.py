@@ -20,16 +20,16 @@ from perfdash.report.plots.drawing import (
     shown,
 )
 from perfdash.report.plots.layout import (
-    Rung,
+    ModelRow,
     backends_of,
     by_setting,
     colour_of,
     heights,
     key,
     legend,
+    model_rows_of,
     pages,
     passed,
-    rungs_of,
     summary_of,
     tell_missing,
     value,
@@ -50,30 +50,36 @@ def speedup(rows: Iterable[Row]) -> Iterator[Picture]:
     for setting, some in by_setting(rows).items():
         backends = backends_of(some)
         lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
-        rungs = sorted(rungs_of(some), key=lambda rung: _rank(rung, backends))
+        model_rows = sorted(model_rows_of(some), key=lambda model_row: _rank(model_row, backends))
         reach = _limits([row for row in some if _counts(row)])
 
         def draw(
             figure: Figure,
             axis: Axes,
-            part: Sequence[Rung],
+            part: Sequence[ModelRow],
             backends: Sequence[str] = backends,
             reach: tuple[float, float] = reach,
         ) -> None:
             _draw(figure, axis, part, backends, reach)
 
-        yield from pages(f"speedup_{setting.word}", f"Speedup: {setting.title}", lines, rungs, backends, draw)
+        yield from pages(
+            f"speedup_{setting.word}", f"Speedup: {setting.title}", lines, model_rows, backends, draw
+        )
 
 
 def _counts(row: Row) -> bool:
     return passed(row) and value(row, "speedup") is not None
 
 
-def _rank(rung: Rung, backends: Sequence[str]) -> tuple[float, str]:
+def _rank(model_row: ModelRow, backends: Sequence[str]) -> tuple[float, str]:
     """Sort by the first back end that has a speedup; rows without one come last, by name."""
-    known = (rung.slots[name] for name in backends if name in rung.slots and _counts(rung.slots[name]))
+    known = (
+        model_row.slots[name]
+        for name in backends
+        if name in model_row.slots and _counts(model_row.slots[name])
+    )
     best = next(known, None)
-    return (-(value(best, "speedup") or 0.0) if best else math.inf), rung.label
+    return (-(value(best, "speedup") or 0.0) if best else math.inf), model_row.label
 
 
 def _mean(backend: str, rows: Sequence[Row]) -> str:
@@ -102,15 +108,15 @@ def _limits(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def _draw(
-    figure: Figure, axis: Axes, part: Sequence[Rung], backends: Sequence[str], reach: tuple[float, float]
+    figure: Figure, axis: Axes, part: Sequence[ModelRow], backends: Sequence[str], reach: tuple[float, float]
 ) -> None:
     log_scale(axis, "x", *reach)
     axis.axvline(1.0, color=BLACK, linewidth=1.0, zorder=1)
     axis.set_xlabel("eager latency / compiled latency (more is better; logarithmic), 95 % interval")
     drawn, verdicts, bare = set(), set(), False
-    for place, rung in enumerate(part):
+    for place, model_row in enumerate(part):
         for backend, y in heights(place, backends).items():
-            row = rung.slots.get(backend)
+            row = model_row.slots.get(backend)
             found = value(row, "speedup")
             if row is None or found is None or not passed(row):
                 continue

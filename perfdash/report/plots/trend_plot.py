@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from perfdash.methods import alike, changes
 from perfdash.report.plots.drawing import BLACK, WIDTH, Picture, heading, number, shown
-from perfdash.report.plots.layout import Setting, colour_of, marker_of
+from perfdash.report.plots.layout import PlotSetting, colour_of, marker_of
 
 _PANELS = (
     ("speedup", "geometric mean speedup\n(band: 95 % over models;\ndashed, x: clipped at 1)"),
@@ -27,16 +27,17 @@ _PANELS = (
 _MARKED = 70  # points, up to which each has its mark
 _FEW = 0.5  # of the median number of cases: a run with fewer is no night, and has means of its own
 
-Night = Mapping[str, Any]
+TrendPoint = Mapping[str, Any]
 
 
-def trend(nights: Sequence[Night]) -> Iterator[Picture]:
+def trend(nights: Sequence[TrendPoint]) -> Iterator[Picture]:
     """One plot per setting; `nights` come from history.queries.trend.
 
-    Testbeds never share a plot. A run of few cases (one model at a desk) is left out, and counted."""
-    groups: dict[tuple[int, Setting], dict[str, list[Night]]] = {}
+    Testbeds never share a plot. A run of few cases (one model at a desk) is left out, and counted.
+    """
+    groups: dict[tuple[int, PlotSetting], dict[str, list[TrendPoint]]] = {}
     for night in nights:
-        setting = Setting(
+        setting = PlotSetting(
             *(night[name] for name in ("suite", "device", "dtype", "threads", "scenario", "dynamic"))
         )
         of_setting = groups.setdefault((night["testbed_id"], setting), {})
@@ -49,7 +50,7 @@ def trend(nights: Sequence[Night]) -> Iterator[Picture]:
         yield Picture(word, title, _figure(title, lines))
 
 
-def _figure(title: str, every_line: Mapping[str, Sequence[Night]]) -> Figure:
+def _figure(title: str, every_line: Mapping[str, Sequence[TrendPoint]]) -> Figure:
     lines = {backend: _whole(nights) for backend, nights in every_line.items()}
     backends = sorted(lines, key=lambda name: (name != "inductor", name))
     figure = Figure(figsize=(WIDTH, 7.4), layout="constrained")
@@ -90,16 +91,16 @@ def _figure(title: str, every_line: Mapping[str, Sequence[Night]]) -> Figure:
     return figure
 
 
-def _whole(nights: Sequence[Night]) -> list[Night]:
+def _whole(nights: Sequence[TrendPoint]) -> list[TrendPoint]:
     usual = statistics.median(night["cases"] for night in nights)
     return [night for night in nights if night["cases"] >= _FEW * usual]
 
 
-def _runs(lines: Mapping[str, Sequence[Night]]) -> int:
+def _runs(lines: Mapping[str, Sequence[TrendPoint]]) -> int:
     return len({(night["run"], night["started"]) for every in lines.values() for night in every})
 
 
-def _line(axis: Axes, name: str, nights: Sequence[Night], colour: str, marker: str) -> None:
+def _line(axis: Axes, name: str, nights: Sequence[TrendPoint], colour: str, marker: str) -> None:
     mark = marker if len(nights) <= _MARKED else ""
     for place, same in enumerate(_by_method(name, nights)):
         if place:  # nothing is joined, or compared, across it
@@ -107,10 +108,10 @@ def _line(axis: Axes, name: str, nights: Sequence[Night], colour: str, marker: s
         _part(axis, name, same, colour, mark)
 
 
-def _by_method(name: str, nights: Sequence[Night]) -> list[list[Night]]:
+def _by_method(name: str, nights: Sequence[TrendPoint]) -> list[list[TrendPoint]]:
     """Split nights into stretches measured by one method."""
     column = "status" if name == "pass_rate" else name
-    found: list[list[Night]] = []
+    found: list[list[TrendPoint]] = []
     for night in nights:
         if found and alike(found[-1][-1]["method"], night["method"], column):
             found[-1].append(night)
@@ -119,7 +120,7 @@ def _by_method(name: str, nights: Sequence[Night]) -> list[list[Night]]:
     return found
 
 
-def _part(axis: Axes, name: str, nights: Sequence[Night], colour: str, mark: str) -> None:
+def _part(axis: Axes, name: str, nights: Sequence[TrendPoint], colour: str, mark: str) -> None:
     days = [_day(night) for night in nights]
     axis.plot(days, [_value(night, name) for night in nights], color=colour, marker=mark, markersize=3.2)
     if name == "speedup":
@@ -153,14 +154,14 @@ def _reach(axis: Axes) -> None:
     axis.set_ylim(middle - half, middle + half)
 
 
-def _value(night: Night, name: str) -> float:
+def _value(night: TrendPoint, name: str) -> float:
     if name == "pass_rate":
         return 100 * night["passed"] / night["attempted"] if night["attempted"] else math.nan
     found = night[name]
     return math.nan if found is None or not abs(found) < 1e15 else float(found)
 
 
-def _day(night: Night) -> float:
+def _day(night: TrendPoint) -> float:
     """The start of a run (UTC) in matplotlib's days."""
     moment = datetime.fromisoformat(night["started"])
     if moment.tzinfo:

@@ -20,7 +20,7 @@ from perfdash.report.techniques.results import (
     reason_of,
     status_of,
 )
-from perfdash.report.techniques.step_tables import Table, generation, training
+from perfdash.report.techniques.step_tables import StepTable, generation, training
 from perfdash.report.techniques.tables import legend, tables
 
 # The packages that techniques are made of.
@@ -47,11 +47,11 @@ def technique_report(night: Night) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _signs(steps: Table) -> list[str]:
+def _signs(steps: StepTable) -> list[str]:
     return [f"{'; '.join(steps.notes)}."] if steps.notes else []
 
 
-def _markdown(steps: Table) -> str:
+def _markdown(steps: StepTable) -> str:
     """A step table as Markdown."""
     words, count = steps.words, len(steps.head)
     lines = [[*(code(cell) for cell in line[:words]), *map(escaped, line[words:])] for line in steps.lines]

@@ -31,7 +31,7 @@ _TRAINED = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
-class Table:
+class StepTable:
     """A table of plain cells.
 
     words: how many columns from the left hold words; the others hold numbers. notes: what its signs mean.
@@ -76,7 +76,7 @@ class _Side:
         return digits(bytes_ / 1e6) if bytes_ and not self.word else self.word or "-"
 
 
-def training(rows: Sequence[Row]) -> Table | None:
+def training(rows: Sequence[Row]) -> StepTable | None:
     """The parts of training steps; None where no step has parts.
 
     Milliseconds are mean+-standard deviation of the samples, each one call or the mean of several short
@@ -104,7 +104,7 @@ def training(rows: Sequence[Row]) -> Table | None:
     return _table("Parts of a training step", [*head, "step ms", "samples/s", "peak MB"], lines, sides)
 
 
-def generation(rows: Sequence[Row]) -> Table | None:
+def generation(rows: Sequence[Row]) -> StepTable | None:
     """Time to the first token, time per output token, tokens per second; None without a generation."""
     rows = [row for row in rows if row.case.scenario == "generation"]
     if not any(new_tokens(row) for row in rows):
@@ -131,13 +131,13 @@ def generation(rows: Sequence[Row]) -> Table | None:
     return _table("Generation", [*head, "tokens/s", "peak MB"], lines, sides)
 
 
-def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[_Side]) -> Table:
+def _table(title: str, head: list[str], lines: list[list[str]], sides: Sequence[_Side]) -> StepTable:
     used = {mark(side.row) for side in sides if side.name == "backend" and not side.word}
     notes = [f"{sign} {meaning}" for sign, meaning in MARKS.items() if sign in used]
     if any(side.word == _BESIDE for side in sides):
         notes.append(f"{_BESIDE}: there was room for eager by itself, and none for both in one process")
     rows = [side.row for side in sides]
-    return Table(title, head, lines, 3, [*notes, *cpu_time_notes(rows), *_prompts(rows)])
+    return StepTable(title, head, lines, 3, [*notes, *cpu_time_notes(rows), *_prompts(rows)])
 
 
 def _prompts(rows: Sequence[Row]) -> list[str]:

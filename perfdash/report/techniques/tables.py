@@ -37,7 +37,7 @@ Cell = Callable[[Row], str | None]
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricTable:
     """One table: its title in Markdown, its cell for a result with numbers (None: not measured)."""
 
     title: str
@@ -74,7 +74,7 @@ def legend(rows: Sequence[Row], absent: bool) -> list[str]:
     return [*lines, *cpu_time_notes(rows)]
 
 
-def _cell(row: Row | None, metric: Metric) -> str:
+def _cell(row: Row | None, metric: MetricTable) -> str:
     if row is None:
         return ABSENT
     if not has_numbers(row):
@@ -85,54 +85,60 @@ def _cell(row: Row | None, metric: Metric) -> str:
     return f"{text} {mark(row)}".strip()
 
 
-def _metrics(group: Group) -> list[Metric]:
+def _metrics(group: Group) -> list[MetricTable]:
     eager = code(group.baseline.label)
     names = {str(name) for row in group.rows if (name := quality_of(row).get("metric"))} - {"f1"}
     score = "F1" if not names else "Score" if len(names) > 1 else code(names.pop())
     odd = [row for row in group.rows if has_numbers(row) and baseline_of(row) != group.baseline]
     apart = "; " + _odd_baselines(odd) if odd else ""
     return [
-        Metric("Latency [ms/batch]", _latency, "median, ± its 95 % interval within the process"),
+        MetricTable("Latency [ms/batch]", _latency, "median, ± its 95 % interval within the process"),
         *_of_parts(group),
-        Metric("Throughput [samples/s]", _throughput, "batch size over median latency, ± as above"),
-        Metric("p50 / p90 / p99 latency [ms/batch]", _percentiles, _of_samples(group.rows)),
-        Metric(
+        MetricTable("Throughput [samples/s]", _throughput, "batch size over median latency, ± as above"),
+        MetricTable("p50 / p90 / p99 latency [ms/batch]", _percentiles, _of_samples(group.rows)),
+        MetricTable(
             f"Improvement over {eager} [%]",
             _improvement,
             "eager latency over latency, less 1, in pairs in the same process, with its 95 % interval"
             + apart,
         ),
-        Metric(
+        MetricTable(
             f"{eager} in the same process [ms/batch]",
             _eager_beside,
             "what the improvement is over: eager, too, differs from process to process, so latencies of two "
             "rows may differ otherwise than their improvements",
         ),
-        Metric("Compilation latency [s]", _seconds, "conversion and first call, less a steady call"),
-        Metric("Peak memory [MB]", _memory, "of weights, inputs and what running takes; in parentheses the "
-               "weights of the model as it was loaded"),
-        Metric(score, _score("value", "eager_value"), f"in parentheses the difference to {eager}"),
-        Metric("Top-1", _score("top1", "eager_top1"), f"in parentheses the difference to {eager}"),
-        Metric("Distance to eager [relative RMSE]", _distance, "RMS of the difference of the outputs over "
-               f"the RMS of those of {eager}" + apart),
-    ]  # fmt: skip
+        MetricTable("Compilation latency [s]", _seconds, "conversion and first call, less a steady call"),
+        MetricTable(
+            "Peak memory [MB]",
+            _memory,
+            "of weights, inputs and what running takes; in parentheses the weights of the model as it was loaded",
+        ),
+        MetricTable(score, _score("value", "eager_value"), f"in parentheses the difference to {eager}"),
+        MetricTable("Top-1", _score("top1", "eager_top1"), f"in parentheses the difference to {eager}"),
+        MetricTable(
+            "Distance to eager [relative RMSE]",
+            _distance,
+            f"RMS of the difference of the outputs over the RMS of those of {eager}" + apart,
+        ),
+    ]
 
 
-def _of_parts(group: Group) -> list[Metric]:
+def _of_parts(group: Group) -> list[MetricTable]:
     """The metrics of the parts of a step, and of a generation."""
     note = "median, ± 95 % interval (mean+-standard deviation)"
     metrics = [
-        Metric(f"{escaped(name.capitalize(), 40)} [ms]", part_time(name), note)
+        MetricTable(f"{escaped(name.capitalize(), 40)} [ms]", part_time(name), note)
         for name in part_names(group.rows)
     ]
     if any(new_tokens(row) for row in group.rows):
         metrics += [
-            Metric(
+            MetricTable(
                 "Throughput [tokens/s | ms/token]",
                 token_throughput,
                 "of the whole batch, prefill and decode",
             ),
-            Metric(
+            MetricTable(
                 "Time per output token [ms]",
                 per_output_token,
                 "from one token of a prompt to its next",
