@@ -22,7 +22,7 @@ from perfdash.report.changes import (
     REGRESSION,
     REPAIRED,
     VANISHED,
-    Change,
+    RunChange,
     of_alert,
     ordered,
 )
@@ -44,8 +44,8 @@ _OFTEN = 0.1
 class Alerts:
     """A testbed's alerts on some page: `changes` are shown, all of `every` are counted."""
 
-    changes: list[Change]
-    every: list[Change]
+    changes: list[RunChange]
+    every: list[RunChange]
 
     @property
     def left_out(self) -> int:
@@ -72,7 +72,7 @@ class Alerts:
         return [_counted(groups.count(group), WORDS[group]) for group in BAD if group in groups]
 
     @property
-    def _bad(self) -> list[Change]:
+    def _bad(self) -> list[RunChange]:
         return [change for change in self.every if change.group in BAD]
 
 
@@ -110,7 +110,7 @@ def live(known: Known, most: int) -> Alerts:
     return Alerts(changes[:most], changes + others)
 
 
-def _on_its_night(each: AlertEvidence, heads: Mapping[int, RunLine]) -> Change:
+def _on_its_night(each: AlertEvidence, heads: Mapping[int, RunLine]) -> RunChange:
     """An alert as it stands on the last night of its kind: the one where it was fixed or first seen."""
     _, bad = each.between
     details = each.alert.details
@@ -132,7 +132,7 @@ def _rank(alert: Alert) -> tuple[object, ...]:
 class Life:
     """One alert with all that it went through."""
 
-    change: Change
+    change: RunChange
     alert: Alert
     events: list[AlertEvent]
 

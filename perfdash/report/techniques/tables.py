@@ -112,7 +112,8 @@ def _metrics(group: Group) -> list[MetricTable]:
         MetricTable(
             "Peak memory [MB]",
             _memory,
-            "of weights, inputs and what running takes; in parentheses the weights of the model as it was loaded",
+            "of weights, inputs and what running takes; in parentheses the weights of the model as it was "
+            "loaded",
         ),
         MetricTable(score, _score("value", "eager_value"), f"in parentheses the difference to {eager}"),
         MetricTable("Top-1", _score("top1", "eager_top1"), f"in parentheses the difference to {eager}"),
