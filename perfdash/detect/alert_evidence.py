@@ -56,10 +56,10 @@ class AlertEvidence:
     def remeasured(self) -> Remeasured | None:
         """The ratio new / old of the re-measurement in pairs; None without one."""
         again = self.alert.details.get("remeasured") or {}
-        known = [float(again.get(name) or 0) for name in ("ratio", "low", "high")]
-        if not all(0 < value < math.inf for value in known):
+        ratios = [float(again.get(name) or 0) for name in ("ratio", "low", "high")]
+        if not all(0 < value < math.inf for value in ratios):
             return None
-        ratio, low, high = map(math.log, known)
+        ratio, low, high = map(math.log, ratios)
         return Remeasured(ratio, low, high, int(again.get("pairs") or 0))
 
     @property
@@ -174,6 +174,6 @@ def _speedups(
 ) -> tuple[float, float] | None:
     if alert.metric not in ("eager_ms", "backend_ms") or not (good and seen):
         return None
-    found = {run.id: value for run, value in zip(mine.runs, mine.values["speedup"][0].tolist(), strict=True)}
-    before, after = (found.get(run.id, math.nan) for run in (good, seen))
+    by_run = {run.id: value for run, value in zip(mine.runs, mine.values["speedup"][0].tolist(), strict=True)}
+    before, after = (by_run.get(run.id, math.nan) for run in (good, seen))
     return (before, after) if before > 0 and after > 0 else None

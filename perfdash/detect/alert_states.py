@@ -47,14 +47,14 @@ _DATED_FOR = 15  # nights in which an alert's date and size are made better
 def starts(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
     """The place from which the nights of a series count: its last change that is known and stands."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
-    found: dict[Key, int] = {}
+    start: dict[Key, int] = {}
     for alert in alerts:
         stands = alert.state in LIVE and alert.state != NEW
         if alert.kind == "metric" and stands and alert.case_id and alert.metric and alert.bad_run_id in place:
             for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
                 key = alert.case_id, name
-                found[key] = max(found.get(key, 0), place[alert.bad_run_id])
-    return found
+                start[key] = max(start.get(key, 0), place[alert.bad_run_id])
+    return start
 
 
 def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
@@ -89,22 +89,22 @@ def advance(
     for alert in alerts:
         of_it = [
             index
-            for index, each in enumerate(findings)
-            if (each.kind, each.case_id, each.metric) == alert.series
+            for index, finding_of_night in enumerate(findings)
+            if (finding_of_night.kind, finding_of_night.case_id, finding_of_night.metric) == alert.series
         ]
         same = [index for index in of_it if findings[index].direction == alert.direction]
         opposite = [index for index in of_it if findings[index].direction != alert.direction]
         if alert.seen_run_id == tonight.id:  # the night is judged again: it was told what it is
             matched.update(of_it)
             continue
-        if other := other_method(alert, tonight):
-            changed += _by_another_method(alert, panel, other, at)
+        if method_changes := other_method(alert, tonight):
+            changed += _by_another_method(alert, panel, method_changes, at)
             continue
         if alert.state == FIXED:
-            told = [index for index in same if findings[index].alarm and index not in matched]
-            if told and _like(alert, findings[told[0]]):
-                matched.update(told)
-                fresh = _born(findings[told[0]], panel, at)
+            reappeared = [index for index in same if findings[index].alarm and index not in matched]
+            if reappeared and _like(alert, findings[reappeared[0]]):
+                matched.update(reappeared)
+                fresh = _born(findings[reappeared[0]], panel, at)
                 changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
             continue
         seen = _observed(alert, panel, bool(same))
@@ -140,7 +140,7 @@ def other_method(alert: Alert, run: RunLine) -> list[str]:
 
 
 def _by_another_method(
-    alert: Alert, panel: Panel, other: Sequence[str], at: str
+    alert: Alert, panel: Panel, method_changes: Sequence[str], at: str
 ) -> list[tuple[Alert, str | None]]:
     """Update an alert after a night that was measured by another method.
 
@@ -151,11 +151,11 @@ def _by_another_method(
     measured = alert.case_id is None or (row is not None and panel.statuses[row, -1] not in _NOT_MEASURED)
     if alert.state == FIXED or not measured:
         return []
-    note = f"{', '.join(other)}: {tonight.name} was measured by another method"
+    note = f"{', '.join(method_changes)}: {tonight.name} was measured by another method"
     if alert.kind == "status" and _observed(alert, panel, False) == AGAIN:
         details = {**alert.details, "method": numbers(tonight.method, "status")}
         return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
-    details = {**alert.details, "superseded": list(other)}
+    details = {**alert.details, "superseded": list(method_changes)}
     return [(replace(alert, state=SUPERSEDED, changed=at, details=details), note)]
 
 
@@ -166,18 +166,18 @@ def dated(alert: Alert, panel: Panel) -> Alert:
     place = {run.id: index for index, run in enumerate(panel.runs)}
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
         return alert
-    found = date(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
-    if found is None:
+    newer_date = date(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
+    if newer_date is None:
         return alert
-    good = panel.runs[max(0, place[found.first.id] - 1)]
+    good = panel.runs[max(0, place[newer_date.first.id] - 1)]
     return replace(
         alert,
         good_run_id=good.id,
-        bad_run_id=found.first.id,
-        before=found.change.before,
-        after=found.change.after,
-        change=math.log1p(found.change.change),
-        details={**alert.details, "changed": package_changes(good, found.first)},
+        bad_run_id=newer_date.first.id,
+        before=newer_date.change.before,
+        after=newer_date.change.after,
+        change=math.log1p(newer_date.change.change),
+        details={**alert.details, "changed": package_changes(good, newer_date.first)},
     )
 
 
@@ -236,8 +236,8 @@ def _born(finding: Finding, panel: Panel, at: str) -> Alert:
         compare = environment_changes if finding.kind == "host" else package_changes
         details["changed"] = compare(good, bad)
         if finding.kind == "status":
-            others = changes(good.method, bad.method, "status")
-            details["changed"] += [f"perfdash's method: {other}" for other in others]
+            method_changes = changes(good.method, bad.method, "status")
+            details["changed"] += [f"perfdash's method: {method_change}" for method_change in method_changes]
         if finding.kind == "host":
             details["changed"] += _null_widened(good, bad)
     return Alert(
@@ -275,10 +275,10 @@ def _like(fixed: Alert, finding: Finding) -> bool:
     return 0.5 < finding.change / fixed.change < 2
 
 
-def _observed(alert: Alert, panel: Panel, found: bool) -> str:
+def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     """Whether the last night still shows the alert's change."""
     if alert.kind == "host":
-        return _host_observed(alert, panel, found)
+        return _host_observed(alert, panel, found_again)
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
     status = "" if row is None else str(panel.statuses[row, -1])
     if alert.kind == "vanished":
@@ -300,7 +300,7 @@ def _observed(alert: Alert, panel: Panel, found: bool) -> str:
     if alert.state == NEW and alert.kind == "metric":
         return _new_observed(alert, values[places.get(alert.details.get("born_run_id", -1), -1) + 1 :])
     seen = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
-    if alert.state == NEW and alert.kind == "drift" and seen == AGAIN and not found:
+    if alert.state == NEW and alert.kind == "drift" and seen == AGAIN and not found_again:
         return UNKNOWN  # told again by the next look, a week later
     return seen
 
@@ -308,14 +308,14 @@ def _observed(alert: Alert, panel: Panel, found: bool) -> str:
 def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Whether the nights after the alert began show the change."""
     before, after, sd = _levels(alert)
-    known = values[np.isfinite(values)]
-    if not len(known) or before == after:
+    finite = values[np.isfinite(values)]
+    if not len(finite) or before == after:
         return UNKNOWN
-    error = sd / math.sqrt(len(known))
-    way = (float(np.mean(known)) - before) / (after - before)
+    error = sd / math.sqrt(len(finite))
+    way = (float(np.mean(finite)) - before) / (after - before)
     if way > 0.5 and way * abs(after - before) / error >= _ENOUGH:
         return AGAIN
-    lasts = len(known) < _TOLD_BY and (1 - way) * abs(after - before) / error < _ENOUGH
+    lasts = len(finite) < _TOLD_BY and (1 - way) * abs(after - before) / error < _ENOUGH
     return UNKNOWN if lasts or way > 0.5 else BACK
 
 
@@ -328,19 +328,19 @@ def _levels(alert: Alert) -> tuple[float, float, float]:
 def _level_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     """Whether the last nights of a series returned to the level before the change."""
     before, after, sd = _levels(alert)
-    known = values[np.isfinite(values)]
-    for nights in range(1, min(_LOOKED_BACK, len(known)) + 1):
-        way = (float(np.mean(known[-nights:])) - after) / (before - after) if before != after else 0.0
+    finite = values[np.isfinite(values)]
+    for nights in range(1, min(_LOOKED_BACK, len(finite)) + 1):
+        way = (float(np.mean(finite[-nights:])) - after) / (before - after) if before != after else 0.0
         if way > 0.5 and way * abs(before - after) * math.sqrt(nights) / sd >= _SURE:
             return BACK
     return AGAIN
 
 
-def _host_observed(alert: Alert, panel: Panel, found: bool) -> str:
+def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     """Whether the host still has its new level, compared with the night before it moved."""
     places = {run.id: index for index, run in enumerate(panel.runs)}
     good = places.get(alert.good_run_id or -1)
-    if found:
+    if found_again:
         return AGAIN
     if good is None or alert.change is None:  # so long ago that it is how the host is
         return UNKNOWN

@@ -42,12 +42,12 @@ def over_time(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
             continue
         for method in _methods(panel, metric.column):
             values = np.exp(logs(of_method(panel, method), metric.column))
-            found = [
+            dated = [
                 _dated(panel, case_id, metric.column, change)
                 for row, case_id in enumerate(panel.case_ids)
                 for change in change_points(values[row], min_change=metric.threshold, persistence=persistence)
             ]
-            yield from _together(panel, metric.column, values, found)
+            yield from _together(panel, metric.column, values, dated)
 
 
 def _methods(panel: Panel, metric: str) -> list[Mapping[str, int]]:
@@ -55,31 +55,31 @@ def _methods(panel: Panel, metric: str) -> list[Mapping[str, int]]:
     return list({str(numbers(run.method, metric)): run.method for run in panel.runs}.values())
 
 
-def _together(panel: Panel, metric: str, values: Array, found: list[Dated]) -> Iterator[Dated]:
+def _together(panel: Panel, metric: str, values: Array, dated: list[Dated]) -> Iterator[Dated]:
     """Changes of many cases at once as one, the rest as they are."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     common: list[tuple[int, int]] = []  # (night, direction)
     for night in range(len(panel.runs)):
         measured = int(np.isfinite(values[:, night]).sum())
         for direction in (1, -1):
-            group = [one for one in found if _is_of(one, place, night, direction)]
+            group = [change for change in dated if _is_of(change, place, night, direction)]
             if measured >= HOST and len(group) > measured / 2 and not _is_near(common, night, direction):
                 common.append((night, direction))
-                middle = sorted(group, key=lambda one: one.change.change)[len(group) // 2]
+                middle = sorted(group, key=lambda change: change.change.change)[len(group) // 2]
                 yield replace(middle, case_id=None)
-    for one in found:
-        if not _is_near(common, place[one.first.id], 1 if one.change.change > 0 else -1):
-            yield one
+    for change in dated:
+        if not _is_near(common, place[change.first.id], 1 if change.change.change > 0 else -1):
+            yield change
 
 
-def _is_of(one: Dated, place: dict[int, int], night: int, direction: int) -> bool:
+def _is_of(change: Dated, place: dict[int, int], night: int, direction: int) -> bool:
     """Whether a change is of that direction and may be that night's."""
-    good, bad = place[one.good.id], place[one.bad.id]
-    return (one.change.change > 0) == (direction > 0) and good < night <= max(bad, good + 1)
+    good, bad = place[change.good.id], place[change.bad.id]
+    return (change.change.change > 0) == (direction > 0) and good < night <= max(bad, good + 1)
 
 
 def _is_near(common: list[tuple[int, int]], night: int, direction: int) -> bool:
-    return any(abs(night - known) <= 2 and direction == way for known, way in common)
+    return any(abs(night - shift_night) <= 2 and direction == way for shift_night, way in common)
 
 
 def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direction: int) -> Dated | None:
@@ -90,14 +90,14 @@ def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direct
     if near is None:
         return None
     values = np.exp(logs(panel, metric)[panel.case_ids.index(case_id)])
-    found = [
+    near_changes = [
         change
         for change in change_points(values, min_change=JUDGED[metric].threshold / 2)
         if abs(change.index - near) <= _NEAR and (change.change > 0) == (direction > 0)
     ]
-    if not found:
+    if not near_changes:
         return None
-    return _dated(panel, case_id, metric, min(found, key=lambda change: abs(change.index - near)))
+    return _dated(panel, case_id, metric, min(near_changes, key=lambda change: abs(change.index - near)))
 
 
 def _dated(panel: Panel, case_id: int, metric: str, change: ChangePoint) -> Dated:

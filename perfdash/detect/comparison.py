@@ -150,11 +150,11 @@ class Comparison:
         """Why no verdict is possible, to end a sentence; None if cases can be compared."""
         if not self.both:
             return f"no case is in both{_differing(self.only_old, self.only_new)}"
-        statuses = ({one.old_status, one.new_status} for one in self.both)
-        if not any(each.isdisjoint(NO_STATUS) for each in statuses):
+        statuses = ({case.old_status, case.new_status} for case in self.both)
+        if not any(pair.isdisjoint(NO_STATUS) for pair in statuses):
             return "no case has a result on both sides"
-        if self.methods and not any(one.tested for one in self.both):
-            if any(one.deltas for one in self.both):
+        if self.methods and not any(case.tested for case in self.both):
+            if any(case.deltas for case in self.both):
                 return (
                     "nothing is known of the noise of what both measured by the same methods; give several "
                     "runs, or a history"
@@ -179,7 +179,7 @@ def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
 
 def refuse_overlap(old: ComparedRuns, new: ComparedRuns) -> None:
     """Raises UsageError where windows share a run; a run may be compared with itself."""
-    names = [{(each.run.name, each.run.started) for each in side.runs} for side in (old, new)]
+    names = [{(imported.run.name, imported.run.started) for imported in side.runs} for side in (old, new)]
     both = sorted(names[0] & names[1])
     if both and len(old.runs) + len(new.runs) > 2:
         raise UsageError(f"{both[0][0]} is on both sides; give windows that do not overlap")
@@ -206,8 +206,8 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
         for name, delta in deltas.items()
         if delta.p is not None
     ]
-    found = discoveries(np.array([p for _, _, p in tested], dtype=float), _RATE)
-    for (place, name, _), real in zip(tested, found.tolist(), strict=True):
+    is_discovery = discoveries(np.array([p for _, _, p in tested], dtype=float), _RATE)
+    for (place, name, _), real in zip(tested, is_discovery.tolist(), strict=True):
         if real and _matters(name, raw[place][name]):
             raw[place][name] = raw[place][name]._replace(significant=True)
     before, after = _checked_by(old), _checked_by(new)
@@ -231,10 +231,10 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
 def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:
     """The settings of which two lists of cases share no value: " (batch_size 1 | 8)"."""
     parts = []
-    for name in (each.name for each in fields(Case)):
+    for name in (item.name for item in fields(Case)):
         values = [sorted({str(getattr(case, name)) for case in cases}) for cases in (old, new)]
         if all(values) and not set(values[0]) & set(values[1]):
-            parts.append(f"{name} {' | '.join(_few(each) for each in values)}")
+            parts.append(f"{name} {' | '.join(_few(item) for item in values)}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -246,13 +246,13 @@ def _word(row: Row) -> str:
     return status_word(row.status, row.values.get("calls_captured"))
 
 
-def _order(one: ComparedCase) -> tuple[Any, ...]:
-    largest = max((abs(delta.change) for delta in one.deltas.values() if delta.significant), default=0.0)
-    speedup = one.deltas.get("speedup")
-    case = one.case
+def _order(compared: ComparedCase) -> tuple[Any, ...]:
+    largest = max((abs(delta.change) for delta in compared.deltas.values() if delta.significant), default=0.0)
+    speedup = compared.deltas.get("speedup")
+    case = compared.case
     return (
-        not one.changed,
-        one.status_direction == OTHER,
+        not compared.changed,
+        compared.status_direction == OTHER,
         -(largest or (abs(speedup.change) if speedup else 0.0)),
         (case.suite, case.model, case.dtype, case.backend, case.batch_size, case.threads),
     )
@@ -260,13 +260,13 @@ def _order(one: ComparedCase) -> tuple[Any, ...]:
 
 def _by_case(side: ComparedRuns, method: Mapping[str, int]) -> dict[Case, list[Row]]:
     """The rows of each case, without numbers that were measured by another method."""
-    found: dict[Case, list[Row]] = {}
+    rows_by_case: dict[Case, list[Row]] = {}
     for imported in side.runs:
-        other = changes(imported.run.method, method)
+        method_changes = changes(imported.run.method, method)
         for row in imported.rows:
-            mine = _of_method(row, imported.run.method, method) if other else row
-            found.setdefault(row.case, []).append(mine)
-    return found
+            mine = _of_method(row, imported.run.method, method) if method_changes else row
+            rows_by_case.setdefault(row.case, []).append(mine)
+    return rows_by_case
 
 
 def _of_method(row: Row, measured: Mapping[str, int], method: Mapping[str, int]) -> Row:
@@ -308,24 +308,25 @@ def _deltas(
     """(place of the case, its delta) where both sides have the metric."""
     counts = [np.isfinite(side).sum(axis=1) for side in logs]
     places = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
-    levels, known = levels_and_noise(logs, FLOOR)
+    levels, noise_of_runs = levels_and_noise(logs, FLOOR)
     old, new = (level[places] for level in levels)
     if noise:
         # What the sides tell of themselves comes first; where that is little, what the past tells too.
-        for place in np.flatnonzero(~(known.df >= _ENOUGH)).tolist():
+        for place in np.flatnonzero(~(noise_of_runs.df >= _ENOUGH)).tolist():
             past = noise.get(both[place])
-            if past and not known.sd[place] > past.sd:
-                known.sd[place], known.df[place] = past.sd, past.df
-                known.inflation[place, : len(past.inflation)] = past.inflation
-                known.inflation[place, len(past.inflation) :] = past.inflation[-1]
-    longest = known.inflation.shape[1]
+            if past and not noise_of_runs.sd[place] > past.sd:
+                noise_of_runs.sd[place], noise_of_runs.df[place] = past.sd, past.df
+                noise_of_runs.inflation[place, : len(past.inflation)] = past.inflation
+                noise_of_runs.inflation[place, len(past.inflation) :] = past.inflation[-1]
+    longest = noise_of_runs.inflation.shape[1]
     variances = [
-        known.inflation[places, np.minimum(count[places], longest) - 1] / count[places] for count in counts
+        noise_of_runs.inflation[places, np.minimum(count[places], longest) - 1] / count[places]
+        for count in counts
     ]
     runs = counts[0][places] + counts[1][places]
-    errors = known.sd[places] * np.sqrt(variances[0] + variances[1])
+    errors = noise_of_runs.sd[places] * np.sqrt(variances[0] + variances[1])
     # A single night may be an outlier of any size; the mean of many is nearly Gaussian.
-    freedom = np.minimum(known.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
+    freedom = np.minimum(noise_of_runs.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
     if name == "speedup":
         for index in np.flatnonzero(np.isnan(errors) & (runs <= 3)).tolist():
             errors[index] = _of_intervals(*(side[places[index]] for side in rows))
@@ -334,8 +335,8 @@ def _deltas(
     reach = np.asarray(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * errors
     columns = (places, np.exp(old), np.exp(new), new - old, p, reach)
     return [
-        (place, Delta(before, after, change, _known(each), False, _known(half)))
-        for place, before, after, change, each, half in zip(*(c.tolist() for c in columns), strict=True)
+        (place, Delta(before, after, change, _known(one_p), False, _known(half)))
+        for place, before, after, change, one_p, half in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
@@ -360,12 +361,12 @@ def _matters(name: str, delta: Delta) -> bool:
 
 
 def _means(name: str, logs: tuple[Array, Array]) -> Means | None:
-    known = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1)
-    if not known.any():
+    in_both = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1)
+    if not in_both.any():
         return None
     levels, _ = levels_and_noise(logs, FLOOR)
-    before, after = (level[known] for level in levels)
-    return Means(name, int(known.sum()), _mean(before), _mean(after), _mean(after - before))
+    before, after = (level[in_both] for level in levels)
+    return Means(name, int(in_both.sum()), _mean(before), _mean(after), _mean(after - before))
 
 
 def _mean(logs: Array) -> tuple[float, float, float]:

@@ -144,8 +144,10 @@ def _position(header: list[str], name: str, option: str, where: FilePlace) -> in
     if count:
         raise where.wrong(f"{count} columns are named {shown(name)!r} ({option}): give each its own name")
     near = difflib.get_close_matches(name, header, n=3, cutoff=0.5)
-    some = near or header[:10]
-    listed = ", ".join(shown(column, 60) for column in some) + ("" if near or len(header) <= 10 else ", ...")
+    shown_names = near or header[:10]
+    listed = ", ".join(shown(column, 60) for column in shown_names) + (
+        "" if near or len(header) <= 10 else ", ..."
+    )
     hint = (
         "; the cells must be separated by commas" if len(header) == 1 and set(header[0]) & set(";\t") else ""
     )
@@ -201,10 +203,10 @@ def _order(times: list[str], lines: list[int], name: str, path: Path) -> list[in
             raise where.wrong(f"column {shown(name)!r}: {shown(text, 60)!r} is no {wanted}: correct it")
         keys.append(key)
     order = sorted(range(len(keys)), key=keys.__getitem__)
-    for one, two in pairwise(order):
-        if keys[one] == keys[two]:
-            raise FilePlace(path, lines[two]).wrong(
-                f"column {shown(name)!r}: {shown(times[two], 60)!r} is the time of line {lines[one]} too: "
+    for first, second in pairwise(order):
+        if keys[first] == keys[second]:
+            raise FilePlace(path, lines[second]).wrong(
+                f"column {shown(name)!r}: {shown(times[second], 60)!r} is the time of line {lines[first]} too: "
                 "keep one value a time"
             )
     return order

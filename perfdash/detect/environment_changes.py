@@ -11,9 +11,14 @@ def environment_changes(old: RunLine, new: RunLine) -> list[str]:
     if old.host != new.host:
         lines.append(f"host: {old.host} | {new.host}")
     for name in sorted({*old.facts, *new.facts}):
-        one, other = old.facts.get(name), new.facts.get(name)
-        if one != other and name != "variables" and not isinstance(one, list) and not isinstance(other, list):
-            lines.append(f"{name}: {one} | {other}")
+        old_value, new_value = old.facts.get(name), new.facts.get(name)
+        if (
+            old_value != new_value
+            and name != "variables"
+            and not isinstance(old_value, list)
+            and not isinstance(new_value, list)
+        ):
+            lines.append(f"{name}: {old_value} | {new_value}")
     variables = [run.facts.get("variables") or {} for run in (old, new)]
     for name in sorted({*variables[0], *variables[1]}):
         if variables[0].get(name) != variables[1].get(name):
@@ -29,9 +34,9 @@ def package_changes(old: RunLine, new: RunLine) -> list[str]:
     if old.python != new.python:
         lines.append(f"python: {old.python} | {new.python}")
     for name in sorted({*old.packages, *new.packages}):
-        one, other = package_words(old, name), package_words(new, name)
-        if one != other and name != "torch":
-            lines.append(f"{name}: {one} | {other}")
+        old_package, new_package = package_words(old, name), package_words(new, name)
+        if old_package != new_package and name != "torch":
+            lines.append(f"{name}: {old_package} | {new_package}")
     return lines
 
 

@@ -90,8 +90,8 @@ def is_a_night(panel: Panel) -> bool:
 
     Without that, a few models measured at a desk would pass for a night in which all others vanished.
     """
-    known = panel.statuses != ""
-    tonight, before = known[:, -1], known[:, -1 - SHORTLY : -1]
+    measured = panel.statuses != ""
+    tonight, before = measured[:, -1], measured[:, -1 - SHORTLY : -1]
     both = (before & tonight[:, None]).sum(axis=0)
     return bool(np.any((both > 0) & (both >= LIKE * before.sum(axis=0))))
 
@@ -103,9 +103,9 @@ def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]
     nights count: those of an earlier change that is known. Numbers of a case that did not pass are not
     looked at: they are of something else.
     """
-    found = [each for metric in JUDGED.values() for each in _of_metric(panel, metric, start or {})]
-    found += [each for count in JUDGED_COUNTS for each in _of_count(panel, count)]
-    return found + _of_status(panel) + _vanished(panel)
+    findings = [finding for metric in JUDGED.values() for finding in _of_metric(panel, metric, start or {})]
+    findings += [finding for count in JUDGED_COUNTS for finding in _of_count(panel, count)]
+    return findings + _of_status(panel) + _vanished(panel)
 
 
 def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
@@ -113,7 +113,7 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
 
     Once a week is often enough (benchmarks/alarm.py); `start` as in judge.
     """
-    found = []
+    findings = []
     for name in DRIFTING:
         values = logs(panel, name)
         rows, first = _measured(panel, name, values, start or {})
@@ -125,7 +125,7 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
             nights = np.flatnonzero(np.isfinite(values[row]))
             nights = nights[nights >= first[place]]
             change, reference = float(seen.change[place]), float(seen.reference[place])
-            found.append(
+            findings.append(
                 Finding(
                     "drift",
                     panel.case_ids[row],
@@ -140,7 +140,7 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
                     details={"nights": len(nights)},
                 )
             )
-    return found
+    return findings
 
 
 def _measured(
@@ -162,8 +162,8 @@ def logs(panel: Panel, metric: str) -> Array:
 def net_logs(panel: Panel, metric: str) -> Array:
     """Logs of a metric without the shifts of the whole host."""
     values = logs(panel, metric)
-    whole = logs(panel, JUDGED[metric].part_of or metric)
-    shift: Array = host_shift(whole, np.isfinite(whole), nightly_test.FLOOR).night
+    host_metric = logs(panel, JUDGED[metric].part_of or metric)
+    shift: Array = host_shift(host_metric, np.isfinite(host_metric), nightly_test.FLOOR).night
     return values - shift
 
 
@@ -191,8 +191,8 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
         return []
     raw = values
     if metric.part_of:  # too few have parts to tell the host by them
-        whole = logs(panel, metric.part_of)
-        values = values - host_shift(whole, np.isfinite(whole), nightly_test.FLOOR).own
+        whole_step = logs(panel, metric.part_of)
+        values = values - host_shift(whole_step, np.isfinite(whole_step), nightly_test.FLOOR).own
     within = _within(panel, metric.column)
     night = nightly_test.judge(
         values[rows],
@@ -200,11 +200,11 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
         within=None if within is None else within[rows],
         minimum_change=metric.threshold,
     )
-    found = []
+    findings = []
     last = len(panel.runs) - 1
     if not metric.part_of and night.shift.nights and abs(night.shift.change) >= math.log1p(metric.threshold):
         bad = max(0, last - night.shift.nights + 1)
-        found.append(
+        findings.append(
             Finding(
                 "host",
                 None,
@@ -226,7 +226,7 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
         if metric.part_of and not _moved(raw[row, nights], window, change, metric.threshold):
             continue
         bad, before = int(nights[-window]), nights[:-window]
-        found.append(
+        findings.append(
             Finding(
                 "metric",
                 panel.case_ids[row],
@@ -244,7 +244,7 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
                 details={"nights": window, "score": round(float(night.score[place]), 2)},
             )
         )
-    return found
+    return findings
 
 
 def _moved(raw: Array, window: int, change: float, minimum: float) -> bool:
@@ -273,11 +273,11 @@ def _begun(recent: Array, change: float) -> tuple[int, float]:
 
 def _of_count(panel: Panel, name: str) -> list[Finding]:
     values = np.where(_passed(panel), panel.values[name], np.nan)
-    found = []
+    findings = []
     for row, good in _last_known(np.isfinite(values)):
         before, after = float(values[row, good]), float(values[row, -1])
         if before != after:
-            found.append(
+            findings.append(
                 Finding(
                     "count",
                     panel.case_ids[row],
@@ -289,7 +289,7 @@ def _of_count(panel: Panel, name: str) -> list[Finding]:
                     after=after,
                 )
             )
-    return found
+    return findings
 
 
 def _of_status(panel: Panel) -> list[Finding]:
@@ -301,14 +301,14 @@ def _of_status(panel: Panel) -> list[Finding]:
     words = panel.statuses.astype(str).astype(object)
     empty = np.isin(words.astype(str), list(_PASSING)) & (panel.values["calls_captured"] == 0)
     words[empty] = NOTHING_CAPTURED
-    found = []
+    findings = []
     same = np.array([alike(run.method, panel.runs[-1].method, "status") for run in panel.runs])
     failed_to_run = np.isin(words[:, -1:].astype(str), list(_FAILED_TO_RUN))
     for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN)) & (same | failed_to_run)):
         before, after = str(words[row, good]), str(words[row, -1])
         if (before in _PASSING) == (after in _PASSING):
             continue
-        found.append(
+        findings.append(
             Finding(
                 "status",
                 panel.case_ids[row],
@@ -319,24 +319,24 @@ def _of_status(panel: Panel) -> list[Finding]:
                 details={"before": before, "after": after},
             )
         )
-    return found
+    return findings
 
 
 def _vanished(panel: Panel) -> list[Finding]:
     """Findings for cases of the last whole night that a finished run lacks tonight."""
     last = len(panel.runs) - 1
-    known = panel.statuses != ""
-    both = (known & known[:, -1:]).sum(axis=0)
-    whole = [
+    measured = panel.statuses != ""
+    both = (measured & measured[:, -1:]).sum(axis=0)
+    whole_nights = [
         place
         for place in range(last)
-        if is_whole(panel.runs[place]) and both[place] >= LIKE * max(known[:, place].sum(), 1)
+        if is_whole(panel.runs[place]) and both[place] >= LIKE * max(measured[:, place].sum(), 1)
     ]
-    if not whole or not is_whole(panel.runs[-1]):
+    if not whole_nights or not is_whole(panel.runs[-1]):
         return []
-    gone = ~known[:, -1] & known[:, whole[-1]]
+    gone = ~measured[:, -1] & measured[:, whole_nights[-1]]
     return [
-        Finding("vanished", panel.case_ids[row], None, WORSE, whole[-1], last)
+        Finding("vanished", panel.case_ids[row], None, WORSE, whole_nights[-1], last)
         for row in np.flatnonzero(gone).tolist()
     ]
 
@@ -356,7 +356,7 @@ def _last_known(known: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return pairs
 
 
-def with_parts(found: Sequence[Finding], alerts: Iterable[Alert] = ()) -> list[Finding]:
+def with_parts(findings: Sequence[Finding], alerts: Iterable[Alert] = ()) -> list[Finding]:
     """Attach changed parts to the change of their step (`parts`: log change of each).
 
     A part is a finding of its own if its change is certain and the step's is not, or if the step did not
@@ -365,24 +365,28 @@ def with_parts(found: Sequence[Finding], alerts: Iterable[Alert] = ()) -> list[F
     `alerts`: the existing ones; a part repeats neither a new alert of its step nor its repair.
     """
     inside: dict[int | None, dict[str, float | None]] = {}
-    for each in found:
-        if each.kind == "metric" and each.metric in PARTS:
-            inside.setdefault(each.case_id, {})[each.metric] = each.change
-    wholes = {each.case_id: each for each in found if each.kind == "metric" and each.metric in PARTS_OF}
+    for finding in findings:
+        if finding.kind == "metric" and finding.metric in PARTS:
+            inside.setdefault(finding.case_id, {})[finding.metric] = finding.change
+    wholes = {
+        finding.case_id: finding
+        for finding in findings
+        if finding.kind == "metric" and finding.metric in PARTS_OF
+    }
     young, directions = set(), {}
     for alert in alerts:
         if alert.kind == "metric" and alert.metric in PARTS_OF and alert.state in LIVE:
             directions[alert.case_id] = alert.direction
             young |= {alert.case_id} if alert.state == NEW else set()
     kept = []
-    for each in found:
-        if each.kind == "metric" and each.metric in PARTS_OF and each.case_id in inside:
-            each = replace(each, details={**each.details, "parts": inside[each.case_id]})
-        elif each.kind == "metric" and each.metric in PARTS:
-            whole = wholes.get(each.case_id)
-            if whole is not None and (whole.alarm or not each.alarm):
+    for finding in findings:
+        if finding.kind == "metric" and finding.metric in PARTS_OF and finding.case_id in inside:
+            finding = replace(finding, details={**finding.details, "parts": inside[finding.case_id]})
+        elif finding.kind == "metric" and finding.metric in PARTS:
+            step = wholes.get(finding.case_id)
+            if step is not None and (step.alarm or not finding.alarm):
                 continue
-            if each.case_id in young or directions.get(each.case_id) == -each.direction:
+            if finding.case_id in young or directions.get(finding.case_id) == -finding.direction:
                 continue
-        kept.append(each)
+        kept.append(finding)
     return kept

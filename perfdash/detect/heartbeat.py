@@ -34,12 +34,14 @@ def examine(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
     due = _time(last.begun) + timedelta(seconds=last.every_s)
     overdue = int((now - due).total_seconds() - last.grace_s) // last.every_s + 1
     ended = nightlies[-2] if last.state == RUNNING and overdue < 1 and len(nightlies) > 1 else last
-    found = [_ending(each, each is not last or overdue >= 1) for each in dict.fromkeys([ended, last])]
+    beats = [
+        _ending(nightly, nightly is not last or overdue >= 1) for nightly in dict.fromkeys([ended, last])
+    ]
     if overdue == 1:
-        found.append(Beat("late", last.job, f"one was due {_shown(due)} and has not begun"))
+        beats.append(Beat("late", last.job, f"one was due {_shown(due)} and has not begun"))
     elif overdue > 1:
-        found.append(Beat("missing", last.job, f"{overdue} did not come, the first was due {_shown(due)}"))
-    return found
+        beats.append(Beat("missing", last.job, f"{overdue} did not come, the first was due {_shown(due)}"))
+    return beats
 
 
 def health(nightlies_by_job: Mapping[str, Sequence[Nightly]], now: datetime) -> list[Beat]:
@@ -58,30 +60,30 @@ def before(nightlies: Sequence[Nightly], these: Sequence[Nightly]) -> str | None
 
     `these`: that nightly, or every candidate, which are then named.
     """
-    told = [
-        f"{each.job}: {wrong}" if len(these) > 1 else wrong
-        for each in these
-        if (wrong := _wrong_before(nightlies, each))
+    problems = [
+        f"{nightly.job}: {wrong}" if len(these) > 1 else wrong
+        for nightly in these
+        if (wrong := _wrong_before(nightlies, nightly))
     ]
-    return f"Before this nightly: {'; '.join(told)}" if told else None
+    return f"Before this nightly: {'; '.join(problems)}" if problems else None
 
 
 def _wrong_before(nightlies: Sequence[Nightly], this: Nightly) -> str | None:
-    earlier = [each for each in nightlies if each.job == this.job and each.begun < this.begun]
-    found: list[str] = []
+    earlier = [nightly for nightly in nightlies if nightly.job == this.job and nightly.begun < this.begun]
+    problems: list[str] = []
     later = this
-    for each in reversed(earlier):
-        if missing := _missing(each, later):
-            found.append(f"{missing} missing after {each.begun[:10]}")
-        if each.state == OK:
+    for nightly in reversed(earlier):
+        if missing := _missing(nightly, later):
+            problems.append(f"{missing} missing after {nightly.begun[:10]}")
+        if nightly.state == OK:
             break
-        beat = _ending(each, True)
+        beat = _ending(nightly, True)
         # After a colon stands what a log said, which may name hosts and paths: that is not for everybody.
-        why = (each.why or "").partition(": ")[0]
-        found.append(f"{each.begun[:10]} {beat.level}" + (f" ({why})" if why else ""))
-        later = each
-    rest = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-    return "; ".join([*found[:_NAMED], *rest]) or None
+        why = (nightly.why or "").partition(": ")[0]
+        problems.append(f"{nightly.begun[:10]} {beat.level}" + (f" ({why})" if why else ""))
+        later = nightly
+    rest = [f"and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
+    return "; ".join([*problems[:_NAMED], *rest]) or None
 
 
 def nightlies_of(
@@ -92,39 +94,39 @@ def nightlies_of(
     `settings`: each `suite device dtype` of the run, also with its threads. Several jobs that measure the
     same at the same time are several; a run beside all nightlies has none.
     """
-    if named := [each for each in nightlies if run in each.runs]:
+    if named := [nightly for nightly in nightlies if run in nightly.runs]:
         return named[-1:]
-    found = {}
-    for each in nightlies:  # oldest first: of a job the latest stays
-        if each.begun <= started:
-            found[each.job] = each
-    at_work = [each for each in found.values() if not each.runs and _at_work(each, started)]
-    fitting = [each for each in at_work if set(each.expected) & set(settings)]
-    return fitting or [each for each in at_work if not each.expected]
+    latest = {}
+    for nightly in nightlies:  # oldest first: of a job the latest stays
+        if nightly.begun <= started:
+            latest[nightly.job] = nightly
+    at_work = [nightly for nightly in latest.values() if not nightly.runs and _at_work(nightly, started)]
+    fitting = [nightly for nightly in at_work if set(nightly.expected) & set(settings)]
+    return fitting or [nightly for nightly in at_work if not nightly.expected]
 
 
-def _at_work(each: Nightly, started: str) -> bool:
+def _at_work(nightly: Nightly, started: str) -> bool:
     """One that never ended does not go on for ever."""
-    if each.ended is not None:
-        return started <= each.ended
-    return (_time(started) - _time(each.begun)).total_seconds() < each.every_s + each.grace_s
+    if nightly.ended is not None:
+        return started <= nightly.ended
+    return (_time(started) - _time(nightly.begun)).total_seconds() < nightly.every_s + nightly.grace_s
 
 
-def _missing(one: Nightly, following: Nightly) -> int:
+def _missing(nightly: Nightly, following: Nightly) -> int:
     """How many were due between two: none where the following came in time. A little early is in time."""
-    seconds = (_time(following.begun) - _time(one.begun)).total_seconds()
-    if seconds <= one.every_s + one.grace_s:
+    seconds = (_time(following.begun) - _time(nightly.begun)).total_seconds()
+    if seconds <= nightly.every_s + nightly.grace_s:
         return 0
-    return max(0, int(seconds + min(one.grace_s, one.every_s // 8)) // one.every_s - 1)
+    return max(0, int(seconds + min(nightly.grace_s, nightly.every_s // 8)) // nightly.every_s - 1)
 
 
-def _ending(each: Nightly, over: bool) -> Beat:
+def _ending(nightly: Nightly, over: bool) -> Beat:
     """`over`: it should have ended by now."""
-    why = f": {each.why}" if each.why else ""
-    if each.state == RUNNING:
+    why = f": {nightly.why}" if nightly.why else ""
+    if nightly.state == RUNNING:
         level = "never ended" if over else "running"
-        return Beat(level, each.job, f"{each.night}, begun {each.begun}")
-    return Beat(each.state, each.job, f"{each.night}, begun {each.begun}{why}")
+        return Beat(level, nightly.job, f"{nightly.night}, begun {nightly.begun}")
+    return Beat(nightly.state, nightly.job, f"{nightly.night}, begun {nightly.begun}{why}")
 
 
 def _time(text: str) -> datetime:

@@ -58,7 +58,7 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
 def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     """Judge one run against earlier nights of the same method; stores nothing."""
     before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS)
-    runs = [each for each in before if each.origin == run.origin and _earlier(each, run)]
+    runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
     night = of_method(panel(connection, [*runs, run], READ), run.method)
     if not is_a_night(night):
         return Judged(run, night, [], unlike=bool(runs))
@@ -66,10 +66,10 @@ def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     alerts = [alert for alert in every if not life.other_method(alert, run)]
     night = life.without_fixed(night, alerts)
     start = life.starts(night, alerts)
-    found = with_parts(judge(night, start), alerts)
+    findings = with_parts(judge(night, start), alerts)
     if _first_of_its_week(night.runs):
-        found += drifts(night, start)
-    return Judged(run, night, found)
+        findings += drifts(night, start)
+    return Judged(run, night, findings)
 
 
 def _first_of_its_week(runs: Sequence[RunLine]) -> bool:
@@ -88,14 +88,14 @@ def _keep(connection: sa.Connection, judged: Judged, at: str) -> None:
         kept.save(connection, life.dated(alert, judged.panel), note)
 
 
-def _earlier(one: RunLine, other: RunLine) -> bool:
-    return (one.started, one.id) < (other.started, other.id)
+def _earlier(run: RunLine, later: RunLine) -> bool:
+    return (run.started, run.id) < (later.started, later.id)
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
     """Whether a later night was judged already; small later runs do not count."""
     later = list_runs(connection, testbed_id=run.testbed_id, since=run.started)
     return any(
-        each.judged is not None and _earlier(run, each) and each.results >= LIKE * run.results
-        for each in later
+        line.judged is not None and _earlier(run, line) and line.results >= LIKE * run.results
+        for line in later
     )

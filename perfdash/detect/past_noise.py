@@ -40,13 +40,13 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCa
         return {}
     past = of_method(panel(connection, before, COMPARED), runs[-1].method)
     cases = cases_by_id(connection, past.case_ids)
-    found: dict[str, dict[Case, PastNoise]] = {}
+    noise: dict[str, dict[Case, PastNoise]] = {}
     for metric in COMPARED:
         level = noise_level(logs(past, metric), floor=FLOOR)
-        found[metric] = {
+        noise[metric] = {
             cases[past.case_ids[row]]: PastNoise(
                 float(level.sd[row]), float(level.df[row]), level.inflation[row]
             )
             for row in np.flatnonzero(level.count >= _FEWEST).tolist()
         }
-    return found
+    return noise

@@ -54,7 +54,7 @@ def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
 
 def of_this_method(findings: Sequence[Finding], run: RunLine) -> list[Finding]:
     """The findings that this perfdash measures by the run's own method."""
-    return [each for each in findings if alike(run.method, CURRENT, each.metric or "")]
+    return [finding for finding in findings if alike(run.method, CURRENT, finding.metric or "")]
 
 
 def _urgency(finding: Finding) -> tuple[bool, bool, float]:
@@ -80,7 +80,11 @@ def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
         # Nights were taken in before commits were known: then the version has to do.
         if name not in run.commits and run.packages.get(name) == versions.get(name):
             del pairs[name]
-    return [f"{name}: {one} | {other}" for name, (one, other) in pairs.items() if one != other]
+    return [
+        f"{name}: {own_commit} | {other_commit}"
+        for name, (own_commit, other_commit) in pairs.items()
+        if own_commit != other_commit
+    ]
 
 
 def told(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int = PAIRS) -> Any:
@@ -112,18 +116,18 @@ def told(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], m
 
 def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int) -> Any:
     name = str(finding.metric)
-    whole = [
+    passed = [
         (old, new)
         for old, new in pairs
         if old.passed and new.passed and old.values.get(name, 0) > 0 and new.values.get(name, 0) > 0
     ]
     # A latency beside others' work says what they did; CPU seconds and memory are the case's own.
-    quiet = [pair for pair in whole if (pair[0].clean and pair[1].clean) or name not in _LATENCIES]
+    quiet = [pair for pair in passed if (pair[0].clean and pair[1].clean) or name not in _LATENCIES]
     ratios = [math.log(new.values[name] / old.values[name]) for old, new in quiet]
-    if len(pairs) - len(whole) >= _FAILURES or len(whole) - len(quiet) >= most:
+    if len(pairs) - len(passed) >= _FAILURES or len(passed) - len(quiet) >= most:
         return NOTHING, None
     assert finding.change is not None
-    found = confirmation_test.decide(
+    outcome = confirmation_test.decide(
         ratios,
         suspected=finding.change,
         sd=finding.sd,
@@ -133,11 +137,11 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResul
     )
     if not ratios:
         return MORE, None
-    bounds = [math.exp(max(-50.0, min(50.0, value))) for value in (found.low, found.high)]
-    seen = {"pairs": found.pairs, "ratio": math.exp(found.estimate), "low": bounds[0], "high": bounds[1]}
-    if found.decision == "dismissed" and found.low <= finding.change <= found.high:
+    bounds = [math.exp(max(-50.0, min(50.0, value))) for value in (outcome.low, outcome.high)]
+    seen = {"pairs": outcome.pairs, "ratio": math.exp(outcome.estimate), "low": bounds[0], "high": bounds[1]}
+    if outcome.decision == "dismissed" and outcome.low <= finding.change <= outcome.high:
         return NOTHING, seen  # it may well be true, only too small for so few pairs
-    return str(found.decision), seen
+    return str(outcome.decision), seen
 
 
 def after(

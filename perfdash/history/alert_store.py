@@ -124,7 +124,7 @@ def set_judged(connection: sa.Connection, run_ids: Iterable[int], at: str) -> No
         connection.execute(sa.update(table).where(table.c.id == run_id).values(judged=at))
 
 
-_NAMES = tuple(each.name for each in fields(Alert))
+_NAMES = tuple(column.name for column in fields(Alert))
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ def save_bisection(connection: sa.Connection, bisection: BisectionRow) -> None:
     """Insert a bisection, or replace the one of the same name."""
     table = schema.bisections
     values = {name: getattr(bisection, name) for name in _BISECTION_COLUMNS}
-    known = connection.execute(sa.select(table.c.id).where(table.c.name == bisection.name)).scalar()
-    if known is None:
+    number = connection.execute(sa.select(table.c.id).where(table.c.name == bisection.name)).scalar()
+    if number is None:
         connection.execute(sa.insert(table).values(values))
     else:
-        connection.execute(sa.update(table).where(table.c.id == known).values(values))
+        connection.execute(sa.update(table).where(table.c.id == number).values(values))
 
 
 def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -> list[BisectionRow]:
@@ -162,4 +162,4 @@ def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -
     return [BisectionRow(**row._mapping) for row in connection.execute(query)]
 
 
-_BISECTION_COLUMNS = tuple(each.name for each in fields(BisectionRow))
+_BISECTION_COLUMNS = tuple(column.name for column in fields(BisectionRow))

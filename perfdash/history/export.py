@@ -71,8 +71,8 @@ def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.D
     kinds = {column.name: _dtype(column.type) for column in columns()}
     ids = [run.id for run in runs]
     for start in range(0, max(1, len(ids)), _RUNS_AT_ONCE):
-        found = connection.execute(query.where(table.c.id.in_(ids[start : start + _RUNS_AT_ONCE])))
-        rows = [tuple(row) for row in found]  # plain: pandas would read the column dtype as the row's type
+        result = connection.execute(query.where(table.c.id.in_(ids[start : start + _RUNS_AT_ONCE])))
+        rows = [tuple(row) for row in result]  # plain: pandas would read the column dtype as the row's type
         yield pd.DataFrame.from_records(rows, columns=list(kinds)).astype(kinds)
 
 

@@ -34,11 +34,11 @@ def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     corrected, keeping its place; a copy from before that is left out. Raises UsageError for what no
     history can hold; MachineError where the database fails.
     """
-    for each in runs:
-        _check(each)
+    for imported in runs:
+        _check(imported)
     _refuse_two_in_one(runs)
     with store.write() as connection:
-        return [_one(connection, each) for each in runs]
+        return [_one(connection, imported) for imported in runs]
 
 
 def _check(imported: Imported) -> None:
@@ -57,12 +57,12 @@ def _check(imported: Imported) -> None:
 
 def _refuse_two_in_one(runs: Sequence[Imported]) -> None:
     """Raise UsageError if foreign files of one import would replace each other."""
-    known: dict[str, Imported] = {}
-    for each in runs:
-        other = known.setdefault(each.key, each)
-        if not each.run.uid and other.content != each.content:
+    first_by_key: dict[str, Imported] = {}
+    for imported in runs:
+        first = first_by_key.setdefault(imported.key, imported)
+        if not imported.run.uid and first.content != imported.content:
             raise UsageError(
-                f"{other.run.source} and {each.run.source} are of one run (same name, start, host and "
+                f"{first.run.source} and {imported.run.source} are of one run (same name, start, host and "
                 "settings), but their numbers differ: import the right one, or give each its own --started"
             )
 
@@ -125,15 +125,15 @@ def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | No
     """The run of the store that this is, be it older or newer."""
     runs, run = schema.runs, imported.run
     query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id", "taken_in"])
-    found = connection.execute(query.where(runs.c.key == imported.key)).first()
-    if found is not None or run.origin == "perfdash":
-        return found
+    run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
+    if run_row is not None or run.origin == "perfdash":
+        return run_row
     # A copy may be from a history of perfdash 0.1, and the history may be one.
     own = replace(imported, copied=None)
-    other = own.key if imported.copied else own.earlier_key
-    found = connection.execute(query.where(runs.c.key == other)).first()
-    if found is not None or imported.key != own.key:
-        return found
+    other_key = own.key if imported.copied else own.earlier_key
+    run_row = connection.execute(query.where(runs.c.key == other_key)).first()
+    if run_row is not None or imported.key != own.key:
+        return run_row
     alike = [
         line.id
         for line in list_runs(connection, name=own.file_name)  # as 0.1 called its runs
@@ -177,8 +177,8 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
             for row in rows
         ],
     )
-    found = connection.execute(sa.select(results.c.case_id, results.c.id).where(results.c.run_id == run_id))
-    result_ids = {row.case_id: row.id for row in found}
+    numbers = connection.execute(sa.select(results.c.case_id, results.c.id).where(results.c.run_id == run_id))
+    result_ids = {row.case_id: row.id for row in numbers}
     details = [
         {
             "result_id": result_ids[ids[row.case]],
@@ -203,20 +203,20 @@ def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, in
     """The numbers of cases; new cases are inserted."""
     digests = {case_digest(case): case for case in wanted}
     cases = schema.cases
-    found: dict[Case, int] = {}
+    ids: dict[Case, int] = {}
 
     def look(missing: Sequence[str]) -> None:
         for start in range(0, len(missing), _CHUNK):
-            some = missing[start : start + _CHUNK]
-            query = sa.select(cases.c.digest, cases.c.id).where(cases.c.digest.in_(some))
-            found.update({digests[text]: number for text, number in connection.execute(query)})
+            chunk = missing[start : start + _CHUNK]
+            query = sa.select(cases.c.digest, cases.c.id).where(cases.c.digest.in_(chunk))
+            ids.update({digests[text]: number for text, number in connection.execute(query)})
 
     look(list(digests))
-    new = [text for text, case in digests.items() if case not in found]
+    new = [text for text, case in digests.items() if case not in ids]
     if new:
         connection.execute(sa.insert(cases), [{"digest": text, **vars(digests[text])} for text in new])
         look(new)
-    return found
+    return ids
 
 
 def testbed_values(run: RunRow) -> dict[str, Any]:
@@ -242,17 +242,17 @@ def environment_values(run: RunRow) -> dict[str, Any]:
     }
     # Only where there are any, so that what was taken in before stays the same environment.
     commits = dict(worker.get("commits") or {})
-    known = {**values, "commits": commits} if commits else values
-    return {"fingerprint": digest(known), **values, "commits": commits}
+    complete = {**values, "commits": commits} if commits else values
+    return {"fingerprint": digest(complete), **values, "commits": commits}
 
 
 def _known(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:
     """The number of the row with this value, entered where it is new."""
     query = sa.select(table.c.id).where(table.c[column] == values[column])
-    found = connection.execute(query).scalar()
-    if found is None:
+    number = connection.execute(query).scalar()
+    if number is None:
         return _insert(connection, table, values)
-    return int(found)
+    return int(number)
 
 
 def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:

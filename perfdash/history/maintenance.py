@@ -71,13 +71,13 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
     with source.read() as connection:
         every = list_runs(connection)
         for place, line in enumerate(every, start=1):
-            (found,) = take_in(target, [stored(connection, line)])
-            counts[found] += 1
-            say(f"[{place}/{len(every)}] {line.name}: {found}")
+            (outcome,) = take_in(target, [stored(connection, line)])
+            counts[outcome] += 1
+            say(f"[{place}/{len(every)}] {line.name}: {outcome}")
         heartbeat = nightlies.load(connection)
     with target.write() as connection:
-        for each in heartbeat:
-            nightlies.put(connection, each)
+        for nightly in heartbeat:
+            nightlies.put(connection, nightly)
     return counts
 
 

@@ -75,8 +75,8 @@ def end(
     changed = {"state": state, "why": why, "ended": at, "runs": tuple(dict.fromkeys(runs)) or old.runs}
     done = Nightly(**{**asdict(old), **changed})
     if state != FAILED and (lacks := lacking(connection, done)):
-        told = "; ".join([*([why] if why else []), *lacks])
-        done = Nightly(**{**asdict(done), "state": PARTIAL, "why": told})
+        reasons = "; ".join([*([why] if why else []), *lacks])
+        done = Nightly(**{**asdict(done), "state": PARTIAL, "why": reasons})
     _update(connection, done)
     return done
 
@@ -137,13 +137,13 @@ def lacking(connection: sa.Connection, nightly: Nightly) -> list[str]:
     for row in connection.execute(query):
         words = [str(word) for word in row]
         measured |= {" ".join(words), " ".join(words[:3])}
-    found = [f"{what} was not measured" for what in nightly.expected if what not in measured]
+    missing = [f"{what} was not measured" for what in nightly.expected if what not in measured]
     every = connection.execute(sa.select(*runs.c["name", "results", "expected"]).where(mine)).all()
     for name, count, expected in every:
         if expected and count < expected:
-            found.append(f"{name} has {count} of {expected} cases")
+            missing.append(f"{name} has {count} of {expected} cases")
     there = {row.name for row in every}
-    return found + [f"{name} is not in the history" for name in nightly.runs if name not in there]
+    return missing + [f"{name} is not in the history" for name in nightly.runs if name not in there]
 
 
 def _known(connection: sa.Connection, job: str, night: str | None) -> Nightly | None:
@@ -170,4 +170,4 @@ def _values(nightly: Nightly) -> dict[str, object]:
     return {**asdict(nightly), "expected": list(nightly.expected), "runs": list(nightly.runs)}
 
 
-_NAMES = tuple(each.name for each in fields(Nightly))
+_NAMES = tuple(column.name for column in fields(Nightly))

@@ -96,9 +96,9 @@ def list_runs(
         query = query.where(runs.c.id.in_(ids))
     if latest is not None:
         query = query.limit(latest)
-    found = [dict(row._mapping) for row in connection.execute(query)]
-    known = [{**row, "commits": row["commits"] or {}, "method": row["method"] or {}} for row in found]
-    return [RunLine(**row) for row in known][::-1]
+    rows = [dict(row._mapping) for row in connection.execute(query)]
+    complete = [{**row, "commits": row["commits"] or {}, "method": row["method"] or {}} for row in rows]
+    return [RunLine(**row) for row in complete][::-1]
 
 
 def command_of(connection: sa.Connection, run: RunLine) -> list[str]:
@@ -109,11 +109,11 @@ def command_of(connection: sa.Connection, run: RunLine) -> list[str]:
 
 def find_run(connection: sa.Connection, name: str) -> RunLine:
     """A run by its name, or `last`. Raises UsageError with the latest there are."""
-    found = list_runs(connection, latest=1) if name == "last" else list_runs(connection, name=name)
-    if found:
-        return found[-1]
-    known = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
-    raise UsageError(f"the history has no run {name!r}; the latest in it: {known}")
+    runs = list_runs(connection, latest=1) if name == "last" else list_runs(connection, name=name)
+    if runs:
+        return runs[-1]
+    latest_names = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
+    raise UsageError(f"the history has no run {name!r}; the latest in it: {latest_names}")
 
 
 def rows_of(
@@ -245,20 +245,20 @@ def panel(
     names = list(metrics)
     results = schema.results
     night = {run.id: place for place, run in enumerate(runs)}
-    found: list[Any] = []
+    values_of_cases: list[Any] = []
     ids = list(night)
     for start in range(0, len(ids), 500):
         query = sa.select(*results.c["run_id", "case_id", "status"], *(results.c[name] for name in names))
         query = query.where(results.c.run_id.in_(ids[start : start + 500]))
         if case_ids is not None:
             query = query.where(results.c.case_id.in_(case_ids))
-        found += connection.execute(query).all()
-    measured = sorted({row[1] for row in found})
+        values_of_cases += connection.execute(query).all()
+    measured = sorted({row[1] for row in values_of_cases})
     place = {number: index for index, number in enumerate(measured)}
     statuses = np.full((len(measured), len(runs)), "", dtype=object)
     values = {name: np.full((len(measured), len(runs)), np.nan) for name in names}
-    if found:
-        columns = list(zip(*found, strict=True))
+    if values_of_cases:
+        columns = list(zip(*values_of_cases, strict=True))
         at = [place[number] for number in columns[1]], [night[number] for number in columns[0]]
         statuses[at] = columns[2]
         for name, column in zip(names, columns[3:], strict=True):
@@ -274,9 +274,9 @@ def of_method(panel: Panel, method: Mapping[str, int]) -> Panel:
     """The panel without the numbers that were measured by another method: they are never compared."""
     values = dict(panel.values)
     for name in values.keys() - set(OF_ITS_NIGHT):
-        other = [not alike(run.method, method, name) for run in panel.runs]
-        if any(other):
-            values[name] = np.where(other, np.nan, values[name])
+        differs = [not alike(run.method, method, name) for run in panel.runs]
+        if any(differs):
+            values[name] = np.where(differs, np.nan, values[name])
     return replace(panel, values=values)
 
 

@@ -146,7 +146,7 @@ def case_digest(case: Case) -> str:
 
     Fields at their default are left out, so that a field added later changes no digest.
     """
-    plain = {each.name: getattr(case, each.name) for each in fields(case)}
+    plain = {case_field.name: getattr(case, case_field.name) for case_field in fields(case)}
     return digest({name: value for name, value in plain.items() if value != _CASE_DEFAULTS.get(name, ...)})
 
 
@@ -196,10 +196,10 @@ def one_method(results: Iterable[Result], source: str) -> dict[str, int]:
     first: Result | None = None
     for result in results:
         first = first or result
-        if found := methods.changes(first.method, result.method):
+        if differences := methods.changes(first.method, result.method):
             raise UsageError(
                 f"{source}: {first.case.name} and {result.case.name} were measured by different methods "
-                f"({', '.join(found)}), which are never mixed: remove the records of one method"
+                f"({', '.join(differences)}), which are never mixed: remove the records of one method"
             )
     return dict(first.method) if first else {}
 
@@ -320,15 +320,15 @@ def from_result(result: Result) -> Row:
 
 def _parts(result: Result) -> dict[str, float]:
     """Milliseconds of the parts of the back end's step that have a column."""
-    found = result.parts_ms.get("backend") or {}
-    medians = {f"{name}_ms": part.get("median") for name, part in found.items()}
+    parts = result.parts_ms.get("backend") or {}
+    medians = {f"{name}_ms": part.get("median") for name, part in parts.items()}
     return {name: value for name, value in medians.items() if name in PARTS and value}
 
 
 def _failure(error: Failure) -> dict[str, Any]:
     """The part of a failure that fits on a page; the run folder has the log."""
-    told: dict[str, Any] = {"type": error.type, "message": error.message}
-    return told | ({"tail": [line[:500] for line in error.tail]} if error.tail else {})
+    plain: dict[str, Any] = {"type": error.type, "message": error.message}
+    return plain | ({"tail": [line[:500] for line in error.tail]} if error.tail else {})
 
 
 def thinned(samples: Iterable[float]) -> tuple[float, ...]:

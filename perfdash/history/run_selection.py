@@ -18,20 +18,20 @@ _WORDS = (
 
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
     """The runs that a word selects, oldest first. Raises UsageError if there are none."""
-    found = [run for run in _matching(connection, word) if host_class in (None, run.host_class)]
+    runs = [run for run in _matching(connection, word) if host_class in (None, run.host_class)]
     if word == "last":
-        found = found[-1:]
-    if not found:
+        runs = runs[-1:]
+    if not runs:
         latest = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
         raise UsageError(f"{word!r} is no run in the history; give {_WORDS}; the latest runs: {latest}")
-    return found
+    return runs
 
 
 def _matching(connection: sa.Connection, word: str) -> list[RunLine]:
     if named := list_runs(connection, name=word):
         return named
     if "," in word:
-        several = {run.name: run for each in word.split(",") for run in select(connection, each.strip())}
+        several = {run.name: run for part in word.split(",") for run in select(connection, part.strip())}
         return sorted(several.values(), key=lambda run: run.started)
     if word == "last":
         return list_runs(connection)

@@ -108,12 +108,12 @@ class Store:
 
 def brief(error: DBAPIError) -> str:
     """The first line of a database error, without statement, values or password."""
-    said = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
-    return re.sub(r"(?i)(password\s*[=:]\s*)\S+", r"\1***", said[0])
+    error_lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
+    return re.sub(r"(?i)(password\s*[=:]\s*)\S+", r"\1***", error_lines[0])
 
 
-def _is_damage(said: str) -> bool:
-    return "malformed" in said
+def _is_damage(message: str) -> bool:
+    return "malformed" in message
 
 
 def open_store(address: str, *, create: bool = True) -> Store:
@@ -197,12 +197,14 @@ def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Sto
         store.close()
         if not isinstance(error, DBAPIError):
             raise
-        said = brief(error)
-        if _is_damage(said):
-            raise BrokenHistory.of(shown, said) from error
-        if "not a database" in said:
-            raise UsageError(f"--db {shown}: it is no SQLite database ({said}); give another file") from error
-        raise MachineError(f"the history {shown} cannot be opened: {said}") from error
+        message = brief(error)
+        if _is_damage(message):
+            raise BrokenHistory.of(shown, message) from error
+        if "not a database" in message:
+            raise UsageError(
+                f"--db {shown}: it is no SQLite database ({message}); give another file"
+            ) from error
+        raise MachineError(f"the history {shown} cannot be opened: {message}") from error
     return store
 
 
@@ -273,8 +275,8 @@ def _revision(store: Store) -> str | None:
 
 
 def _stored_revision(connection: sa.Connection) -> str | None:
-    found: str | None = connection.execute(sa.text(f"select version_num from {VERSION_TABLE}")).scalar()
-    return found
+    revision: str | None = connection.execute(sa.text(f"select version_num from {VERSION_TABLE}")).scalar()
+    return revision
 
 
 def _migrate(store: Store, revision: str | None) -> None:

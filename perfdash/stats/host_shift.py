@@ -1,4 +1,4 @@
-"""What the series of one host do together: the shift that most of them took, and which took it.
+"""Separate the shift of the whole host from changes of single series.
 
 A host whose machine or software changes moves many of its series at once, seldom all. The median of
 such a night lies between those that moved and those that did not, and is the change of neither. So a

@@ -259,16 +259,16 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
                 samples[column] = thinned(value * factor for value in entry.values)
         else:
             others[name] = value
-    found = dynamo_vocabulary.measured(numbers, where, case.device)
-    if twice := ours.keys() & found.values.keys():
+    measured = dynamo_vocabulary.measured(numbers, where, case.device)
+    if twice := ours.keys() & measured.values.keys():
         raise where.wrong(f"{', '.join(sorted(twice))} of this case under two names: remove one of them")
     timed = "speedup" in metrics
     status = dynamo_vocabulary.ended(
-        accuracy, found.ran, checked=accuracy is not None, timed=timed, notes=notes
+        accuracy, measured.ran, checked=accuracy is not None, timed=timed, notes=notes
     )
-    details |= {"notes": notes + found.notes} if notes or found.notes else {}
-    details |= {"derived": found.derived} if found.derived else {}
-    values, others = found.values | ours, found.others | others
+    details |= {"notes": notes + measured.notes} if notes or measured.notes else {}
+    details |= {"derived": measured.derived} if measured.derived else {}
+    values, others = measured.values | ours, measured.others | others
     return Row(case, str(status), values, others=others, samples=samples, details=details)
 
 

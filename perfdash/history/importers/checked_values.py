@@ -49,13 +49,13 @@ def finite(value: Any, where: FilePlace, what: str) -> float:
 
 def metric(name: str, value: float, where: FilePlace, what: str = "") -> float:
     """Check a value of the metric `name` of perfdash.metrics; counts become ints."""
-    known = NUMBERS[name]
-    low, high = _BOUNDS.get(known.kind, _COUNT_BOUNDS)
-    if not low <= value <= high or (known.is_integer and value != int(value)):
+    registered = NUMBERS[name]
+    low, high = _BOUNDS.get(registered.kind, _COUNT_BOUNDS)
+    if not low <= value <= high or (registered.is_integer and value != int(value)):
         raise where.wrong(
             f"{what or name} is {value:g}, which cannot be (unit or column mistaken?): correct or remove it"
         )
-    return int(value) if known.is_integer else value
+    return int(value) if registered.is_integer else value
 
 
 def batch_size(value: Any, where: FilePlace) -> int:

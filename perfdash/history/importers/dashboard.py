@@ -65,13 +65,13 @@ def _run(path: Path, options: ImportOptions) -> Imported:
     for section in dict.fromkeys(headings[:-1] for headings in suites):
         hardware = _hardware(page, section)
         common = _common(FilePlace(path), page, section, hardware, options)
-        found: dict[str, list[Row]] = {}
+        rows_by_suite: dict[str, list[Row]] = {}
         for headings, tables in suites.items():
             if headings[:-1] == section:
-                some = _rows(FilePlace(path), headings[-1], tables, common, options)
-                found.setdefault(some[0].case.suite, []).extend(some)
-                rows += some
-        published[" / ".join(section)] = _check_summary(page, section, found)
+                suite_rows = _rows(FilePlace(path), headings[-1], tables, common, options)
+                rows_by_suite.setdefault(suite_rows[0].case.suite, []).extend(suite_rows)
+                rows += suite_rows
+        published[" / ".join(section)] = _check_summary(page, section, rows_by_suite)
     cases: dict[Case, Row] = {}
     for row in rows:
         if row.case in cases:
@@ -139,10 +139,10 @@ def _common(
         if "iteration of forward pass" in text
         else None
     )
-    one = "single-thread" in " ".join(section).lower()
-    if one and options.threads not in (None, 1):
+    is_single = "single-thread" in " ".join(section).lower()
+    if is_single and options.threads not in (None, 1):
         raise where.wrong(f"says single-thread, but --threads is {options.threads}: leave it out")
-    threads = 1 if one else options.threads
+    threads = 1 if is_single else options.threads
     if threads is None:
         raise where.wrong("its heading does not say single-thread: give --threads")
     return Case(
@@ -169,7 +169,7 @@ def _rows(
         raise where.wrong(f"the tables of {shown(heading, 80)!r} are empty: nothing to import")
     rows = []
     for model, compiler in keys:
-        found = {m: cells[model, compiler] for m, cells in tables.items() if (model, compiler) in cells}
+        of_compiler = {m: cells[model, compiler] for m, cells in tables.items() if (model, compiler) in cells}
         case = vars(common) | {
             "suite": dynamo_vocabulary.suite(match["suite"]),
             "model": model,
@@ -177,7 +177,7 @@ def _rows(
             "amp_dtype": amp_dtype,
             "backend": checked_values.name(compiler, where, "the compiler").replace("_", "-"),
         }
-        rows.append(_row(found, case))
+        rows.append(_row(of_compiler, case))
     return rows
 
 
@@ -212,7 +212,9 @@ def _row(found: dict[str, tuple[FilePlace, int, str]], case: dict[str, Any]) -> 
     )
 
 
-def _check_summary(page: Page, section: tuple[str, ...], found: dict[str, list[Row]]) -> dict[str, Any]:
+def _check_summary(
+    page: Page, section: tuple[str, ...], rows_by_suite: dict[str, list[Row]]
+) -> dict[str, Any]:
     """What the executive summary says, after its pass counts were compared with the tables.
 
     Nothing where the section has several precisions: its sums are of no one setting.
@@ -226,8 +228,8 @@ def _check_summary(page: Page, section: tuple[str, ...], found: dict[str, list[R
                 suite = dynamo_vocabulary.suite(word)
                 published.setdefault(table.title, {}).setdefault(suite, {})[compiler] = cell
                 if match := _PASSED.fullmatch(cell):
-                    _compare(where, suite, compiler.replace("_", "-"), match, found)
-    precisions = {(row.case.dtype, row.case.amp_dtype) for rows in found.values() for row in rows}
+                    _compare(where, suite, compiler.replace("_", "-"), match, rows_by_suite)
+    precisions = {(row.case.dtype, row.case.amp_dtype) for rows in rows_by_suite.values() for row in rows}
     return published if len(precisions) == 1 else {}
 
 

@@ -62,8 +62,8 @@ def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
         for kind, path in list(pair.items()):
             other = path.with_name(_renamed(path.name, kind))
             if _OTHER[kind] not in pair and other != path and other.exists():
-                found = _kind_of(other)
-                if found == kind:
+                other_kind = _kind_of(other)
+                if other_kind == kind:
                     raise FilePlace(other).wrong(f"is named {_OTHER[kind]} but holds {kind}: rename it")
                 pair[_OTHER[kind]] = other
     return [_run(pair, options) for pair in pairs.values()]
@@ -151,9 +151,9 @@ def _common(path: Path, options: ImportOptions, devices: set[str], thread_count:
         suffixes = [f"_{word}" for word in dynamo_vocabulary.SUITES] + (
             [f"_{options.suite}"] if options.suite else []
         )
-        found = max((end for end in suffixes if left.endswith(end)), key=len, default=None)
-        if found and len(found) < len(left):
-            suite, backend = dynamo_vocabulary.suite(found[1:]), left.removesuffix(found).replace("_", "-")
+        suffix = max((end for end in suffixes if left.endswith(end)), key=len, default=None)
+        if suffix and len(suffix) < len(left):
+            suite, backend = dynamo_vocabulary.suite(suffix[1:]), left.removesuffix(suffix).replace("_", "-")
     dtype = options.agreed("dtype", dtype, where, _HINT)
     return Case(
         suite=options.agreed("suite", suite, where, _HINT),
@@ -175,7 +175,7 @@ def _lines(path: Path) -> dict[str, CsvLine]:
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
         raise FilePlace(path, number).wrong(f"two columns named {shown(twice, 60)!r}: remove one")
-    found: dict[str, CsvLine] = {}
+    lines_by_model: dict[str, CsvLine] = {}
     for number, text in rows:
         where = FilePlace(path, number)
         values = cells(text, where)
@@ -184,12 +184,14 @@ def _lines(path: Path) -> dict[str, CsvLine]:
         row = _padded(columns, values, where)
         model = checked_values.name(row["name"], where, "the model's name")
         device = checked_values.name(row["dev"], where, "the device")
-        if model in found:
+        if model in lines_by_model:
             raise where.wrong(
-                f"{shown(model, 80)} again, it is in line {found[model].where.line} too: remove one of them"
+                f"{shown(model, 80)} again, it is in line {lines_by_model[model].where.line} too: remove one of them"
             )
-        found[model] = CsvLine(where, device, checked_values.batch_size(row["batch_size"], where), row)
-    return found
+        lines_by_model[model] = CsvLine(
+            where, device, checked_values.batch_size(row["batch_size"], where), row
+        )
+    return lines_by_model
 
 
 def _padded(columns: list[str], values: list[str], where: FilePlace) -> dict[str, str]:
@@ -210,7 +212,7 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
     assert line is not None
     notes: list[str] = []
     accuracy: Status | None = None
-    sizes = {one.batch_size for one in (timed, checked) if one and one.batch_size}
+    sizes = {csv_line.batch_size for csv_line in (timed, checked) if csv_line and csv_line.batch_size}
     if len(sizes) > 1 and timed and checked:
         raise timed.where.wrong(
             f"batch size {timed.batch_size}, but {checked.batch_size} in {checked.where}: "

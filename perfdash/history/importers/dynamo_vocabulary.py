@@ -47,13 +47,13 @@ def known_status(word: str) -> Status | None:
 
 def status(word: str, where: FilePlace) -> Status:
     """The same, but a word that it does not write is a UsageError."""
-    known = known_status(word)
-    if known is None:
+    translated = known_status(word)
+    if translated is None:
         raise where.wrong(
             f"accuracy is {shown(word, 60)!r}, which no version of the harness known here writes: "
             f"correct it to one of {', '.join(sorted(_WORDS))}"
         )
-    return known
+    return translated
 
 
 def number_or_nothing(cell: str, where: FilePlace, column: str) -> float | None:

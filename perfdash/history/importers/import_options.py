@@ -108,7 +108,7 @@ def run_row(
 
 
 def started_of(
-    paths: Sequence[Path], options: ImportOptions, known: tuple[str, str] | None
+    paths: Sequence[Path], options: ImportOptions, in_file: tuple[str, str] | None
 ) -> tuple[str, str]:
     """When it was measured, and the source of that time. Raises UsageError if nothing gives a time.
 
@@ -116,8 +116,8 @@ def started_of(
     """
     if options.started not in (None, BY_FILE):
         return instant(str(options.started), "--started"), "told"
-    if known is not None:
-        return known
+    if in_file is not None:
+        return in_file
     newest = max(paths, key=lambda path: path.stat().st_mtime)
     if options.started is None:
         raise FilePlace(newest).wrong(

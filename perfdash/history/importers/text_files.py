@@ -208,12 +208,12 @@ def _check_text(value: Any) -> None:
     """No database takes a NUL or half a surrogate pair; JSON can spell both."""
     left = [value]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            left += [*one.keys(), *one.values()]
-        elif isinstance(one, list):
-            left += one
-        elif isinstance(one, str) and _NO_TEXT.search(one):
+        item = left.pop()
+        if isinstance(item, dict):
+            left += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            left += item
+        elif isinstance(item, str) and _NO_TEXT.search(item):
             raise ValueError("text with a NUL or an unpaired surrogate")
 
 

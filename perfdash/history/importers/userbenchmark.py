@@ -162,7 +162,7 @@ def value_of(value: Any, where: FilePlace, name: str) -> Value:
     if isinstance(value, str):
         return shown(value, 2000)
     if isinstance(value, list) and value:
-        return tuple(checked_values.finite(one, where, name) for one in value)
+        return tuple(checked_values.finite(number, where, name) for number in value)
     return checked_values.finite(value, where, shown(name, 80))
 
 
@@ -174,16 +174,16 @@ def rows_of_metrics(
     threads: int,
 ) -> tuple[Row, ...]:
     """The rows of one side. `device` is what its environment tells of it, if anything."""
-    found: dict[Case, CaseMetrics] = {}
+    cases: dict[Case, CaseMetrics] = {}
     for name, (where, value) in metrics.items():
         case, metric = case_of(name, where, benchmark, device, options, threads)
-        row = found.setdefault(case, CaseMetrics(where))
+        row = cases.setdefault(case, CaseMetrics(where))
         metric = "latency" if metric == "latencies" else metric
         if metric in row.metrics:
             raise where.wrong(f"{shown(name, 80)} is there twice for one case: remove one of them")
         row.metrics.add(metric)
         _put(row, case, metric, value, where)
-    return tuple(_row(case, row) for case, row in found.items())
+    return tuple(_row(case, row) for case, row in cases.items())
 
 
 def case_of(
@@ -212,10 +212,10 @@ def case_of(
     return case, parts.get("metric") or "value"
 
 
-def _first(options: ImportOptions, option: str, found: str | None, where: FilePlace) -> str:
-    if found is None and getattr(options, option) is None:
+def _first(options: ImportOptions, option: str, in_file: str | None, where: FilePlace) -> str:
+    if in_file is None and getattr(options, option) is None:
         return UNSPECIFIED
-    return options.agreed(option, found, where)
+    return options.agreed(option, in_file, where)
 
 
 def _arguments(text: str) -> tuple[str, str | None]:
@@ -240,7 +240,7 @@ def _put(row: CaseMetrics, case: Case, metric: str, value: Value, where: FilePla
     number = value if isinstance(value, float) else statistics.median(value)
     if metric in _LATENCY and side:
         if isinstance(value, tuple):
-            checked = (checked_values.metric(side, one, where, metric) for one in value)
+            checked = (checked_values.metric(side, latency, where, metric) for latency in value)
             row.samples[side] = thinned(checked)
             row.notes.append(f"{metric}: the median of {len(value)} values")
             row.values.setdefault(side, number)
@@ -266,8 +266,8 @@ def _status(case: Case, row: CaseMetrics) -> tuple[Status, list[str]]:
     if word := row.texts.get("accuracy"):
         if word in _SKIPPED:
             return Status.SKIPPED, [word]
-        known = dynamo_vocabulary.known_status(word)
-        return (known, []) if known else (Status.FAIL_TO_RUN, [f"accuracy: {word}"])
+        translated = dynamo_vocabulary.known_status(word)
+        return (translated, []) if translated else (Status.FAIL_TO_RUN, [f"accuracy: {word}"])
     failed = next((text for name, text in row.texts.items() if name in _LATENCY or name == "value"), None)
     if failed is not None:
         if failed in _SKIPPED:
