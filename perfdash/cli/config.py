@@ -13,14 +13,12 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show each setting of `run` with where it comes from: environment, perfdash.toml or default."""
-    from perfdash.redaction import mask_secrets
+    from perfdash.redaction import mask_variables
     from perfdash.settings import resolve, shown
 
     settings, origins = resolve({})
     values = shown(settings)
-    values["env"] = dict(
-        pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in settings.env.items()])
-    )
+    values["env"] = mask_variables(settings.env)
     if as_json:
         typer.echo(dumps({k: {"value": values[k], "origin": origins[k]} for k in values}, indent=1))
         return

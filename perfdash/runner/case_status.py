@@ -13,7 +13,7 @@ from typing import Any
 from perfdash.records import Failure, Result, Status
 from perfdash.runner.watch import Outcome
 
-Ending = tuple[Status, str | None, Failure | None]
+StatusOfCase = tuple[Status, str | None, Failure | None]
 
 _EAGER_PHASES = ("start", "load", "eager")
 _BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
@@ -26,7 +26,7 @@ _ACCURACY_STATUS = {
 }
 
 
-def ending(outcome: Outcome) -> Ending:
+def status_of(outcome: Outcome) -> StatusOfCase:
     """(status, failed phase, failure) of a case's main process; the failure without its log."""
     phase = outcome.find("phase")
     where = phase["name"] if phase else "start"
@@ -58,7 +58,7 @@ def ending(outcome: Outcome) -> Ending:
         return Status.CRASH, where, Failure("NoAnswer", f"the process ended in phase {where} without a word")
     if number == signal.SIGKILL and outcome.oom_killed == "limit":
         limit = memory_limit(outcome)
-        return out_of_memory, where, Failure("MemoryLimit", _says(limit, where), limit=limit)
+        return out_of_memory, where, Failure("MemoryLimit", _limit_message(limit, where), limit=limit)
     if number == signal.SIGKILL and outcome.oom_killed:
         return out_of_memory, where, Failure("OutOfMemory", "killed by the kernel for want of memory")
     if number == signal.SIGABRT and any(_BAD_ALLOC in line for line in outcome.tail):
@@ -68,7 +68,7 @@ def ending(outcome: Outcome) -> Ending:
     return Status.CRASH, where, Failure(name, f"ended by {name} in phase {where}")
 
 
-def may_be_the_machine(result: Result, neighbours: bool) -> bool:
+def is_worth_a_retry(result: Result, neighbours: bool) -> bool:
     """Whether the case is to be measured again.
 
     An infra_error; a SIGKILL that no limit explains, since it comes from outside; with other cases
@@ -95,7 +95,7 @@ def check_isa(result: Result, expected: str | None) -> None:
         result.error = Failure("OtherCode", message)
 
 
-def after_all(result: Result, attempts: Sequence[Mapping[str, Any]]) -> Status:
+def final_status(result: Result, attempts: Sequence[Mapping[str, Any]]) -> Status:
     """The final status of a case after its last attempt.
 
     A case that took its worker with it every time is the one to blame.
@@ -112,9 +112,9 @@ def memory_limit(outcome: Outcome) -> dict[str, object] | None:
     return {"what": "memory", "scope": "case", "limit": outcome.memory_limit_bytes, "unit": "bytes"}
 
 
-def _past_limit(outcome: Outcome, where: str) -> Ending:
+def _past_limit(outcome: Outcome, where: str) -> StatusOfCase:
     limit = outcome.limit or {}
-    text = _says(limit, where)
+    text = _limit_message(limit, where)
     if limit["what"] == "memory":
         status = Status.EAGER_OOM if where in _EAGER_PHASES else Status.OOM
         return status, where, Failure("MemoryLimit", text, limit=limit)
@@ -129,7 +129,7 @@ def _past_limit(outcome: Outcome, where: str) -> Ending:
     return Status.TIMEOUT, where, Failure("Timeout", text, limit=limit)
 
 
-def _says(limit: dict[str, object] | None, where: str) -> str:
+def _limit_message(limit: dict[str, object] | None, where: str) -> str:
     """The message for a limit that was exceeded."""
     if limit is None:
         return f"killed for its memory in phase {where}"

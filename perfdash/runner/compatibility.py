@@ -42,12 +42,13 @@ def fingerprint(environment: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def refuse(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
+def refuse_other_environment(then: Mapping[str, Any], now: Mapping[str, Any], run: str) -> None:
     """Raise MachineError where a run was started in another environment than this one."""
     changes = differences(fingerprint(then), fingerprint(now))
     if changes:
         raise MachineError(
-            f"{run} was begun in another environment, so it cannot go on here (then | now):\n{shown(changes)}"
+            f"{run} was begun in another environment, so it cannot go on here (then | now):\n"
+            f"{as_lines(changes)}"
         )
 
 
@@ -71,7 +72,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def shown(differences: list[str]) -> str:
+def as_lines(differences: list[str]) -> str:
     """The differences as indented lines, the first few of many."""
     lines = [f"  {line}" for line in differences[:_SHOWN]]
     if len(differences) > _SHOWN:

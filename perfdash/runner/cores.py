@@ -103,7 +103,7 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
     allowed = available_cores()
     missing = [core for core in here if core not in allowed]
     if missing:
-        raise UsageError(f"--cores: core {missing[0]} is not available; there are: {spell(allowed)}")
+        raise UsageError(f"--cores: core {missing[0]} is not available; there are: {format_cores(allowed)}")
     nodes = [[group[0] for group in sibling_groups(node)] for node in numa_nodes(here)]
     if jobs == "auto":
         first = min(core for node in nodes for core in node)
@@ -121,8 +121,8 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
             if len(rest) < threads:
                 room = len(slots)
                 raise UsageError(
-                    f"--jobs {jobs} with --threads {threads}: {spell(here)} has room for {room} at a time "
-                    f"(one thread per physical core); give --jobs {max(1, room)} or fewer"
+                    f"--jobs {jobs} with --threads {threads}: {format_cores(here)} has room for "
+                    f"{room} at a time (one thread per physical core); give --jobs {max(1, room)} or fewer"
                 )
             node = rest
         slots.append(tuple(node[-threads:]))
@@ -152,13 +152,13 @@ def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
         cores = parse_cores(asked)
         missing = [core for core in cores if core not in here]
         if missing:
-            raise UsageError(f"--cores: core {missing[0]} is not available; there are: {spell(here)}")
+            raise UsageError(f"--cores: core {missing[0]} is not available; there are: {format_cores(here)}")
         if len(cores) < threads:
             raise UsageError(f"--threads {threads} needs {threads} cores, --cores gives {len(cores)}")
         return cores[:threads]
     if threads > len(here):
         raise UsageError(
-            f"--threads {threads}: this process may use {len(here)} cores ({spell(here)}); "
+            f"--threads {threads}: this process may use {len(here)} cores ({format_cores(here)}); "
             f"give --threads {len(here)} or fewer"
         )
     groups = sibling_groups(here)
@@ -168,7 +168,7 @@ def choose_cores(threads: int, asked: str | None) -> tuple[int, ...]:
     return tuple(sorted(ordered[:threads]))
 
 
-def spell(cores: Sequence[int]) -> str:
+def format_cores(cores: Sequence[int]) -> str:
     """Cores in the short form that parse_cores reads."""
     parts: list[list[int]] = []
     for core in sorted(cores):

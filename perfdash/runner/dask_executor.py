@@ -236,7 +236,7 @@ class DaskExecutor:
         if "unlike" in reply:
             raise MachineError(
                 "a Dask worker is unlike those that the run was begun on, and numbers are never mixed "
-                f"(run | worker):\n{compatibility.shown(reply['unlike'])}"
+                f"(run | worker):\n{compatibility.as_lines(reply['unlike'])}"
             )
         if "lost" in reply:
             return _failed("WorkerLost", "the Dask worker that measured it was lost")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfdash.errors import UsageError
 from perfdash.records import Case, Status
-from perfdash.runner.case_status import ending
+from perfdash.runner.case_status import status_of
 from perfdash.runner.cores import slots_of
 from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.messages import Order
@@ -176,5 +176,5 @@ def _variant(planned: Planned) -> str:
 
 
 def _ended(outcome: Outcome) -> tuple[Status | None, str]:
-    status, _, failure = ending(outcome)
+    status, _, failure = status_of(outcome)
     return (status, failure.message) if failure else (None, "")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.child_environment import is_secret
-from perfdash.runner.cores import available_cores, sibling_groups, spell
+from perfdash.runner.cores import available_cores, format_cores, sibling_groups
 
 # What changes how torch and its libraries behave. Values of secrets are never recorded.
 _RELEVANT = re.compile(
@@ -32,7 +32,7 @@ def facts() -> dict[str, Any]:
         "cpu_flags": sorted(info.get("flags", "").split()),
         "microcode": info.get("microcode"),
         "cores": len(cores),
-        "core_list": spell(cores),
+        "core_list": format_cores(cores),
         "sockets": len(_sockets()) or 1,
         "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or 1,
         "smt": any(len(group) > 1 for group in sibling_groups(cores)),

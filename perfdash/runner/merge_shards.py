@@ -66,7 +66,7 @@ def refuse(shards: Sequence[Shard]) -> None:
         changes = differences(first.plain_plan, shard.plain_plan)
         if changes or first.info.plan.get("fingerprint") != shard.info.plan.get("fingerprint"):
             changes = changes or ["the durations that the shards were cut by"]
-            raise UsageError(f"{names} are not shards of one plan:\n{compatibility.shown(changes)}")
+            raise UsageError(f"{names} are not shards of one plan:\n{compatibility.as_lines(changes)}")
     owner: dict[Any, str] = {}
     for shard in shards:
         for result in shard.results:
@@ -112,7 +112,7 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
 
 def _refuse(why: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
     if changes := compatibility.differences(first, second):
-        raise UsageError(f"{why}:\n{compatibility.shown(changes)}")
+        raise UsageError(f"{why}:\n{compatibility.as_lines(changes)}")
 
 
 def _refuse_methods(names: str, first: Shard, second: Shard) -> None:

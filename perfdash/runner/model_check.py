@@ -11,7 +11,7 @@ from pathlib import Path
 from perfdash.errors import UsageError
 from perfdash.records import Case, Status
 from perfdash.runner import host
-from perfdash.runner.case_status import ending
+from perfdash.runner.case_status import status_of
 from perfdash.runner.cores import slots_of
 from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.messages import Answer, Order
@@ -122,8 +122,8 @@ def _answers(
 def judge(planned: Planned, answer: Answer) -> Checked:
     """What the answer of a check says of the model."""
     outcome = answer.outcomes[0]
-    _, phase, failure = ending(outcome)
-    status = ending(outcome)[0] if failure else None
+    _, phase, failure = status_of(outcome)
+    status = status_of(outcome)[0] if failure else None
     loaded = outcome.find("loaded") or {}
     seconds = {e["name"]: round(e["seconds"], 3) for e in outcome.events if e["event"] == "phase_end"}
     reason = failure.message if failure else ""

@@ -24,7 +24,7 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
             hosts = [each["where"]["host"] for each in (introductions[0], introduction)]
             raise MachineError(
                 f"slots on {hosts[0]} and {hosts[1]} are not alike, "
-                f"and their numbers are never mixed:\n{compatibility.shown(changes)}"
+                f"and their numbers are never mixed:\n{compatibility.as_lines(changes)}"
             )
         hello = introduction["environment"]["worker"]
         _refuse_interpreter(hello, planned)

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
-from perfdash.runner.case_status import ending
+from perfdash.runner.case_status import status_of
 from perfdash.runner.messages import Answer
 from perfdash.runner.watch import Outcome
 from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
@@ -31,11 +31,11 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
     """
     outcomes = answer.outcomes
     main = outcomes[0]
-    status, failed_phase, failure = ending(main)
+    status, failed_phase, failure = status_of(main)
     timed = next((outcome for outcome in outcomes if outcome.find("latency")), None)
     if failure is None and timed is None and len(outcomes) > 1:
         # Its timing was another process's (a preloaded malloc), and none of those came to it.
-        status, failed_phase, failure = ending(outcomes[1])
+        status, failed_phase, failure = status_of(outcomes[1])
         main = replace(main, tail=outcomes[1].tail)
     result = Result(planned.case, answer.started, round(answer.wall_s, 3), status, failed_phase=failed_phase)
     if failure is not None:
@@ -105,7 +105,7 @@ def skipped(planned: Planned, started: str) -> Result:
     return Result(planned.case, started, 0.0, Status.SKIPPED, skip_reason=reason, conditions=conditions)
 
 
-def beyond(planned: Planned, smaller: Result, started: str) -> Result:
+def not_run_after_smaller(planned: Planned, smaller: Result, started: str) -> Result:
     """The record of a case that was not run because a smaller batch ran out of memory or time."""
     result = Result(planned.case, started, 0.0, smaller.status, failed_phase="start")
     result.conditions = _compared(planned)
@@ -226,7 +226,7 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
             f"while timing, CUDA's allocator gave its memory back and took it anew {retries} times: "
             "there was barely room, and the times have that in them"
         )
-    _tell_disturbed(result, sampled, chosen, summary)
+    _note_disturbance(result, sampled, chosen, summary)
     result.parts_ms = _parts(events, sampled)
     if alone:  # there is no ratio
         result.parts_ms.pop("eager", None)
@@ -335,7 +335,7 @@ def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
     return by_clock
 
 
-def _tell_disturbed(
+def _note_disturbance(
     result: Result, sampled: Sequence[ProcessSamples], chosen: CountedPairs, summary: LogRatios
 ) -> None:
     """Note how other programs on the cores were dealt with, where not by clean pairs alone."""

@@ -99,7 +99,7 @@ def resumed_run(
     if changed := differences(old, fresh.to_json()):
         raise UsageError(
             f"{folder.name} was planned otherwise, so it cannot go on so (then | now):\n"
-            f"{compatibility.shown(changed)}"
+            f"{compatibility.as_lines(changed)}"
         )
     then = plan_from_json(old)
     by_case = {planned.case: planned for planned in fresh.cases}

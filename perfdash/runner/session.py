@@ -18,10 +18,10 @@ from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Case, Result, RunInfo, Status, to_json
 from perfdash.runner import compatibility, noise, preflight, schedule
-from perfdash.runner.case_status import after_all, check_isa, may_be_the_machine
+from perfdash.runner.case_status import check_isa, final_status, is_worth_a_retry
 from perfdash.runner.executors import NO_FREE_CORE, Executor
 from perfdash.runner.messages import Answer, Order
-from perfdash.runner.result_record import assemble, beyond, skipped
+from perfdash.runner.result_record import assemble, not_run_after_smaller, skipped
 from perfdash.runner.run_folder import RunFolder, read_all
 from perfdash.stats.speedup import set_speedups
 from perfdash.suites.cases import Planned
@@ -140,7 +140,7 @@ class Session:
             self.watcher.say(note)
         environment = introductions[0]["environment"]
         if self.info.environment:
-            compatibility.refuse(self.info.environment, environment, self.info.id)
+            compatibility.refuse_other_environment(self.info.environment, environment, self.info.id)
             vector_isa = self.info.environment.get("vector_isa")
             environment["vector_isa"] = environment.get("vector_isa") or vector_isa
         self.info.environment = environment
@@ -246,7 +246,7 @@ class Session:
             smaller = schedule.smaller_out_of_memory(self.planned[index], self._results.values())
             if smaller is None:
                 return index
-            self._record(index, beyond(self.planned[index], smaller, now()))
+            self._record(index, not_run_after_smaller(self.planned[index], smaller, now()))
         if self._again and self._again[0][0] <= time.monotonic():
             return self._again.popleft()[1]
         return None
@@ -270,7 +270,7 @@ class Session:
             self.watcher.say(f"{planned.case.model}: {result.error.message}: it goes to another slot")
             return
         before = self._attempts.setdefault(index, [])
-        if may_be_the_machine(result, self.executor.slots > 1) and len(before) < self.policy.retries:
+        if is_worth_a_retry(result, self.executor.slots > 1) and len(before) < self.policy.retries:
             attempt = {
                 "started": result.started,
                 "status": str(result.status),
@@ -291,7 +291,7 @@ class Session:
             )
             return
         result.attempts = before
-        result.status = after_all(result, before)
+        result.status = final_status(result, before)
         self._record(index, result)
 
     def _record(self, index: int, result: Result) -> None:

@@ -56,7 +56,7 @@ def test_what_nobody_has_found_out_is_no_difference():
 
 
 def test_many_differences_are_shortened():
-    text = compatibility.shown([f"line {number}" for number in range(50)])
+    text = compatibility.as_lines([f"line {number}" for number in range(50)])
     assert text.splitlines()[-1] == "  ... and 38 more"
 
 

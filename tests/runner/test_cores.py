@@ -10,7 +10,7 @@ from perfdash.runner import cores
 
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_spelling_is_read_back(some):
-    assert cores.parse_cores(cores.spell(sorted(some))) == tuple(sorted(some))
+    assert cores.parse_cores(cores.format_cores(sorted(some))) == tuple(sorted(some))
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,1", "1-", "-2", "0..3"])

@@ -16,7 +16,7 @@ import pytest
 from perfdash.errors import MachineError
 from perfdash.records import Case, Job, Sampling, Status
 from perfdash.runner import orphans, watch
-from perfdash.runner.case_status import ending
+from perfdash.runner.case_status import status_of
 from perfdash.runner.cgroup import MemoryGroup
 from perfdash.runner.launcher import ForkParent, Launch, environment
 from perfdash.runner.watch import Stop, Stopped
@@ -105,7 +105,7 @@ def test_what_comes_before_the_first_phase_has_one_too(parent, tmp_path):
     hang = job(tmp_path, "itself", phase_timeouts={"start": 1.5}, backend_file=str(tmp_path / "sleeps.py"))
     outcome = parent.run(hang, tmp_path / "log")
     assert outcome.limit == {"what": "time", "scope": "phase", "limit": 1.5, "unit": "s"}
-    status, where, failure = ending(outcome)
+    status, where, failure = status_of(outcome)
     assert (status, where) == (Status.TIMEOUT, "start")
     assert failure.message.startswith("phase start took longer than its limit of 1.5 s")
 

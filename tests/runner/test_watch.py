@@ -9,7 +9,7 @@ import pytest
 
 from perfdash.records import Case, Job, Status
 from perfdash.runner import watch as watching
-from perfdash.runner.case_status import ending
+from perfdash.runner.case_status import status_of
 from perfdash.runner.watch import Watch
 
 
@@ -70,7 +70,7 @@ def test_a_case_that_is_stopped_is_ended_at_the_second_look(stopped):
     assert outcome.limit is None
     assert seconds < 3600 / 100
     assert killed == [4242]
-    status, _, failure = ending(outcome)
+    status, _, failure = status_of(outcome)
     assert (status, failure.type) == (Status.INFRA_ERROR, "Frozen")
     assert failure.message == "a process of it had been stopped (SIGSTOP) in phase start; it was ended"
 

@@ -196,7 +196,7 @@ def _plan(
     wishes: Wishes,
 ) -> str:
     """What would be done."""
-    from perfdash.runner.cores import spell
+    from perfdash.runner.cores import format_cores
 
     costs = builder.costs(revisions, [])
     known = [cost for cost in costs if cost < KNOWN_NOT_TO_BUILD]
@@ -210,7 +210,7 @@ def _plan(
         f"{len(costs) - len(known)} known not to build",
         f"good: {first.label} {first.date[:10]} {first.title}".rstrip(),
         f"bad:  {last.label} {last.date[:10]} {last.title}".rstrip(),
-        f"measured: {metric.bisect_title} of {what} on core {spell(cores)}",
+        f"measured: {metric.bisect_title} of {what} on core {format_cores(cores)}",
         f"about {about} builds of {usual:.0f} s, {asked.jobs} at once; a measurement takes about "
         f"{wishes.measure_cost_s:.0f} s",
         "nothing was built or measured (--dry-run)",
