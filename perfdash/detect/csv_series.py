@@ -206,8 +206,8 @@ def _order(times: list[str], lines: list[int], name: str, path: Path) -> list[in
     for first, second in pairwise(order):
         if keys[first] == keys[second]:
             raise FilePlace(path, lines[second]).wrong(
-                f"column {shown(name)!r}: {shown(times[second], 60)!r} is the time of line {lines[first]} too: "
-                "keep one value a time"
+                f"column {shown(name)!r}: {shown(times[second], 60)!r} is the time of line {lines[first]} "
+                "too: keep one value a time"
             )
     return order
 

@@ -84,7 +84,7 @@ def change_points(
     series = _Series.of(prepared, min_change, persistence)
     cuts = series.significant(series.proposed())
     cuts = series.significant(series.dated(cuts))
-    return [series.change(found) for found in series.without_drift(cuts)]
+    return [series.change(change) for change in series.without_drift(cuts)]
 
 
 def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise:
@@ -92,8 +92,8 @@ def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise
     prepared = _prepared(values, ratio)
     if prepared is None:
         return SeriesNoise(0.0, 0.0)
-    found = estimated(*winsorized(prepared.y))
-    return SeriesNoise(found.deviation * prepared.unit, found.rho)
+    estimate = estimated(*winsorized(prepared.y))
+    return SeriesNoise(estimate.deviation * prepared.unit, estimate.rho)
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ class _Series:
     def of(cls, given: _Prepared, min_change: float, persistence: int) -> _Series:
         y, floor = winsorized(given.y)
         sums = np.concatenate([[0.0], np.cumsum(y)])
-        found = estimated(y, floor)
-        deviation = local_deviation(y, found)
-        return cls(given, y, sums, found, deviation, min_change, persistence)
+        estimate = estimated(y, floor)
+        deviation = local_deviation(y, estimate)
+        return cls(given, y, sums, estimate, deviation, min_change, persistence)
 
     def proposed(self) -> Cuts:
         """The segmentation of least squared error plus a penalty a change (PELT, Killick 2012).
@@ -172,8 +172,8 @@ class _Series:
         """
         penalty = PENALTY * math.log(len(self.y)) * float(self.noise.inflation(LOCAL))
         scaled = (self.y - np.median(self.y)) / self.noise.deviation
-        found = KernelCPD(kernel="linear", min_size=2).fit(scaled[:, None]).predict(pen=penalty)
-        return np.array(found[:-1], dtype=np.intp)
+        ends = KernelCPD(kernel="linear", min_size=2).fit(scaled[:, None]).predict(pen=penalty)
+        return np.array(ends[:-1], dtype=np.intp)
 
     def levels(self, cuts: Cuts) -> tuple[Array, Cuts]:
         """Mean and length of each segment."""
@@ -256,10 +256,10 @@ class _Series:
         tested = functools.cache(lambda first, cut, last: self.found(first, cut, last, sloped=cut in sloped))
         while kept:
             bounds = [0, *kept, len(self.y)]
-            found = [tested(*bounds[k : k + 3]) for k in range(len(kept))]
-            fails = [f for f in found if f.confidence < 1 - ALPHA or not self.large(f.before, f.after)]
+            changes = [tested(*bounds[k : k + 3]) for k in range(len(kept))]
+            fails = [f for f in changes if f.confidence < 1 - ALPHA or not self.large(f.before, f.after)]
             if not fails:
-                return found
+                return changes
             kept.remove(min(fails, key=lambda f: abs(f.z)).cut)
         return []
 
@@ -299,22 +299,22 @@ class _Series:
         # Variance of a fitted line at its end: (4 n - 2) / (n (n + 1)), near four times the mean's.
         return level + slope * float(time[-1] if at_end else time[0]), variance * (4 * n - 2) / (n + 1)
 
-    def change(self, found: _Found) -> ChangePoint:
+    def change(self, tested: _Found) -> ChangePoint:
         """A change in the unit and by the indices of the values as given."""
-        lowest, highest = self.window(found.cut, found.first, found.last)
-        weights = self.posterior(found.cut, lowest, highest, found.before, found.after)
+        lowest, highest = self.window(tested.cut, tested.first, tested.last)
+        weights = self.posterior(tested.cut, lowest, highest, tested.before, tested.after)
         order = np.argsort(-weights, kind="stable")
         held = int(np.searchsorted(np.cumsum(weights[order]), CONFIDENCE)) + 1
         low, high = lowest + int(order[:held].min()), lowest + int(order[:held].max())
-        low, high = min(low, found.cut), max(high, found.cut)
+        low, high = min(low, tested.cut), max(high, tested.cut)
         at, ratio, unit = self.given.at, self.given.ratio, self.given.unit
-        before, after = (math.exp(v) if ratio else v * unit for v in (found.before, found.after))
+        before, after = (math.exp(v) if ratio else v * unit for v in (tested.before, tested.after))
         return ChangePoint(
-            index=int(at[found.cut]),
+            index=int(at[tested.cut]),
             before=before,
             after=after,
             change=after / before - 1 if ratio else after - before,
-            confidence=found.confidence,
+            confidence=tested.confidence,
             # A missing value just before the earliest date may have been of the new level already.
             low=int(at[low - 1]) + 1,
             high=int(at[high]),

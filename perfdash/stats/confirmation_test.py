@@ -191,11 +191,11 @@ def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]
     half = round(CLIP / _STEP)
     edges = (np.arange(-half, half + 2) - 0.5) * _STEP
     edges[0], edges[-1] = -np.inf, np.inf
-    one = (1 - OUTLIERS) * np.diff(stats.norm.cdf(edges - effect))
-    one[[0, -1]] += OUTLIERS / 2
+    of_pair = (1 - OUTLIERS) * np.diff(stats.norm.cdf(edges - effect))
+    of_pair[[0, -1]] += OUTLIERS / 2
     mass, above, below = np.ones(1), 0.0, 0.0
     for n, (high, low) in enumerate(zip(upper, lower, strict=True), start=1):
-        mass = np.convolve(mass, one)
+        mass = np.convolve(mass, of_pair)
         score = (np.arange(len(mass)) - len(mass) // 2) * _STEP / math.sqrt(n)
         # A bin that the boundary cuts counts by the part beyond it, or the roots would be jagged.
         width = _STEP / math.sqrt(n)

@@ -57,12 +57,12 @@ class CountedPairs:
 
 def counted_pairs(processes: Sequence[ProcessSamples]) -> CountedPairs:
     """The pairs of one case that count, chosen alike for all its processes."""
-    if enough_clean([int(each.clean.sum()) for each in processes], [len(each.clean) for each in processes]):
-        return CountedPairs([each.clean_pairs(each.wall) for each in processes], "wall", "clean")
+    if enough_clean([int(process.clean.sum()) for process in processes], [len(process.clean) for process in processes]):
+        return CountedPairs([process.clean_pairs(process.wall) for process in processes], "wall", "clean")
     why = _why_not_cpu(processes)
     if why is None:
-        return CountedPairs([each.cpu for each in processes if each.cpu is not None], "cpu", "all")
-    return CountedPairs([each.wall for each in processes], "wall", "all", why)
+        return CountedPairs([process.cpu for process in processes if process.cpu is not None], "cpu", "all")
+    return CountedPairs([process.wall for process in processes], "wall", "all", why)
 
 
 def enough_clean(clean: Sequence[int], pairs: Sequence[int]) -> bool:
@@ -76,19 +76,19 @@ def enough_clean(clean: Sequence[int], pairs: Sequence[int]) -> bool:
 
 
 def _why_not_cpu(processes: Sequence[ProcessSamples]) -> str | None:
-    if any(each.cpu is None for each in processes):
+    if any(process.cpu is None for process in processes):
         return "CPU time says nothing of several threads"
-    steals = [each.steal for each in processes]
+    steals = [process.steal for process in processes]
     if any(steal is None for steal in steals):
         return "the kernel does not say what the hypervisor took"
     worst = max(steal for steal in steals if steal is not None)
     if worst >= MOST_STEAL:
         return f"the hypervisor took {worst:.1%} of the time"
     for side in ("eager", "backend"):
-        wall = np.concatenate([getattr(each.clean_pairs(each.wall), side) for each in processes])
-        cpu = np.concatenate([getattr(each.clean_pairs(each.cpu), side) for each in processes if each.cpu])
+        wall = np.concatenate([getattr(process.clean_pairs(process.wall), side) for process in processes])
+        cpu = np.concatenate([getattr(process.clean_pairs(process.cpu), side) for process in processes if process.cpu])
         if len(wall) and float(np.median(wall)) > (1 + _AGREE) * float(np.median(cpu)):
             return "on clean pairs wall time is longer than CPU time: the model waits for something"
-    if not any(each.clean.any() for each in processes) and max(each.waiting for each in processes) > _WAITS:
+    if not any(process.clean.any() for process in processes) and max(process.waiting for process in processes) > _WAITS:
         return "no pair is clean, and the model waits for something"
     return None

@@ -57,17 +57,17 @@ def drift(
     without returning cannot be told from one.
     """
     values = np.asarray(values, dtype=float)
-    known = np.isfinite(values)
+    present = np.isfinite(values)
     if start is not None:
-        known &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
-    values = np.where(known, values, np.nan)
-    values = values - host_shift(values, known, floor).own
-    count = known.sum(axis=1)
+        present &= np.arange(values.shape[1])[None, :] >= np.asarray(start)[:, None]
+    values = np.where(present, values, np.nan)
+    values = values - host_shift(values, present, floor).own
+    count = present.sum(axis=1)
     judged = count >= first + last
-    rank = np.cumsum(known, axis=1)
-    at_first = known & (rank <= first)
-    at_last = known & (rank > count[:, None] - last)
-    noise = noise_level(values - _line(values, known, rank, count), floor=floor, lags=FIRST, spent=2)
+    rank = np.cumsum(present, axis=1)
+    at_first = present & (rank <= first)
+    at_last = present & (rank > count[:, None] - last)
+    noise = noise_level(values - _line(values, present, rank, count), floor=floor, lags=FIRST, spent=2)
 
     reference = _mean(values, at_first, noise.sd)
     change = _mean(values, at_last, noise.sd) - reference
@@ -89,12 +89,12 @@ def _mean(values: Array, nights: Flags, sd: Array) -> Array:
     return mean
 
 
-def _line(values: Array, known: Flags, rank: Counts, count: Counts) -> Array:
+def _line(values: Array, present: Flags, rank: Counts, count: Counts) -> Array:
     """Slope times night, from the medians of each row's first and last third."""
     nights = np.broadcast_to(np.arange(values.shape[1], dtype=float), values.shape)
     third = (count // 3)[:, None]
     ends = []
-    for part in (known & (rank <= third), known & (rank > count[:, None] - third)):
+    for part in (present & (rank <= third), present & (rank > count[:, None] - third)):
         ends.append([row_medians(np.where(part, these, np.nan)) for these in (values, nights)])
     (low, from_night), (high, to_night) = ends
     slope = np.nan_to_num((high - low) / np.maximum(to_night - from_night, 1.0))

@@ -92,14 +92,14 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
     return HostShift(night, own, followed, group)
 
 
-def tonights_shift(shifts: Array, noise: NoiseLevel, known: Flags, judged: Flags, windows: int) -> Shift:
+def tonights_shift(shifts: Array, noise: NoiseLevel, present: Flags, judged: Flags, windows: int) -> Shift:
     """Tonight's of the `shifts` (T,) against those more than `windows` nights before: Student's t.
 
-    `known` (S, T): where there is a value. A night with fewer than HOST series has no shift to compare with.
+    `present` (S, T): where there is a value. A night with fewer than HOST series has no shift to compare with.
     """
     tonight = float(shifts[-1])
     nights = slice(-windows if len(shifts) > 2 * windows else -1)
-    before = shifts[nights][known[:, nights].sum(axis=0) >= HOST]
+    before = shifts[nights][present[:, nights].sum(axis=0) >= HOST]
     if tonight == 0 or len(before) < 3 or not judged.any():
         return Shift(tonight)
     # The spread of nights, robustly, and at least what a median over so many series has by chance.
@@ -117,8 +117,8 @@ def _standing(values: Array, own: Array, old: Flags, floor: float) -> tuple[Arra
     level = row_medians(kept)
     spread = _MAD * row_medians(np.abs(kept - level[:, None]))
     nights = old.sum(axis=1)
-    known = np.isfinite(spread)
-    usual = float(np.median(spread[known & (nights >= 3)])) if (known & (nights >= 3)).any() else 0.0
+    has_spread = np.isfinite(spread)
+    usual = float(np.median(spread[has_spread & (nights >= 3)])) if (has_spread & (nights >= 3)).any() else 0.0
     # A few nights hardly tell their spread.
     squares = (nights * np.nan_to_num(spread) ** 2 + _PRIOR * usual**2) / (nights + _PRIOR)
     return values - level[:, None], np.maximum(np.sqrt(squares), floor)
@@ -130,8 +130,8 @@ def _weighted_median(away: Array, spread: Array) -> Array:
     order = np.argsort(np.where(weight > 0, away, np.inf), axis=0)
     reached = np.cumsum(np.take_along_axis(weight, order, axis=0), axis=0)
     middle = np.argmax(reached >= reached[-1] / 2, axis=0)
-    found: Array = np.take_along_axis(away, np.take_along_axis(order, middle[None, :], axis=0), axis=0)[0]
-    return np.nan_to_num(found)
+    median: Array = np.take_along_axis(away, np.take_along_axis(order, middle[None, :], axis=0), axis=0)[0]
+    return np.nan_to_num(median)
 
 
 def _off(away: Array, spread: Array) -> Flags:
@@ -162,7 +162,7 @@ class _Groups:
         here = np.isfinite(away)
         x = np.where(here, away, 0.0)
         scale = _SCALE * spread[:, None]
-        one, single = _fit(x, here, scale, centre)
+        one_group, single = _fit(x, here, scale, centre)
         side = np.sign(row_medians(away.T))
         ordered = np.sort(np.where(here, away * side, np.inf), axis=0)
         nights = np.arange(away.shape[1])
@@ -188,7 +188,7 @@ class _Groups:
             & (np.abs(near) < np.abs(far) / 2)
         )
         near = np.where(two, near, 0.0)
-        far = np.where(two, far, one)
+        far = np.where(two, far, one_group)
         share = np.clip(np.where(two, share, _UNDIVIDED), 0.02, 0.98)
         beside = np.abs(at[:, None] - at[None, :]) <= _TOGETHER
         for night in np.flatnonzero(~two):

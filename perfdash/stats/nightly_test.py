@@ -77,16 +77,16 @@ def judge(
     Raises ValueError for shapes that do not fit.
     """
     values, within = _recent(values, start, within)
-    known = np.isfinite(values)
-    history = known[:, :-1].sum(axis=1)
-    judged = known[:, -1] & (history >= 3)
+    present = np.isfinite(values)
+    history = present[:, :-1].sum(axis=1)
+    judged = present[:, -1] & (history >= 3)
     # The nights that a window may hold stay out of the baseline; a short history lends fewer of them.
     guard = np.clip((history - 3) // 2, 0, WINDOWS - 1)
-    later = np.cumsum(known[:, ::-1], axis=1)[:, ::-1] - known
-    old = known & (later > guard[:, None])
+    later = np.cumsum(present[:, ::-1], axis=1)[:, ::-1] - present
+    old = present & (later > guard[:, None])
     shifts = host_shift(values, old, floor)
     noise = noise_level(np.where(old, values - shifts.own, np.nan), floor=floor)
-    shift = tonights_shift(shifts.night, noise, known, judged, WINDOWS)
+    shift = tonights_shift(shifts.night, noise, present, judged, WINDOWS)
     raw = values - noise.level[:, None]
     net = raw - shifts.own
     tonight, best = _windows(net, net / _deviation(noise, within, old), noise, judged, guard + 1)
@@ -133,13 +133,13 @@ def _beside(
     (S,) whether a series since then only took the host's shift or stood where it was; (S,) the column
     at which its window begins; and the column of the host's step.
     """
-    width, known = net.shape[1], np.isfinite(net)
-    later = np.cumsum(known[:, ::-1], axis=1)[:, ::-1]
+    width, present = net.shape[1], np.isfinite(net)
+    later = np.cumsum(present[:, ::-1], axis=1)[:, ::-1]
     first = width - 1 - np.argmax((later >= window[:, None])[:, ::-1], axis=1)
     if not age:
         return np.zeros(len(net), dtype=bool), first, -width
     nights = min(age, WINDOWS)
-    has = known[:, -nights:]
+    has = present[:, -nights:]
     count = np.maximum(has.sum(axis=1), 1)
     spread = noise.inflation[np.arange(len(net)), count - 1] / count + noise.level_variance
     reach = np.maximum(least, 3 * noise.sd * np.sqrt(spread))
@@ -166,13 +166,13 @@ def _windows(
 
     `net`, `scores` (S, T): what each night lies over the baseline, as a log and in deviations.
     """
-    known = np.isfinite(net)
+    present = np.isfinite(net)
     unit = np.clip(scores, -CLIP, CLIP)
     of_varying = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
     of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
-    found: list[_WindowTest] = []
+    tests: list[_WindowTest] = []
     for length in range(1, min(WINDOWS, net.shape[1]) + 1):
-        part, has = unit[:, -length:], known[:, -length:]
+        part, has = unit[:, -length:], present[:, -length:]
         count = np.maximum(has.sum(axis=1), 1)
         # A window must not reach into its own baseline, and one more missing night tells nothing new.
         rows = judged & has[:, 0] & (count <= most)
@@ -186,14 +186,14 @@ def _windows(
             p = np.where(noise.constant, of_constant.p(score, independent), p)
         change = row_medians(np.where(has, net[:, -length:], np.nan))
         none = np.where(rows, 0.0, np.nan)
-        found.append(_WindowTest(score + none, p + none, change + none, count))
-    p = np.array([each.p for each in found])
+        tests.append(_WindowTest(score + none, p + none, change + none, count))
+    p = np.array([test.p for test in tests])
     at = np.argmin(np.where(np.isfinite(p), p, np.inf), axis=0), np.arange(len(net))
-    return found[0], _WindowTest(
-        np.array([each.score for each in found])[at],
+    return tests[0], _WindowTest(
+        np.array([test.score for test in tests])[at],
         _searched(p[at], most),
-        np.array([each.change for each in found])[at],
-        np.array([each.window for each in found])[at],
+        np.array([test.change for test in tests])[at],
+        np.array([test.window for test in tests])[at],
     )
 
 
@@ -258,10 +258,10 @@ def discoveries(p: Array, rate: float) -> Flags:
     tested = np.flatnonzero(np.isfinite(p))
     order = tested[np.argsort(p[tested])]
     passed = np.flatnonzero(p[order] <= rate * np.arange(1, len(order) + 1) / max(len(order), 1))
-    found = np.zeros(len(p), dtype=bool)
+    discovered = np.zeros(len(p), dtype=bool)
     if passed.size:
-        found[order[: passed[-1] + 1]] = True
-    return found
+        discovered[order[: passed[-1] + 1]] = True
+    return discovered
 
 
 def _searched(p: Array, windows: Counts) -> Array:

@@ -70,11 +70,11 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     a line). The level is Huber's M-estimate, the variance a winsorised one, moderated as by Smyth
     (2004), Linear models and empirical Bayes methods, Stat. Appl. Genet. Mol. Biol. 3(1):3.
     """
-    known = np.isfinite(values)
-    count = known.sum(axis=1)
+    present = np.isfinite(values)
+    count = present.sum(axis=1)
     n = np.maximum(count, 1)
-    level, scale = _level(values, known, count)
-    residual = np.where(known, values - level[:, None], 0.0)
+    level, scale = _level(values, present, count)
+    residual = np.where(present, values - level[:, None], 0.0)
     reach = (WINSOR * scale)[:, None]
     clipped = np.clip(residual, -reach, reach)
     # A spread of rounding errors is none.
@@ -83,42 +83,42 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     safe = np.where(constant, 1.0, np.sqrt(np.maximum(plain, 1e-300)))
     unit = clipped / safe[:, None]
     unit[constant] = 0.0
-    correlation = _autocorrelation(unit, known, count, lags)
+    correlation = _autocorrelation(unit, present, count, lags)
     weights = np.clip(1 - np.arange(1, lags)[None, :] / np.arange(1, lags + 1)[:, None], 0, None)
     inflation = np.maximum(1.0, 1 + 2 * correlation @ weights.T)
     # What the level took: one night where they are independent, more where they are not.
     left = np.maximum(count - inflation[:, -1] - (spent - 1), 0.5 * np.maximum(count - spent, 0))
     winsorised = np.isfinite(scale)
     variance = plain * n / np.maximum(left, 0.5) / np.where(winsorised, _KEPT, 1.0)
-    df = _effective_df(unit, known & ~constant[:, None], left, correlation)
+    df = _effective_df(unit, present & ~constant[:, None], left, correlation)
     varying = ~constant & (count > spent)
     moderated, df = _moderate(variance, df, varying)
     sd = np.sqrt(np.maximum(moderated, floor**2))
     # Without a spread of its own a series is judged by the floor, the firmer the longer it stood still.
     sd, df = np.where(constant, floor, sd), np.where(constant, np.maximum(count - 1.0, 1.0), df)
-    residuals = np.where(known, residual / sd[:, None], np.nan)
+    residuals = np.where(present, residual / sd[:, None], np.nan)
     return NoiseLevel(level, sd, df, count, inflation, residuals, constant)
 
 
-def _level(values: Array, known: Flags, count: Counts) -> tuple[Array, Array]:
+def _level(values: Array, present: Flags, count: Counts) -> tuple[Array, Array]:
     """Huber's M-estimate of location of each row, and the scale to winsorise by (infinite: do not)."""
     level = row_medians(values)
     away = np.abs(values - level[:, None])
     mad = _MAD * row_medians(away)
     # Most nights the same: up to a twentieth of odd nights are outliers, more are the series' nature.
-    odd = np.sort(np.where(known, away, np.inf), axis=1)
+    odd = np.sort(np.where(present, away, np.inf), axis=1)
     rank = np.clip(np.ceil(0.95 * count).astype(int) - 1, 0, values.shape[1] - 1)
     typical = odd[np.arange(len(values)), rank]
     scale = np.where(mad > 0, mad, typical / WINSOR)
     scale = np.where(count < 10, np.inf, scale)  # too few to tell an outlier from the spread
     reach = np.where(np.isfinite(scale), 2 * scale, 2 * mad)[:, None]
     for _ in range(3):
-        residual = np.where(known, values - level[:, None], 0.0)
+        residual = np.where(present, values - level[:, None], 0.0)
         level = level + np.clip(residual, -reach, reach).sum(axis=1) / np.maximum(count, 1)
     return level, scale
 
 
-def _autocorrelation(unit: Array, known: Flags, count: Counts, lags: int) -> Array:
+def _autocorrelation(unit: Array, present: Flags, count: Counts, lags: int) -> Array:
     """Autocorrelation (S, lags - 1) at lags 1.., shrunk towards the mean over all series.
 
     The mean is weighted by pairs; a series' own is kept as far as the series differ by more than
@@ -127,12 +127,12 @@ def _autocorrelation(unit: Array, known: Flags, count: Counts, lags: int) -> Arr
     shrunk = np.zeros((len(unit), lags - 1))
     width = unit.shape[1]
     for lag in range(1, min(lags, width)):
-        pairs = (known[:, :-lag] & known[:, lag:]).sum(axis=1)
-        some = (pairs >= 3) & (unit != 0).any(axis=1)
-        if not some.any():
+        pairs = (present[:, :-lag] & present[:, lag:]).sum(axis=1)
+        usable = (pairs >= 3) & (unit != 0).any(axis=1)
+        if not usable.any():
             break
-        product = np.einsum("ij,ij->i", unit[:, :-lag], unit[:, lag:])[some]
-        seen, m = pairs[some], count[some]
+        product = np.einsum("ij,ij->i", unit[:, :-lag], unit[:, lag:])[usable]
+        seen, m = pairs[usable], count[usable]
         # Residuals of a fitted level are correlated by -1 / n where the nights are independent.
         own = product / seen + 1 / m
         mean = float(np.sum(own * seen) / np.sum(seen))
@@ -142,7 +142,7 @@ def _autocorrelation(unit: Array, known: Flags, count: Counts, lags: int) -> Arr
         doubt = 2 * np.sqrt(2 / len(own)) * float(np.mean(chance))
         between = max(0.0, excess - doubt)
         row = np.full(len(unit), mean)
-        row[some] = mean + between / (between + chance) * (own - mean)
+        row[usable] = mean + between / (between + chance) * (own - mean)
         shrunk[:, lag - 1] = row
     # The level took more than 1 / n where the nights hang together.
     total = np.maximum(0.0, 2 * shrunk.sum(axis=1)) / np.maximum(count, lags)
@@ -303,9 +303,9 @@ def neighbours(residuals: Array) -> float:
     Kendall (1954), Biometrika 41, 403: E(r) = rho - (1 + 3 rho) / (n - 1).
     """
     n = residuals.shape[1]
-    some = np.clip(residuals, -3, 3)
-    pairs = some[:, 1:] * some[:, :-1]
-    squares = np.nanmean(some**2) if np.isfinite(some).any() else 0.0
+    clipped = np.clip(residuals, -3, 3)
+    pairs = clipped[:, 1:] * clipped[:, :-1]
+    squares = np.nanmean(clipped**2) if np.isfinite(clipped).any() else 0.0
     if n < 5 or not np.isfinite(pairs).any() or squares == 0:
         return 0.0
     r = float(np.nanmean(pairs)) / float(squares)

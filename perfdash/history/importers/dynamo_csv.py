@@ -186,7 +186,8 @@ def _lines(path: Path) -> dict[str, CsvLine]:
         device = checked_values.name(row["dev"], where, "the device")
         if model in lines_by_model:
             raise where.wrong(
-                f"{shown(model, 80)} again, it is in line {lines_by_model[model].where.line} too: remove one of them"
+                f"{shown(model, 80)} again, it is in line {lines_by_model[model].where.line} too: remove one "
+                "of them"
             )
         lines_by_model[model] = CsvLine(
             where, device, checked_values.batch_size(row["batch_size"], where), row
