@@ -57,7 +57,9 @@ class CountedPairs:
 
 def counted_pairs(processes: Sequence[ProcessSamples]) -> CountedPairs:
     """The pairs of one case that count, chosen alike for all its processes."""
-    if enough_clean([int(process.clean.sum()) for process in processes], [len(process.clean) for process in processes]):
+    if enough_clean(
+        [int(process.clean.sum()) for process in processes], [len(process.clean) for process in processes]
+    ):
         return CountedPairs([process.clean_pairs(process.wall) for process in processes], "wall", "clean")
     why = _why_not_cpu(processes)
     if why is None:
@@ -86,9 +88,14 @@ def _why_not_cpu(processes: Sequence[ProcessSamples]) -> str | None:
         return f"the hypervisor took {worst:.1%} of the time"
     for side in ("eager", "backend"):
         wall = np.concatenate([getattr(process.clean_pairs(process.wall), side) for process in processes])
-        cpu = np.concatenate([getattr(process.clean_pairs(process.cpu), side) for process in processes if process.cpu])
+        cpu = np.concatenate(
+            [getattr(process.clean_pairs(process.cpu), side) for process in processes if process.cpu]
+        )
         if len(wall) and float(np.median(wall)) > (1 + _AGREE) * float(np.median(cpu)):
             return "on clean pairs wall time is longer than CPU time: the model waits for something"
-    if not any(process.clean.any() for process in processes) and max(process.waiting for process in processes) > _WAITS:
+    if (
+        not any(process.clean.any() for process in processes)
+        and max(process.waiting for process in processes) > _WAITS
+    ):
         return "no pair is clean, and the model waits for something"
     return None

@@ -118,7 +118,9 @@ def _standing(values: Array, own: Array, old: Flags, floor: float) -> tuple[Arra
     spread = _MAD * row_medians(np.abs(kept - level[:, None]))
     nights = old.sum(axis=1)
     has_spread = np.isfinite(spread)
-    usual = float(np.median(spread[has_spread & (nights >= 3)])) if (has_spread & (nights >= 3)).any() else 0.0
+    usual = (
+        float(np.median(spread[has_spread & (nights >= 3)])) if (has_spread & (nights >= 3)).any() else 0.0
+    )
     # A few nights hardly tell their spread.
     squares = (nights * np.nan_to_num(spread) ** 2 + _PRIOR * usual**2) / (nights + _PRIOR)
     return values - level[:, None], np.maximum(np.sqrt(squares), floor)
