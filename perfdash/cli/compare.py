@@ -39,19 +39,19 @@ def compare(
         raise UsageError(f"--format {form!r} is none of text, json, csv")
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
-    found = lookup(db, out).comparison(old, new, host_class)
+    sides = lookup(db, out).comparison(old, new, host_class)
     if form == "json":
-        typer.echo(dumps(to_plain(found), indent=1))
+        typer.echo(dumps(to_plain(sides), indent=1))
     else:
-        typer.echo(to_csv(found).rstrip("\n") if form == "csv" else comparison(found))
-    nothing = found.nothing_to_compare
+        typer.echo(to_csv(sides).rstrip("\n") if form == "csv" else comparison(sides))
+    nothing = sides.nothing_to_compare
     if nothing and form != "text" and not fail_on:
         typer.echo(f"perfdash: nothing to compare: {nothing}", err=True)
     if junit:
         from perfdash.report.junit import write_comparison
 
-        write_comparison(junit, found)
+        write_comparison(junit, sides)
     if fail_on:
         from perfdash.report.gates import comparison_gate
 
-        raise typer.Exit(comparison_gate(found, warn))
+        raise typer.Exit(comparison_gate(sides, warn))

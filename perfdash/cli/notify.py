@@ -77,16 +77,16 @@ def notify(
     from perfdash.report import digest
 
     if broken is not None:
-        told = digest.broken_nightly(broken, site_url=site_url, link=link)
+        message = digest.broken_nightly(broken, site_url=site_url, link=link)
     else:
         night = lookup(db, out).night(run, baseline)
-        told = digest.run_digest(night, site_url=site_url, link=link)
+        message = digest.run_digest(night, site_url=site_url, link=link)
     if dry_run:
-        typer.echo(told.chat() if webhook and not mail_to else told.mail(), nl=webhook and not mail_to)
+        typer.echo(message.chat() if webhook and not mail_to else message.mail(), nl=webhook and not mail_to)
     failed = []
     for way in ways:
         try:
-            way(told)
+            way(message)
         except MachineError as error:  # the other way may still be open
             failed.append(str(error))
     if failed:
@@ -107,8 +107,8 @@ def _mailer(
         raise UsageError("--mail-from: one address")
     server = mail.checked_server(smtp, user, os.environ.get("PERFDASH_SMTP_PASSWORD"), bare)
 
-    def send(told: Digest) -> None:
-        mail.send(server, mail.message(from_, addresses, told.title, told.mail()), log=_log)
+    def send(message: Digest) -> None:
+        mail.send(server, mail.message(from_, addresses, message.title, message.mail()), log=_log)
         typer.echo(f"Mailed to {', '.join(addresses)}")
 
     return send
@@ -119,8 +119,8 @@ def _poster() -> Callable[[Digest], None]:
 
     url = webhook.checked_address(os.environ.get(webhook.VARIABLE))
 
-    def send(told: Digest) -> None:
-        webhook.send(url, told.chat(), log=_log)
+    def send(message: Digest) -> None:
+        webhook.send(url, message.chat(), log=_log)
         typer.echo("Told the webhook")
 
     return send

@@ -67,16 +67,16 @@ def plot(
             missing.append(f"{name}: {why}")
     if not count:
         raise UsageError(f"{imported.run.name}: nothing to draw: {'; '.join(missing)}")
-    for each in missing:
-        typer.echo(f"Not drawn: {each}", err=True)
+    for reason in missing:
+        typer.echo(f"Not drawn: {reason}", err=True)
 
 
-def _kinds(given: list[str] | None, known: tuple[str, ...]) -> list[str]:
+def _kinds(given: list[str] | None, all_kinds: tuple[str, ...]) -> list[str]:
     """In the order of `known`. Raises UsageError for one that there is not."""
     from perfdash.errors import UsageError
 
-    wanted = [word.strip() for text in given or known for word in text.split(",")]
+    wanted = [word.strip() for text in given or all_kinds for word in text.split(",")]
     for word in wanted:
-        if word not in known:
-            raise UsageError(f"--kind {word!r} is none of {', '.join(known)}")
-    return [word for word in known if word in wanted]
+        if word not in all_kinds:
+            raise UsageError(f"--kind {word!r} is none of {', '.join(all_kinds)}")
+    return [word for word in all_kinds if word in wanted]

@@ -66,16 +66,16 @@ def regressions(
             return
         from perfdash.report.alert_text import alert_list, open_alerts, to_plain
 
-        found = open_alerts(store, everything=all_, worse=worse, run=run)
-    typer.echo(dumps([to_plain(each) for each in found], indent=1) if as_json else alert_list(found))
+        alerts = open_alerts(store, everything=all_, worse=worse, run=run)
+    typer.echo(dumps([to_plain(each) for each in alerts], indent=1) if as_json else alert_list(alerts))
     if junit:
         from perfdash.report.junit import write_alerts
 
-        write_alerts(junit, found)
+        write_alerts(junit, alerts)
     if fail_on:
         from perfdash.report.gates import alert_gate
 
-        raise typer.Exit(alert_gate(found, warn))
+        raise typer.Exit(alert_gate(alerts, warn))
 
 
 def _acknowledge(store: Store, number: int, note: str | None) -> None:
@@ -98,12 +98,12 @@ def _one(store: Store, number: int, as_json: bool) -> None:
     from perfdash.report.alert_text import alert_list, life, to_plain
 
     with store.read() as connection:
-        (found,) = gather(connection, [kept.find(connection, number)])
+        (evidence,) = gather(connection, [kept.find(connection, number)])
         events = kept.events(connection, number)
     if as_json:
-        typer.echo(dumps(to_plain(found, events), indent=1))
+        typer.echo(dumps(to_plain(evidence, events), indent=1))
         return
-    typer.echo(f"{alert_list([found])}\n{life(events)}")
+    typer.echo(f"{alert_list([evidence])}\n{life(events)}")
 
 
 def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> None:
@@ -119,8 +119,8 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     with store.read() as connection:
         last = find_run(connection, run or "last")
         runs = list_runs(connection, testbed_id=last.testbed_id, until=last.started, latest=nights)
-        found = list(over_time(panel(connection, runs, JUDGED)))
-        cases = cases_by_id(connection, (each.case_id for each in found if each.case_id))
+        changes_found = list(over_time(panel(connection, runs, JUDGED)))
+        cases = cases_by_id(connection, (each.case_id for each in changes_found if each.case_id))
     if as_json:
         plain = [
             {
@@ -131,7 +131,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
                 "good": {"run": each.good.name, "torch_git_version": each.good.torch_git_version},
                 "bad": {"run": each.bad.name, "torch_git_version": each.bad.torch_git_version},
             }
-            for each in found
+            for each in changes_found
         ]
         typer.echo(dumps(plain, indent=1))
         return
@@ -139,4 +139,4 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     for before, after in pairwise(runs):
         if other := changes(before.method, after.method):
             typer.echo(f"From {after.started[:10]} on by another method ({', '.join(other)}): not compared")
-    typer.echo(change_list(found, cases))
+    typer.echo(change_list(changes_found, cases))

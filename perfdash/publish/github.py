@@ -165,9 +165,9 @@ class GitHubClient:
     def pages(self, path: str, what: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """The items of all pages of a list."""
         for page in range(1, _PAGES + 1):
-            asked = {**(parameters or {}), "per_page": _PAGE, "page": page}
-            answer = self._repeated("GET", path, what, parameters=asked)
-            if not isinstance(answer.data, list) or not all(isinstance(each, dict) for each in answer.data):
+            query = {**(parameters or {}), "per_page": _PAGE, "page": page}
+            answer = self._repeated("GET", path, what, parameters=query)
+            if not isinstance(answer.data, list) or not all(isinstance(item, dict) for item in answer.data):
                 raise MachineError(f"{what}: {self.host} does not answer like GitHub; check --base-url")
             yield from answer.data
             link = answer.headers.get("link")
@@ -203,9 +203,9 @@ class GitHubClient:
                 return answer
             if answer.status == 404 and verb == "DELETE":
                 return answer  # it is gone: perhaps by the try whose reply was lost
-            asked = wait_asked_for(answer, self._now())
-            if asked is not None:
-                self.wait(max(asked, least), f"{self.host} limits how often one may ask")
+            pause = wait_asked_for(answer, self._now())
+            if pause is not None:
+                self.wait(max(pause, least), f"{self.host} limits how often one may ask")
                 least *= 2  # whatever it says, a server that goes on refusing is asked less and less often
                 continue
             if answer.status >= 500:
@@ -234,8 +234,8 @@ class GitHubClient:
             )
         except Exception as error:
             # Whatever it is, its text may hold the request: only our own words go on.
-            said, may_help = unreachable(error, self.host, self._timeout_s)
-            raise (NoAnswer if may_help else MachineError)(f"{what}: {said}") from None
+            reason, may_help = unreachable(error, self.host, self._timeout_s)
+            raise (NoAnswer if may_help else MachineError)(f"{what}: {reason}") from None
         # A server or proxy may say again what it was sent; what is cut later could not be found any more.
         answer = read(status, headers, text)
         return Response(answer.status, redact_all(answer.headers), redact_all(answer.data))

@@ -44,17 +44,17 @@ class Response:
         """GitHub's own message, on one line."""
         if not isinstance(self.data, dict):
             return ""
-        said = [str(self.data.get("message") or "")]
+        messages = [str(self.data.get("message") or "")]
         errors = self.data.get("errors")
-        for each in errors if isinstance(errors, list) else []:
-            if isinstance(each, dict):
-                words = each.get("message") or " ".join(
-                    str(each[name]) for name in ("resource", "field", "code") if each.get(name)
+        for item in errors if isinstance(errors, list) else []:
+            if isinstance(item, dict):
+                words = item.get("message") or " ".join(
+                    str(item[name]) for name in ("resource", "field", "code") if item.get(name)
                 )
-                said.append(str(words))
+                messages.append(str(words))
             else:
-                said.append(str(each))
-        return plain("; ".join(text for text in said if text), 300)
+                messages.append(str(item))
+        return plain("; ".join(text for text in messages if text), 300)
 
 
 def read(status: int, headers: Mapping[str, str], text: Any) -> Response:
@@ -70,13 +70,13 @@ def wait_asked_for(answer: Response, now: float) -> float | None:
 
     Nothing was carried out then, so even a POST may be repeated.
     """
-    told = answer.message.lower()
-    limited = "rate limit" in told or "abuse" in told or "retry-after" in answer.headers
+    message = answer.message.lower()
+    limited = "rate limit" in message or "abuse" in message or "retry-after" in answer.headers
     if answer.status != 429 and not (answer.status == 403 and limited):
         return None
-    asked = retry_after(answer, now)
-    if asked is not None:
-        return asked
+    seconds = retry_after(answer, now)
+    if seconds is not None:
+        return seconds
     if answer.headers.get("x-ratelimit-remaining") == "0":
         try:
             return _bounded(float(answer.headers["x-ratelimit-reset"]) - now) + 1.0
@@ -87,12 +87,12 @@ def wait_asked_for(answer: Response, now: float) -> float | None:
 
 def retry_after(answer: Response, now: float) -> float | None:
     """Seconds of the Retry-After header (seconds or a date); None without a valid one."""
-    said = answer.headers.get("retry-after", "")
+    header = answer.headers.get("retry-after", "")
     try:
-        seconds = float(said)
+        seconds = float(header)
     except ValueError:
         try:
-            when = email.utils.parsedate_to_datetime(said)
+            when = email.utils.parsedate_to_datetime(header)
             when = when if when.tzinfo else when.replace(tzinfo=UTC)
             seconds = when.timestamp() - now
         except (ValueError, TypeError, OverflowError):
@@ -106,18 +106,18 @@ def _bounded(seconds: float) -> float:
 
 def refusal(answer: Response, what: str, host: str) -> Refused:
     """The error for a status that no retry changes; `what` was tried, e.g. "issue 3 of team/perf"."""
-    said = f' ("{answer.message}")' if answer.message else ""
+    quotation = f' ("{answer.message}")' if answer.message else ""
     words = _words(answer)
-    return Refused(f"{what}: {host} answers {answer.status}{said}. {words}", answer.status)
+    return Refused(f"{what}: {host} answers {answer.status}{quotation}. {words}", answer.status)
 
 
 def _words(answer: Response) -> str:
-    status, told = answer.status, answer.message.lower()
+    status, message = answer.status, answer.message.lower()
     if status == 401:
         return "The token in GITHUB_TOKEN is wrong, expired or revoked: make a new one (docs/posting.md)"
-    if status == 403 and "locked" in told:
+    if status == 403 and "locked" in message:
         return "The issue is locked: unlock it, or give the token's account write access"
-    if status == 403 and ("saml" in told or "sso" in told or "x-github-sso" in answer.headers):
+    if status == 403 and ("saml" in message or "sso" in message or "x-github-sso" in answer.headers):
         return "Authorise the token for the organisation's single sign-on (token settings, Configure SSO)"
     if status == 403:
         return (
@@ -147,7 +147,7 @@ def unreachable(error: BaseException, host: str, timeout_s: int) -> tuple[str, b
     """Why there was no answer, and whether a retry may help. It holds nothing of the request."""
     from requests import exceptions
 
-    told = f"{type(error).__name__} {error}"
+    text = f"{type(error).__name__} {error}"
     if isinstance(error, exceptions.SSLError):
         return (
             f"{host}: no trusted TLS connection. A server with a certificate of your own organisation: "
@@ -158,12 +158,12 @@ def unreachable(error: BaseException, host: str, timeout_s: int) -> tuple[str, b
         return f"{host}: the proxy of HTTPS_PROXY does not let it through; check it, or set NO_PROXY", True
     if isinstance(error, exceptions.Timeout):
         return f"{host} did not answer within {timeout_s} s", True
-    if "NameResolution" in told or "getaddrinfo" in told or "Name or service" in told:
+    if "NameResolution" in text or "getaddrinfo" in text or "Name or service" in text:
         return f"{host}: no such host, or no DNS here; check --base-url and the network", True
-    if "refused" in told:
+    if "refused" in text:
         return f"{host} refuses connections; check --base-url and the network", True
     if isinstance(error, exceptions.ConnectionError):
         return f"{host}: the connection was lost before the answer came", True
-    if isinstance(error, RuntimeError) and "redirect" in told:
+    if isinstance(error, RuntimeError) and "redirect" in text:
         return f"{host} sends requests elsewhere; correct --base-url", False
     return f"{host}: no usable answer ({type(error).__name__})", False

@@ -62,11 +62,11 @@ def checked_server(address: str, user: str | None, password: str | None, bare: b
 
 def checked_addresses(texts: Sequence[str], option: str) -> list[str]:
     """Parse mail addresses, also several in one text by commas. Raises UsageError."""
-    found = [part.strip() for text in texts for part in text.split(",")]
-    for each in found:
-        if not _ADDRESS.fullmatch(each):
-            raise UsageError(f"{option} {each!r} is no mail address, e.g. perf-team@example.org")
-    return list(dict.fromkeys(found))
+    addresses = [part.strip() for text in texts for part in text.split(",")]
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address):
+            raise UsageError(f"{option} {address!r} is no mail address, e.g. perf-team@example.org")
+    return list(dict.fromkeys(addresses))
 
 
 def message(sender: str, to: Sequence[str], subject: str, body: str) -> EmailMessage:
@@ -98,10 +98,10 @@ def send(
             break
         except Exception as error:
             # Whatever it is, its text may hold what was sent: only our own words go on.
-            said, may_help = _words(server, error, timeout_s)
+            reason, may_help = _words(server, error, timeout_s)
             if pause is None or not may_help:
-                raise MachineError(f"the mail was not sent: {said}") from None
-            log(f"{said}: trying again in {pause:.0f} s")
+                raise MachineError(f"the mail was not sent: {reason}") from None
+            log(f"{reason}: trying again in {pause:.0f} s")
             sleep(pause)
     if refused:
         raise MachineError(

@@ -17,8 +17,8 @@ _LINE = re.compile(r"<!-- perfdash:(\d+) ([a-z]+)((?: [a-z]+=[^\s>]*)+) -->")
 
 def marker(kind: str, **fields: object) -> str:
     """The marker line; kind and field names are lower-case letters, values anything."""
-    said = "".join(f" {name}={_encoded(str(value))}" for name, value in fields.items())
-    return f"<!-- perfdash:{_VERSION} {kind}{said} -->"
+    pairs = "".join(f" {name}={_encoded(str(value))}" for name, value in fields.items())
+    return f"<!-- perfdash:{_VERSION} {kind}{pairs} -->"
 
 
 def read(body: str | None, kind: str) -> dict[str, str] | None:
@@ -27,16 +27,18 @@ def read(body: str | None, kind: str) -> dict[str, str] | None:
     Only the first line counts: a quotation has it behind a `>`, or further down.
     """
     first = (body or "").split("\n", 1)[0].rstrip()
-    found = _LINE.fullmatch(first)
-    if not found or int(found[1]) != _VERSION or found[2] != kind:
+    match = _LINE.fullmatch(first)
+    if not match or int(match[1]) != _VERSION or match[2] != kind:
         return None
-    pairs = (word.partition("=") for word in found[3].split())
+    pairs = (word.partition("=") for word in match[3].split())
     return {name: unquote(value) for name, _, value in pairs}
 
 
-def has(told: Mapping[str, str], known: Mapping[str, str]) -> bool:
+def has(fields: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """Whether a marker has these fields. Old markers without `started` match any start."""
-    return all(told.get(name, value if name == "started" else None) == value for name, value in known.items())
+    return all(
+        fields.get(name, value if name == "started" else None) == value for name, value in wanted.items()
+    )
 
 
 def known_as(name: str) -> str:
@@ -54,16 +56,16 @@ def without(body: str | None) -> str:
     return (rest if _LINE.fullmatch(first.rstrip()) else text).strip()
 
 
-def same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+def same(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
     """Whether two markers belong to the same alert: same series, born on the same run.
 
     The run stays when a history is made anew from its run folders. Where the history no longer has it (it
     was pruned), the time at which the alert was opened decides.
     """
-    if one.get("series") != other.get("series"):
+    if first.get("series") != second.get("series"):
         return False
-    name = "born" if one.get("born") and other.get("born") else "opened"
-    return bool(one.get(name)) and one.get(name) == other.get(name)
+    name = "born" if first.get("born") and second.get("born") else "opened"
+    return bool(first.get(name)) and first.get(name) == second.get(name)
 
 
 def _encoded(value: str) -> str:

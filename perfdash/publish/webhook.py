@@ -51,13 +51,13 @@ def send(
     remember(url, urlsplit(url).path)
     text = redact(text)
     for pause in (*_PAUSES_S, None):
-        said, again = _once(url, text, timeout_s, now)
-        if not said:
+        reason, retry_s = _once(url, text, timeout_s, now)
+        if not reason:
             return
-        if pause is None or again is None or again > _PATIENCE_S:
-            raise MachineError(f"the webhook ({VARIABLE}) was not told: {said}")
-        wait = max(pause, again)
-        log(f"webhook: {said}: trying again in {wait:.0f} s")
+        if pause is None or retry_s is None or retry_s > _PATIENCE_S:
+            raise MachineError(f"the webhook ({VARIABLE}) was not told: {reason}")
+        wait = max(pause, retry_s)
+        log(f"webhook: {reason}: trying again in {wait:.0f} s")
         sleep(wait)
 
 

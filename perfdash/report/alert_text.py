@@ -37,7 +37,7 @@ def open_alerts(
             run_id = find_run(connection, run).id
             alerts = [alert for alert in alerts if run_id in (alert.bad_run_id, alert.seen_run_id)]
         evidence = gather(connection, alerts)
-    return sorted(evidence, key=lambda each: (-each.alert.direction, -abs(each.alert.change or 9.0)))
+    return sorted(evidence, key=lambda item: (-item.alert.direction, -abs(item.alert.change or 9.0)))
 
 
 def alert_list(alerts: Sequence[AlertEvidence]) -> str:
@@ -50,15 +50,15 @@ def alert_list(alerts: Sequence[AlertEvidence]) -> str:
     table.align = "l"
     for name in ("id", "before", "after", "change", "p"):
         table.align[name] = "r"
-    for each in alerts:
-        alert = each.alert
-        good, bad = each.between
+    for evidence in alerts:
+        alert = evidence.alert
+        good, bad = evidence.between
         table.add_row(
             [
                 alert.id,
                 alert.state,
                 _DIRECTION[alert.direction],
-                model_of(each.case),
+                model_of(evidence.case),
                 what(alert),
                 *_levels(alert),
                 "" if alert.p is None else f"{alert.p:.1g}",
@@ -67,26 +67,26 @@ def alert_list(alerts: Sequence[AlertEvidence]) -> str:
             ]
         )
     lines = [str(table.get_string())]
-    for each in alerts:
-        lines += consequences(each)
+    for evidence in alerts:
+        lines += consequences(evidence)
     return "\n".join(lines)
 
 
-def consequences(each: AlertEvidence) -> list[str]:
+def consequences(evidence: AlertEvidence) -> list[str]:
     """What follows from an alert or changed with it, one line each."""
     lines = []
-    alert = each.alert
-    if each.speedup:
-        lines.append(f"{alert.id}: speedup {each.speedup[0]:.3f}x -> {each.speedup[1]:.3f}x")
+    alert = evidence.alert
+    if evidence.speedup:
+        lines.append(f"{alert.id}: speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
     changed = alert.details.get("changed") or []
     if changed:
         lines.append(f"{alert.id}: changed with it (before | after): " + "; ".join(map(str, changed)))
-    if again := each.remeasured:
+    if again := evidence.remeasured:
         lines.append(
             f"{alert.id}: measured again in {again.pairs} pairs: {percent_change(again.ratio)} "
             f"({percent_change(again.low)} to {percent_change(again.high)})"
         )
-    if both := each.seen_again:
+    if both := evidence.seen_again:
         lines.append(f"{alert.id}: measured again: {both[0]} -> {both[1]}")
     return [*lines, *(f"{alert.id}: {line}" for line in culprits(alert))]
 
@@ -96,16 +96,16 @@ def culprits(alert: Alert) -> list[str]:
 
     Titles and names come from other repositories, so the lines are plain text.
     """
-    told = alert.details.get("bisected") or {}
-    found = []
-    for one in told.get("culprits") or []:
-        first = (one.get("commits") or [{}])[0]
+    bisection = alert.details.get("bisected") or {}
+    lines = []
+    for culprit in bisection.get("culprits") or []:
+        first = (culprit.get("commits") or [{}])[0]
         words = [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
         by = f" by {first['author']}" if first.get("author") else ""
-        rest = f", or one of {one['of'] - 1} others" if one.get("of", 1) > 1 else ""
-        sure = f" ({one['confirmed']})" if one.get("confirmed") else ""
-        found.append(plain(f"{CULPRIT}{' '.join(filter(None, words))}{by}{rest}{sure}"))
-    return found or ([f"bisected: {told['word']}"] if told.get("word") else [])
+        rest = f", or one of {culprit['of'] - 1} others" if culprit.get("of", 1) > 1 else ""
+        sure = f" ({culprit['confirmed']})" if culprit.get("confirmed") else ""
+        lines.append(plain(f"{CULPRIT}{' '.join(filter(None, words))}{by}{rest}{sure}"))
+    return lines or ([f"bisected: {bisection['word']}"] if bisection.get("word") else [])
 
 
 def life(events: Sequence[AlertEvent]) -> str:
@@ -127,44 +127,44 @@ def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
          "torch between"]
     )  # fmt: skip
     table.align = "l"
-    for each in sorted(dated, key=lambda one: -abs(one.change.change)):
-        case, change = cases.get(each.case_id or -1), each.change
+    for item in sorted(dated, key=lambda item: -abs(item.change.change)):
+        case, change = cases.get(item.case_id or -1), item.change
         table.add_row(
             [
                 model_of(case),
-                JUDGED[each.metric].title,
+                JUDGED[item.metric].title,
                 f"{change.before:.5g}" if case else "",
                 f"{change.after:.5g}" if case else "",
                 f"{change.change:+.1%}",
                 f"{change.confidence:.4f}",
-                each.first.started[:10],
-                f"{each.good.started[:10]} .. {each.bad.started[:10]}",
-                f"{commit(each.good)} .. {commit(each.bad)}",
+                item.first.started[:10],
+                f"{item.good.started[:10]} .. {item.bad.started[:10]}",
+                f"{commit(item.good)} .. {commit(item.bad)}",
             ]
         )
     return str(table.get_string())
 
 
-def to_plain(each: AlertEvidence, events: Sequence[AlertEvent] = ()) -> dict[str, Any]:
+def to_plain(evidence: AlertEvidence, events: Sequence[AlertEvent] = ()) -> dict[str, Any]:
     """An alert as plain values for JSON."""
-    alert = each.alert
-    good, bad = each.between
+    alert = evidence.alert
+    good, bad = evidence.between
     return {
         "id": alert.id,
         "state": alert.state,
         "kind": alert.kind,
         "direction": _DIRECTION[alert.direction],
-        "case": vars(each.case) if each.case else None,
+        "case": vars(evidence.case) if evidence.case else None,
         "metric": alert.metric,
         "side": side(alert),
         "before": alert.before,
         "after": alert.after,
         "change": alert.change,
         "p": alert.p,
-        "speedup": list(each.speedup) if each.speedup else None,
+        "speedup": list(evidence.speedup) if evidence.speedup else None,
         "good": _run(good),
         "bad": _run(bad),
-        "last_seen": _run(each.seen),
+        "last_seen": _run(evidence.seen),
         "opened": alert.opened,
         "changed": alert.changed,
         "details": alert.details,
@@ -206,10 +206,10 @@ def what(alert: Alert) -> str:
 def _inside(alert: Alert) -> str:
     """The parts of a step that changed with it."""
     parts = alert.details.get("parts") or {}
-    told = [
+    changes = [
         f"{PARTS[name].title} {percent_change(change)}" for name, change in parts.items() if name in PARTS
     ]
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(changes)})" if changes else ""
 
 
 def model_of(case: Case | None) -> str:

@@ -87,19 +87,19 @@ class RunChange:
         return _names_of(self.good, names), _names_of(self.bad, names)
 
 
-def of_alert(each: AlertEvidence, run_id: int) -> RunChange:
+def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
     """The change that an alert shows in a run: open, or fixed in this very run."""
-    alert = each.alert
-    good, bad = each.between
+    alert = evidence.alert
+    good, bad = evidence.between
     undone = alert.state == FIXED and alert.details.get("fixed_run_id") == run_id
-    before, after = _levels(each)
-    again = each.remeasured
+    before, after = _levels(evidence)
+    again = evidence.remeasured
     notes = culprits(alert)
-    if each.speedup:
-        notes.append(f"speedup {each.speedup[0]:.3f}x -> {each.speedup[1]:.3f}x")
+    if evidence.speedup:
+        notes.append(f"speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
     if again:
         notes.append(f"measured again in {again.pairs} pairs; by the nights {percent_change(alert.change)}")
-    if both := each.seen_again:
+    if both := evidence.seen_again:
         notes.append(f"measured again: {both[0]} -> {both[1]}")
     notes += [str(line) for line in alert.details.get("changed") or []]
     if undone:
@@ -107,13 +107,13 @@ def of_alert(each: AlertEvidence, run_id: int) -> RunChange:
     # One that was undone later was standing on this night.
     state = alert.state if alert.state != FIXED or undone else "fixed since"
     return RunChange(
-        group=REPAIRED if undone and alert.direction == WORSE else _group(each, undone),
-        case=each.case,
+        group=REPAIRED if undone and alert.direction == WORSE else _group(evidence, undone),
+        case=evidence.case,
         what="status" if alert.kind == "status" else what(alert),
         before=after if undone else before,
         after=before if undone else after,
         change=_reversed(alert.change) if undone else again.ratio if again else alert.change,
-        interval=None if undone else each.interval,
+        interval=None if undone else evidence.interval,
         good=None if undone else MeasuredBuild.of(good),
         bad=None if undone else MeasuredBuild.of(bad),
         fresh=undone
@@ -129,16 +129,16 @@ def of_alert(each: AlertEvidence, run_id: int) -> RunChange:
 def _names_of(build: MeasuredBuild | None, packages: Sequence[str]) -> list[str]:
     if build is None:
         return ["?"]
-    told = [f"{name} {build.commits.get(name, '?')[:10]}" for name in packages[:_PACKAGES]]
-    return told or [(build.commit or build.torch or "?")[:10]]
+    names = [f"{name} {build.commits.get(name, '?')[:10]}" for name in packages[:_PACKAGES]]
+    return names or [(build.commit or build.torch or "?")[:10]]
 
 
 def _reversed(change: float | None) -> float | None:
     return None if change is None else -change
 
 
-def _group(each: AlertEvidence, undone: bool) -> str:
-    alert = each.alert
+def _group(evidence: AlertEvidence, undone: bool) -> str:
+    alert = evidence.alert
     if alert.kind == "vanished":
         return VANISHED
     worse = (alert.direction == WORSE) != undone
@@ -147,26 +147,27 @@ def _group(each: AlertEvidence, undone: bool) -> str:
     return REGRESSION if worse else IMPROVEMENT
 
 
-def _levels(each: AlertEvidence) -> tuple[str, str]:
-    alert = each.alert
+def _levels(evidence: AlertEvidence) -> tuple[str, str]:
+    alert = evidence.alert
     if alert.kind == "status":
         return str(alert.details.get("before") or "?"), str(alert.details.get("after") or "?")
     return with_unit(alert.metric, alert.before), with_unit(alert.metric, alert.after)
 
 
-def of_comparison(found: Comparison) -> list[RunChange]:
+def of_comparison(comparison: Comparison) -> list[RunChange]:
     """All significant changes between two sides, and the cases that only one side has."""
-    good, bad = (MeasuredBuild.of_row(side.runs[-1].run) for side in (found.old, found.new))
-    changes = [change for one in found.both for change in _of_case(one, good, bad)]
+    good, bad = (MeasuredBuild.of_row(side.runs[-1].run) for side in (comparison.old, comparison.new))
+    changes = [change for compared in comparison.both for change in _of_case(compared, good, bad)]
     # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
-    if all(_is_whole(side) for side in found.new.runs) and len(found.both) >= LIKE * (
-        len(found.both) + len(found.only_old)
+    if all(_is_whole(side) for side in comparison.new.runs) and len(comparison.both) >= LIKE * (
+        len(comparison.both) + len(comparison.only_old)
     ):
         changes += [
-            RunChange(VANISHED, case, "no longer measured", good=good, bad=bad) for case in found.only_old
+            RunChange(VANISHED, case, "no longer measured", good=good, bad=bad)
+            for case in comparison.only_old
         ]
     changes += [
-        RunChange(APPEARED, case, "not measured before", good=good, bad=bad) for case in found.only_new
+        RunChange(APPEARED, case, "not measured before", good=good, bad=bad) for case in comparison.only_new
     ]
     return changes
 
@@ -176,20 +177,22 @@ def _is_whole(imported: Imported) -> bool:
     return run.state == "done" and (run.expected is None or len(imported.rows) >= run.expected)
 
 
-def _of_case(one: ComparedCase, good: MeasuredBuild, bad: MeasuredBuild) -> Iterator[RunChange]:
-    if one.status_direction:
-        group = NEW_FAILURE if one.status_direction == WORSE else REPAIRED
-        yield RunChange(group, one.case, "status", one.old_status, one.new_status, good=good, bad=bad)
-    for name, delta in one.deltas.items():
+def _of_case(compared: ComparedCase, good: MeasuredBuild, bad: MeasuredBuild) -> Iterator[RunChange]:
+    if compared.status_direction:
+        group = NEW_FAILURE if compared.status_direction == WORSE else REPAIRED
+        yield RunChange(
+            group, compared.case, "status", compared.old_status, compared.new_status, good=good, bad=bad
+        )
+    for name, delta in compared.deltas.items():
         # Speedup follows from its sides; it is told by itself only where they could not be tested.
-        if not delta.significant or (name == "speedup" and one.deltas["backend_ms"].p is not None
-                                     if "backend_ms" in one.deltas else False):  # fmt: skip
+        if not delta.significant or (name == "speedup" and compared.deltas["backend_ms"].p is not None
+                                     if "backend_ms" in compared.deltas else False):  # fmt: skip
             continue
         worse = (delta.change > 0) == (name in JUDGED)
         reach = delta.reach
         yield RunChange(
             REGRESSION if worse else IMPROVEMENT,
-            one.case,
+            compared.case,
             title_of(name),
             with_unit(name, delta.old),
             with_unit(name, delta.new),
@@ -203,10 +206,10 @@ def _of_case(one: ComparedCase, good: MeasuredBuild, bad: MeasuredBuild) -> Iter
 def ordered(changes: Iterable[RunChange]) -> list[RunChange]:
     """Sort changes by group, new ones first, then by size; statuses before sizes."""
 
-    def rank(one: RunChange) -> tuple[object, ...]:
-        size = abs(one.change) if one.change is not None and math.isfinite(one.change) else math.inf
-        case = one.case
+    def rank(change: RunChange) -> tuple[object, ...]:
+        size = abs(change.change) if change.change is not None and math.isfinite(change.change) else math.inf
+        case = change.case
         name = (case.suite, case.model, case.name) if case else ("", "", "")
-        return GROUPS.index(one.group), one.acknowledged, not one.fresh, -size, name
+        return GROUPS.index(change.group), change.acknowledged, not change.fresh, -size, name
 
     return sorted(changes, key=rank)

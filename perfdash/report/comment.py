@@ -74,9 +74,9 @@ def _dashboard(
     suites: dict[str, list[Row]] = {}
     for row in rows:
         suites.setdefault(row.case.suite, []).append(row)
-    for suite, some in suites.items():
+    for suite, suite_rows in suites.items():
         parts.append(f"## {escaped(suite)} suite with {escaped(setting.dtype)} precision")
-        body = _suite(night, some, site)
+        body = _suite(night, suite_rows, site)
         parts.append(folded("see more", body) if fold else body)
     return parts
 
@@ -88,10 +88,10 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
     gpus = environment.get("gpu") or ", ".join(dict.fromkeys(map(str, environment.get("gpus") or ())))
     machine = (environment.get("cpu") if setting.device == "cpu" else gpus) or "a machine that is not told"
     what = _WORK.get(setting.scenario, _WORK["inference"])
-    one = len({row.case.batch_size for row in rows}) == 1
+    single_size = len({row.case.batch_size for row in rows}) == 1
     sizes = (
         f"Batch size is {escaped(rows[0].case.batch_size)}."
-        if one
+        if single_size
         else "Batch sizes are those of the suites."
     )
     caveats = [
@@ -112,12 +112,12 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
             "(within) means that this spread is not known.",
         ]
     packages = [("torch", worker.get("torch")), ("commit", worker.get("torch_git_version"))]
-    every = worker.get("packages") or {}
+    versions = worker.get("packages") or {}
     commits = worker.get("commits") or {}
     packages += [
-        (name, f"{every[name]} {commits.get(name, '')[:10]}".strip())
+        (name, f"{versions[name]} {commits.get(name, '')[:10]}".strip())
         for name in dict.fromkeys([*_PACKAGES, *commits])
-        if name in every
+        if name in versions
     ]
     listed = ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages if version)
     settings = ", ".join(f"{escaped(k)} {code(v)}" for k, v in night.run.setting.items())
@@ -139,7 +139,7 @@ def _marked(rows: Sequence[Row]) -> str:
     """The models that passed without being compiled completely."""
     rows = [row for row in rows if row.status == "pass"]
     lines = []
-    for title, some in (
+    for title, marked in (
         ("Nothing was captured: the compiled side is eager", [r for r in rows if nothing_captured(r)]),
         (
             "Dynamo reached its limit of recompiles: part of the compiled side ran in eager",
@@ -151,7 +151,7 @@ def _marked(rows: Sequence[Row]) -> str:
         ),
         ("Kernels that fell back to eager", [r for r in rows if (r.values.get("fallbacks") or 0) > 0]),
     ):
-        names = list(dict.fromkeys(row.case.model for row in some))
+        names = list(dict.fromkeys(row.case.model for row in marked))
         if names:
             rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             lines.append(f"- {title} ({len(names)}): {', '.join(map(code, names[:_NAMED]))}{rest}")
@@ -210,10 +210,10 @@ def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
                 break
         alike.setdefault(tuple(kind), []).append(words)
     lines = []
-    for kinds, some in alike.items():
+    for kinds, commands_alike in alike.items():
         # A word that all of them have stays.
-        shared = zip(kinds, zip(*some, strict=True), strict=True)
-        lines.append(shlex.join(every[0] if len(set(every)) == 1 else kind for kind, every in shared))
+        shared = zip(kinds, zip(*commands_alike, strict=True), strict=True)
+        lines.append(shlex.join(values[0] if len(set(values)) == 1 else kind for kind, values in shared))
     shown = [plain(line, 2000) for line in lines[:20]]
     if rest := len(lines) - len(shown):
         shown.append(f"# and {rest} more: perfdash report --format json has the command of each case")
@@ -256,9 +256,9 @@ def news(night: Night, site: str | None, fold: bool) -> str:
         )
         parts.append(" · ".join(link(title, site + page) for title, page in pages))
     for group in GROUPS:
-        changes = [one for one in night.changes if one.group == group]
-        loud = [one for one in changes if not one.acknowledged]
-        quiet = [one for one in changes if one.acknowledged]
+        changes = [change for change in night.changes if change.group == group]
+        loud = [change for change in changes if not change.acknowledged]
+        quiet = [change for change in changes if change.acknowledged]
         if loud:
             parts.append(f"### {group}: {len(loud)}")
             parts.append(_changes(loud[:_MOST], night, site))
@@ -267,7 +267,11 @@ def news(night: Night, site: str | None, fold: bool) -> str:
                 body = _changes(rest, night, site)
                 words = f"{group}: {title if rest is not quiet else f'{len(quiet)} acknowledged'}"
                 parts.append(folded(words, body) if fold else f"### {words}\n\n{body}")
-    again = [one.case for one in night.changes if one.group in BAD and one.group != VANISHED and one.case]
+    again = [
+        change.case
+        for change in night.changes
+        if change.group in BAD and change.group != VANISHED and change.case
+    ]
     if again:
         lines = (plain(command(case, run.setting, run.command), 2000) for case in again[:_MOST])
         body = fenced("\n".join(dict.fromkeys(lines)))
@@ -296,20 +300,20 @@ def _noise(run: RunRow) -> str:
 
 def _changes(changes: Sequence[RunChange], night: Night, site: str | None) -> str:
     rows = []
-    for one in changes:
-        page = site + site_links.model_page(night.testbed, one.case) if site and one.case else None
-        low, high = one.interval or (None, None)
+    for change in changes:
+        page = site + site_links.model_page(night.testbed, change.case) if site and change.case else None
+        low, high = change.interval or (None, None)
         rows.append(
             [
-                link(code(model_of(one.case)), page)
-                + ("" if one.fresh or not one.alert else _since(one.bad)),
-                escaped(one.what),
-                escaped(one.before),
-                escaped(one.after),
-                percent_change(one.change),
-                f"{percent_change(low)} .. {percent_change(high)}" if one.interval else "",
-                _builds(one),
-                escaped("; ".join((*_state(one), *one.notes)), 300),
+                link(code(model_of(change.case)), page)
+                + ("" if change.fresh or not change.alert else _since(change.bad)),
+                escaped(change.what),
+                escaped(change.before),
+                escaped(change.after),
+                percent_change(change.change),
+                f"{percent_change(low)} .. {percent_change(high)}" if change.interval else "",
+                _builds(change),
+                escaped("; ".join((*_state(change), *change.notes)), 300),
             ]
         )
     head = ["model", "what", "before", "after", "change", "95 % interval", "between", "more"]
@@ -322,18 +326,18 @@ def _since(bad: MeasuredBuild | None) -> str:
     return f"<br>since {bad.started[:10]}" if bad else ""
 
 
-def _builds(one: RunChange) -> str:
+def _builds(change: RunChange) -> str:
     """The two nights between which it changed, with their builds."""
-    if one.bad is None:
+    if change.bad is None:
         return ""
-    both = zip((one.good, one.bad), one.between, strict=True)
+    both = zip((change.good, change.bad), change.between, strict=True)
     return "<br>".join(
-        f"{each.started[:10]} {', '.join(map(code, names))}" if each else "?" for each, names in both
+        f"{build.started[:10]} {', '.join(map(code, names))}" if build else "?" for build, names in both
     )
 
 
-def _state(one: RunChange) -> list[str]:
-    return [f"alert {one.alert}, {one.state}"] if one.alert else []
+def _state(change: RunChange) -> list[str]:
+    return [f"alert {change.alert}, {change.state}"] if change.alert else []
 
 
 def page(night: Night, *, site_url: str | None = None) -> str:

@@ -93,21 +93,21 @@ def _room(lines: Sequence[str]) -> int:
 
 def _pieces(line: str, most: int) -> list[str]:
     """A line, cut at spaces where possible if it is too long for any part."""
-    found = []
+    pieces = []
     while size(line) > most:
         # Of a character at the cut the bytes that are left are no text: it goes to the next piece.
         head = line.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
         space = head.rfind(" ", len(head) // 2)
         at = space + 1 if space >= 0 else len(head)
-        found.append(line[:at])
+        pieces.append(line[:at])
         line = line[at:]
-    return [*found, line]
+    return [*pieces, line]
 
 
 def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
     """What is open before each line and at the end."""
     reader = _LineReader()
-    found = []
+    states = []
     for number, line in enumerate(lines):
         after = lines[number + 1] if number + 1 < len(lines) else ""
         folds, fence, head = tuple(reader.folds), reader.fence, reader.rows_of
@@ -116,7 +116,7 @@ def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
         reader.last = line
         if line.strip():
             reader.words = line
-        found.append(
+        states.append(
             _Before(
                 headings if _room(headings) <= longest_head // 2 else (),
                 _short(folds, longest_head),
@@ -125,7 +125,7 @@ def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
                 cut,
             )
         )
-    return [*found, _Before((), _short(tuple(reader.folds), longest_head), reader.fence, (), _SECTION)]
+    return [*states, _Before((), _short(tuple(reader.folds), longest_head), reader.fence, (), _SECTION)]
 
 
 def _short(folds: tuple[tuple[str, ...], ...], most: int) -> tuple[tuple[str, ...], ...]:
@@ -152,7 +152,11 @@ class _LineReader:
         """The headings above a line, which may itself end some of them."""
         if self.fence or not line.startswith(("# ", "## ")):
             return self.headings
-        return () if line.startswith("# ") else tuple(one for one in self.headings if one.startswith("# "))
+        return (
+            ()
+            if line.startswith("# ")
+            else tuple(heading for heading in self.headings if heading.startswith("# "))
+        )
 
     def inside(self, line: str, after: str) -> int:
         """How well a cut fits before a line of a code block, whose tables have borders of `+---+`."""

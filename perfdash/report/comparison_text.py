@@ -15,38 +15,38 @@ from perfdash.history.results import RunRow
 from perfdash.metrics import title_of
 
 
-def comparison(found: Comparison) -> str:
+def comparison(sides: Comparison) -> str:
     """Write a comparison as text: means, significant changes, all cases."""
-    changed = [one for one in found.both if one.changed]
-    nothing = found.nothing_to_compare
+    changed = [compared for compared in sides.both if compared.changed]
+    nothing = sides.nothing_to_compare
     parts = [
-        f"Old: {_title(found.old)}",
-        f"New: {_title(found.new)}",
-        f"{len(found.both)} cases in both",
-        *_by_different_methods(found),
+        f"Old: {_title(sides.old)}",
+        f"New: {_title(sides.new)}",
+        f"{len(sides.both)} cases in both",
+        *_by_different_methods(sides),
         "",
     ]
     if nothing:
         parts.append(f"Nothing to compare: {nothing}")
     else:
         counted = f"Changed: {len(changed)}" if changed else "Nothing changed that is more than noise"
-        parts += [*([] if found.methods and not found.means else [_means(found.means), ""]), counted]
+        parts += [*([] if sides.methods and not sides.means else [_means(sides.means), ""]), counted]
     if changed:
         parts.append(_changes(changed))
-    if found.both:
-        parts += ["", "All cases in both", _table(found.both)]
+    if sides.both:
+        parts += ["", "All cases in both", _table(sides.both)]
     for title, cases in (
-        ("Only in the old", found.only_old),
-        ("Only in the new", found.only_new),
+        ("Only in the old", sides.only_old),
+        ("Only in the new", sides.only_new),
     ):
         if cases:
             parts.append(f"{title}: {', '.join(case.name for case in cases)}")
     return "\n".join(parts)
 
 
-def _by_different_methods(found: Comparison) -> list[str]:
-    told = f"Measured by different methods, so not compared: {', '.join(found.methods)}"
-    return [told] if found.methods else []
+def _by_different_methods(sides: Comparison) -> list[str]:
+    line = f"Measured by different methods, so not compared: {', '.join(sides.methods)}"
+    return [line] if sides.methods else []
 
 
 def _title(side: ComparedRuns) -> str:
@@ -67,14 +67,14 @@ def _torch(run: RunRow) -> str:
     return f"torch {worker.get('torch') or '?'} {commit}".strip()
 
 
-def _means(every: Sequence[Means]) -> str:
+def _means(all_means: Sequence[Means]) -> str:
     """A table of geometric means over the cases that pass on both sides."""
-    if not every:
+    if not all_means:
         return "No case passes on both sides"
     table = PrettyTable(["geometric mean", "cases", "old", "new", "new / old", "95 %"])
     table.align = "r"
     table.align["geometric mean"] = "l"
-    for means in every:
+    for means in all_means:
         form = ".3f" if means.metric in ("speedup", "compression_ratio") else ".4g"
         ratio, low, high = means.ratio
         interval = f"{low:.3f} to {high:.3f}" if means.cases > 1 else ""
@@ -94,12 +94,17 @@ def _means(every: Sequence[Means]) -> str:
 def _changes(changed: Sequence[ComparedCase]) -> str:
     table = PrettyTable(["name", "bs", "dtype", "backend", "", "what", "old", "new", "change", "p"])
     table.align = "l"
-    for one in changed:
-        case = [one.case.model, one.case.batch_size, one.case.amp_dtype or one.case.dtype, one.case.backend]
-        if one.other_status:
-            word = {1: "worse", -1: "better", 0: ""}[one.status_direction]
-            table.add_row([*case, word, "status", one.old_status, one.new_status, "", ""])
-        for name, delta in one.deltas.items():
+    for compared in changed:
+        case = [
+            compared.case.model,
+            compared.case.batch_size,
+            compared.case.amp_dtype or compared.case.dtype,
+            compared.case.backend,
+        ]
+        if compared.other_status:
+            word = {1: "worse", -1: "better", 0: ""}[compared.status_direction]
+            table.add_row([*case, word, "status", compared.old_status, compared.new_status, "", ""])
+        for name, delta in compared.deltas.items():
             if delta.significant:
                 worse = (delta.change < 0) == (name == "speedup")
                 p = "" if delta.p is None else f"{delta.p:.1g}"
@@ -119,21 +124,21 @@ def _table(both: Sequence[ComparedCase]) -> str:
          "compile CPU s", "backend MB"]
     )  # fmt: skip
     table.align["name"] = "l"
-    for one in both:
-        speedup = one.deltas.get("speedup")
+    for compared in both:
+        speedup = compared.deltas.get("speedup")
         table.add_row(
             [
-                one.case.model,
-                one.case.batch_size,
-                one.case.amp_dtype or one.case.dtype,
-                one.case.backend,
-                f"{speedup.old:.3f}x" if speedup else one.old_status,
-                f"{speedup.new:.3f}x" if speedup else one.new_status,
+                compared.case.model,
+                compared.case.batch_size,
+                compared.case.amp_dtype or compared.case.dtype,
+                compared.case.backend,
+                f"{speedup.old:.3f}x" if speedup else compared.old_status,
+                f"{speedup.new:.3f}x" if speedup else compared.new_status,
                 f"{speedup.new / speedup.old:.3f}" if speedup else "",
-                _pair(one.deltas.get("eager_ms"), "eager_ms"),
-                _pair(one.deltas.get("backend_ms"), "backend_ms"),
-                _pair(one.deltas.get("compilation_cpu_s"), "compilation_cpu_s"),
-                _pair(one.deltas.get("backend_peak_bytes"), "backend_peak_bytes"),
+                _pair(compared.deltas.get("eager_ms"), "eager_ms"),
+                _pair(compared.deltas.get("backend_ms"), "backend_ms"),
+                _pair(compared.deltas.get("compilation_cpu_s"), "compilation_cpu_s"),
+                _pair(compared.deltas.get("backend_peak_bytes"), "backend_peak_bytes"),
             ]
         )
     return str(table.get_string())
@@ -149,11 +154,11 @@ def _value(name: str, value: float) -> str:
     return f"{value:.3f}" + ("x" if name == "speedup" else "")
 
 
-def to_plain(found: Comparison) -> dict[str, Any]:
+def to_plain(sides: Comparison) -> dict[str, Any]:
     """The comparison as plain values for JSON; metrics in ms, seconds, bytes and ratios."""
     return {
-        "old": _side(found.old),
-        "new": _side(found.new),
+        "old": _side(sides.old),
+        "new": _side(sides.new),
         "means": [
             {
                 "metric": means.metric,
@@ -163,14 +168,14 @@ def to_plain(found: Comparison) -> dict[str, Any]:
                     for name, values in (("old", means.old), ("new", means.new), ("ratio", means.ratio))
                 },
             }
-            for means in found.means
+            for means in sides.means
         ],
         "cases": [
             {
-                "case": vars(one.case),
-                "old_status": one.old_status,
-                "new_status": one.new_status,
-                "regressed": one.regressed,
+                "case": vars(compared.case),
+                "old_status": compared.old_status,
+                "new_status": compared.new_status,
+                "regressed": compared.regressed,
                 "metrics": {
                     name: {
                         "old": delta.old,
@@ -179,15 +184,15 @@ def to_plain(found: Comparison) -> dict[str, Any]:
                         "p": delta.p,
                         "significant": delta.significant,
                     }
-                    for name, delta in one.deltas.items()
+                    for name, delta in compared.deltas.items()
                 },
             }
-            for one in found.both
+            for compared in sides.both
         ],
-        "only_old": [vars(case) for case in found.only_old],
-        "only_new": [vars(case) for case in found.only_new],
-        "nothing_to_compare": found.nothing_to_compare,
-        "methods": list(found.methods),
+        "only_old": [vars(case) for case in sides.only_old],
+        "only_new": [vars(case) for case in sides.only_new],
+        "nothing_to_compare": sides.nothing_to_compare,
+        "methods": list(sides.methods),
     }
 
 
@@ -199,7 +204,7 @@ def _side(side: ComparedRuns) -> dict[str, Any]:
     return {"title": side.title, "runs": [imported.run.name for imported in side.runs]}
 
 
-def to_csv(found: Comparison) -> str:
+def to_csv(sides: Comparison) -> str:
     """One line per case; for each metric old, new, ratio, p and whether it is significant."""
     file = io.StringIO()
     case_columns = ["suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend"]
@@ -207,11 +212,11 @@ def to_csv(found: Comparison) -> str:
     header += [f"{name}_{part}" for name in COMPARED for part in ("old", "new", "ratio", "p", "significant")]
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
-    for one in found.both:
-        row: list[Any] = [getattr(one.case, column) for column in case_columns]
-        row += [one.old_status, one.new_status]
+    for compared in sides.both:
+        row: list[Any] = [getattr(compared.case, column) for column in case_columns]
+        row += [compared.old_status, compared.new_status]
         for name in COMPARED:
-            delta = one.deltas.get(name)
+            delta = compared.deltas.get(name)
             if delta is None:
                 row += [""] * 5
             else:

@@ -53,10 +53,10 @@ class DashboardSetting:
 
 def settings(rows: Iterable[Row]) -> dict[DashboardSetting, list[Row]]:
     """Group rows by setting, in the order of their first row."""
-    found: dict[DashboardSetting, list[Row]] = {}
+    groups: dict[DashboardSetting, list[Row]] = {}
     for row in rows:
-        found.setdefault(DashboardSetting.of(row.case), []).append(row)
-    return found
+        groups.setdefault(DashboardSetting.of(row.case), []).append(row)
+    return groups
 
 
 def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -81,7 +81,7 @@ def four_tables(rows: Sequence[Row]) -> list[tuple[str, str]]:
         lines.sort(key=lambda item: rank(item[1].get(compilers[0])))
         table = PrettyTable(["name", "bs", *map(plain, compilers)])
         for (model, size), of_model in lines:
-            table.add_row([plain(model), size, *(cell(of_model.get(each)) for each in compilers)])
+            table.add_row([plain(model), size, *(cell(of_model.get(compiler)) for compiler in compilers)])
         tables.append((title, str(table.get_string())))
     return tables
 
@@ -123,8 +123,8 @@ def _status(row: Row | None) -> str:
         return f"{row.status} (nothing captured)"
     if gave_up(row):
         return f"{row.status} (recompile limit)"
-    known = row.values.get("graph_breaks") or 0.0
-    breaks = int(known) if math.isfinite(known) else 0
+    graph_breaks = row.values.get("graph_breaks") or 0.0
+    breaks = int(graph_breaks) if math.isfinite(graph_breaks) else 0
     return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)
 
 
@@ -259,14 +259,14 @@ def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """(title, table) of each of TABLES: a column per suite, a row per compiler and setting."""
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     settings = list(dict.fromkeys(setting_of(row)[1:] for row in rows))
-    found = {setting: summarize(group) for setting, group in grouped(rows).items()}
+    summaries = {setting: summarize(group) for setting, group in grouped(rows).items()}
     empty = summarize([])
     names = compilers(settings)
     tables = []
     for title, cell in TABLES:
         table = PrettyTable(["Compiler", *map(plain, suites)])
         for setting, name in zip(settings, names, strict=True):
-            cells = [cell(found.get((suite, *setting), empty)) for suite in suites]
+            cells = [cell(summaries.get((suite, *setting), empty)) for suite in suites]
             table.add_row([name, *(text if text != "0 attempted" else "-" for text in cells)])
         tables.append((title, str(table.get_string())))
     return tables
@@ -278,12 +278,12 @@ def compilers(settings: Sequence[tuple[object, ...]]) -> list[str]:
         len({setting[place] for setting in settings}) > 1 for place in range(6)
     )
     names = []
-    for one in settings:
-        words = [str(one[4])]
-        words += [str(one[1])] if dtype else []
-        words += [str(one[0])] if device else []
-        words += [f"{one[2]} threads"] if threads else []
-        words += [str(one[3])] if scenario else []
-        words += ["dynamic" if one[5] else "static"] if dynamic else []
+    for values in settings:
+        words = [str(values[4])]
+        words += [str(values[1])] if dtype else []
+        words += [str(values[0])] if device else []
+        words += [f"{values[2]} threads"] if threads else []
+        words += [str(values[3])] if scenario else []
+        words += ["dynamic" if values[5] else "static"] if dynamic else []
         names.append(plain(" ".join(words)))
     return names

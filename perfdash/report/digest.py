@@ -67,42 +67,42 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
     if night.nightly:
         lines.append(f"{night.nightly}.")
     for group in GROUPS:
-        changes = [one for one in night.changes if one.group == group and not one.acknowledged]
+        changes = [change for change in night.changes if change.group == group and not change.acknowledged]
         if changes:
             most = _SHOWN[group in BAD]
-            lines += ["", f"{group}: {len(changes)}", *(f"- {_change(one)}" for one in changes[:most])]
+            lines += ["", f"{group}: {len(changes)}", *(f"- {_change(change)}" for change in changes[:most])]
             if len(changes) > most:
                 lines.append(f"- and {len(changes) - most} more")
     return Digest(
-        f"perfdash: {headline(night)}", tuple(plain(each, _LINE) for each in lines), _links(site_url, link)
+        f"perfdash: {headline(night)}", tuple(plain(line, _LINE) for line in lines), _links(site_url, link)
     )
 
 
 def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = None) -> Digest:
     """Write the message that a nightly failed, with the reason, first line first."""
-    lines = [plain(each, _LINE) for each in why.strip().splitlines() if each.strip()]
+    lines = [plain(line, _LINE) for line in why.strip().splitlines() if line.strip()]
     rest = [f"and {len(lines) - 20} more lines"] if len(lines) > 20 else []
     return Digest("perfdash: the nightly broke", (*lines[:20], *rest), _links(site_url, link))
 
 
-def _change(one: RunChange) -> str:
-    levels = f" {one.before} → {one.after}" if one.before and one.after else ""
-    change = f", {percent_change(one.change)}" if one.change is not None else ""
-    if one.interval:
-        low, high = one.interval
+def _change(item: RunChange) -> str:
+    levels = f" {item.before} → {item.after}" if item.before and item.after else ""
+    change = f", {percent_change(item.change)}" if item.change is not None else ""
+    if item.interval:
+        low, high = item.interval
         change += f" ({percent_change(low)} to {percent_change(high)})"
-    since = "" if one.fresh or one.bad is None else f", since {one.bad.started[:10]}"
-    alert = f", alert {one.alert} {one.state}" if one.alert else ""
-    blamed = "".join(f", {culprit}" for culprit in one.culprits[:1])
-    return f"{model_of(one.case)}: {one.what}{levels}{change}{since}{alert}{blamed}"
+    since = "" if item.fresh or item.bad is None else f", since {item.bad.started[:10]}"
+    alert = f", alert {item.alert} {item.state}" if item.alert else ""
+    blamed = "".join(f", {culprit}" for culprit in item.culprits[:1])
+    return f"{model_of(item.case)}: {item.what}{levels}{change}{since}{alert}{blamed}"
 
 
 def _links(site_url: str | None, link: str | None) -> tuple[tuple[str, str], ...]:
-    found = [("More", link)] if link else []
+    links = [("More", link)] if link else []
     if site_url:
         site = site_url.rstrip("/") + "/"
-        found += [("Dashboard", site + site_links.OVERVIEW), ("Regressions", site + site_links.REGRESSIONS)]
-    return tuple(found)
+        links += [("Dashboard", site + site_links.OVERVIEW), ("Regressions", site + site_links.REGRESSIONS)]
+    return tuple(links)
 
 
 def _escaped(text: str) -> str:

@@ -20,36 +20,36 @@ _CHANGES = 60
 _TORCH = "https://github.com/pytorch/pytorch/compare/"
 
 
-def title(each: AlertEvidence) -> str:
+def title(evidence: AlertEvidence) -> str:
     """The title in plain text on one line; GitHub renders only backticks in it."""
-    change = percent_change(each.alert.change)
-    text = f"{model_of(each.case)}: {what(each.alert)}{' ' + change if change else ''}"
+    change = percent_change(evidence.alert.change)
+    text = f"{model_of(evidence.case)}: {what(evidence.alert)}{' ' + change if change else ''}"
     return plain(f"Regression: {text}", _TITLE).replace("`", "'")
 
 
 def body(
-    each: AlertEvidence, *, page: str | None = None, ran: Sequence[str] = (), error: str | None = None
+    evidence: AlertEvidence, *, page: str | None = None, ran: Sequence[str] = (), error: str | None = None
 ) -> str:
     """The body in GitHub Markdown.
 
     `page`: the model's page; `ran`: the command line of the run that shows the regression; `error`: the
     message of a failing model.
     """
-    good, bad = each.between
-    parts = [f"{link(code(model_of(each.case)), page)}: {_change(each)}", _facts(each, good, bad)]
+    good, bad = evidence.between
+    parts = [f"{link(code(model_of(evidence.case)), page)}: {_change(evidence)}", _facts(evidence, good, bad)]
     if error:
         lines = "\n".join(plain(line, 300) for line in error.strip().splitlines()[:_CHANGES])
         parts.append(f"What it said:\n\n{fenced(lines)}")
     if address := _commits(good, bad):
         parts.append(f"Commits of torch between the two builds: {address}")
-    changed = [plain(line, 300) for line in each.alert.details.get("changed") or []]
+    changed = [plain(line, 300) for line in evidence.alert.details.get("changed") or []]
     if changed:
         rest = [f"and {len(changed) - _CHANGES} more"] if len(changed) > _CHANGES else []
         lines = "\n".join([*changed[:_CHANGES], *rest])
         parts.append(f"What else changed with it (before | after):\n\n{fenced(lines)}")
-    if each.case:
-        run = bad or each.seen or good
-        again = command(each.case, run.setting if run else {}, ran)
+    if evidence.case:
+        run = bad or evidence.seen or good
+        again = command(evidence.case, run.setting if run else {}, ran)
         parts.append(f"Measure it again:\n\n{fenced(plain(again, 2000))}")
     parts.append(
         "perfdash opened this issue. It closes it when this is fixed, and opens it again should it come back "
@@ -58,37 +58,37 @@ def body(
     return "\n\n".join(parts) + "\n"
 
 
-def note(each: AlertEvidence) -> str:
+def note(evidence: AlertEvidence) -> str:
     """The note with which the issue is closed or reopened."""
-    alert, seen = each.alert, each.seen
+    alert, seen = evidence.alert, evidence.seen
     run = f" in the run {code(seen.name)}" if seen else ""
     if alert.state == FIXED:
         return f"Fixed: back where it was{run}{_built(seen)}."
     if alert.state == DISMISSED:
         return "Dismissed: it did not show again. It was noise."
-    return f"It is back{run}{_built(seen)}: {_change(each)}"
+    return f"It is back{run}{_built(seen)}: {_change(evidence)}"
 
 
-def blame(each: AlertEvidence) -> str:
+def blame(evidence: AlertEvidence) -> str:
     """A note on the culprit, for an issue opened before the bisection; empty without a culprit."""
-    found = [line for line in culprits(each.alert) if line.startswith(CULPRIT)]
-    return "\n".join(f"Bisected: {escaped(line)}" for line in found)
+    lines = [line for line in culprits(evidence.alert) if line.startswith(CULPRIT)]
+    return "\n".join(f"Bisected: {escaped(line)}" for line in lines)
 
 
-def _change(each: AlertEvidence) -> str:
+def _change(evidence: AlertEvidence) -> str:
     """Before, after, and the change with its interval and the source of the interval."""
-    alert = each.alert
+    alert = evidence.alert
     if alert.kind == "status":
-        told = alert.details
-        return f"status {code(told.get('before') or '?')} → {code(told.get('after') or '?')}."
+        details = alert.details
+        return f"status {code(details.get('before') or '?')} → {code(details.get('after') or '?')}."
     if alert.kind == "vanished":
         return "it is no longer measured, though the run was whole."
     levels = [with_unit(alert.metric, value) for value in (alert.before, alert.after)]
     text = escaped(what(alert)) + (f" {levels[0]} → {levels[1]}" if all(levels) else "")
     change = escaped(percent_change(alert.change))
     interval = ""
-    if each.interval is not None:
-        low, high = (escaped(percent_change(end)) for end in each.interval)
+    if evidence.interval is not None:
+        low, high = (escaped(percent_change(end)) for end in evidence.interval)
         interval = f"95 % interval {low} to {high}"
     again = alert.details.get("remeasured")
     if again and again.get("ratio"):
@@ -101,18 +101,20 @@ def _change(each: AlertEvidence) -> str:
     return f"{text}, **{change}** ({interval or 'its interval is not known'})."
 
 
-def _facts(each: AlertEvidence, good: RunLine | None, bad: RunLine | None) -> str:
-    alert, case = each.alert, each.case
+def _facts(evidence: AlertEvidence, good: RunLine | None, bad: RunLine | None) -> str:
+    alert, case = evidence.alert, evidence.case
     rows = [["Case", _case(case)]] if case else []
     rows.append(["First seen", _run(bad)])
     rows.append(["Last run without it", _run(good)])
     rows.append(["torch", f"{_torch(good)} .. {_torch(bad)}"])
-    if each.speedup:
-        rows.append(["Speedup (eager / compiled)", f"{each.speedup[0]:.3f}x → {each.speedup[1]:.3f}x"])
+    if evidence.speedup:
+        rows.append(
+            ["Speedup (eager / compiled)", f"{evidence.speedup[0]:.3f}x → {evidence.speedup[1]:.3f}x"]
+        )
     if alert.p is not None and math.isfinite(alert.p):
         rows.append(["Chance of such a change by noise alone", f"{alert.p:.1g}"])
     rows += [["Bisected", escaped(line)] for line in culprits(alert)]
-    if run := bad or each.seen:
+    if run := bad or evidence.seen:
         rows.append(["Machine", code(run.host_class)])
         if run.setting:
             rows.append(["Setting", ", ".join(f"{escaped(k)} {code(v)}" for k, v in run.setting.items())])

@@ -42,14 +42,16 @@ def write(path: Path, name: str, rows: Iterable[Row], alerts: Sequence[AlertEvid
 def document(name: str, rows: Iterable[Row], changes: Sequence[RunChange] = ()) -> str:
     """The results of a run as JUnit text; each unacknowledged bad change is a failure."""
     suites = _suites(rows)
-    loud = [one for one in changes if one.group in BAD and not one.acknowledged]
+    loud = [change for change in changes if change.group in BAD and not change.acknowledged]
     if loud:
         suites.append(ET.Element("testsuite", name="regressions"))
-    for one in loud:
-        title = f"{model_of(one.case)}: {one.what}"
+    for change in loud:
+        title = f"{model_of(change.case)}: {change.what}"
         test = ET.SubElement(suites[-1], "testcase", classname="regressions", name=_fit(title))
-        size = " ".join(part for part in (one.before, "->", one.after, percent_change(one.change)) if part)
-        ET.SubElement(test, "failure", type=_fit(one.group), message=_fit(f"{one.what}: {size}"))
+        size = " ".join(
+            part for part in (change.before, "->", change.after, percent_change(change.change)) if part
+        )
+        ET.SubElement(test, "failure", type=_fit(change.group), message=_fit(f"{change.what}: {size}"))
     root = _root(name, suites)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True)
@@ -83,24 +85,28 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
     return list(suites.values())
 
 
-def write_comparison(path: Path, found: Comparison) -> None:
+def write_comparison(path: Path, comparison: Comparison) -> None:
     """Write one test per case of both sides; it fails if the case became significantly worse.
 
     Where there is nothing to compare the file has one test, which fails with the reason.
     """
     root = ET.Element("testsuites", name="perfdash compare")
     suite = ET.SubElement(root, "testsuite", name="compare")
-    if nothing := found.nothing_to_compare:
+    if nothing := comparison.nothing_to_compare:
         test = ET.SubElement(suite, "testcase", classname="compare", name="cases in both")
         ET.SubElement(test, "failure", type="nothing to compare", message=_fit(nothing))
-    for one in found.both if nothing is None else ():
-        test = ET.SubElement(suite, "testcase", classname=_fit(one.case.suite), name=_fit(one.case.name))
-        if one.regressed:
+    for compared in comparison.both if nothing is None else ():
+        test = ET.SubElement(
+            suite, "testcase", classname=_fit(compared.case.suite), name=_fit(compared.case.name)
+        )
+        if compared.regressed:
             worse = [
-                f"{name} {delta.change:+.3f} (log)" for name, delta in one.deltas.items() if delta.significant
+                f"{name} {delta.change:+.3f} (log)"
+                for name, delta in compared.deltas.items()
+                if delta.significant
             ]
-            if one.old_status != one.new_status:
-                worse.insert(0, f"{one.old_status} -> {one.new_status}")
+            if compared.old_status != compared.new_status:
+                worse.insert(0, f"{compared.old_status} -> {compared.new_status}")
             ET.SubElement(test, "failure", type="regression", message=_fit(", ".join(worse)))
     _count(suite)
     _save(path, root)
@@ -119,22 +125,22 @@ def write_alerts(path: Path, alerts: Sequence[AlertEvidence]) -> None:
 
 def _alerts(alerts: Sequence[AlertEvidence]) -> ET.Element:
     suite = ET.Element("testsuite", name="regressions")
-    for each in alerts:
-        alert = each.alert
+    for evidence in alerts:
+        alert = evidence.alert
         test = ET.SubElement(
             suite,
             "testcase",
             classname="regressions",
-            name=_fit(f"{alert.id}: {model_of(each.case)}: {what(alert)}"),
+            name=_fit(f"{alert.id}: {model_of(evidence.case)}: {what(alert)}"),
         )
         if alert.direction > 0 and alert.state in LIVE and alert.state != ACKNOWLEDGED:
-            good, bad = each.between
+            good, bad = evidence.between
             size = "" if alert.change is None else f" {alert.change:+.3f} (log)"
             failure = ET.SubElement(
                 test, "failure", type="regression", message=_fit(f"{what(alert)}{size}, {alert.state}")
             )
             failure.text = _fit(
-                "\n".join([f"torch between {commit(good)} and {commit(bad)}", *consequences(each)])
+                "\n".join([f"torch between {commit(good)} and {commit(bad)}", *consequences(evidence)])
             )
     return suite
 

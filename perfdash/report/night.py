@@ -70,17 +70,17 @@ def headline(night: Night) -> str:
     count, expected = len(night.rows), night.run.expected
     words = [f"incomplete ({count} of {expected} cases)"] if expected and count < expected else []
     for group in GROUPS:
-        loud = [one for one in night.changes if one.group == group and not one.acknowledged]
+        loud = [change for change in night.changes if change.group == group and not change.acknowledged]
         if loud:
-            fresh = sum(one.fresh for one in loud)
-            some = "" if fresh == len(loud) else f" ({fresh} new)" if fresh else " (none new)"
+            fresh = sum(change.fresh for change in loud)
+            new = "" if fresh == len(loud) else f" ({fresh} new)" if fresh else " (none new)"
             name = group.lower()
             if len(loud) == 1 and name.endswith("s"):
                 name = name[:-1]
-            words.append(f"{len(loud)} {name}{some}")
+            words.append(f"{len(loud)} {name}{new}")
     if not night.changes:
         words.append("not compared with other runs" if night.untold else _quiet(night))
-    elif not any(not one.acknowledged for one in night.changes):
+    elif not any(not change.acknowledged for change in night.changes):
         words.append("nothing changed but what is acknowledged")
     text = ", ".join(words)
     return text[0].upper() + text[1:]
@@ -91,25 +91,26 @@ def _quiet(night: Night) -> str:
     return "no change that could be told" if night.caution else "nothing changed"
 
 
-def against(imported: Imported, found: Comparison) -> Night:
+def against(imported: Imported, comparison: Comparison) -> Night:
     """The night of a run that is compared with another side."""
-    if found.nothing_to_compare:
-        return Night(imported, untold=f"nothing to compare: {found.nothing_to_compare}")
-    names = [each.run.name for each in found.old.runs]
-    title = names[0] if len(names) == 1 else f"{found.old.title} ({len(names)} runs)"
+    if comparison.nothing_to_compare:
+        return Night(imported, untold=f"nothing to compare: {comparison.nothing_to_compare}")
+    names = [side.run.name for side in comparison.old.runs]
+    title = names[0] if len(names) == 1 else f"{comparison.old.title} ({len(names)} runs)"
     untested = sum(
-        any(delta.p is None for name, delta in one.deltas.items() if name in JUDGED) for one in found.both
+        any(delta.p is None for name, delta in compared.deltas.items() if name in JUDGED)
+        for compared in comparison.both
     )
     cautions = []
     if untested:
         cautions.append(
-            f"numbers of {untested} of {len(found.both)} cases could not be tested, as nothing is known of "
-            "their noise; give several runs, or a history"
+            f"numbers of {untested} of {len(comparison.both)} cases could not be tested, as nothing is known "
+            "of their noise; give several runs, or a history"
         )
-    if found.methods:
-        cautions.append(f"what was measured by different methods ({', '.join(found.methods)})")
+    if comparison.methods:
+        cautions.append(f"what was measured by different methods ({', '.join(comparison.methods)})")
     caution = "; ".join(cautions) or None
-    return Night(imported, tuple(ordered(of_comparison(found))), title, caution=caution)
+    return Night(imported, tuple(ordered(of_comparison(comparison))), title, caution=caution)
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:
@@ -119,12 +120,14 @@ def of_history(connection: sa.Connection, imported: Imported) -> Night:
 
 def nightlies_before(connection: sa.Connection, imported: Imported) -> str | None:
     """One line on what was wrong with the nightlies before the one that measured a run."""
-    every = nightlies.load(connection, latest=_NIGHTLIES)
+    all_nightlies = nightlies.load(connection, latest=_NIGHTLIES)
     settings = set()
     for row in imported.rows:
         words = f"{row.case.suite} {row.case.device} {row.case.dtype}"
         settings |= {words, f"{words} {row.case.threads}"}
-    return before(every, nightlies_of(every, imported.run.name, imported.run.started, settings))
+    return before(
+        all_nightlies, nightlies_of(all_nightlies, imported.run.name, imported.run.started, settings)
+    )
 
 
 def _judged(connection: sa.Connection, imported: Imported) -> Night:
@@ -134,9 +137,9 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     if run.judged is None:
         return Night(imported, untold="this night was not judged: only the latest are")
     earlier = [
-        each
-        for each in list_runs(connection, testbed_id=run.testbed_id, until=run.started)
-        if each.origin == run.origin and (each.started, each.id) < (run.started, run.id)
+        item
+        for item in list_runs(connection, testbed_id=run.testbed_id, until=run.started)
+        if item.origin == run.origin and (item.started, item.id) < (run.started, run.id)
     ]
     if not earlier:
         return Night(imported, untold="the first run of its kind in the history: nothing to compare it with")
@@ -145,11 +148,11 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         return Night(imported, untold="too few of the cases of the runs before it to be compared with them")
     alike = [earlier[-SHORTLY:][place] for place in _alike(shortly)]
     alerts = _of_night(connection, run, imported)
-    found = [of_alert(each, run.id) for each in gather(connection, alerts)]
+    changes = [of_alert(item, run.id) for item in gather(connection, alerts)]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
     new = [number for number in _new(connection, shortly, run) if number not in back]
     last = MeasuredBuild.of(alike[-1])
-    found += [
+    changes += [
         RunChange(APPEARED, case, "not measured before", good=last, bad=MeasuredBuild.of(run))
         for case in cases_by_id(connection, new).values()
     ]
@@ -157,21 +160,21 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     caution = _by_new_method(alike, run)
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
-    return Night(imported, tuple(ordered(found)), text, caution=caution)
+    return Night(imported, tuple(ordered(changes)), text, caution=caution)
 
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
     """The numbers that cannot be judged yet because their method is new; None: there are none."""
     since: dict[str, list[str]] = {}
-    for name in sorted({name for each in before for name in (*each.method, *run.method)}):
-        known = [each for each in before if each.method.get(name, 1) == run.method.get(name, 1)]
-        if len(known) < min(FEWEST, len(before)):
-            first = known[0] if known else run
+    for name in sorted({name for night in before for name in (*night.method, *run.method)}):
+        comparable = [night for night in before if night.method.get(name, 1) == run.method.get(name, 1)]
+        if len(comparable) < min(FEWEST, len(before)):
+            first = comparable[0] if comparable else run
             since.setdefault(first.started[:10], []).append(name)
     if not since:
         return None
-    told = (f"{', '.join(names)} (measured by a new method since {day})" for day, names in since.items())
-    return f"changes of {' and '.join(told)}, which need {FEWEST} nights before"
+    parts = (f"{', '.join(names)} (measured by a new method since {day})" for day, names in since.items())
+    return f"changes of {' and '.join(parts)}, which need {FEWEST} nights before"
 
 
 def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
@@ -187,17 +190,19 @@ def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
 
 def _alike(shortly: Panel) -> list[int]:
     """The indices of earlier runs that share at least half of their cases with the last run."""
-    known = shortly.statuses != ""
-    both = (known[:, :-1] & known[:, -1:]).sum(axis=0)
-    return np.flatnonzero((both > 0) & (both >= LIKE * known[:, :-1].sum(axis=0))).tolist()
+    measured = shortly.statuses != ""
+    both = (measured[:, :-1] & measured[:, -1:]).sum(axis=0)
+    return np.flatnonzero((both > 0) & (both >= LIKE * measured[:, :-1].sum(axis=0))).tolist()
 
 
 def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
     """The cases that no earlier run of the testbed had."""
-    known = shortly.statuses != ""
-    new = [shortly.case_ids[place] for place in np.flatnonzero(known[:, -1] & ~known[:, :-1].any(axis=1))]
+    measured = shortly.statuses != ""
+    new = [
+        shortly.case_ids[place] for place in np.flatnonzero(measured[:, -1] & ~measured[:, :-1].any(axis=1))
+    ]
     results, runs = schema.results, schema.runs
-    found: set[int] = set()
+    seen_before: set[int] = set()
     for start in range(0, len(new), 500):
         query = (
             sa.select(results.c.case_id)
@@ -209,8 +214,8 @@ def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
                 runs.c.started < run.started,
             )
         )
-        found.update(connection.execute(query).scalars())
-    return [number for number in new if number not in found]
+        seen_before.update(connection.execute(query).scalars())
+    return [number for number in new if number not in seen_before]
 
 
 def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
@@ -225,10 +230,10 @@ def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Se
     measured = {row.case for row in imported.rows}
     settings = {setting_of(row)[1:] for row in imported.rows}
     states = [state for state in kept.STATES if state != kept.DISMISSED]
-    every = kept.load(connection, testbed_id=run.testbed_id, states=states)
-    cases = cases_by_id(connection, (alert.case_id for alert in every if alert.case_id is not None))
-    found = []
-    for alert in every:
+    alerts = kept.load(connection, testbed_id=run.testbed_id, states=states)
+    cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
+    standing = []
+    for alert in alerts:
         bad, seen = place.get(alert.bad_run_id or -1), place.get(alert.seen_run_id or -1)
         case = cases.get(alert.case_id or -1)
         mine = case is None or case in measured
@@ -237,5 +242,5 @@ def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Se
         # One that lives stands, though this night may not have told of it (its run may be pruned too).
         stands = alert.state in kept.LIVE or (seen is not None and seen >= tonight)
         if mine and stands and (bad is None or bad <= tonight):
-            found.append(alert)
-    return found
+            standing.append(alert)
+    return standing

@@ -31,7 +31,7 @@ def to_plain(night: Night) -> dict[str, Any]:
     """
     run = night.run
     ours = run.origin == "perfdash"
-    told: dict[str, Any] = finite(
+    values: dict[str, Any] = finite(
         {
             "schema": 1,
             "run": {
@@ -73,7 +73,7 @@ def to_plain(night: Night) -> dict[str, Any]:
             ],
         }
     )
-    return told
+    return values
 
 
 def to_csv(night: Night) -> str:
@@ -120,7 +120,7 @@ PLOTS: dict[str, Callable[[Summary], float | None]] = {
 
 def plot_csv(rows: Iterable[Row]) -> dict[str, str]:
     """The content of each file of PLOTS by name: one column per suite, setting and back end."""
-    columns = {_label(setting): summarize(some) for setting, some in grouped(rows).items()}
+    columns = {_label(setting): summarize(group) for setting, group in grouped(rows).items()}
     labels = sorted(columns)
     return {
         name: _text(labels, [_cell(of(columns[label])) for label in labels]) for name, of in PLOTS.items()
@@ -134,8 +134,8 @@ def _label(setting: tuple[object, ...]) -> str:
     return " ".join(re.sub(r"[^A-Za-z0-9._+-]", _escaped, str(word)) for word in words)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"_{ord(found[0]):x}_"
+def _escaped(match: re.Match[str]) -> str:
+    return f"_{ord(match[0]):x}_"
 
 
 def _cell(value: float | None) -> str:

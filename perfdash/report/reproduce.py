@@ -73,19 +73,19 @@ def backend_of(case: Case, ran: Sequence[str]) -> str:
     words = [word for text in ran for word in text.removeprefix("--backend=").split(",")]
     files = [word for word in words if word.endswith(".py")]
     return next(
-        (each for each in files if PurePath(each).stem.replace("_", "-") == case.backend), case.backend
+        (file for file in files if PurePath(file).stem.replace("_", "-") == case.backend), case.backend
     )
 
 
 def _given(ran: Sequence[str]) -> list[tuple[str, str]]:
     """(option, value) of each source in a command line."""
-    found = []
+    sources = []
     for place, word in enumerate(ran):
         flag, equals, value = word.partition("=")
         if flag in _SOURCES and (equals or place + 1 < len(ran)):
             value = value if equals else ran[place + 1]
-            found += [(flag, one) for one in ([value] if flag == "--torchbench" else value.split(","))]
-    return list(dict.fromkeys(found))
+            sources += [(flag, part) for part in ([value] if flag == "--torchbench" else value.split(","))]
+    return list(dict.fromkeys(sources))
 
 
 def _names(target: str) -> tuple[str, str]:
@@ -109,5 +109,5 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
 
 def as_pairs(setting: Mapping[str, Any], name: str) -> list[str]:
     """A table of a testbed's setting as KEY=VALUE, which is read again as the same values."""
-    found = (setting.get(name) or {}).items()
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in found]
+    items = (setting.get(name) or {}).items()
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in items]

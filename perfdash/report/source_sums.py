@@ -55,7 +55,7 @@ def of_suite(
 
     `environment` is the run's. Empty where the source publishes no sums.
     """
-    found = []
+    published_sums = []
     for title, cells in _tables(environment, setting.title):
         for compiler, text in cells.get(suite, {}).items():
             if _ours(compiler) != backend:
@@ -63,8 +63,8 @@ def of_suite(
             meaning = _meaning(title)
             name = meaning.name if meaning else ""
             sums = (meaning.theirs(rows), meaning.ours(rows)) if meaning else ("", "")
-            found.append(Published(name, plain(title), plain(text), *sums))
-    return found
+            published_sums.append(Published(name, plain(title), plain(text), *sums))
+    return published_sums
 
 
 def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str = "") -> str:
@@ -98,8 +98,12 @@ def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str 
 
 def _tables(environment: Mapping[str, Any], section: str) -> list[tuple[str, Cells]]:
     """(title, cells) of each published table; of several sections only the named one."""
-    known = _mapping(environment.get("published"))
-    of_section = [_mapping(each) for name, each in known.items() if len(known) == 1 or section in name]
+    published = _mapping(environment.get("published"))
+    of_section = [
+        _mapping(section_tables)
+        for name, section_tables in published.items()
+        if len(published) == 1 or section in name
+    ]
     return [
         (title, {suite: {name: str(cell) for name, cell in _mapping(line).items()} for suite, line in cells})
         for tables in of_section
@@ -164,7 +168,7 @@ _MEANINGS = (
 
 
 def _meaning(title: str) -> _Meaning | None:
-    return next((each for each in _MEANINGS if each.name in title.lower()), None)
+    return next((meaning for meaning in _MEANINGS if meaning.name in title.lower()), None)
 
 
 def why(rows: Sequence[Row]) -> str:

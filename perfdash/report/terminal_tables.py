@@ -237,8 +237,8 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
     title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
     parts = ["\n".join([title, str(table.get_string()), *cpu_time_notes(rows)])]
     of_settings = settings(rows)
-    for setting, some in of_settings.items():
-        if own := published(run.facts, some, setting.title):
+    for setting, group in of_settings.items():
+        if own := published(run.facts, group, setting.title):
             where = f": {setting.title}" if len(of_settings) > 1 else ""
             parts.append(f"What the source published{where}\n{own}")
     return "\n\n".join(parts)

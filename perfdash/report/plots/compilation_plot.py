@@ -29,15 +29,17 @@ from perfdash.report.plots.layout import (
 
 def compilation(rows: Iterable[Row]) -> Iterator[Picture]:
     """One plot per setting in which anything was compiled, the slowest first."""
-    for setting, some in by_setting(rows).items():
-        if not any(value(row, "compilation_s") for row in some):
+    for setting, group in by_setting(rows).items():
+        if not any(value(row, "compilation_s") for row in group):
             continue
-        backends = backends_of(some)
-        lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
-        model_rows = sorted(model_rows_of(some), key=_rank)
+        backends = backends_of(group)
+        lines = [
+            _mean(backend, [row for row in group if row.case.backend == backend]) for backend in backends
+        ]
+        model_rows = sorted(model_rows_of(group), key=_rank)
         longest = max(
-            found for row in some for name in ("compilation_s", "compilation_cpu_s")
-            if (found := value(row, name))
+            seconds for row in group for name in ("compilation_s", "compilation_cpu_s")
+            if (seconds := value(row, name))
         )  # fmt: skip
 
         def draw(
@@ -54,15 +56,15 @@ def compilation(rows: Iterable[Row]) -> Iterator[Picture]:
 
 
 def _rank(model_row: ModelRow) -> tuple[float, str]:
-    every = [value(row, "compilation_s") for row in model_row.slots.values() if passed(row)]
-    return -max((found for found in every if found), default=-math.inf), model_row.label
+    times = [value(row, "compilation_s") for row in model_row.slots.values() if passed(row)]
+    return -max((seconds for seconds in times if seconds), default=-math.inf), model_row.label
 
 
 def _mean(backend: str, rows: Sequence[Row]) -> str:
-    found = summary_of(rows)
-    if found.compilation_s is None:
+    summary = summary_of(rows)
+    if summary.compilation_s is None:
         return f"{shown(backend)}: no compilation time counts"
-    return f"{shown(backend)}: arithmetic mean {found.compilation_s:.1f} s of what passes"
+    return f"{shown(backend)}: arithmetic mean {summary.compilation_s:.1f} s of what passes"
 
 
 def _draw(
@@ -75,11 +77,11 @@ def _draw(
     for place, model_row in enumerate(part):
         for backend, y in heights(place, backends).items():
             row = model_row.slots.get(backend)
-            found = value(row, "compilation_s")
-            if row is None or found is None or not passed(row):
+            seconds = value(row, "compilation_s")
+            if row is None or seconds is None or not passed(row):
                 continue
             drawn.add((place, backend))
-            axis.barh(y, found, height=0.62 / len(backends), color=colour_of(backend, backends))
+            axis.barh(y, seconds, height=0.62 / len(backends), color=colour_of(backend, backends))
             busy = value(row, "compilation_cpu_s")
             if busy:
                 of_cpu = True

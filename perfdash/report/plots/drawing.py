@@ -126,10 +126,10 @@ def log_scale(axis: Axes, which: str, low: float, high: float) -> None:
     ticks = log_ticks(low, high)
     getattr(axis, f"set_{which}scale")("log")
     getattr(axis, f"set_{which}lim")(low, high)
-    one = getattr(axis, f"{which}axis")
-    one.set_minor_locator(NullLocator())
-    one.set_major_locator(FixedLocator(ticks))
-    one.set_major_formatter(FixedFormatter([number(tick) for tick in ticks]))
+    scaled = getattr(axis, f"{which}axis")
+    scaled.set_minor_locator(NullLocator())
+    scaled.set_major_locator(FixedLocator(ticks))
+    scaled.set_major_formatter(FixedFormatter([number(tick) for tick in ticks]))
 
 
 def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
@@ -142,7 +142,7 @@ def log_ticks(low: float, high: float, most: int = 9) -> list[float]:
         [float(f"{d}e{k}") for k in range(-13, 17) for d in (1, 1.5, 2, 3, 5, 7)],
         [float(f"{d}e{k}") for k in range(-13, 17) for d in (1, 2, 5)],
         [float(f"{d}e{k}") for k in range(-13, 17) for d in (1, 3)],
-        *([float(f"1e{k}") for k in range(-15, 17, every)] for every in (1, 2, 3, 5)),
+        *([float(f"1e{k}") for k in range(-15, 17, stride)] for stride in (1, 2, 3, 5)),
     )
     fine = steps[:4] if low >= 0.2 and high <= 6 else ()
     for candidates in (*fine, *steps[4:]):

@@ -80,21 +80,21 @@ class ModelRow:
 def model_rows_of(rows: Sequence[Row]) -> list[ModelRow]:
     """One row per model, or per model and batch size where a model has several; by name."""
     sizes: dict[str, set[int]] = {}
-    found: dict[tuple[str, int], dict[str, Row]] = {}
+    slots_of: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
         case = row.case
         sizes.setdefault(case.model, set()).add(case.batch_size)
-        found.setdefault((case.model, case.batch_size), {})[case.backend] = row
+        slots_of.setdefault((case.model, case.batch_size), {})[case.backend] = row
     return [
         ModelRow(shown(model) + (f"  bs {size}" if len(sizes[model]) > 1 else ""), slots)
-        for (model, size), slots in sorted(found.items())
+        for (model, size), slots in sorted(slots_of.items())
     ]
 
 
 def value(row: Row | None, name: str) -> float | None:
     """A metric that an axis can show; None where it was not measured, is not finite, or not above 0."""
-    found = row.values.get(name) if row else None
-    return found if found is not None and _fits(found) else None
+    number = row.values.get(name) if row else None
+    return number if number is not None and _fits(number) else None
 
 
 def _fits(number: float) -> bool:

@@ -33,13 +33,15 @@ _PEAKS = ("eager_peak_bytes", "backend_peak_bytes")
 
 def memory(rows: Iterable[Row]) -> Iterator[Picture]:
     """One plot per setting with any measured peak, the largest first."""
-    for setting, some in by_setting(rows).items():
-        if not any(value(row, name) for row in some for name in _PEAKS):
+    for setting, group in by_setting(rows).items():
+        if not any(value(row, name) for row in group for name in _PEAKS):
             continue
-        backends = backends_of(some)
-        lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
-        model_rows = sorted(model_rows_of(some), key=_rank)
-        peaks = [found / _MB for row in some for name in _PEAKS if (found := value(row, name))]
+        backends = backends_of(group)
+        lines = [
+            _mean(backend, [row for row in group if row.case.backend == backend]) for backend in backends
+        ]
+        model_rows = sorted(model_rows_of(group), key=_rank)
+        peaks = [peak / _MB for row in group for name in _PEAKS if (peak := value(row, name))]
 
         def draw(
             figure: Figure,
@@ -55,17 +57,17 @@ def memory(rows: Iterable[Row]) -> Iterator[Picture]:
 
 
 def _rank(model_row: ModelRow) -> tuple[float, str]:
-    every = [value(row, name) for row in model_row.slots.values() for name in _PEAKS]
-    return -max((found for found in every if found), default=-math.inf), model_row.label
+    peaks = [value(row, name) for row in model_row.slots.values() for name in _PEAKS]
+    return -max((peak for peak in peaks if peak), default=-math.inf), model_row.label
 
 
 def _mean(backend: str, rows: Sequence[Row]) -> str:
-    found = summary_of(rows)
-    if found.compression_ratio is None or found.compression_ratio_arithmetic is None:
+    summary = summary_of(rows)
+    if summary.compression_ratio is None or summary.compression_ratio_arithmetic is None:
         return f"{shown(backend)}: no compression ratio counts"
     return (
-        f"{shown(backend)}: compression (eager / compiled) {found.compression_ratio:.3f} geometric mean, "
-        f"{found.compression_ratio_arithmetic:.3f} arithmetic"
+        f"{shown(backend)}: compression (eager / compiled) {summary.compression_ratio:.3f} geometric mean, "
+        f"{summary.compression_ratio_arithmetic:.3f} arithmetic"
     )
 
 

@@ -33,12 +33,12 @@ def throughput(rows: Iterable[Row]) -> Iterator[Picture]:
 
 def _pictures(rows: Iterable[Row], what: str, *, throughput: bool) -> Iterator[Picture]:
     unit = "samples a second (more is better)" if throughput else "milliseconds a call (less is better)"
-    for setting, some in by_setting(rows).items():
+    for setting, group in by_setting(rows).items():
         of_model: dict[str, list[Row]] = {}
-        for row in some:
+        for row in group:
             of_model.setdefault(row.case.model, []).append(row)
-        names = sorted(name for name, every in of_model.items() if _worth(every))
-        backends = backends_of(some)
+        names = sorted(name for name, model_results in of_model.items() if _worth(model_results))
+        backends = backends_of(group)
         count = -(-len(names) // PER_PAGE)
         for page in range(count):
             part = names[page * PER_PAGE : (page + 1) * PER_PAGE]
@@ -88,7 +88,7 @@ def _panel(axis: Axes, name: str, rows: Sequence[Row], backends: Sequence[str], 
     ]
     heights: list[float] = []
     for line, colour, marker in lines:
-        points = {size: _seen(size, known, throughput) for size, known in sorted(line.items())}
+        points = {size: _seen(size, latency, throughput) for size, latency in sorted(line.items())}
         heights += [point[0] for point in points.values()]
         face = "white" if colour == BLACK else colour
         axis.plot(list(points), [point[0] for point in points.values()], color=colour, marker=marker,
@@ -109,13 +109,15 @@ def _panel(axis: Axes, name: str, rows: Sequence[Row], backends: Sequence[str], 
     missing = [row for row in rows if _compiled(row) is None]
     if missing:
         several = len(backends) > 1
-        told = [
+        reasons = [
             f"bs {row.case.batch_size or '?'}{' ' + shown(row.case.backend, 16) if several else ''}: "
             f"{why_not(row, 'backend_ms')}"
             for row in sorted(missing, key=lambda row: (row.case.batch_size, row.case.backend))
         ]
-        more = [f"and {len(told) - 3} more"] if len(told) > 4 else []
-        axis.set_xlabel("\n".join((told[:3] if more else told) + more), fontsize=6, loc="left", color=GREY)
+        more = [f"and {len(reasons) - 3} more"] if len(reasons) > 4 else []
+        axis.set_xlabel(
+            "\n".join((reasons[:3] if more else reasons) + more), fontsize=6, loc="left", color=GREY
+        )
 
 
 def _apart(sizes: Sequence[int]) -> list[int]:
@@ -130,30 +132,30 @@ def _apart(sizes: Sequence[int]) -> list[int]:
 
 def _of(rows: Sequence[Row], backend: str) -> Line:
     return {
-        row.case.batch_size: (found, value(row, "backend_ms_low"), value(row, "backend_ms_high"))
+        row.case.batch_size: (latency, value(row, "backend_ms_low"), value(row, "backend_ms_high"))
         for row in rows
-        if row.case.backend == backend and (found := _compiled(row))
+        if row.case.backend == backend and (latency := _compiled(row))
     }
 
 
 def _eager(rows: Sequence[Row]) -> Line:
     """Eager's latency by batch size: the median over back ends; an interval only if there is one."""
-    known: dict[int, list[Row]] = {}
+    by_size: dict[int, list[Row]] = {}
     for row in rows:
         if value(row, "eager_ms"):
-            known.setdefault(row.case.batch_size, []).append(row)
+            by_size.setdefault(row.case.batch_size, []).append(row)
     line: Line = {}
-    for size, every in known.items():
-        middle = statistics.median(found for row in every if (found := value(row, "eager_ms")))
-        one = every[0] if len(every) == 1 else None
-        line[size] = middle, value(one, "eager_ms_low"), value(one, "eager_ms_high")
+    for size, beside in by_size.items():
+        middle = statistics.median(latency for row in beside if (latency := value(row, "eager_ms")))
+        single = beside[0] if len(beside) == 1 else None
+        line[size] = middle, value(single, "eager_ms_low"), value(single, "eager_ms_high")
     return line
 
 
 def _seen(
-    size: int, known: tuple[float, float | None, float | None], throughput: bool
+    size: int, latency: tuple[float, float | None, float | None], throughput: bool
 ) -> tuple[float, float | None, float | None]:
-    middle, low, high = known
+    middle, low, high = latency
     if not throughput:
-        return known
+        return latency
     return size * 1e3 / middle, high and size * 1e3 / high, low and size * 1e3 / low

@@ -47,11 +47,13 @@ _VERDICTS = {
 
 def speedup(rows: Iterable[Row]) -> Iterator[Picture]:
     """One plot per setting; none without rows."""
-    for setting, some in by_setting(rows).items():
-        backends = backends_of(some)
-        lines = [_mean(backend, [row for row in some if row.case.backend == backend]) for backend in backends]
-        model_rows = sorted(model_rows_of(some), key=lambda model_row: _rank(model_row, backends))
-        reach = _limits([row for row in some if _counts(row)])
+    for setting, group in by_setting(rows).items():
+        backends = backends_of(group)
+        lines = [
+            _mean(backend, [row for row in group if row.case.backend == backend]) for backend in backends
+        ]
+        model_rows = sorted(model_rows_of(group), key=lambda model_row: _rank(model_row, backends))
+        reach = _limits([row for row in group if _counts(row)])
 
         def draw(
             figure: Figure,
@@ -73,34 +75,36 @@ def _counts(row: Row) -> bool:
 
 def _rank(model_row: ModelRow, backends: Sequence[str]) -> tuple[float, str]:
     """Sort by the first back end that has a speedup; rows without one come last, by name."""
-    known = (
+    candidates = (
         model_row.slots[name]
         for name in backends
         if name in model_row.slots and _counts(model_row.slots[name])
     )
-    best = next(known, None)
+    best = next(candidates, None)
     return (-(value(best, "speedup") or 0.0) if best else math.inf), model_row.label
 
 
 def _mean(backend: str, rows: Sequence[Row]) -> str:
     """The mean speedup of a back end, in the words of docs/method.md."""
-    found = summary_of(rows)
+    summary = summary_of(rows)
     name = shown(backend)
-    missing = len(rows) - found.measured
+    missing = len(rows) - summary.measured
     rest = f"; {missing} of {len(rows)} cases do not count" if missing else ""
-    if found.speedup is None or found.speedup_clipped is None:
+    if summary.speedup is None or summary.speedup_clipped is None:
         return f"{name}: no speedup counts{rest}"
-    text = f"{name}: geometric mean {found.speedup:.3f}x"
-    if found.measured > 1:
-        text += f" (95 %: {found.speedup_low:.3f} to {found.speedup_high:.3f})"
-    return f"{text} over {found.measured}; clipped at 1 from below: {found.speedup_clipped:.3f}x{rest}"
+    text = f"{name}: geometric mean {summary.speedup:.3f}x"
+    if summary.measured > 1:
+        text += f" (95 %: {summary.speedup_low:.3f} to {summary.speedup_high:.3f})"
+    return f"{text} over {summary.measured}; clipped at 1 from below: {summary.speedup_clipped:.3f}x{rest}"
 
 
 def _limits(rows: Sequence[Row]) -> tuple[float, float]:
     """The range of the axis: all speedups, 1, and intervals that are not too wide."""
-    values = [found for row in rows if (found := value(row, "speedup"))] + [1.0]
+    values = [number for row in rows if (number := value(row, "speedup"))] + [1.0]
     least, most = min(values), max(values)
-    ends = [found for row in rows for name in ("speedup_low", "speedup_high") if (found := value(row, name))]
+    ends = [
+        number for row in rows for name in ("speedup_low", "speedup_high") if (number := value(row, name))
+    ]
     low = min([least, *(end for end in ends if end > least / 2)])
     high = max([most, *(end for end in ends if end < most * 2)])
     room = max(1.04, (high / low) ** 0.05)
@@ -117,8 +121,8 @@ def _draw(
     for place, model_row in enumerate(part):
         for backend, y in heights(place, backends).items():
             row = model_row.slots.get(backend)
-            found = value(row, "speedup")
-            if row is None or found is None or not passed(row):
+            ratio = value(row, "speedup")
+            if row is None or ratio is None or not passed(row):
                 continue
             drawn.add((place, backend))
             verdict = row.verdict if row.verdict in _VERDICTS else None
@@ -132,7 +136,7 @@ def _draw(
             else:
                 bare = True
             face = colour if low and high else "white"
-            axis.plot([found], [y], marker, color=colour, markerfacecolor=face, markersize=4.2)
+            axis.plot([ratio], [y], marker, color=colour, markerfacecolor=face, markersize=4.2)
     tell_missing(axis, part, backends, "speedup", drawn)
     several = len(backends) > 1
     entries = [key(shown(name), colour_of(name, backends), "_", markeredgewidth=4) for name in backends]

@@ -64,10 +64,10 @@ def throughput_comparison(rows: Iterable[Row]) -> Iterator[Picture]:
 
 
 def _pictures(rows: Iterable[Row], *, throughput: bool) -> Iterator[Picture]:
-    every = [row for row in rows if row.case.batch_size > 0]  # other tools write 0 for a model that failed
+    sized = [row for row in rows if row.case.batch_size > 0]  # other tools write 0 for a model that failed
     word, what = ("throughput", "Throughput") if throughput else ("latency", "Latency")
-    styles = _styles(ordered(every))
-    for group in groups(every):
+    styles = _styles(ordered(sized))
+    for group in groups(sized):
         techniques = [
             technique for technique in styles if any(Technique.of(row) == technique for row in group.rows)
         ]
@@ -239,16 +239,16 @@ def _label(axis: Axes, lines: dict[Technique, list[_Point]], styles: dict[Techni
 def _apart(heights: Sequence[float]) -> list[float]:
     """Move rising heights (0 to 1) apart until no name overlaps the next, as little as possible."""
     step = min(_LINE, 1.0 / max(1, len(heights)))
-    found = list(heights)
+    places = list(heights)
     for _ in range(300):
-        for place in range(1, len(found)):
-            short = step - (found[place] - found[place - 1])
+        for place in range(1, len(places)):
+            short = step - (places[place] - places[place - 1])
             if short > 1e-6:
-                found[place - 1] -= short / 2
-                found[place] += short / 2
+                places[place - 1] -= short / 2
+                places[place] += short / 2
         # None leaves the axes: those below (above) it make room in turn.
-        found = [min(max(at, step * n), 1 - step * (len(found) - 1 - n)) for n, at in enumerate(found)]
-    return found
+        places = [min(max(at, step * n), 1 - step * (len(places) - 1 - n)) for n, at in enumerate(places)]
+    return places
 
 
 def _caption(group: Group, techniques: Sequence[Technique]) -> list[str]:
@@ -258,14 +258,14 @@ def _caption(group: Group, techniques: Sequence[Technique]) -> list[str]:
         for row in sorted(_rows_of(group, technique), key=lambda row: row.case.batch_size):
             if not _measured(row):
                 alike.setdefault((technique, why_not(row, "backend_ms")), []).append(row.case.batch_size)
-    told = [
+    reasons = [
         f"{shown(technique.label)} at batch size {', '.join(map(str, sizes))}: {why}"
         for (technique, why), sizes in alike.items()
     ]
     lines = []
-    if told:
-        rest = [f"and {len(told) - _TOLD} more"] if len(told) > _TOLD else []
-        lines = textwrap.wrap("Not drawn: " + "; ".join([*told[:_TOLD], *rest]), _CAPTION)
+    if reasons:
+        rest = [f"and {len(reasons) - _TOLD} more"] if len(reasons) > _TOLD else []
+        lines = textwrap.wrap("Not drawn: " + "; ".join([*reasons[:_TOLD], *rest]), _CAPTION)
     alone = sorted({row.case.batch_size for row in group.rows if _is_alone(row)})
     if alone:
         sizes = ", ".join(map(str, alone))

@@ -55,7 +55,7 @@ def _figure(title: str, every_line: Mapping[str, Sequence[TrendPoint]]) -> Figur
     backends = sorted(lines, key=lambda name: (name != "inductor", name))
     figure = Figure(figsize=(WIDTH, 7.4), layout="constrained")
     axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=[2, 1, 1, 1])
-    days = [_day(night) for every in lines.values() for night in every]
+    days = [_day(night) for of_backend in lines.values() for night in of_backend]
     for axis, (name, label) in zip(axes, _PANELS, strict=True):
         axis.set_ylabel(label, fontsize=7.5)
         axis.yaxis.set_major_formatter(lambda tick, _: number(tick) if tick >= 0 else "")
@@ -69,10 +69,10 @@ def _figure(title: str, every_line: Mapping[str, Sequence[TrendPoint]]) -> Figur
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     count = len(set(days))
-    last = max((night for every in lines.values() for night in every), key=_day)
+    last = max((night for of_backend in lines.values() for night in of_backend), key=_day)
     runs = f"{count} run{'s' if count > 1 else ''} up to {shown(last['run'])}"
     notes = [f"{runs}, torch {shown(last['torch'] or '?')}"]
-    ordered = sorted((night for every in lines.values() for night in every), key=_day)
+    ordered = sorted((night for of_backend in lines.values() for night in of_backend), key=_day)
     for before, after in pairwise(ordered):
         if other := changes(before["method"], after["method"]):
             notes.append(f"from {after['started'][:10]} on by another method (dotted): {', '.join(other)}")
@@ -97,7 +97,7 @@ def _whole(nights: Sequence[TrendPoint]) -> list[TrendPoint]:
 
 
 def _runs(lines: Mapping[str, Sequence[TrendPoint]]) -> int:
-    return len({(night["run"], night["started"]) for every in lines.values() for night in every})
+    return len({(night["run"], night["started"]) for of_backend in lines.values() for night in of_backend})
 
 
 def _line(axis: Axes, name: str, nights: Sequence[TrendPoint], colour: str, marker: str) -> None:
@@ -111,13 +111,13 @@ def _line(axis: Axes, name: str, nights: Sequence[TrendPoint], colour: str, mark
 def _by_method(name: str, nights: Sequence[TrendPoint]) -> list[list[TrendPoint]]:
     """Split nights into stretches measured by one method."""
     column = "status" if name == "pass_rate" else name
-    found: list[list[TrendPoint]] = []
+    stretches: list[list[TrendPoint]] = []
     for night in nights:
-        if found and alike(found[-1][-1]["method"], night["method"], column):
-            found[-1].append(night)
+        if stretches and alike(stretches[-1][-1]["method"], night["method"], column):
+            stretches[-1].append(night)
         else:
-            found.append([night])
-    return found
+            stretches.append([night])
+    return stretches
 
 
 def _part(axis: Axes, name: str, nights: Sequence[TrendPoint], colour: str, mark: str) -> None:
@@ -157,8 +157,8 @@ def _reach(axis: Axes) -> None:
 def _value(night: TrendPoint, name: str) -> float:
     if name == "pass_rate":
         return 100 * night["passed"] / night["attempted"] if night["attempted"] else math.nan
-    found = night[name]
-    return math.nan if found is None or not abs(found) < 1e15 else float(found)
+    number = night[name]
+    return math.nan if number is None or not abs(number) < 1e15 else float(number)
 
 
 def _day(night: TrendPoint) -> float:
