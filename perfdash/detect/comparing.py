@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, status_word
@@ -16,6 +17,7 @@ from perfdash.errors import UsageError
 from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import OF_ITS_NIGHT
 from perfdash.history.rows import Imported, Row
+from perfdash.history.summing import gave_up
 from perfdash.methods import alike, changes
 from perfdash.records import Case
 from perfdash.stats.alarm import FLOOR, discoveries
@@ -115,8 +117,8 @@ class Compared:
 class Means:
     """Geometric means of a metric over the cases that pass on both sides, each with its 95 % interval.
 
-    Student's t over models, in logs; for the ratio over the models' log ratios, so that what differs
-    between models cancels.
+    Cases in which dynamo reached its limit of recompiles are left out. Student's t over models, in logs; for
+    the ratio over the models' log ratios, so that what differs between models cancels.
     """
 
     metric: str
@@ -212,6 +214,7 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         Compared(case, _word(was[-1]), _word(now[-1]), deltas, alike(before[case], after[case], "status"))
         for case, was, now, deltas in zip(both, *rows, raw, strict=True)
     ]
+    counted = np.array([not any(map(gave_up, (*was, *now))) for was, now in zip(*rows, strict=True)], bool)
     runs = [imported.run for side in (old, new) for imported in side.runs]
     return Comparison(
         old,
@@ -219,7 +222,7 @@ def compare(old: Side, new: Side, noise: Noise | None = None) -> Comparison:
         sorted(compared, key=_order),
         [case for case in sides[0] if case not in sides[1]],
         [case for case in sides[1] if case not in sides[0]],
-        [means for name, pair in logs.items() if (means := _means(name, pair))],
+        [means for name, pair in logs.items() if (means := _means(name, pair, counted))],
         list(dict.fromkeys(text for run in runs for text in changes(run.method, method))),
     )
 
@@ -355,8 +358,8 @@ def _matters(name: str, delta: Delta) -> bool:
     return abs(delta.change) >= math.log1p(least)
 
 
-def _means(name: str, logs: tuple[Array, Array]) -> Means | None:
-    known = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1)
+def _means(name: str, logs: tuple[Array, Array], counted: NDArray[np.bool_]) -> Means | None:
+    known = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1) & counted
     if not known.any():
         return None
     levels, _ = levels_and_noise(logs, FLOOR)

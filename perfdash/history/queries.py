@@ -111,8 +111,10 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
     raise UsageError(f"the history has no run {name!r}; the latest in it: {known}")
 
 
-def rows_of(connection: sa.Connection, run_id: int, *, whole: bool = False) -> list[Row]:
-    """The results of a run by suite and model; with samples and details where `whole`."""
+def rows_of(
+    connection: sa.Connection, run_id: int, *, whole: bool = False, details: bool = False
+) -> list[Row]:
+    """The results of a run by suite and model; with details, and where `whole` all that is stored."""
     results, cases, more = schema.results, schema.cases, schema.result_details
     columns = [
         *results.c["id", "status", "started", "verdict", "basis"],
@@ -122,11 +124,13 @@ def rows_of(connection: sa.Connection, run_id: int, *, whole: bool = False) -> l
     query = sa.select(*columns).join_from(results, cases, results.c.case_id == cases.c.id)
     order = cases.c["suite", "model", "dtype", "backend", "batch_size", "threads", "id"]
     found = connection.execute(query.where(results.c.run_id == run_id).order_by(*order)).all()
-    details: dict[int, Any] = {}
+    more_of: dict[int, Any] = {}
     others: dict[int, dict[str, float]] = {}
+    if whole or details:
+        columns = list(more.c) if whole else [more.c.result_id, more.c.details]
+        join = sa.select(*columns).join_from(more, results, results.c.id == more.c.result_id)
+        more_of = {row.result_id: row for row in connection.execute(join.where(results.c.run_id == run_id))}
     if whole:
-        join = sa.select(more).join(results, results.c.id == more.c.result_id)
-        details = {row.result_id: row for row in connection.execute(join.where(results.c.run_id == run_id))}
         names = schema.other_metrics
         join = sa.select(names).join(results, results.c.id == names.c.result_id)
         for row in connection.execute(join.where(results.c.run_id == run_id)):
@@ -140,12 +144,12 @@ def rows_of(connection: sa.Connection, run_id: int, *, whole: bool = False) -> l
             for name, value in zip(METRICS, line[first : first + count], strict=True)
             if value is not None
         }
-        extra = details.get(number)
+        extra = more_of.get(number)
         rows.append(
             Row(
                 Case(*line[first + count :]), status, values, started, verdict, basis,
                 others=others.get(number, {}),
-                samples=_samples(extra.samples if extra else None),
+                samples=_samples(extra.samples if extra and whole else None),
                 details=extra.details if extra else {},
             )
         )  # fmt: skip

@@ -57,7 +57,7 @@ def _time(word: str | None) -> str | None:
 
 
 def read(connection: sa.Connection, line: RunLine) -> Imported:
-    """A run with the numbers of its results, without samples and details."""
+    """A run with the numbers and details of its results, without samples."""
     worker: dict[str, Any] = {
         "torch": line.torch,
         "torch_git_version": line.torch_git_version,
@@ -79,4 +79,4 @@ def read(connection: sa.Connection, line: RunLine) -> Imported:
         expected=line.expected,
         method=line.method,
     )
-    return Imported(run, tuple(rows_of(connection, line.id)))
+    return Imported(run, tuple(rows_of(connection, line.id, details=True)))

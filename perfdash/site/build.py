@@ -107,7 +107,7 @@ def _gathered(connection: sa.Connection, bed: Bed, cache: Cache, nights: int) ->
         around(connection, history, told),
         lasts(connection, history, list(history.row), trends),
         trends,
-        {run_id: rows_of(connection, run_id) for run_id in sorted(last_runs)},
+        {run_id: rows_of(connection, run_id, details=True) for run_id in sorted(last_runs)},
         bed_view(connection, bed, history.runs, trends, alerts),
         compare_view(connection, history),
         told,

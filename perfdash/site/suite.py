@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.rows import PARTS, Row
-from perfdash.history.summing import Summary, is_compiled, is_counted, setting_of
+from perfdash.history.summing import Summary, gave_up, is_compiled, is_counted, setting_of
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.links import model_page
 from perfdash.site.history import Bed, History, as_logs, epoch, failed, read_history
@@ -118,6 +118,8 @@ def said(row: Row) -> tuple[str, str]:
     """How a row ended: its word, and how that is marked; "" for a plain pass."""
     if row.status in PASSING and not is_compiled(row):
         return NOTHING_CAPTURED, "fail"
+    if row.status in PASSING and gave_up(row):
+        return "recompile limit", "unknown"
     if row.status == Status.PASS_DUE_TO_SKIP:
         return "not checked", "unknown"
     return str(row.status), _BADGES.get(row.status, "fail")
@@ -194,4 +196,4 @@ def one_suite(connection: sa.Connection, bed: Bed, setting: Setting) -> SuiteVie
     if not found:
         raise KeyError(setting)
     (trend,) = found
-    return suite_view(history, trend, rows_of(connection, trend.last[0].id))
+    return suite_view(history, trend, rows_of(connection, trend.last[0].id, details=True))
