@@ -284,7 +284,7 @@ class _Points:
         if not np.isfinite(columns[0]).any():
             return None
         values, lows, highs = (column.tolist() for column in columns)
-        breaks = history.breaks(name, self.weeks, self.nights)
+        breaks = history.breaks(name, row, self.weeks, self.nights)
         return Line(name, title, hint, values, lows, highs, unit, ratio, breaks)
 
 
