@@ -24,6 +24,7 @@ from perfdash.report.changes import APPEARED, Build, Change, of_alert, of_compar
 
 _NIGHTLIES = 200  # latest ones that are looked through
 FEWEST = 3  # nights before, below which no number is judged (stats.alarm)
+_AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held against the night before
 
 
 @dataclass(frozen=True)
@@ -126,16 +127,20 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
     """Which numbers cannot be judged yet, since perfdash measures them by a new method; None: all can."""
-    since: dict[str, list[str]] = {}
+    since: dict[tuple[int, str], list[str]] = {}
     for name in sorted({name for each in before for name in (*each.method, *run.method)}):
         known = [each for each in before if each.method.get(name, 1) == run.method.get(name, 1)]
-        if len(known) < min(FEWEST, len(before)):
+        needed = 1 if name in _AT_ONCE else FEWEST
+        if len(known) < min(needed, len(before)):
             first = known[0] if known else run
-            since.setdefault(first.started[:10], []).append(name)
+            since.setdefault((needed, first.started[:10]), []).append(name)
     if not since:
         return None
-    told = (f"{', '.join(names)} (measured by a new method since {day})" for day, names in since.items())
-    return f"changes of {' and '.join(told)}, which need {FEWEST} nights before"
+    return "; ".join(
+        f"changes of {', '.join(names)} (measured by a new method since {day}), which need "
+        f"{f'{needed} nights' if needed > 1 else 'a night'} before"
+        for (needed, day), names in since.items()
+    )
 
 
 def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:

@@ -94,7 +94,7 @@ def test_the_same_change_without_one_does(store):
     assert found == [("metric", "backend_ms", 1, ["new", "confirmed", "open"])]
 
 
-def test_the_new_baseline_is_judged_from_its_third_night_on(store):
+def test_only_nights_by_the_new_method_are_the_new_baseline(store):
     runs = by(LATENCY, farm(24, 4, change=slower("model03", 20, 1.2)), 12)
     assert [each[:3] for each in judged(store, runs, 19)] == [("metric", "backend_ms", 1)]
     with store.read() as connection:
@@ -103,6 +103,13 @@ def test_the_new_baseline_is_judged_from_its_third_night_on(store):
     assert alert.details["method"] == LATENCY
     assert evidence.before == 8, "nights by the old method are no baseline"
     assert evidence.dated.first.started.startswith("2026-01-21")
+
+
+@pytest.mark.parametrize(("night", "judged_again"), [(14, False), (15, True)])
+def test_the_new_baseline_is_judged_from_its_fourth_night_on(store, night, judged_again):
+    take_in(store, by(LATENCY, farm(night + 1, 4, change=slower("model03", night, 3.0)), 12))
+    (last,) = judge_new(store, latest=1)
+    assert bool(last.findings) == judged_again
 
 
 def failing(first, last):
