@@ -132,6 +132,34 @@ def test_an_alert_is_over_when_its_metric_is_measured_otherwise(store):
     assert last.note.startswith("latency 1 -> 2: 2026-01-17T01-00-00Z_farm")
 
 
+def of_job(runs, threads):
+    """The runs as another job measures them on the same testbed, hours later."""
+    return [
+        replace(
+            each,
+            run=replace(
+                each.run,
+                name=f"{each.run.name}_{threads}",
+                uid=f"{each.run.uid} {threads}",
+                started=each.run.started.replace("T01", f"T{threads + 1:02}"),
+            ),
+            rows=tuple(replace(row, case=replace(row.case, threads=threads)) for row in each.rows),
+        )
+        for each in runs
+    ]
+
+
+@pytest.mark.parametrize(("changed", "last"), [({1}, "open"), ({4}, "open"), ({1, 4}, "superseded")])
+def test_a_host_alert_is_over_when_the_job_that_saw_it_last_measures_otherwise(store, changed, last):
+    """Two jobs on one testbed measure other cases, of which each sees the move of the host."""
+    jobs = [
+        by(LATENCY, of_job(farm(16, 24, change=everything(1.2, 12, "backend_ms"), seed=job), job), night)
+        for job, night in ((job, 15 if job in changed else 99) for job in (1, 4))
+    ]
+    found = judged(store, [run for night in zip(*jobs, strict=True) for run in night], 22)
+    assert [(each[0], each[1], each[3][-1]) for each in found] == [("host", "backend_ms", last)]
+
+
 def test_a_failure_that_the_new_check_sees_too_goes_on(store):
     found = judged(store, by(ACCURACY, farm(18, 4, statuses=failing(12, 17)), 15))
     assert found == [("status", "status", 1, ["new", "confirmed", "open", "open", "fixed"])]
