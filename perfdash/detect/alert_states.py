@@ -16,7 +16,7 @@ import numpy as np
 
 from perfdash.detect.change_dates import date
 from perfdash.detect.environment_changes import environment_changes, package_changes
-from perfdash.detect.findings import PARTS_OF, WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
+from perfdash.detect.findings import LIKE, PARTS_OF, WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
 from perfdash.history.alert_store import (
     ACKNOWLEDGED,
     CONFIRMED,
@@ -148,7 +148,10 @@ def _by_another_method(
     """
     tonight = panel.runs[-1]
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
-    measured = alert.case_id is None or (row is not None and panel.statuses[row, -1] not in _NOT_MEASURED)
+    if alert.case_id is None:
+        measured = _of_its_cases(alert, panel)
+    else:
+        measured = row is not None and panel.statuses[row, -1] not in _NOT_MEASURED
     if alert.state == FIXED or not measured:
         return []
     note = f"{', '.join(method_changes)}: {tonight.name} was measured by another method"
@@ -157,6 +160,18 @@ def _by_another_method(
         return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
     details = {**alert.details, "superseded": list(method_changes)}
     return [(replace(alert, state=SUPERSEDED, changed=at, details=details), note)]
+
+
+def _of_its_cases(alert: Alert, panel: Panel) -> bool:
+    """Whether the last run has half of the cases of the run that an alert was last seen in.
+
+    The run of another job says nothing of it. True where the run is not known any more.
+    """
+    seen = next((place for place, run in enumerate(panel.runs) if run.id == alert.seen_run_id), None)
+    if seen is None:
+        return True
+    known = panel.statuses != ""
+    return bool((known[:, seen] & known[:, -1]).sum() >= LIKE * known[:, seen].sum())
 
 
 def dated(alert: Alert, panel: Panel) -> Alert:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, status_word, stops_running
 from perfdash.errors import UsageError
 from perfdash.history.ingest import testbed_values
+from perfdash.history.pass_rates_and_means import gave_up
 from perfdash.history.queries import OF_ITS_NIGHT
 from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes
@@ -118,8 +120,8 @@ class ComparedCase:
 class Means:
     """Geometric means of a metric over the cases that pass on both sides.
 
-    Student's t over models, in logs; for the ratio over the models' log ratios, so that what differs
-    between models cancels.
+    Cases in which dynamo reached its limit of recompiles are left out. Student's t over models, in logs; for
+    the ratio over the models' log ratios, so that what differs between models cancels.
     """
 
     metric: str
@@ -216,6 +218,7 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
         words = _word(was[-1]), _word(now[-1])
         checked_alike = alike(before[case], after[case], "status") or stops_running(*words)
         compared.append(ComparedCase(case, *words, deltas, checked_alike))
+    counted = np.array([not any(map(gave_up, (*was, *now))) for was, now in zip(*rows, strict=True)], bool)
     runs = [imported.run for side in (old, new) for imported in side.runs]
     return Comparison(
         old,
@@ -223,7 +226,7 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
         sorted(compared, key=_order),
         [case for case in sides[0] if case not in sides[1]],
         [case for case in sides[1] if case not in sides[0]],
-        [means for name, pair in logs.items() if (means := _means(name, pair))],
+        [means for name, pair in logs.items() if (means := _means(name, pair, counted))],
         list(dict.fromkeys(text for run in runs for text in changes(run.method, method))),
     )
 
@@ -360,8 +363,8 @@ def _matters(name: str, delta: Delta) -> bool:
     return abs(delta.change) >= math.log1p(least)
 
 
-def _means(name: str, logs: tuple[Array, Array]) -> Means | None:
-    in_both = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1)
+def _means(name: str, logs: tuple[Array, Array], counted: NDArray[np.bool_]) -> Means | None:
+    in_both = np.isfinite(logs[0]).any(axis=1) & np.isfinite(logs[1]).any(axis=1) & counted
     if not in_both.any():
         return None
     levels, _ = levels_and_noise(logs, FLOOR)

@@ -325,7 +325,7 @@ def model_series(
 
 
 def read_run(connection: sa.Connection, line: RunLine) -> Imported:
-    """A run with the numbers of its results, without samples and details."""
+    """A run with the numbers and details of its results, without samples."""
     worker: dict[str, Any] = {
         "torch": line.torch,
         "torch_git_version": line.torch_git_version,
@@ -347,7 +347,7 @@ def read_run(connection: sa.Connection, line: RunLine) -> Imported:
         expected=line.expected,
         method=line.method,
     )
-    return Imported(run, tuple(rows_of(connection, line.id)))
+    return Imported(run, tuple(rows_of(connection, line.id, details=True)))
 
 
 def pack(samples: Mapping[str, Sequence[float]]) -> bytes:

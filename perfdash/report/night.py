@@ -32,6 +32,7 @@ from perfdash.report.changes import (
 
 _NIGHTLIES = 200  # latest ones that are looked through
 FEWEST = 3  # nights before, below which no number is judged (stats.nightly_test)
+_AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held against the night before
 
 
 @dataclass(frozen=True)
@@ -165,16 +166,20 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
     """The numbers that cannot be judged yet because their method is new; None: there are none."""
-    since: dict[str, list[str]] = {}
+    since: dict[tuple[int, str], list[str]] = {}
     for name in sorted({name for night in before for name in (*night.method, *run.method)}):
         comparable = [night for night in before if night.method.get(name, 1) == run.method.get(name, 1)]
-        if len(comparable) < min(FEWEST, len(before)):
+        needed = 1 if name in _AT_ONCE else FEWEST
+        if len(comparable) < min(needed, len(before)):
             first = comparable[0] if comparable else run
-            since.setdefault(first.started[:10], []).append(name)
+            since.setdefault((needed, first.started[:10]), []).append(name)
     if not since:
         return None
-    parts = (f"{', '.join(names)} (measured by a new method since {day})" for day, names in since.items())
-    return f"changes of {' and '.join(parts)}, which need {FEWEST} nights before"
+    return "; ".join(
+        f"changes of {', '.join(names)} (measured by a new method since {day}), which need "
+        f"{f'{needed} nights' if needed > 1 else 'a night'} before"
+        for (needed, day), names in since.items()
+    )
 
 
 def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:

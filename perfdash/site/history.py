@@ -26,7 +26,7 @@ from perfdash.site.cache import Arrays, Cache
 from perfdash.site.kinds import latest_days
 from perfdash.stats.intervals import Array
 
-FORMAT = 4  # of what is kept: another number makes all of it anew
+FORMAT = 5  # of what is kept: another number makes all of it anew
 NIGHTS = 400  # kept one by one, with all their runs, for comparisons and change points
 DAYS = 91  # drawn one by one; older ones by weeks
 # Charted metrics whose interval is kept too.
@@ -63,7 +63,8 @@ class Weeks:
     """Older nights: of each metric (cases x weeks x 3) median, least and most of those that passed.
 
     `tried`, `passed` and `failed` count the nights (cases x weeks); one that is skipped, or in which
-    nothing was captured, is neither of the last two.
+    nothing was captured, is neither of the last two. `last`: the place among all runs of the week's last one
+    that has the case: only nights by its method are in `values`; -1 where none has it.
     """
 
     mondays: list[date]
@@ -71,6 +72,7 @@ class Weeks:
     tried: NDArray[np.int32]
     passed: NDArray[np.int32]
     failed: NDArray[np.int32]
+    last: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -92,25 +94,31 @@ class History:
     passed: Flags
     weeks: Weeks
     marks: dict[int, str]  # of each run, what tells it from all others and from what it was before
-    methods: Sequence[Mapping[str, int]]  # of the weeks, then of the recent nights
 
     @cached_property
     def method_codes(self) -> dict[str, NDArray[np.int32]]:
-        """Of each of READ, and `status`, a number a week and recent night: equal if they are comparable."""
-        return {name: codes(self.methods, name) for name in (*READ, "status")}
+        """Of each of READ, and `status`, a number a run: equal if they are comparable."""
+        methods = [run.method for run in self.runs]
+        return {name: codes(methods, name) for name in (*READ, "status")}
 
     def codes_of(self, name: str, nights: Sequence[int]) -> NDArray[np.int32]:
         """The method_codes of some of the recent nights."""
-        return self.method_codes[name][len(self.weeks.mondays) :][nights]
+        return self.method_codes[name][self._older :][nights]
 
-    def breaks(self, name: str, weeks: Sequence[int], nights: Sequence[int]) -> dict[int, str]:
-        """Of some weeks and recent nights those from which on another method measures, with its name."""
-        places = [*weeks, *(len(self.weeks.mondays) + night for night in nights)]
+    def breaks(self, name: str, row: int, weeks: Sequence[int], nights: Sequence[int]) -> dict[int, str]:
+        """Of some weeks and recent nights of a case those from which on another method measures, with its
+        name."""
+        places = [*self.weeks.last[row, weeks].tolist(), *(self._older + night for night in nights)]
         known = self.method_codes[name][places]
         return {
-            k: ", ".join(changes(self.methods[places[k - 1]], self.methods[places[k]], name))
+            k: ", ".join(changes(self.runs[places[k - 1]].method, self.runs[places[k]].method, name))
             for k in (np.flatnonzero(np.diff(known)) + 1).tolist()
         }
+
+    @property
+    def _older(self) -> int:
+        """The runs before the recent ones."""
+        return len(self.runs) - len(self.recent)
 
 
 def codes(every: Sequence[Mapping[str, int]], name: str) -> NDArray[np.int32]:
@@ -183,9 +191,8 @@ def read_history(
         values,
         statuses,
         passed,
-        _weeks(digests, [monday(group[0].started) for group in older], by_week),
+        _weeks(digests, older, by_week),
         marks,
-        [group[-1].method for group in older] + [run.method for run in recent],
     )
 
 
@@ -203,17 +210,22 @@ def _first_daily(runs: Sequence[RunLine], most: int) -> int:
     return max(first, len(runs) - most)
 
 
-def _weeks(digests: NDArray[np.bytes_], mondays: list[date], every: Sequence[Arrays]) -> Weeks:
-    shape = len(digests), len(mondays)
+def _weeks(digests: NDArray[np.bytes_], older: Sequence[list[RunLine]], every: Sequence[Arrays]) -> Weeks:
+    """`older` are the runs of each week, the first of all runs."""
+    shape = len(digests), len(older)
     values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTS}
     counts = {name: np.zeros(shape, dtype=np.int32) for name in _COUNTS}
+    last = np.full(shape, -1, dtype=np.int32)
+    start = 0
     for place, one in enumerate(every):
         rows = np.searchsorted(digests, one["cases"])
         for name, count in counts.items():
             count[rows, place] = one[name]
+        last[rows, place] = start + one["last"]
+        start += len(older[place])
         for name, column in zip(CHARTS, one["values"], strict=True):
             values[name][rows, place] = column
-    return Weeks(mondays, values, **counts)
+    return Weeks([monday(group[0].started) for group in older], values, last=last, **counts)
 
 
 def _marks(connection: sa.Connection, bed: Bed) -> dict[int, str]:
@@ -259,15 +271,16 @@ class _Reader:
             yield from (found[run.id] or made[run.id] for run in some)
 
     def week(self, runs: Sequence[RunLine]) -> Arrays:
-        """Of some runs: values (CHARTS x cases x 3: median, least, most), and _COUNTS.
+        """Of some runs: values (CHARTS x cases x 3: median, least, most), _COUNTS, and `last`, the place of
+        the last run that has a case.
 
-        Values by another method than that of the last run are left out.
+        Values by another method than that of this run are left out.
         """
         key = self._key("week", runs)
         found = self.cache.get(key)
         if found is None:
-            alike = np.array([codes([run.method for run in runs], name) for name in CHARTS])
-            found = _aggregated(self._read(runs), alike == alike[:, -1:])
+            methods = np.array([codes([run.method for run in runs], name) for name in CHARTS])
+            found = _aggregated(self._read(runs), methods)
             self.cache.put(key, found)
         return found
 
@@ -302,19 +315,21 @@ def _passed(whole: Panel) -> Flags:
     return good & captured
 
 
-def _aggregated(nights: Sequence[Arrays], alike: Flags) -> Arrays:
-    """`alike` (CHARTS x nights): whether a metric was measured as in the last of these nights."""
+def _aggregated(nights: Sequence[Arrays], methods: NDArray[np.int32]) -> Arrays:
+    """`methods` (CHARTS x nights): a number for each method that a metric was measured by."""
     cases = np.unique(np.concatenate([one["cases"] for one in nights]))
     values = np.full((len(CHARTS), len(cases), len(nights)), np.nan, dtype=np.float32)
     counts = {name: np.zeros(len(cases), dtype=np.int32) for name in _COUNTS}
+    last = np.zeros(len(cases), dtype=np.int32)
     for place, one in enumerate(nights):
         rows = np.searchsorted(cases, one["cases"])
         counts["tried"][rows] += 1
         counts["passed"][rows] += one["passed"]
         counts["failed"][rows] += failed(one["words"])[one["statuses"]]
-        counts_here = one["passed"] & alike[:, [place]]
-        values[:, rows, place] = np.where(counts_here, one["values"][: len(CHARTS)], np.nan)
-    return {"cases": cases, "values": three(values), **counts}
+        last[rows] = place
+        values[:, rows, place] = np.where(one["passed"], one["values"][: len(CHARTS)], np.nan)
+    values[methods[:, None, :] != methods[:, last][:, :, None]] = np.nan
+    return {"cases": cases, "values": three(values), "last": last, **counts}
 
 
 def three(values: NDArray[np.floating]) -> Singles:

@@ -266,7 +266,7 @@ class _Points:
         if not np.isfinite(columns[0]).any():
             return None
         values, lows, highs = (column.tolist() for column in columns)
-        breaks = history.breaks(name, self.weeks, self.nights)
+        breaks = history.breaks(name, row, self.weeks, self.nights)
         is_ratio = metric.kind == "ratio"
         return Line(name, chart.title, chart.hint, values, lows, highs, metric.unit, is_ratio, breaks)
 

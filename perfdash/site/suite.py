@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from perfdash.detect.findings import NOTHING_CAPTURED
-from perfdash.history.pass_rates_and_means import Summary, is_compiled, is_counted, setting_of
+from perfdash.history.pass_rates_and_means import Summary, gave_up, is_compiled, is_counted, setting_of
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
 from perfdash.metrics import PARTS
@@ -130,6 +130,8 @@ def said(row: Row) -> tuple[str, str]:
     """How a row ended: its word, and how that is marked; "" for a plain pass."""
     if row.status in PASSING and not is_compiled(row):
         return NOTHING_CAPTURED, "fail"
+    if row.status in PASSING and gave_up(row):
+        return "recompile limit", "unknown"
     if row.status == Status.PASS_DUE_TO_SKIP:
         return "not checked", "unknown"
     return str(row.status), _BADGES.get(row.status, "fail")

@@ -8,6 +8,9 @@ import pytest
 
 from perfdash.detect.comparison import ComparedRuns, PastNoise, compare, refuse_overlap, refuse_unlike
 from perfdash.errors import UsageError
+from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs, read_run
+from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower
 from tests.history.made import case, row, run
 
@@ -79,6 +82,16 @@ def test_means_and_their_intervals():
     assert high - low < 0.01, "what differs between models cancels"
     assert means.old[2] - means.old[1] > 0.1
     assert ratio == pytest.approx(means.new[0] / means.old[0])
+
+
+def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
+    rows = [row("a", speedup=2.0), replace(row("b", speedup=8.0), details={"recompile_limit": "reached"})]
+    with open_store(str(tmp_path / "history.db")) as store:
+        take_in(store, [run("2026-11-01", rows), run("2026-11-02", rows)])
+        with store.read() as connection:
+            old, new = (ComparedRuns("", (read_run(connection, line),)) for line in list_runs(connection))
+    (means,) = compare(old, new).means
+    assert (means.cases, means.old[0]) == (1, pytest.approx(2.0))
 
 
 def test_a_status_that_broke_is_a_regression_whatever_the_numbers():

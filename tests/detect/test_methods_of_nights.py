@@ -94,7 +94,7 @@ def test_the_same_change_without_one_does(store):
     assert found == [("metric", "backend_ms", 1, ["new", "confirmed", "open"])]
 
 
-def test_the_new_baseline_is_judged_from_its_third_night_on(store):
+def test_only_nights_by_the_new_method_are_the_new_baseline(store):
     runs = by(LATENCY, farm(24, 4, change=slower("model03", 20, 1.2)), 12)
     assert [each[:3] for each in judged(store, runs, 19)] == [("metric", "backend_ms", 1)]
     with store.read() as connection:
@@ -103,6 +103,13 @@ def test_the_new_baseline_is_judged_from_its_third_night_on(store):
     assert alert.details["method"] == LATENCY
     assert evidence.before == 8, "nights by the old method are no baseline"
     assert evidence.dated.first.started.startswith("2026-01-21")
+
+
+@pytest.mark.parametrize(("night", "judged_again"), [(14, False), (15, True)])
+def test_the_new_baseline_is_judged_from_its_fourth_night_on(store, night, judged_again):
+    take_in(store, by(LATENCY, farm(night + 1, 4, change=slower("model03", night, 3.0)), 12))
+    (last,) = judge_new(store, latest=1)
+    assert bool(last.findings) == judged_again
 
 
 def failing(first, last, status="fail_accuracy"):
@@ -144,6 +151,34 @@ def test_an_alert_is_over_when_its_metric_is_measured_otherwise(store):
         (alert,) = kept.load(connection, states=[kept.SUPERSEDED])
         last = kept.events(connection, alert.id)[-1]
     assert last.note.startswith("latency 1 -> 2: 2026-01-17T01-00-00Z_farm")
+
+
+def of_job(runs, threads):
+    """The runs as another job measures them on the same testbed, hours later."""
+    return [
+        replace(
+            each,
+            run=replace(
+                each.run,
+                name=f"{each.run.name}_{threads}",
+                uid=f"{each.run.uid} {threads}",
+                started=each.run.started.replace("T01", f"T{threads + 1:02}"),
+            ),
+            rows=tuple(replace(row, case=replace(row.case, threads=threads)) for row in each.rows),
+        )
+        for each in runs
+    ]
+
+
+@pytest.mark.parametrize(("changed", "last"), [({1}, "open"), ({4}, "open"), ({1, 4}, "superseded")])
+def test_a_host_alert_is_over_when_the_job_that_saw_it_last_measures_otherwise(store, changed, last):
+    """Two jobs on one testbed measure other cases, of which each sees the move of the host."""
+    jobs = [
+        by(LATENCY, of_job(farm(16, 24, change=everything(1.2, 12, "backend_ms"), seed=job), job), night)
+        for job, night in ((job, 15 if job in changed else 99) for job in (1, 4))
+    ]
+    found = judged(store, [run for night in zip(*jobs, strict=True) for run in night], 22)
+    assert [(each[0], each[1], each[3][-1]) for each in found] == [("host", "backend_ms", last)]
 
 
 def test_a_failure_that_the_new_check_sees_too_goes_on(store):

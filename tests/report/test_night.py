@@ -91,6 +91,21 @@ def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
     assert headline(told[1]) == "No change that could be told"
 
 
+def test_statuses_by_a_new_method_are_held_against_the_night_before(tmp_path):
+    nights = farm(7, models=4)
+    method = {"accuracy": 2, "memory": 2}
+    for place, each in enumerate(nights):
+        nights[place] = replace(each, run=replace(each.run, method=method if place >= 4 else {}))
+    with open_store(str(tmp_path / "h.db")) as store:
+        take_in(store, nights)
+        judge_new(store)
+        with store.read() as connection:
+            told = [of_history(connection, each).caution for each in nights[4:6]]
+    memory = "changes of memory (measured by a new method since 2026-01-05), which need 3 nights before"
+    accuracy = "changes of accuracy (measured by a new method since 2026-01-05), which need a night before"
+    assert told == [f"{accuracy}; {memory}", memory]
+
+
 def test_a_night_with_a_run_for_each_setting(tmp_path):
     """Six runs a night on one testbed: each is told of by its own kind."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -62,6 +63,21 @@ def test_a_week_is_that_of_its_last_method(store):
     assert history.weeks.tried[0, 0] == 7
     assert history.weeks.values["backend_ms"][0, 0].tolist() == [5.0, 5.0, 5.0]
     assert history.weeks.values["compilation_s"][0, 0].tolist() == [30.0, 30.0, 30.0]
+
+
+def test_a_week_is_drawn_for_a_case_that_its_last_run_has_not(store):
+    """By the method that measured the case, and parted where another one begins."""
+    fill(store, 120, 7)
+    desk = run(str(FIRST + timedelta(days=6)), [result(Case("timm", "other"))], name="desk", method=LATENCY)
+    take_in(store, [replace(desk, run=replace(desk.run, started=desk.run.started.replace("T01", "T20")))])
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        history = read_history(connection, bed)
+        number = case_numbers(connection, bed.id)[CASE]
+        view = one_model(connection, bed, number)
+    assert history.weeks.values["backend_ms"][history.row[number], 0].tolist() == [10.0, 10.0, 10.0]
+    breaks = {line.name: line.breaks for line in view.lines}
+    assert breaks["backend_ms"] == {1: "latency 1 -> 2"}
 
 
 @pytest.mark.parametrize("since", [10, 20])

@@ -172,6 +172,18 @@ def test_a_pass_with_nothing_captured_is_no_plain_pass(store, site):
     assert "nothing captured" in page(folder, "beds/*/models/*empty*.html").text
 
 
+def test_a_pass_that_reached_the_limit_of_recompiles_is_in_no_mean_and_says_so(store, site):
+    details = {"recompile_limit": "recompile_limit reached"}
+    partly = replace(result(Case("timm", "partly"), speedup=9.0), details=details)
+    take_in(store, [run("2026-01-05", [result(Case("timm", "whole")), partly])])
+    folder = site()
+    suite = page(folder, "beds/*/suites/*.html")
+    assert "recompile limit" in suite.text
+    assert "one model: no interval" in page(folder, "index.html").text
+    assert "recompile limit" in page(folder, "beds/*/models/*partly*.html").text
+    assert "recompile limit" not in page(folder, "beds/*/models/*whole*.html").text
+
+
 def test_no_graph_is_nothing_captured_too(store, site):
     """Where the calls are not known: one word, and below what counts, on every page."""
     none = result(Case("timm", "empty"), 1.0, graphs=0)
