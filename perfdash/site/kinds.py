@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from perfdash.detect.findings import LIKE
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
-from perfdash.site.setting import Setting
+from perfdash.site.suite_setting import SuiteSetting
 
 NIGHTS_BACK = 120  # that are looked at, with all their runs
 MOST = 6  # kinds
@@ -25,7 +25,7 @@ _LATELY = timedelta(days=40)
 _AGES = (("night", 0), ("week", 7), ("month", 30))
 _TITLES = {0: "an earlier run of the day", 1: "the night before", 7: "a week before", 30: "a month before"}
 
-Shape = Counter[Setting]  # cases by setting
+Shape = Counter[SuiteSetting]  # cases by setting
 
 
 def latest_days(runs: Sequence[RunLine], days: int = NIGHTS_BACK) -> list[RunLine]:
@@ -38,9 +38,11 @@ def shapes(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, Shap
     """How many cases of each setting some runs have."""
     table = schema.summaries
     found: dict[int, Shape] = {run.id: Counter() for run in runs}
-    query = sa.select(*table.c["run_id", *Setting._fields, "cases"]).where(table.c.run_id.in_(list(found)))
+    query = sa.select(*table.c["run_id", *SuiteSetting._fields, "cases"]).where(
+        table.c.run_id.in_(list(found))
+    )
     for row in connection.execute(query):
-        found[row[0]][Setting(*row[1:-1])] = row[-1]
+        found[row[0]][SuiteSetting(*row[1:-1])] = row[-1]
     return found
 
 

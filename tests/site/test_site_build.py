@@ -16,8 +16,8 @@ from perfdash.history.maintenance import prune
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site import folder as folders
-from perfdash.site.folder import MARKER, STATE, opened
+from perfdash.site import site_folder as folders
+from perfdash.site.site_folder import MARKER, STATE, opened
 from tests.history.made import run
 from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
 
@@ -161,9 +161,9 @@ def test_what_is_stale_goes_and_what_is_not_ours_stays(store, site):
 
 
 def test_several_processes_make_the_same(store, site, tmp_path, monkeypatch):
-    from perfdash.site import parallel
+    from perfdash.site import build
 
-    monkeypatch.setattr(parallel, "_FEWEST", 1)
+    monkeypatch.setattr(build, "_FEWEST", 1)
     fill(store, range(100))
     built(store, site, jobs=2)
     assert files(site) == fresh(store, tmp_path / "fresh")
