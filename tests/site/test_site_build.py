@@ -248,6 +248,6 @@ def test_nights_have_their_files(store, site):
     assert data["status"] == ["pass"] * 6
     assert set(data["metrics"]) >= {"speedup", "backend_ms", "eager_ms", "compression_ratio"}
     assert all(len(column) == 6 for metric in data["metrics"].values() for column in metric.values())
-    cases = json.loads((bed / "data/cases.js").read_text().removeprefix("perfdash.suites.cases(")[:-3])
+    cases = json.loads((bed / "data/cases.js").read_text().removeprefix("perfdash.cases(")[:-3])
     assert set(data["case"]) <= set(cases["case"])
     assert all((bed / "data" / page).resolve().is_file() for page in cases["page"])
