@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdash.detect.change_dates import date
+from perfdash.detect.change_dates import date_change
 from perfdash.detect.environment_changes import environment_changes, package_changes
 from perfdash.detect.findings import PARTS_OF, WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
 from perfdash.history.alert_store import (
@@ -44,7 +44,7 @@ _ENOUGH, _TOLD_BY = 2.5, 5
 _DATED_FOR = 15  # nights in which an alert's date and size are made better
 
 
-def starts(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
+def first_nights(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
     """The place from which the nights of a series count: its last change that is known and stands."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     start: dict[Key, int] = {}
@@ -102,9 +102,9 @@ def advance(
             continue
         if alert.state == FIXED:
             reappeared = [index for index in same if findings[index].alarm and index not in matched]
-            if reappeared and _like(alert, findings[reappeared[0]]):
+            if reappeared and _is_same_change(alert, findings[reappeared[0]]):
                 matched.update(reappeared)
-                fresh = _born(findings[reappeared[0]], panel, at)
+                fresh = new_alert(findings[reappeared[0]], panel, at)
                 changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
             continue
         seen = _observed(alert, panel, bool(same))
@@ -124,7 +124,7 @@ def advance(
             changed.append((moved, note))
     stepped = {(a.case_id, a.metric, a.direction) for a in alerts if a.kind == "metric" and a.state == NEW}
     changed += [
-        (_born(finding, panel, at), None)
+        (new_alert(finding, panel, at), None)
         for index, finding in enumerate(findings)
         if finding.alarm
         and index not in matched
@@ -166,7 +166,7 @@ def dated(alert: Alert, panel: Panel) -> Alert:
     place = {run.id: index for index, run in enumerate(panel.runs)}
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
         return alert
-    newer_date = date(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
+    newer_date = date_change(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
     if newer_date is None:
         return alert
     good = panel.runs[max(0, place[newer_date.first.id] - 1)]
@@ -219,12 +219,8 @@ def acknowledged(alert: Alert, at: str) -> Alert:
     return replace(alert, state=ACKNOWLEDGED, changed=at)
 
 
-def born(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
-    """A finding of the last night as an alert."""
-    return replace(_born(finding, panel, at), state=state)
-
-
-def _born(finding: Finding, panel: Panel, at: str) -> Alert:
+def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
+    """The alert of a finding of the last night."""
     bad = panel.runs[finding.bad]
     good = panel.runs[finding.good] if finding.good is not None else None
     details = {**finding.details, "born_run_id": panel.runs[-1].id}
@@ -245,7 +241,7 @@ def _born(finding: Finding, panel: Panel, at: str) -> Alert:
         testbed_id=bad.testbed_id,
         case_id=finding.case_id,
         metric=finding.metric,
-        state=NEW,
+        state=state,
         direction=finding.direction,
         good_run_id=good.id if good else None,
         bad_run_id=bad.id,
@@ -268,7 +264,7 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
     return []
 
 
-def _like(fixed: Alert, finding: Finding) -> bool:
+def _is_same_change(fixed: Alert, finding: Finding) -> bool:
     """Whether a change is the one that was fixed before: of numbers, of about the same size."""
     if fixed.change is None or finding.change is None:
         return True

@@ -28,8 +28,8 @@ READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_lo
         "calls_captured")  # fmt: skip
 NIGHTS = 200  # of which the alarm looks at 70, the drift at all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
-LIKE = 0.5  # of the cases of another run
-SHORTLY = 24  # runs: two nights of twelve settings, a run each
+MINIMUM_SHARE = 0.5  # of the cases of another run
+NEARBY_RUNS = 24  # runs: two nights of twelve settings, a run each
 # What a latency is the sum of: where that changed, its parts say where, and are no changes of their own.
 PARTS_OF = {"backend_ms": tuple(PARTS)}
 
@@ -91,9 +91,9 @@ def is_a_night(panel: Panel) -> bool:
     Without that, a few models measured at a desk would pass for a night in which all others vanished.
     """
     measured = panel.statuses != ""
-    tonight, before = measured[:, -1], measured[:, -1 - SHORTLY : -1]
+    tonight, before = measured[:, -1], measured[:, -1 - NEARBY_RUNS : -1]
     both = (before & tonight[:, None]).sum(axis=0)
-    return bool(np.any((both > 0) & (both >= LIKE * before.sum(axis=0))))
+    return bool(np.any((both > 0) & (both >= MINIMUM_SHARE * before.sum(axis=0))))
 
 
 def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
@@ -330,7 +330,7 @@ def _vanished(panel: Panel) -> list[Finding]:
     whole_nights = [
         place
         for place in range(last)
-        if is_whole(panel.runs[place]) and both[place] >= LIKE * max(measured[:, place].sum(), 1)
+        if is_whole(panel.runs[place]) and both[place] >= MINIMUM_SHARE * max(measured[:, place].sum(), 1)
     ]
     if not whole_nights or not is_whole(panel.runs[-1]):
         return []

@@ -13,7 +13,7 @@ from datetime import date, timedelta
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.findings import LIKE
+from perfdash.detect.findings import MINIMUM_SHARE
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
 from perfdash.site.suite_setting import SuiteSetting
@@ -48,7 +48,7 @@ def shapes(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, Shap
 
 def alike(one: Shape, other: Shape) -> bool:
     """Whether each has half of the other's cases, as far as their settings tell."""
-    return (one & other).total() >= LIKE * max(one.total(), other.total(), 1)
+    return (one & other).total() >= MINIMUM_SHARE * max(one.total(), other.total(), 1)
 
 
 def nights(runs: Sequence[RunLine], shapes: Mapping[int, Shape]) -> list[RunLine]:
@@ -57,7 +57,7 @@ def nights(runs: Sequence[RunLine], shapes: Mapping[int, Shape]) -> list[RunLine
     for place, run in enumerate(runs):
         near = runs[max(0, place - _NEAR) : place + _NEAR + 1]
         counts = [shapes[each.id].total() for each in near if shapes[each.id] & shapes[run.id]]
-        if counts and shapes[run.id].total() >= LIKE * float(np.median(counts)):
+        if counts and shapes[run.id].total() >= MINIMUM_SHARE * float(np.median(counts)):
             found.append(run)
     return found
 
