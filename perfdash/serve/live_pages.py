@@ -1,4 +1,4 @@
-"""Serve each page of the site from the current store, under the paths of report.site_links."""
+"""Serve each page of the site from the current store, under the site's own paths."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import RunLine, case_numbers, list_runs
 from perfdash.report import site_links
 from perfdash.report.changes import RunChange, of_comparison, ordered
-from perfdash.serve.choosing import NotFound, compared
-from perfdash.serve.parameters import Parameter
+from perfdash.serve.parameters import NotFound, Parameter, compared
 from perfdash.site import render
 from perfdash.site.compare_page import SHOWN, CompareView, pairs
 from perfdash.site.machines_page import machine_view

@@ -1,11 +1,16 @@
-"""Stands before every answer: only reads, only hosts that we are, headers that keep browsers in check."""
+"""The HTTP policy: reads only, known hosts only, security headers, no connection held idle.
+
+It imports uvicorn, which is an extra: the command checks that it is there before it imports this."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -89,3 +94,33 @@ async def _refuse(send: Send, status: int, text: str, *more: tuple[bytes, bytes]
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *more, *HEADERS]})
     await send({"type": "http.response.body", "body": body})
+
+
+PATIENCE_S = 10.0  # for the rest of a request
+
+
+class Connection(H11Protocol):
+    """A connection that closes when it is idle, or when a request is only half sent.
+
+    uvicorn closes an idle connection between two requests, but waits forever for the rest of a request.
+    """
+
+    patience_s = PATIENCE_S
+    _asked = 0.0  # when the last answer was under way, or the connection was made
+
+    # uvicorn narrows the type of asyncio's BaseProtocol in the same way.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._asked = self.loop.time()
+        self._look()
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        now = self.loop.time()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._asked = now
+        elif now - self._asked >= self.patience_s:
+            self.transport.close()
+            return
+        self.loop.call_later(self.patience_s / 4, self._look)
