@@ -26,7 +26,7 @@ ALLOWED = {
     "worker": {"records"},
     "suites": {"errors", "files", "records", "settings", "worker"},
     "settings": {"errors", "records"},
-    "stats": {"records"},
+    "stats": {"metrics", "records"},
     "history": {"errors", "files", "methods", "metrics", "records", "redaction", "stats"},
     "detect": {"errors", "files", "history", "methods", "metrics", "records", "stats"},
     "runner": {

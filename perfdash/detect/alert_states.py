@@ -1,9 +1,9 @@
 """The states of an alert: how each night changes open alerts and adds new ones. Pure.
 
-new -> confirmed (the nights after its birth, and they alone, show it too, or it stood a re-measurement)
--> open (ever after), each of them -> acknowledged (by a person) or fixed (back where it was) ->
-reopened. A new one that is gone in the next nights is dismissed. One whose metric is measured by another
-method since is superseded: nothing of before is compared with it.
+new -> confirmed (later nights alone show the change too, or a re-measurement reproduced it) -> open (on
+every later night); each of these -> acknowledged (by a person) or fixed (back at the level before) ->
+reopened. A new alert that later nights do not show is dismissed. An alert whose metric is measured by
+another method since is superseded, because numbers of two methods are never compared.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from perfdash.metrics import JUDGED
 from perfdash.records import Status
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
-# A level is back when the mean of the last nights is so many standard errors away from the changed one.
+# Standard errors from the changed level at which the mean of the last nights counts as fixed.
 _SURE = 5.0
 _LOOKED_BACK = 10
 _NOT_MEASURED = ("", str(Status.INFRA_ERROR))
-# A new alert is confirmed or gone when the nights after its birth say so by so much; by so many at most.
-_ENOUGH, _TOLD_BY = 2.5, 5
-_DATED_FOR = 15  # nights in which an alert's date and size are made better
+# Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
+_ENOUGH, _DECIDED_BY = 2.5, 5
+_DATED_FOR = 15  # nights after a change during which its date and size are updated
 
 
 def first_nights(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
-    """The place from which the nights of a series count: its last change that is known and stands."""
+    """The first night of each series that counts: that of its last confirmed change."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     start: dict[Key, int] = {}
     for alert in alerts:
@@ -94,7 +94,7 @@ def advance(
         ]
         same = [index for index in of_it if findings[index].direction == alert.direction]
         opposite = [index for index in of_it if findings[index].direction != alert.direction]
-        if alert.seen_run_id == tonight.id:  # the night is judged again: it was told what it is
+        if alert.seen_run_id == tonight.id:  # this night was judged before
             matched.update(of_it)
             continue
         if method_changes := other_method(alert, tonight):
@@ -297,7 +297,7 @@ def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
         return _new_observed(alert, values[places.get(alert.details.get("born_run_id", -1), -1) + 1 :])
     seen = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
     if alert.state == NEW and alert.kind == "drift" and seen == AGAIN and not found_again:
-        return UNKNOWN  # told again by the next look, a week later
+        return UNKNOWN  # drifts are looked for once a week
     return seen
 
 
@@ -311,7 +311,7 @@ def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float
     way = (float(np.mean(finite)) - before) / (after - before)
     if way > 0.5 and way * abs(after - before) / error >= _ENOUGH:
         return AGAIN
-    lasts = len(finite) < _TOLD_BY and (1 - way) * abs(after - before) / error < _ENOUGH
+    lasts = len(finite) < _DECIDED_BY and (1 - way) * abs(after - before) / error < _ENOUGH
     return UNKNOWN if lasts or way > 0.5 else BACK
 
 

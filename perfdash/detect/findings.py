@@ -26,15 +26,15 @@ from perfdash.stats.intervals import Array
 
 READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
         "calls_captured")  # fmt: skip
-NIGHTS = 200  # of which the alarm looks at 70, the drift at all
+NIGHTS = 200  # read; the nightly test uses 70 of them, the drift test all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
-MINIMUM_SHARE = 0.5  # of the cases of another run
+MINIMUM_SHARE = 0.5  # of another run's cases that a comparable night must have
 NEARBY_RUNS = 24  # runs: two nights of twelve settings, a run each
-# What a latency is the sum of: where that changed, its parts say where, and are no changes of their own.
+# The parts that a latency is the sum of: they explain its change and are no changes of their own.
 PARTS_OF = {"backend_ms": tuple(PARTS)}
 
 WORSE, BETTER, OTHER = 1, -1, 0
-# What says something of the machine, not of the model.
+# Statuses that describe the machine, not the model.
 _UNKNOWN = {"", str(Status.INFRA_ERROR)}
 _PASSING = {str(status) for status in PASSING}
 _FAILED_TO_RUN = {str(status) for status in FAILED_TO_RUN}
@@ -59,11 +59,12 @@ def stops_running(before: str, after: str) -> bool:
 
 @dataclass(frozen=True)
 class Finding:
-    """One change. Runs are places among those judged: `good` the last before it, `bad` the first with it.
+    """One change that a night shows, between the runs `good` and `bad`.
 
-    kind: metric (of a case), drift, count, status, vanished, host. case_id: None of the host. alarm: certain
-    enough to be told; else only worth measuring again. change: log of after / before. sd, df: of one
-    night (log), for the re-measurement.
+    kind: metric (of a case), drift, count, status, vanished, host. good, bad: places in the panel's runs,
+    of the last run before the change and the first with it. case_id: None for the host. alarm: certain
+    enough to report; else only worth re-measuring. change: log of after / before. sd, df: of one night's
+    log, for the re-measurement.
     """
 
     kind: str

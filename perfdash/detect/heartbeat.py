@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from perfdash.history.nightlies import OK, RUNNING, Nightly
 
 GOOD = ("ok", "running")
-_NAMED = 5  # nightlies before one of which is told
+_NAMED = 5  # problems named in one line, at most
 
 
 @dataclass(frozen=True)
