@@ -19,7 +19,7 @@ from datetime import date, timedelta
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.change_dates import over_time
+from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.detect.nightly_judging import judge_run
 from perfdash.history import schema
@@ -190,7 +190,7 @@ def main() -> None:
             year = list_runs(connection, latest=365)
             timed("a year of all series read", lambda: panel(connection, year, JUDGED), 2)
             whole = panel(connection, year, JUDGED)
-            timed("change points of a year of all series", lambda: list(over_time(whole)), 1)
+            timed("change points of a year of all series", lambda: list(lasting_changes(whole)), 1)
 
 
 def _changed(imported: Imported) -> Imported:

@@ -25,8 +25,7 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
-from perfdash.site.build import build
-from perfdash.site.parallel import cores
+from perfdash.site.build import build, cores
 
 
 def timed(title: str, work: Callable[[], object]) -> None:

@@ -110,7 +110,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     from dataclasses import asdict
     from itertools import pairwise
 
-    from perfdash.detect.change_dates import over_time
+    from perfdash.detect.change_dates import lasting_changes
     from perfdash.history.queries import cases_by_id, find_run, list_runs, panel
     from perfdash.methods import changes
     from perfdash.metrics import JUDGED
@@ -119,7 +119,7 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     with store.read() as connection:
         last = find_run(connection, run or "last")
         runs = list_runs(connection, testbed_id=last.testbed_id, until=last.started, latest=nights)
-        changes_found = list(over_time(panel(connection, runs, JUDGED)))
+        changes_found = list(lasting_changes(panel(connection, runs, JUDGED)))
         cases = cases_by_id(connection, (each.case_id for each in changes_found if each.case_id))
     if as_json:
         plain = [

@@ -26,13 +26,13 @@ def serve(
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'perfdash[serve]'")
-    from perfdash.serve import running
-    from perfdash.serve.reading import open_to_read
+    from perfdash.serve import server
+    from perfdash.serve.read_only_store import open_to_read
 
     store = open_to_read(resolve({"db": db, "out": out})[0].history)
-    with running.until_told(), store, running.bound(host, port) as listening:
-        if not running.is_local(listening):
+    with server.until_told(), store, server.bound(host, port) as listening:
+        if not server.is_local(listening):
             typer.echo("Everyone who reaches this address can read all of it", err=True)
-        typer.echo(f"Serving {store.shown} on {running.address_of(listening)} (Ctrl-C ends it)")
-        running.serve(store, listening)
+        typer.echo(f"Serving {store.shown} on {server.address_of(listening)} (Ctrl-C ends it)")
+        server.serve(store, listening)
     typer.echo("Ended")

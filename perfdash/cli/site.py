@@ -33,7 +33,7 @@ def site(
     """
     from perfdash.cli.history_options import opened
     from perfdash.site.build import build
-    from perfdash.site.folder import refuse_foreign
+    from perfdash.site.site_folder import refuse_foreign
 
     refuse_foreign(out)
     with opened(db, runs) as store:

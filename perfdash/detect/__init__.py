@@ -1,4 +1,4 @@
 """Judge nights against earlier nights, keep alerts, compare runs, and date changes.
 
-Knows the history and statistics; nothing of measuring, terminals or pages.
+It uses the history and statistics, and knows nothing of measuring, terminals or pages.
 """

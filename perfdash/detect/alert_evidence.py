@@ -11,7 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from scipy import special
 
-from perfdash.detect.change_dates import Dated, date
+from perfdash.detect.change_dates import Dated, date_change
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
 from perfdash.methods import alike
@@ -131,7 +131,7 @@ def _of(
         (run.started, run.id) < (bad.started, bad.id) and alike(run.method, bad.method, alert.metric)
         for run in mine.runs
     )
-    dated = date(mine, alert.case_id, alert.metric, bad.id, alert.direction)
+    dated = date_change(mine, alert.case_id, alert.metric, bad.id, alert.direction)
     return AlertEvidence(alert, case, good, bad, seen, dated, _speedups(mine, alert, good, seen), before)
 
 

@@ -1,9 +1,9 @@
 """The states of an alert: how each night changes open alerts and adds new ones. Pure.
 
-new -> confirmed (the nights after its birth, and they alone, show it too, or it stood a re-measurement)
--> open (ever after), each of them -> acknowledged (by a person) or fixed (back where it was) ->
-reopened. A new one that is gone in the next nights is dismissed. One whose metric is measured by another
-method since is superseded: nothing of before is compared with it.
+new -> confirmed (later nights alone show the change too, or a re-measurement reproduced it) -> open (on
+every later night); each of these -> acknowledged (by a person) or fixed (back at the level before) ->
+reopened. A new alert that later nights do not show is dismissed. An alert whose metric is measured by
+another method since is superseded, because numbers of two methods are never compared.
 """
 
 from __future__ import annotations
@@ -14,9 +14,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfdash.detect.change_dates import date
+from perfdash.detect.change_dates import date_change
 from perfdash.detect.environment_changes import environment_changes, package_changes
-from perfdash.detect.findings import LIKE, PARTS_OF, WORSE, Finding, Key, is_pass, is_whole, logs, net_logs
+from perfdash.detect.findings import (
+    MINIMUM_SHARE,
+    PARTS_OF,
+    WORSE,
+    Finding,
+    Key,
+    is_pass,
+    is_whole,
+    logs,
+    net_logs,
+)
 from perfdash.history.alert_store import (
     ACKNOWLEDGED,
     CONFIRMED,
@@ -35,17 +45,17 @@ from perfdash.metrics import JUDGED
 from perfdash.records import Status
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
-# A level is back when the mean of the last nights is so many standard errors away from the changed one.
+# Standard errors from the changed level at which the mean of the last nights counts as fixed.
 _SURE = 5.0
 _LOOKED_BACK = 10
 _NOT_MEASURED = ("", str(Status.INFRA_ERROR))
-# A new alert is confirmed or gone when the nights after its birth say so by so much; by so many at most.
-_ENOUGH, _TOLD_BY = 2.5, 5
-_DATED_FOR = 15  # nights in which an alert's date and size are made better
+# Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
+_ENOUGH, _DECIDED_BY = 2.5, 5
+_DATED_FOR = 15  # nights after a change during which its date and size are updated
 
 
-def starts(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
-    """The place from which the nights of a series count: its last change that is known and stands."""
+def first_nights(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
+    """The first night of each series that counts: that of its last confirmed change."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     start: dict[Key, int] = {}
     for alert in alerts:
@@ -94,7 +104,7 @@ def advance(
         ]
         same = [index for index in of_it if findings[index].direction == alert.direction]
         opposite = [index for index in of_it if findings[index].direction != alert.direction]
-        if alert.seen_run_id == tonight.id:  # the night is judged again: it was told what it is
+        if alert.seen_run_id == tonight.id:  # this night was judged before
             matched.update(of_it)
             continue
         if method_changes := other_method(alert, tonight):
@@ -102,9 +112,9 @@ def advance(
             continue
         if alert.state == FIXED:
             reappeared = [index for index in same if findings[index].alarm and index not in matched]
-            if reappeared and _like(alert, findings[reappeared[0]]):
+            if reappeared and _is_same_change(alert, findings[reappeared[0]]):
                 matched.update(reappeared)
-                fresh = _born(findings[reappeared[0]], panel, at)
+                fresh = new_alert(findings[reappeared[0]], panel, at)
                 changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
             continue
         seen = _observed(alert, panel, bool(same))
@@ -124,7 +134,7 @@ def advance(
             changed.append((moved, note))
     stepped = {(a.case_id, a.metric, a.direction) for a in alerts if a.kind == "metric" and a.state == NEW}
     changed += [
-        (_born(finding, panel, at), None)
+        (new_alert(finding, panel, at), None)
         for index, finding in enumerate(findings)
         if finding.alarm
         and index not in matched
@@ -171,7 +181,7 @@ def _of_its_cases(alert: Alert, panel: Panel) -> bool:
     if seen is None:
         return True
     known = panel.statuses != ""
-    return bool((known[:, seen] & known[:, -1]).sum() >= LIKE * known[:, seen].sum())
+    return bool((known[:, seen] & known[:, -1]).sum() >= MINIMUM_SHARE * known[:, seen].sum())
 
 
 def dated(alert: Alert, panel: Panel) -> Alert:
@@ -181,7 +191,7 @@ def dated(alert: Alert, panel: Panel) -> Alert:
     place = {run.id: index for index, run in enumerate(panel.runs)}
     if len(panel.runs) - place.get(alert.bad_run_id or -1, 0) > _DATED_FOR:
         return alert
-    newer_date = date(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
+    newer_date = date_change(panel, alert.case_id, str(alert.metric), alert.bad_run_id, alert.direction)
     if newer_date is None:
         return alert
     good = panel.runs[max(0, place[newer_date.first.id] - 1)]
@@ -234,12 +244,8 @@ def acknowledged(alert: Alert, at: str) -> Alert:
     return replace(alert, state=ACKNOWLEDGED, changed=at)
 
 
-def born(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
-    """A finding of the last night as an alert."""
-    return replace(_born(finding, panel, at), state=state)
-
-
-def _born(finding: Finding, panel: Panel, at: str) -> Alert:
+def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
+    """The alert of a finding of the last night."""
     bad = panel.runs[finding.bad]
     good = panel.runs[finding.good] if finding.good is not None else None
     details = {**finding.details, "born_run_id": panel.runs[-1].id}
@@ -260,7 +266,7 @@ def _born(finding: Finding, panel: Panel, at: str) -> Alert:
         testbed_id=bad.testbed_id,
         case_id=finding.case_id,
         metric=finding.metric,
-        state=NEW,
+        state=state,
         direction=finding.direction,
         good_run_id=good.id if good else None,
         bad_run_id=bad.id,
@@ -283,7 +289,7 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
     return []
 
 
-def _like(fixed: Alert, finding: Finding) -> bool:
+def _is_same_change(fixed: Alert, finding: Finding) -> bool:
     """Whether a change is the one that was fixed before: of numbers, of about the same size."""
     if fixed.change is None or finding.change is None:
         return True
@@ -316,7 +322,7 @@ def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
         return _new_observed(alert, values[places.get(alert.details.get("born_run_id", -1), -1) + 1 :])
     seen = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
     if alert.state == NEW and alert.kind == "drift" and seen == AGAIN and not found_again:
-        return UNKNOWN  # told again by the next look, a week later
+        return UNKNOWN  # drifts are looked for once a week
     return seen
 
 
@@ -330,7 +336,7 @@ def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float
     way = (float(np.mean(finite)) - before) / (after - before)
     if way > 0.5 and way * abs(after - before) / error >= _ENOUGH:
         return AGAIN
-    lasts = len(finite) < _TOLD_BY and (1 - way) * abs(after - before) / error < _ENOUGH
+    lasts = len(finite) < _DECIDED_BY and (1 - way) * abs(after - before) / error < _ENOUGH
     return UNKNOWN if lasts or way > 0.5 else BACK
 
 

@@ -31,7 +31,7 @@ class Dated:
     bad: RunLine
 
 
-def over_time(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
+def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
     """Every lasting change of level, of all cases and judged metrics without parts.
 
     A step that most cases of the host make in the same direction on the same night is one. Nights of
@@ -82,7 +82,9 @@ def _is_near(common: list[tuple[int, int]], night: int, direction: int) -> bool:
     return any(abs(night - shift_night) <= 2 and direction == way for shift_night, way in common)
 
 
-def date(panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direction: int) -> Dated | None:
+def date_change(
+    panel: Panel, case_id: int, metric: str, bad_run_id: int | None, direction: int
+) -> Dated | None:
     """The dated change of an alert; None if the history does not show it yet."""
     if metric not in JUDGED or case_id not in panel.case_ids:
         return None

@@ -26,15 +26,15 @@ from perfdash.stats.intervals import Array
 
 READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
         "calls_captured")  # fmt: skip
-NIGHTS = 200  # of which the alarm looks at 70, the drift at all
+NIGHTS = 200  # read; the nightly test uses 70 of them, the drift test all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
-LIKE = 0.5  # of the cases of another run
-SHORTLY = 24  # runs: two nights of twelve settings, a run each
-# What a latency is the sum of: where that changed, its parts say where, and are no changes of their own.
+MINIMUM_SHARE = 0.5  # of another run's cases that a comparable night must have
+NEARBY_RUNS = 24  # runs: two nights of twelve settings, a run each
+# The parts that a latency is the sum of: they explain its change and are no changes of their own.
 PARTS_OF = {"backend_ms": tuple(PARTS)}
 
 WORSE, BETTER, OTHER = 1, -1, 0
-# What says something of the machine, not of the model.
+# Statuses that describe the machine, not the model.
 _UNKNOWN = {"", str(Status.INFRA_ERROR)}
 _PASSING = {str(status) for status in PASSING}
 _FAILED_TO_RUN = {str(status) for status in FAILED_TO_RUN}
@@ -59,11 +59,12 @@ def stops_running(before: str, after: str) -> bool:
 
 @dataclass(frozen=True)
 class Finding:
-    """One change. Runs are places among those judged: `good` the last before it, `bad` the first with it.
+    """One change that a night shows, between the runs `good` and `bad`.
 
-    kind: metric (of a case), drift, count, status, vanished, host. case_id: None of the host. alarm: certain
-    enough to be told; else only worth measuring again. change: log of after / before. sd, df: of one
-    night (log), for the re-measurement.
+    kind: metric (of a case), drift, count, status, vanished, host. good, bad: places in the panel's runs,
+    of the last run before the change and the first with it. case_id: None for the host. alarm: certain
+    enough to report; else only worth re-measuring. change: log of after / before. sd, df: of one night's
+    log, for the re-measurement.
     """
 
     kind: str
@@ -91,9 +92,9 @@ def is_a_night(panel: Panel) -> bool:
     Without that, a few models measured at a desk would pass for a night in which all others vanished.
     """
     measured = panel.statuses != ""
-    tonight, before = measured[:, -1], measured[:, -1 - SHORTLY : -1]
+    tonight, before = measured[:, -1], measured[:, -1 - NEARBY_RUNS : -1]
     both = (before & tonight[:, None]).sum(axis=0)
-    return bool(np.any((both > 0) & (both >= LIKE * before.sum(axis=0))))
+    return bool(np.any((both > 0) & (both >= MINIMUM_SHARE * before.sum(axis=0))))
 
 
 def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
@@ -330,7 +331,7 @@ def _vanished(panel: Panel) -> list[Finding]:
     whole_nights = [
         place
         for place in range(last)
-        if is_whole(panel.runs[place]) and both[place] >= LIKE * max(measured[:, place].sum(), 1)
+        if is_whole(panel.runs[place]) and both[place] >= MINIMUM_SHARE * max(measured[:, place].sum(), 1)
     ]
     if not whole_nights or not is_whole(panel.runs[-1]):
         return []

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from perfdash.history.nightlies import OK, RUNNING, Nightly
 
 GOOD = ("ok", "running")
-_NAMED = 5  # nightlies before one of which is told
+_NAMED = 5  # problems named in one line, at most
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Beat:
         return self.level in GOOD
 
 
-def examine(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
+def job_health(nightlies: Sequence[Nightly], now: datetime) -> list[Beat]:
     """The state of one job's nightlies (oldest first, at least one) at a moment."""
     last = nightlies[-1]
     due = _time(last.begun) + timedelta(seconds=last.every_s)
@@ -51,11 +51,11 @@ def health(nightlies_by_job: Mapping[str, Sequence[Nightly]], now: datetime) -> 
     return [
         beat
         for job, nightlies in nightlies_by_job.items()
-        for beat in (examine(nightlies, now) if nightlies else [Beat("missing", job, "none ever began")])
+        for beat in (job_health(nightlies, now) if nightlies else [Beat("missing", job, "none ever began")])
     ]
 
 
-def before(nightlies: Sequence[Nightly], these: Sequence[Nightly]) -> str | None:
+def problems_before(nightlies: Sequence[Nightly], these: Sequence[Nightly]) -> str | None:
     """One line on failed and missing nightlies since the last good one, or None.
 
     `these`: that nightly, or every candidate, which are then named.

@@ -9,7 +9,16 @@ from datetime import date
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states as life
-from perfdash.detect.findings import LIKE, NIGHTS, READ, Finding, drifts, is_a_night, judge, with_parts
+from perfdash.detect.findings import (
+    MINIMUM_SHARE,
+    NIGHTS,
+    READ,
+    Finding,
+    drifts,
+    is_a_night,
+    judge,
+    with_parts,
+)
 from perfdash.files import now
 from perfdash.history import alert_store as kept
 from perfdash.history import schema
@@ -65,7 +74,7 @@ def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     every = kept.load(connection, testbed_id=run.testbed_id, states=(*kept.LIVE, kept.FIXED))
     alerts = [alert for alert in every if not life.other_method(alert, run)]
     night = life.without_fixed(night, alerts)
-    start = life.starts(night, alerts)
+    start = life.first_nights(night, alerts)
     findings = with_parts(judge(night, start), alerts)
     if _first_of_its_week(night.runs):
         findings += drifts(night, start)
@@ -96,6 +105,6 @@ def _is_late(connection: sa.Connection, run: RunLine) -> bool:
     """Whether a later night was judged already; small later runs do not count."""
     later = list_runs(connection, testbed_id=run.testbed_id, since=run.started)
     return any(
-        line.judged is not None and _earlier(run, line) and line.results >= LIKE * run.results
+        line.judged is not None and _earlier(run, line) and line.results >= MINIMUM_SHARE * run.results
         for line in later
     )

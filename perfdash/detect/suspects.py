@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfdash.detect.alert_states import born, confirmed, dismissed
+from perfdash.detect.alert_states import confirmed, dismissed, new_alert
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
 from perfdash.history.alert_store import CONFIRMED, LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
@@ -87,7 +87,7 @@ def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def told(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int = PAIRS) -> Any:
+def decide(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int = PAIRS) -> Any:
     """Decide from the pairs (old, new) so far: stands, dismissed, more or nothing.
 
     Returns the decision and the numbers behind it.
@@ -144,7 +144,7 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResul
     return str(outcome.decision), seen
 
 
-def after(
+def alert_after(
     finding: Finding, decision: str, seen: Any, alerts: Sequence[Alert], panel: Panel, at: str
 ) -> tuple[Alert, str] | None:
     """The new or changed alert after a decision, with a note; None: nothing."""
@@ -156,7 +156,7 @@ def after(
         and alert.state in LIVE
     ]
     if decision == STANDS:
-        alert = confirmed(same[0], at) if same else born(finding, panel, at, CONFIRMED)
+        alert = confirmed(same[0], at) if same else new_alert(finding, panel, at, CONFIRMED)
         return replace(alert, details={**alert.details, **_remeasured(seen)}), "stood a re-measurement"
     if decision == DISMISSED and same and same[0].state == NEW:
         alert = dismissed(same[0], at)

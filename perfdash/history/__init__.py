@@ -1,4 +1,4 @@
 """The history of all runs: the store (SQLite or PostgreSQL), imports and queries.
 
-Knows records and statistics; nothing of measuring, terminals or pages.
+It uses records and statistics, and knows nothing of measuring, terminals or pages.
 """

@@ -38,7 +38,7 @@ def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
         _check(imported)
     _refuse_two_in_one(runs)
     with store.write() as connection:
-        return [_one(connection, imported) for imported in runs]
+        return [_store_run(connection, imported) for imported in runs]
 
 
 def _check(imported: Imported) -> None:
@@ -67,7 +67,7 @@ def _refuse_two_in_one(runs: Sequence[Imported]) -> None:
             )
 
 
-def _one(connection: sa.Connection, imported: Imported) -> str:
+def _store_run(connection: sa.Connection, imported: Imported) -> str:
     run, rows = imported.run, imported.rows
     runs = schema.runs
     content = imported.content
@@ -87,9 +87,9 @@ def _one(connection: sa.Connection, imported: Imported) -> str:
         "state": run.state,
         "origin": run.origin,
         "source": run.source,
-        "host_id": _known(connection, schema.hosts, "name", {"name": run.host}),
-        "testbed_id": _known(connection, schema.testbeds, "digest", testbed_values(run)),
-        "environment_id": _known(connection, schema.environments, "fingerprint", environment_values(run)),
+        "host_id": _number_of(connection, schema.hosts, "name", {"name": run.host}),
+        "testbed_id": _number_of(connection, schema.testbeds, "digest", testbed_values(run)),
+        "environment_id": _number_of(connection, schema.environments, "fingerprint", environment_values(run)),
         "command": list(run.command),
         "noise": dict(run.noise),
         "expected": run.expected,
@@ -246,7 +246,7 @@ def environment_values(run: RunRow) -> dict[str, Any]:
     return {"fingerprint": digest(complete), **values, "commits": commits}
 
 
-def _known(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:
+def _number_of(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:
     """The number of the row with this value, entered where it is new."""
     query = sa.select(table.c.id).where(table.c[column] == values[column])
     number = connection.execute(query).scalar()

@@ -71,17 +71,17 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
     with source.read() as connection:
         every = list_runs(connection)
         for place, line in enumerate(every, start=1):
-            (outcome,) = take_in(target, [stored(connection, line)])
+            (outcome,) = take_in(target, [read_stored_run(connection, line)])
             counts[outcome] += 1
             say(f"[{place}/{len(every)}] {line.name}: {outcome}")
         heartbeat = nightlies.load(connection)
     with target.write() as connection:
         for nightly in heartbeat:
-            nightlies.put(connection, nightly)
+            nightlies.copy_nightly(connection, nightly)
     return counts
 
 
-def stored(connection: sa.Connection, line: RunLine) -> Imported:
+def read_stored_run(connection: sa.Connection, line: RunLine) -> Imported:
     """Read a run as it was imported, with the original's `content`; samples have 32 bits."""
     runs = schema.runs
     names = ("key", "content", "taken_in", "command", "ended", "perfdash", "imported")

@@ -74,7 +74,7 @@ def end(
         raise UsageError(f"of the nightly {job!r} {which} was begun; `perfdash nightly begin` does it")
     changed = {"state": state, "why": why, "ended": at, "runs": tuple(dict.fromkeys(runs)) or old.runs}
     done = Nightly(**{**asdict(old), **changed})
-    if state != FAILED and (lacks := lacking(connection, done)):
+    if state != FAILED and (lacks := missing_results(connection, done)):
         reasons = "; ".join([*([why] if why else []), *lacks])
         done = Nightly(**{**asdict(done), "state": PARTIAL, "why": reasons})
     _update(connection, done)
@@ -108,7 +108,7 @@ def forget(connection: sa.Connection, job: str, before: str | None = None) -> in
     return connection.execute(statement).rowcount
 
 
-def put(connection: sa.Connection, nightly: Nightly) -> None:
+def copy_nightly(connection: sa.Connection, nightly: Nightly) -> None:
     """Store a nightly of another history; one that ended does not run again."""
     old = _known(connection, nightly.job, nightly.night)
     if old is None:
@@ -117,7 +117,7 @@ def put(connection: sa.Connection, nightly: Nightly) -> None:
         _update(connection, nightly)
 
 
-def lacking(connection: sa.Connection, nightly: Nightly) -> list[str]:
+def missing_results(connection: sa.Connection, nightly: Nightly) -> list[str]:
     """Expected settings without results in its runs, and incomplete runs."""
     runs, results, cases = schema.runs, schema.results, schema.cases
     mine = runs.c.started >= nightly.begun

@@ -1,6 +1,6 @@
 """The runs and results that the history stores, as flat values from any source.
 
-A run of perfdash and a foreign file both become one RunRow and its Rows; nothing else is ever stored.
+A run of perfdash and a foreign file both become one RunRow with Rows; nothing else is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfdash.files import finite
 from perfdash.metrics import PARTS
 from perfdash.records import Case, Failure, Result, RunInfo
 
-MAX_SAMPLES = 200  # a side: more say nothing more of a latency (the run folder has them all)
+MAX_SAMPLES = 200  # a side: enough to describe a latency; the run folder has all
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ alert_events = Table(
     Column("run_id", ForeignKey("runs.id", ondelete="SET NULL")),
     Column("note", Text),
 )
-# Each nightly as it told of itself, so that one that never came is missed.
+# Starts and ends of nightlies, so that a missing one is noticed.
 nightlies = Table(
     "nightlies",
     metadata,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import ComparedCase, Comparison
-from perfdash.detect.findings import LIKE, WORSE
+from perfdash.detect.findings import MINIMUM_SHARE, WORSE
 from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Imported, RunRow
@@ -159,7 +159,7 @@ def of_comparison(comparison: Comparison) -> list[RunChange]:
     good, bad = (MeasuredBuild.of_row(side.runs[-1].run) for side in (comparison.old, comparison.new))
     changes = [change for compared in comparison.both for change in _of_case(compared, good, bad)]
     # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
-    if all(_is_whole(side) for side in comparison.new.runs) and len(comparison.both) >= LIKE * (
+    if all(_is_whole(side) for side in comparison.new.runs) and len(comparison.both) >= MINIMUM_SHARE * (
         len(comparison.both) + len(comparison.only_old)
     ):
         changes += [

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
-from perfdash.detect.findings import LIKE, SHORTLY, is_a_night
-from perfdash.detect.heartbeat import before, nightlies_of
+from perfdash.detect.findings import MINIMUM_SHARE, NEARBY_RUNS, is_a_night
+from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.history import alert_store as kept
 from perfdash.history import nightlies, schema
 from perfdash.history.alert_store import Alert
@@ -126,7 +126,7 @@ def nightlies_before(connection: sa.Connection, imported: Imported) -> str | Non
     for row in imported.rows:
         words = f"{row.case.suite} {row.case.device} {row.case.dtype}"
         settings |= {words, f"{words} {row.case.threads}"}
-    return before(
+    return problems_before(
         all_nightlies, nightlies_of(all_nightlies, imported.run.name, imported.run.started, settings)
     )
 
@@ -144,10 +144,10 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     ]
     if not earlier:
         return Night(imported, untold="the first run of its kind in the history: nothing to compare it with")
-    shortly = panel(connection, [*earlier[-SHORTLY:], run], [])
+    shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
     if not is_a_night(shortly):
         return Night(imported, untold="too few of the cases of the runs before it to be compared with them")
-    alike = [earlier[-SHORTLY:][place] for place in _alike(shortly)]
+    alike = [earlier[-NEARBY_RUNS:][place] for place in _alike(shortly)]
     alerts = _of_night(connection, run, imported)
     changes = [of_alert(item, run.id) for item in gather(connection, alerts)]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
@@ -197,7 +197,7 @@ def _alike(shortly: Panel) -> list[int]:
     """The indices of earlier runs that share at least half of their cases with the last run."""
     measured = shortly.statuses != ""
     both = (measured[:, :-1] & measured[:, -1:]).sum(axis=0)
-    return np.flatnonzero((both > 0) & (both >= LIKE * measured[:, :-1].sum(axis=0))).tolist()
+    return np.flatnonzero((both > 0) & (both >= MINIMUM_SHARE * measured[:, :-1].sum(axis=0))).tolist()
 
 
 def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:

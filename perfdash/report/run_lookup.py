@@ -22,7 +22,7 @@ from perfdash.detect.past_noise import noise_before
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
-from perfdash.history.maintenance import stored
+from perfdash.history.maintenance import read_stored_run
 from perfdash.history.queries import read_run, trend
 from perfdash.history.results import Imported, from_run
 from perfdash.history.run_selection import select
@@ -66,7 +66,7 @@ class RunLookup:
                 if len(runs) > 1:
                     names = ", ".join(run.name for run in runs[-5:])
                     raise UsageError(f"{word!r} means {len(runs)} runs; give one of them: {names}")
-                return stored(connection, runs[0])
+                return read_stored_run(connection, runs[0])
         except NoHistory:
             find_run(word, self.out)  # its error lists the runs that there are
             raise

@@ -85,7 +85,7 @@ def remeasure(
 
     def enough(each: Planned, pairs: Sequence[Pair]) -> bool:
         sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
-        words = [suspects.told(finding, sides, limit)[0] for finding in suspected[each.case]]
+        words = [suspects.decide(finding, sides, limit)[0] for finding in suspected[each.case]]
         return suspects.MORE not in words
 
     def seen(each: Planned, pairs: Sequence[Pair]) -> None:
@@ -94,8 +94,8 @@ def remeasure(
         with store.write() as connection:
             alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id)
             for finding in suspected[each.case]:
-                word, numbers = suspects.told(finding, sides, limit)
-                made = suspects.after(finding, word, numbers, alerts, judged.panel, now())
+                word, numbers = suspects.decide(finding, sides, limit)
+                made = suspects.alert_after(finding, word, numbers, alerts, judged.panel, now())
                 if made:
                     alert_rows.save(connection, *made)
                 worse += word == suspects.STANDS and finding.direction > 0

@@ -1,1 +1,1 @@
-"""The site live from the store, comparisons of anything with anything, and a JSON API. It never writes."""
+"""Serve the site live from the store, with any comparison and a JSON API. It never writes."""

@@ -1,4 +1,4 @@
-"""What the JSON API answers: plain values from a connection and the parameters of a request."""
+"""The answers of the JSON API: plain values from a connection and the request's parameters."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from perfdash.history.results import Row
 from perfdash.metrics import NUMBERS
 from perfdash.report import alert_text
 from perfdash.report.comparison_text import to_plain
-from perfdash.serve.choosing import NotFound, compared, one_run
-from perfdash.serve.parameters import Parameter, page, paging
+from perfdash.serve.parameters import NotFound, Parameter, compared, one_run, page, paging
 
 Values = dict[str, Any]
 _RUN = Parameter("run", "a run's name, last, or a date that means one run", default="last")

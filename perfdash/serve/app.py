@@ -1,4 +1,4 @@
-"""The ASGI application: addresses, what answers them, and what is said when that fails."""
+"""The ASGI application: routes, cached answers and error messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from perfdash.history.results import digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links
-from perfdash.serve import live
-from perfdash.serve.choosing import NotFound
-from perfdash.serve.guard import Guard
+from perfdash.serve import live_pages
+from perfdash.serve.http_policy import Guard
 from perfdash.serve.openapi import DESCRIPTION, ENDPOINTS, Endpoint, description
-from perfdash.serve.parameters import read_all
-from perfdash.serve.reading import state_of
+from perfdash.serve.parameters import NotFound, read_all
+from perfdash.serve.read_only_store import state_of
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
 KEPT = 64  # answers that are not made twice while the store stays as it is
@@ -59,12 +58,12 @@ def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard
         return endpoint
 
     routes = [
-        Route("/", page(_plain(live.overview))),
-        *(Route(f"/{path}", page(_plain(make))) for path, make in live.PAGES.items()),
+        Route("/", page(_plain(live_pages.overview))),
+        *(Route(f"/{path}", page(_plain(make))) for path, make in live_pages.PAGES.items()),
         Route(f"/{site_links.COMPARE}", page(_anything)),
-        Route(f"/beds/{{bed}}/{site_links.COMPARE}", page(_below(live.nights))),
-        Route("/beds/{bed}/suites/{name}", page(_below(live.suite))),
-        Route("/beds/{bed}/models/{name}", page(_below(live.model))),
+        Route(f"/beds/{{bed}}/{site_links.COMPARE}", page(_below(live_pages.nights))),
+        Route("/beds/{bed}/suites/{name}", page(_below(live_pages.suite))),
+        Route("/beds/{bed}/models/{name}", page(_below(live_pages.model))),
         *(Route(one.path, page(_api(one), JSON)) for one in ENDPOINTS),
         Route(DESCRIPTION, _description),
         Route("/assets/{name}", _asset_of(assets)),
@@ -105,7 +104,7 @@ def _path(request: Request) -> str:
 
 
 def _anything(connection: sa.Connection, request: Request) -> tuple[str, int]:
-    return live.anything(connection, read_all(live.COMPARED, request.query_params.multi_items()))
+    return live_pages.anything(connection, read_all(live_pages.COMPARED, request.query_params.multi_items()))
 
 
 def _api(one: Endpoint) -> Make:

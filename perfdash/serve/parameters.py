@@ -1,4 +1,4 @@
-"""What may stand behind the `?` of an address: declared once, for reading it and for describing it."""
+"""Read a request's parameters, and find the runs that its words mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
+
+from perfdash.detect.comparison import ComparedRuns, Comparison, compare, refuse_overlap, refuse_unlike
+from perfdash.detect.past_noise import noise_before
 from perfdash.errors import UsageError
+from perfdash.history.queries import RunLine, read_run
+from perfdash.history.run_selection import select
 
 LONGEST = 300  # characters of a value
 _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?")
@@ -91,3 +97,43 @@ def page(items: Sequence[Any], values: dict[str, Any]) -> tuple[dict[str, int], 
     """What an answer says of where it was cut, and the part of a list that was asked for."""
     start, limit = values["offset"], values["limit"]
     return {"total": len(items), "offset": start, "limit": limit}, items[start : start + limit]
+
+
+MOST_RUNS = 120  # runs on a side: as many as one answer may take the time for
+
+
+class NotFound(UsageError):
+    """What was asked for is not there."""
+
+
+def chosen(connection: sa.Connection, word: str, host_class: str | None = None) -> list[RunLine]:
+    """The runs that a word means, oldest first. Raises NotFound where there is none."""
+    try:
+        return select(connection, word, host_class=host_class)
+    except UsageError as error:
+        raise NotFound(str(error)) from error
+
+
+def one_run(connection: sa.Connection, word: str) -> RunLine:
+    """Raises NotFound where a word means no run; UsageError where it means several."""
+    found = chosen(connection, word)
+    if len(found) > 1:
+        names = ", ".join(run.name for run in found[-5:])
+        raise UsageError(f"{word!r} means {len(found)} runs; give one of them: {names}")
+    return found[0]
+
+
+def compared(connection: sa.Connection, old: str, new: str, host_class: str | None = None) -> Comparison:
+    """Raises NotFound where a word means no run; UsageError where the sides may not be compared."""
+    sides = [_compared_runs(connection, word, host_class) for word in (old, new)]
+    refuse_unlike(*sides)
+    refuse_overlap(*sides)
+    noise = noise_before(connection, [imported.run for side in sides for imported in side.runs])
+    return compare(sides[0], sides[1], noise)
+
+
+def _compared_runs(connection: sa.Connection, word: str, host_class: str | None) -> ComparedRuns:
+    lines = chosen(connection, word, host_class)
+    if len(lines) > MOST_RUNS:
+        raise UsageError(f"{word!r} means {len(lines)} runs; here at most {MOST_RUNS}: give a shorter window")
+    return ComparedRuns(word, tuple(read_run(connection, line) for line in lines))

@@ -1,33 +1,36 @@
-"""Builds the site: everything is read first, then each page is made and written where it changed."""
+"""Build the site: read everything, then make each page and write those that changed."""
 
 from __future__ import annotations
 
 import importlib.resources
+import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from perfdash.errors import MachineError
 from perfdash.history.queries import rows_of
 from perfdash.history.results import Row, digest
 from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links
-from perfdash.site import pages
-from perfdash.site.cache import Cache
-from perfdash.site.changes import all_changes
-from perfdash.site.folder import STATE, Folder, opened, put
-from perfdash.site.happened import known
-from perfdash.site.history import NIGHTS, Bed, History, beds, read_history
-from perfdash.site.machines import machine_view
-from perfdash.site.model import Around, Last, around, lasts, model_view
-from perfdash.site.nights import CompareView, cases_file, compare_view, night_file
-from perfdash.site.overview import BedView, OverviewView, bed_view
-from perfdash.site.parallel import mapped
-from perfdash.site.regressions import BedLives, bed_lives
-from perfdash.site.suite import suite_view
-from perfdash.site.trends import Trend, read_trends
+from perfdash.site import render
+from perfdash.site.array_cache import ArrayCache
+from perfdash.site.compare_page import CompareView, cases_file, compare_view, night_file
+from perfdash.site.machines_page import machine_view
+from perfdash.site.model_page import ModelContext, NewestResult, model_context, model_view, newest_results
+from perfdash.site.overview_page import OverviewView, TestbedView, overview_of
+from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed, standing_alerts
+from perfdash.site.site_folder import STATE, Folder, opened, put
+from perfdash.site.suite_page import suite_view
+from perfdash.site.suite_trends import SuiteTrend, read_trends
+from perfdash.site.testbed_history import NIGHTS, Testbed, TestbedHistory, beds, read_history
+from perfdash.site.timeline import all_changes
 
 Say = Callable[[str], None]
 _ASSETS = Path(__file__).with_name("assets")
@@ -48,17 +51,17 @@ class Built:
 class _Bed:
     """A testbed with all that its pages are made of."""
 
-    history: History
-    around: Around
-    lasts: dict[int, Last]
-    trends: list[Trend]
+    history: TestbedHistory
+    context: ModelContext
+    newest_results: dict[int, NewestResult]
+    trends: list[SuiteTrend]
     rows: dict[int, list[Row]]
-    overview: BedView
+    overview: TestbedView
     compare: CompareView
-    lives: BedLives
+    lives: TestbedAlerts
 
     @property
-    def bed(self) -> Bed:
+    def bed(self) -> Testbed:
         return self.history.bed
 
 
@@ -79,7 +82,7 @@ def build(
     something else, MachineError where it cannot be written.
     """
     with opened(out, store.shown) as folder:
-        cache = Cache(state / digest(str(out.resolve()))[:16] if state else out / STATE)
+        cache = ArrayCache(state / digest(str(out.resolve()))[:16] if state else out / STATE)
         found = []
         with store.read() as connection:
             for bed in beds(connection):
@@ -96,42 +99,42 @@ def build(
         return Built(len(found), pages_made, folder.written, removed)
 
 
-def _gathered(connection: sa.Connection, bed: Bed, cache: Cache, nights: int) -> _Bed:
+def _gathered(connection: sa.Connection, bed: Testbed, cache: ArrayCache, nights: int) -> _Bed:
     history = read_history(connection, bed, cache, nights=nights)
     trends = read_trends(connection, bed, history.runs)
-    alerts = known(connection, bed, history.runs)
-    told = bed_lives(connection, bed, history.runs, alerts)
+    alerts = standing_alerts(connection, bed, history.runs)
+    alerts_page = alerts_of_testbed(connection, bed, history.runs, alerts)
     last_runs = {trend.last[0].id for trend in trends}
     return _Bed(
         history,
-        around(connection, history, told),
-        lasts(connection, history, list(history.row), trends),
+        model_context(connection, history, alerts_page),
+        newest_results(connection, history, list(history.row), trends),
         trends,
         {run_id: rows_of(connection, run_id, details=True) for run_id in sorted(last_runs)},
-        bed_view(connection, bed, history.runs, trends, alerts),
+        overview_of(connection, bed, history.runs, trends, alerts),
         compare_view(connection, history),
-        told,
+        alerts_page,
     )
 
 
-def _write_bed(folder: Folder, one: _Bed, cache: Cache, jobs: int | None) -> int:
+def _write_bed(folder: Folder, one: _Bed, cache: ArrayCache, jobs: int | None) -> int:
     """The pages of a testbed; how many there are."""
     changes = all_changes(one.history, cache, lambda function, numbers: mapped(function, numbers, jobs))
 
     def model(number: int) -> tuple[str, bool]:
-        view = model_view(one.around, number, one.lasts.get(number), changes[number])
-        text = redact(pages.render_model(view))
+        view = model_view(one.context, number, one.newest_results.get(number), changes[number])
+        text = redact(render.render_model(view))
         return view.page, put(folder.path / view.page, text.encode("utf-8", "replace"))
 
-    def suite(trend: Trend) -> str:
-        return pages.render_suite(suite_view(one.history, trend, one.rows[trend.last[0].id]))
+    def suite(trend: SuiteTrend) -> str:
+        return render.render_suite(suite_view(one.history, trend, one.rows[trend.last[0].id]))
 
     for name, changed in mapped(model, list(one.history.row), jobs):
         folder.keep(name)
         folder.written += changed
     for trend in one.trends:
         folder.write(trend.setting.page(one.bed.digest), suite(trend))
-    folder.write(one.compare.page, pages.render_compare(one.compare))
+    folder.write(one.compare.page, render.render_compare(one.compare))
     data = f"{site_links.bed_folder(one.bed.digest)}/data"
     folder.write(f"{data}/cases.js", cases_file(one.history))
     for night, (_, file) in enumerate(one.compare.nights):
@@ -143,13 +146,13 @@ def _write_bed(folder: Folder, one: _Bed, cache: Cache, jobs: int | None) -> int
 
 def _write_top(folder: Folder, found: Sequence[_Bed]) -> int:
     top = {
-        site_links.OVERVIEW: pages.render_overview(OverviewView([one.overview for one in found])),
-        site_links.COMPARE: pages.render_compare_index([one.compare for one in found]),
-        site_links.REGRESSIONS: pages.render_regressions([one.lives for one in found]),
-        site_links.MACHINES: pages.render_machines(
+        site_links.OVERVIEW: render.render_overview(OverviewView([one.overview for one in found])),
+        site_links.COMPARE: render.render_compare_index([one.compare for one in found]),
+        site_links.REGRESSIONS: render.render_regressions([one.lives for one in found]),
+        site_links.MACHINES: render.render_machines(
             [machine_view(one.bed, one.history.runs) for one in found]
         ),
-        site_links.METHOD: pages.render_method(),
+        site_links.METHOD: render.render_method(),
     }
     for name, text in top.items():
         folder.write(name, text)
@@ -166,3 +169,71 @@ def _write_assets(folder: Folder) -> None:
 def plotly_script() -> bytes:
     """plotly's own script, as its package brings it."""
     return importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_FEWEST = 200  # items that are worth a process
+
+
+def mapped(function: Callable[[T], R], items: Sequence[T], jobs: int | None = None) -> list[R]:
+    """function(item) of each, in order; `function` reads no database, since a connection is no child's.
+
+    Each process has its share from the start and ends with it, so that none outlives this one for long
+    if it is killed. Raises what `function` raises; MachineError where a process was killed.
+    """
+    jobs = min(jobs or cores(), len(items) // _FEWEST)
+    if jobs < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return [function(item) for item in items]
+    context = multiprocessing.get_context("fork")
+    readers: list[Connection] = []
+    processes = []
+    found: list[Any] = [None] * len(items)
+    try:
+        for place in range(jobs):
+            reader, writer = context.Pipe(duplex=False)
+            readers.append(reader)
+            share = function, items[place::jobs], writer, readers
+            processes.append(context.Process(target=_make_share, args=share, daemon=True))
+            processes[-1].start()
+            writer.close()
+        for place, reader in enumerate(readers):
+            try:
+                answer = reader.recv()
+            except EOFError:
+                raise MachineError(
+                    "a process that makes pages was killed (short of memory?); --jobs 1 needs the least"
+                ) from None
+            if isinstance(answer, BaseException):
+                raise answer
+            found[place::jobs] = answer
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+        for reader in readers:
+            reader.close()
+    return found
+
+
+def _make_share(
+    function: Callable[[Any], Any], items: Sequence[Any], writer: Connection, readers: Sequence[Connection]
+) -> None:
+    for reader in readers:  # else this process would hold its own pipe open when nobody reads any more
+        reader.close()
+    try:
+        answer: Any = [function(item) for item in items]
+    except KeyboardInterrupt:
+        os._exit(130)
+    except Exception as error:
+        answer = error
+    try:
+        writer.send(answer)
+    except BrokenPipeError:
+        os._exit(1)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

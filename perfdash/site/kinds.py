@@ -13,10 +13,10 @@ from datetime import date, timedelta
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.findings import LIKE
+from perfdash.detect.findings import MINIMUM_SHARE
 from perfdash.history import schema
 from perfdash.history.queries import RunLine
-from perfdash.site.setting import Setting
+from perfdash.site.suite_setting import SuiteSetting
 
 NIGHTS_BACK = 120  # that are looked at, with all their runs
 MOST = 6  # kinds
@@ -25,7 +25,7 @@ _LATELY = timedelta(days=40)
 _AGES = (("night", 0), ("week", 7), ("month", 30))
 _TITLES = {0: "an earlier run of the day", 1: "the night before", 7: "a week before", 30: "a month before"}
 
-Shape = Counter[Setting]  # cases by setting
+Shape = Counter[SuiteSetting]  # cases by setting
 
 
 def latest_days(runs: Sequence[RunLine], days: int = NIGHTS_BACK) -> list[RunLine]:
@@ -38,15 +38,17 @@ def shapes(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, Shap
     """How many cases of each setting some runs have."""
     table = schema.summaries
     found: dict[int, Shape] = {run.id: Counter() for run in runs}
-    query = sa.select(*table.c["run_id", *Setting._fields, "cases"]).where(table.c.run_id.in_(list(found)))
+    query = sa.select(*table.c["run_id", *SuiteSetting._fields, "cases"]).where(
+        table.c.run_id.in_(list(found))
+    )
     for row in connection.execute(query):
-        found[row[0]][Setting(*row[1:-1])] = row[-1]
+        found[row[0]][SuiteSetting(*row[1:-1])] = row[-1]
     return found
 
 
 def alike(one: Shape, other: Shape) -> bool:
     """Whether each has half of the other's cases, as far as their settings tell."""
-    return (one & other).total() >= LIKE * max(one.total(), other.total(), 1)
+    return (one & other).total() >= MINIMUM_SHARE * max(one.total(), other.total(), 1)
 
 
 def nights(runs: Sequence[RunLine], shapes: Mapping[int, Shape]) -> list[RunLine]:
@@ -55,7 +57,7 @@ def nights(runs: Sequence[RunLine], shapes: Mapping[int, Shape]) -> list[RunLine
     for place, run in enumerate(runs):
         near = runs[max(0, place - _NEAR) : place + _NEAR + 1]
         counts = [shapes[each.id].total() for each in near if shapes[each.id] & shapes[run.id]]
-        if counts and shapes[run.id].total() >= LIKE * float(np.median(counts)):
+        if counts and shapes[run.id].total() >= MINIMUM_SHARE * float(np.median(counts)):
             found.append(run)
     return found
 

@@ -1,1 +1,1 @@
-"""Pure functions on numbers: intervals, verdicts, means. Knows nothing of models or processes."""
+"""Pure functions on numbers: intervals, tests, change points, means; no models, no processes."""

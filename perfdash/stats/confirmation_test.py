@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from scipy import special, stats
 
+from perfdash.metrics import MINIMUM_CHANGE
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.noise_level import as_normal
 
@@ -24,7 +25,6 @@ Decision = Literal["more", "stands", "dismissed"]
 PAIRS = 8
 FALSE_ALARM = 1e-3  # chance that a suspect without a change stands
 MISS = 0.02  # chance that a change as large as the plan is made for is dismissed
-MINIMUM_CHANGE = 0.02
 CLIP = 2.5  # one pair counts as so many deviations at most
 OUTLIERS = 0.04  # pairs that may lie anywhere, allowed for in the boundaries
 TRUSTED = 30  # degrees of freedom of the known spread, at most: tonight may be another

@@ -95,7 +95,7 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
 def tonights_shift(shifts: Array, noise: NoiseLevel, present: Flags, judged: Flags, windows: int) -> Shift:
     """Tonight's of the `shifts` (T,) against those more than `windows` nights before: Student's t.
 
-    `present` (S, T): where there is a value. A night of fewer than HOST series has no shift to compare with.
+    `present` (S, T): where a value is. A night with fewer than HOST series has no shift to compare with.
     """
     tonight = float(shifts[-1])
     nights = slice(-windows if len(shifts) > 2 * windows else -1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from perfdash.metrics import MINIMUM_CHANGE
 from perfdash.stats.host_shift import HOST, Shift, host_shift, tonights_shift
 from perfdash.stats.intervals import Array
 from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_normal, noise_level, row_medians
@@ -18,28 +19,27 @@ from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_norm
 WINDOWS = 10  # the longest window, nights
 REFERENCE = 60  # nights the baseline rests on
 CLIP = 5.0  # one night counts as so many deviations at most
-MINIMUM_CHANGE = 0.02
 SUSPICION = 0.115  # share of unchanged series that tonight alone sends to be measured again
 SUSPICION_P = 0.01  # p over all windows that is
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
 MOST_P = 0.0005  # no single series is told with a larger p, however many are told
 
-__all__ = ["FLOOR", "HOST", "MINIMUM_CHANGE", "NightTest", "Shift", "discoveries", "judge"]
+__all__ = ["FLOOR", "HOST", "NightTest", "Shift", "discoveries", "judge"]
 
 
 @dataclass(frozen=True)
 class NightTest:
     """The test of one night: arrays (S,) in the order of the rows.
 
-    judged: has a value tonight and 3 nights before; where not, numbers are NaN and flags False.
-    suspect: worth measuring again tonight. alarm: passes the false-discovery rate as it stands.
-    with_host: did no more than what the host did, which `shift` tells; neither suspect nor alarm.
-    window: nights for which it seems to have changed. change: log of those over the baseline, without
-    the host's shift if the series took it (positive = larger); of a suspect that changed when the host
-    did, by another amount, all of it. score: of what the shift leaves, in standard errors; p: two-sided,
-    of the series, windows searched. baseline: log level before. sd, df: of one night, log, and its
-    degrees of freedom, for the re-measurement.
+    judged: has a value tonight and on 3 earlier nights; otherwise numbers are NaN and flags False.
+    suspect: worth re-measuring tonight. alarm: passes the false-discovery rate without re-measurement.
+    with_host: changed only by the host's `shift`; neither suspect nor alarm. window: the number of nights
+    since the change. change: log of the window over the baseline (positive = larger), without the host's
+    shift if the series followed it; for a suspect that changed with the host by another amount, with it.
+    score: the change without the shift, in standard errors. p: two-sided, corrected for the windows
+    searched. baseline: log level before. sd, df: standard deviation of one night's log and its degrees of
+    freedom, for the re-measurement.
     """
 
     judged: Flags

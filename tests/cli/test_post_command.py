@@ -128,7 +128,8 @@ def test_many_parts_are_kept_apart(post, hub, tmp_path):
 
 
 def test_a_history_out_of_reach_does_not_hold_up_the_comment(post, hub, folder, monkeypatch):
-    monkeypatch.setattr("perfdash.history.store.open_store", unreachable)
+    for user in ("perfdash.report.run_lookup", "perfdash.publish.tracked_regressions"):
+        monkeypatch.setattr(f"{user}.open_store", unreachable)
     code, out, err = post("--new-issue-on", "regression")
     assert code == 3
     assert out.startswith("Posted: ")

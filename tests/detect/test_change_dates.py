@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.detect.change_dates import date, over_time
+from perfdash.detect.change_dates import date_change, lasting_changes
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
@@ -50,7 +50,7 @@ def test_changes_of_the_whole_history(taken):
     with store.read() as connection:
         whole = panel(connection, list_runs(connection), JUDGED)
         cases = cases_by_id(connection, whole.case_ids)
-        found = list(over_time(whole))
+        found = list(lasting_changes(whole))
         shown = [
             (cases[one.case_id].model if one.case_id else None, one.metric, one.first.name) for one in found
         ]
@@ -60,6 +60,6 @@ def test_changes_of_the_whole_history(taken):
         ]
         (number,) = (number for number, case in cases.items() if case.model == "model03")
         bad = whole.runs[21].id
-        assert date(whole, number, "backend_ms", bad, 1).first.name == names(runs)[20]
-        assert date(whole, number, "backend_ms", bad, -1) is None
-        assert date(whole, number, "eager_ms", bad, 1) is None
+        assert date_change(whole, number, "backend_ms", bad, 1).first.name == names(runs)[20]
+        assert date_change(whole, number, "backend_ms", bad, -1) is None
+        assert date_change(whole, number, "eager_ms", bad, 1) is None

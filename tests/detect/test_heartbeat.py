@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perfdash.detect.heartbeat import before, examine, nightlies_of
+from perfdash.detect.heartbeat import job_health, nightlies_of, problems_before
 from perfdash.history.nightlies import FAILED, OK, PARTIAL, RUNNING, Nightly
 
 DAY, GRACE = 86400, 3 * 3600
@@ -29,7 +29,7 @@ def nightly(day, state=OK, why=None, job="nightly", hours=5.0, **other):
 
 
 def levels(nightlies, days):
-    return [beat.level for beat in examine(nightlies, at(days))]
+    return [beat.level for beat in job_health(nightlies, at(days))]
 
 
 @pytest.mark.parametrize(("state", "days", "expected"), [
@@ -54,7 +54,7 @@ def test_while_one_runs_the_one_before_counts():
 
 
 def test_how_many_did_not_come():
-    beat = examine([nightly(0)], at(4.2))[-1]
+    beat = job_health([nightly(0)], at(4.2))[-1]
     assert beat.what == "4 did not come, the first was due 2026-11-02 01:00 UTC"
     assert not beat.good
 
@@ -80,27 +80,30 @@ def test_how_many_did_not_come():
     ([nightly(0.5, FAILED, job="gpu"), nightly(1)], None),
 ])  # fmt: skip
 def test_what_was_wrong_before(nights, expected):
-    assert before(nights, nights[-1:]) == expected
+    assert problems_before(nights, nights[-1:]) == expected
 
 
 def test_a_schedule_with_pauses_has_a_long_grace():
     weekend = 60 * 3600  # from Friday to Monday, with a day's --every
     friday, monday, thursday = (replace(nightly(day), grace_s=weekend) for day in (4, 7, 10.6))
-    assert before([friday, monday], [monday]) is None
-    assert before([friday, monday, thursday], [thursday]) == "Before this nightly: 2 missing after 2026-11-08"
+    assert problems_before([friday, monday], [monday]) is None
+    assert (
+        problems_before([friday, monday, thursday], [thursday])
+        == "Before this nightly: 2 missing after 2026-11-08"
+    )
 
 
 def test_of_several_that_a_run_may_be_of_each_is_told_by_name():
     nights = [nightly(0, job="a"), nightly(0, FAILED, job="b"), nightly(3, job="a"), nightly(3, job="b")]
-    assert before(nights, nights[2:]) == (
+    assert problems_before(nights, nights[2:]) == (
         "Before this nightly: a: 2 missing after 2026-11-01; b: 2 missing after 2026-11-01; 2026-11-01 failed"
     )
-    assert before([nightly(2, job="a"), *nights[2:]], nights[2:]) is None
+    assert problems_before([nightly(2, job="a"), *nights[2:]], nights[2:]) is None
 
 
 def test_around_a_change_of_the_clock_none_is_missing():
-    assert before([nightly(0), nightly(23 / 24)], [nightly(23 / 24)]) is None
-    assert before([nightly(0), nightly(25 / 24)], [nightly(25 / 24)]) is None
+    assert problems_before([nightly(0), nightly(23 / 24)], [nightly(23 / 24)]) is None
+    assert problems_before([nightly(0), nightly(25 / 24)], [nightly(25 / 24)]) is None
 
 
 def of(nightlies, day, *settings, run="r"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.detect.change_dates import over_time
+from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.detect.past_noise import noise_before
@@ -209,7 +209,7 @@ def test_change_points_lie_within_one_method(store):
     take_in(store, by(LATENCY, farm(60, models=3, change=change), 40))
     with store.read() as connection:
         runs = list_runs(connection)
-        found = list(over_time(panel(connection, runs, JUDGED)))
+        found = list(lasting_changes(panel(connection, runs, JUDGED)))
     assert [(each.metric, each.first.started[:10]) for each in found] == [("backend_ms", "2026-01-21")]
 
 

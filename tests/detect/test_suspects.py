@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.detect.alert_states import born
+from perfdash.detect.alert_states import new_alert
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new, judge_run
 from perfdash.detect.suspects import (
@@ -16,11 +16,11 @@ from perfdash.detect.suspects import (
     PAIRS,
     STANDS,
     PairedResult,
-    after,
+    alert_after,
+    decide,
     measured_before,
     other_commits,
     suspects,
-    told,
 )
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
@@ -42,7 +42,7 @@ def pair(ratio, clean=True, status="pass", noise=0.0):
 def until_told(finding, pairs):
     """The decision and the number of pairs it took, asked after every pair as confirm does."""
     for count in range(100):
-        decision, seen = told(finding, pairs[:count])
+        decision, seen = decide(finding, pairs[:count])
         if decision != MORE:
             return decision, count, seen
     raise AssertionError("it never ends")
@@ -80,25 +80,25 @@ def test_pairs_that_fail_end_it():
 
 def test_a_status_is_the_builds_only_where_the_builds_differ():
     good, bad = PairedResult("pass", {}), PairedResult("crash", {})
-    assert told(BROKEN, [])[0] == MORE
-    assert told(BROKEN, [(good, bad)]) == (STANDS, {"old": "pass", "new": "crash"})
-    assert told(BROKEN, [(good, good)])[0] == DISMISSED
-    assert told(BROKEN, [(bad, bad)])[0] == DISMISSED, "the machine, or the model's library"
-    assert told(replace(BROKEN, direction=-1), [(bad, good)])[0] == STANDS
+    assert decide(BROKEN, [])[0] == MORE
+    assert decide(BROKEN, [(good, bad)]) == (STANDS, {"old": "pass", "new": "crash"})
+    assert decide(BROKEN, [(good, good)])[0] == DISMISSED
+    assert decide(BROKEN, [(bad, bad)])[0] == DISMISSED, "the machine, or the model's library"
+    assert decide(replace(BROKEN, direction=-1), [(bad, good)])[0] == STANDS
     empty = PairedResult("pass", {"calls_captured": 0.0})
-    assert told(BROKEN, [(good, empty)])[0] == STANDS, "nothing is captured any more"
+    assert decide(BROKEN, [(good, empty)])[0] == STANDS, "nothing is captured any more"
     machine = PairedResult("infra_error", {})
-    assert told(BROKEN, [(good, machine)])[0] == MORE
-    assert told(BROKEN, [(good, machine)] * 2)[0] == NOTHING
+    assert decide(BROKEN, [(good, machine)])[0] == MORE
+    assert decide(BROKEN, [(good, machine)] * 2)[0] == NOTHING
 
 
 def test_counts():
     def side(breaks):
         return PairedResult("pass", {"graph_breaks": breaks})
 
-    assert told(BREAKS, [(side(0.0), side(2.0))])[0] == STANDS
-    assert told(BREAKS, [(side(2.0), side(2.0))])[0] == DISMISSED
-    assert told(BREAKS, [(PairedResult("pass", {}), side(2.0))])[0] == NOTHING
+    assert decide(BREAKS, [(side(0.0), side(2.0))])[0] == STANDS
+    assert decide(BREAKS, [(side(2.0), side(2.0))])[0] == DISMISSED
+    assert decide(BREAKS, [(PairedResult("pass", {}), side(2.0))])[0] == NOTHING
 
 
 def test_the_most_suspicious_come_first():
@@ -153,15 +153,17 @@ def test_what_becomes_of_alerts(night):
     assert other_commits(night, {**cloned, "packages": {"lib": "1", "new": "1"}}) == []
 
     assert alerts == []
-    mine = replace(born(finding, judged.panel, "then"), id=7)
+    mine = replace(new_alert(finding, judged.panel, "then"), id=7)
     seen = {"pairs": 4, "ratio": 1.15, "low": 1.1, "high": 1.2}
-    confirmed, _ = after(finding, STANDS, seen, [mine], judged.panel, "now")
+    confirmed, _ = alert_after(finding, STANDS, seen, [mine], judged.panel, "now")
     assert (confirmed.id, confirmed.state, confirmed.details["remeasured"]) == (mine.id, "confirmed", seen)
-    gone, _ = after(finding, DISMISSED, seen, [mine], judged.panel, "now")
+    gone, _ = alert_after(finding, DISMISSED, seen, [mine], judged.panel, "now")
     assert gone.state == "dismissed"
-    assert after(finding, DISMISSED, seen, [], judged.panel, "now") is None
-    assert after(finding, NOTHING, None, [mine], judged.panel, "now") is None
-    fresh, _ = after(finding, STANDS, seen, [], judged.panel, "now")
+    assert alert_after(finding, DISMISSED, seen, [], judged.panel, "now") is None
+    assert alert_after(finding, NOTHING, None, [mine], judged.panel, "now") is None
+    fresh, _ = alert_after(finding, STANDS, seen, [], judged.panel, "now")
     assert (fresh.id, fresh.state, fresh.direction) == (None, "confirmed", 1)
     older = replace(mine, state=kept.OPEN)
-    assert after(finding, DISMISSED, seen, [older], judged.panel, "now") is None, "nights have confirmed it"
+    assert alert_after(finding, DISMISSED, seen, [older], judged.panel, "now") is None, (
+        "nights have confirmed it"
+    )

@@ -15,8 +15,8 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.serve.app import application
-from perfdash.serve.reading import open_to_read
-from perfdash.serve.running import bound, configuration
+from perfdash.serve.read_only_store import open_to_read
+from perfdash.serve.server import bound, configuration
 from tests.history.made import case, row, run
 
 NIGHTS = 24

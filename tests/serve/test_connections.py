@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from perfdash.serve.running import configuration
 from uvicorn.server import ServerState
 
-from perfdash.serve.protocol import Connection
-from perfdash.serve.running import configuration
+from perfdash.serve.http_policy import Connection
 
 
 class Clock:

@@ -3,7 +3,7 @@
 import pytest
 from selenium.webdriver.common.by import By
 
-from perfdash.serve.running import assets
+from perfdash.serve.server import assets
 from tests.browser import browser  # noqa: F401 (fixture)
 from tests.serve.served import serving
 

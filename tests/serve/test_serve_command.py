@@ -14,7 +14,7 @@ import pytest
 
 from perfdash.cli import serve as command_module
 from perfdash.errors import UsageError
-from perfdash.serve.running import bound, is_local
+from perfdash.serve.server import bound, is_local
 
 
 def started(history, tmp_path, *arguments):
@@ -74,14 +74,14 @@ def test_an_answer_that_takes_long_does_not_hold_it_up(tmp_path):
         "import socket, sys, time\n"
         "from starlette.applications import Starlette\n"
         "from starlette.routing import Route\n"
-        "from perfdash.serve import app, running\n"
+        "from perfdash.serve import app, server\n"
         "def sleeping(request):\n"
         "    print('asked', flush=True)\n"
         "    time.sleep(60)\n"
         "app.application = lambda *a, **k: Starlette(routes=[Route('/', sleeping)])\n"
-        "with running.until_told(), running.bound('127.0.0.1', 0) as listening:\n"
-        "    print(running.address_of(listening), flush=True)\n"
-        "    running.serve(None, listening)\n"
+        "with server.until_told(), server.bound('127.0.0.1', 0) as listening:\n"
+        "    print(server.address_of(listening), flush=True)\n"
+        "    server.serve(None, listening)\n"
     )
     with subprocess.Popen([sys.executable, str(slow)], stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -16,8 +16,8 @@ from perfdash.history.maintenance import prune
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site import folder as folders
-from perfdash.site.folder import MARKER, STATE, opened
+from perfdash.site import site_folder as folders
+from perfdash.site.site_folder import MARKER, STATE, opened
 from tests.history.made import run
 from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
 
@@ -161,9 +161,9 @@ def test_what_is_stale_goes_and_what_is_not_ours_stays(store, site):
 
 
 def test_several_processes_make_the_same(store, site, tmp_path, monkeypatch):
-    from perfdash.site import parallel
+    from perfdash.site import build
 
-    monkeypatch.setattr(parallel, "_FEWEST", 1)
+    monkeypatch.setattr(build, "_FEWEST", 1)
     fill(store, range(100))
     built(store, site, jobs=2)
     assert files(site) == fresh(store, tmp_path / "fresh")
@@ -248,6 +248,6 @@ def test_nights_have_their_files(store, site):
     assert data["status"] == ["pass"] * 6
     assert set(data["metrics"]) >= {"speedup", "backend_ms", "eager_ms", "compression_ratio"}
     assert all(len(column) == 6 for metric in data["metrics"].values() for column in metric.values())
-    cases = json.loads((bed / "data/cases.js").read_text().removeprefix("perfdash.suites.cases(")[:-3])
+    cases = json.loads((bed / "data/cases.js").read_text().removeprefix("perfdash.cases(")[:-3])
     assert set(data["case"]) <= set(cases["case"])
     assert all((bed / "data" / page).resolve().is_file() for page in cases["page"])

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site import history as module
-from perfdash.site.cache import Cache
-from perfdash.site.history import DAYS, beds, read_history, three
+from perfdash.site import testbed_history as module
+from perfdash.site.array_cache import ArrayCache
 from perfdash.site.kinds import latest_days
-from perfdash.site.trends import drawn, read_trends
+from perfdash.site.suite_trends import drawn, read_trends
+from perfdash.site.testbed_history import DAYS, beds, read_history, three
 from tests.history.made import run
 from tests.site.stored import FIRST, fill, night, result
 
@@ -108,10 +108,10 @@ def test_values_of_a_failure_are_of_something_else(store):
 def test_what_is_kept_is_what_is_read(store, tmp_path, monkeypatch):
     fill(store, range(120))
     plain = read(store)
-    cache = Cache(tmp_path / "kept")
+    cache = ArrayCache(tmp_path / "kept")
     read(store, cache)
     monkeypatch.setattr(module, "panel", None)  # nothing is read of the results now
-    again = read(store, Cache(tmp_path / "kept"))
+    again = read(store, ArrayCache(tmp_path / "kept"))
     assert again.cases == plain.cases
     assert (again.statuses == plain.statuses).all()
     for name, values in plain.values.items():
@@ -122,7 +122,7 @@ def test_what_is_kept_is_what_is_read(store, tmp_path, monkeypatch):
 
 def test_only_what_is_new_is_read(store, tmp_path, monkeypatch):
     fill(store, range(120))
-    read(store, Cache(tmp_path / "kept"))
+    read(store, ArrayCache(tmp_path / "kept"))
     take_in(store, [night(120)])
     asked = []
     real = module.panel
@@ -132,19 +132,19 @@ def test_only_what_is_new_is_read(store, tmp_path, monkeypatch):
         return real(connection, runs, *other)
 
     monkeypatch.setattr(module, "panel", panel)
-    read(store, Cache(tmp_path / "kept"))
+    read(store, ArrayCache(tmp_path / "kept"))
     assert asked == [night(120).run.name]
 
 
 def test_the_cache_forgets_what_nobody_asks_for(tmp_path):
-    cache = Cache(tmp_path)
+    cache = ArrayCache(tmp_path)
     first, second, third = ("a" * 64, "b" * 64, "c" * 64)
     cache.put(first, {"x": np.arange(3)})
     cache.put(second, {"x": np.arange(3)})
     theirs = ["mine.npz", "download.part", f"{'a' * 63}.npz", f"{second}.part"]
     for name in [*theirs, f"{second}.123.part"]:
         (tmp_path / name).write_bytes(b"x")
-    again = Cache(tmp_path)
+    again = ArrayCache(tmp_path)
     assert again.get(first)["x"].tolist() == [0, 1, 2]
     assert again.get(third) is None
     again.tidy()
@@ -153,7 +153,7 @@ def test_the_cache_forgets_what_nobody_asks_for(tmp_path):
 
 def test_the_cache_unpickles_nothing(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{"code": 1}], dtype=object))
-    assert Cache(tmp_path).get("a") is None
+    assert ArrayCache(tmp_path).get("a") is None
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=8))

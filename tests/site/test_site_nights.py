@@ -13,7 +13,7 @@ from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site.happened import known as known_alerts
+from perfdash.site.regressions_page import standing_alerts
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
 
@@ -109,8 +109,8 @@ def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch)
         take_in(store, [replace(one, rows=tuple(rows))])
         judge_new(store)
     for most, known in ((30, 100), (2, 100), (1, 1)):
-        monkeypatch.setattr("perfdash.site.overview.SHOWN", most)
-        monkeypatch.setattr(known_alerts, "__defaults__", (known,))
+        monkeypatch.setattr("perfdash.site.overview_page.SHOWN", most)
+        monkeypatch.setattr(standing_alerts, "__defaults__", (known,))
         assert "4 worse than before: 4 regressions" in page(site(), "index.html").text, (most, known)
 
 

@@ -17,12 +17,12 @@ from perfdash.history.queries import case_numbers, list_runs
 from perfdash.history.results import Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site.history import beds, read_history
-from perfdash.site.model import around, case_changes, lasts, model_view, one_model
-from perfdash.site.pages import render_model, render_suite
-from perfdash.site.setting import Setting
-from perfdash.site.suite import one_suite
-from perfdash.site.trends import read_trends
+from perfdash.site.model_page import case_changes, model_context, model_view, newest_results, one_model
+from perfdash.site.render import render_model, render_suite
+from perfdash.site.suite_page import one_suite
+from perfdash.site.suite_setting import SuiteSetting
+from perfdash.site.suite_trends import read_trends
+from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import row, run
 from tests.site.stored import HOSTILE, NAMES, Page, built, check, fill, night, result
 
@@ -410,8 +410,8 @@ def test_a_page_alone_is_the_same_as_among_all(store):
         (bed,) = beds(connection)
         history = read_history(connection, bed)
         trends = read_trends(connection, bed, history.runs)
-        every = around(connection, history)
-        last = lasts(connection, history, list(history.row), trends)
+        every = model_context(connection, history)
+        last = newest_results(connection, history, list(history.row), trends)
         for number in list(history.row)[:3]:
             view = model_view(every, number, last[number], case_changes(history, number))
             assert render_model(one_model(connection, bed, number)) == render_model(view)
@@ -422,7 +422,7 @@ def test_a_suite_alone_is_the_same_as_among_all(store, site):
     folder = site()
     with store.read() as connection:
         (bed,) = beds(connection)
-        view = one_suite(connection, bed, Setting.of(Case("timm", "x")))
+        view = one_suite(connection, bed, SuiteSetting.of(Case("timm", "x")))
     assert (folder / view.page).read_text() == render_suite(view)
 
 

@@ -1,4 +1,4 @@
-"""A testbed's summaries night by night, by setting: what the overview and the suites' pages draw."""
+"""Read a testbed's nightly means by setting, for the overview and the suite pages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import Summary
 from perfdash.history.queries import RunLine
 from perfdash.methods import alike, changes
-from perfdash.site.history import Bed, epoch, monday
-from perfdash.site.setting import Setting
+from perfdash.site.suite_setting import SuiteSetting
+from perfdash.site.testbed_history import Testbed, epoch, monday
 
 _NEAR = 5  # runs on either side, beside which a night is seen to be one
 _NUMBERS = (
@@ -25,7 +25,7 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True)
-class Line:
+class TrendLine:
     """One metric over nights, NaN or None where there is nothing.
 
     `lows` and `highs` are an interval, or of the first `weekly` points the range. `breaks`: the points from
@@ -49,10 +49,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Trend:
+class SuiteTrend:
     """A setting's nights, oldest first; those with few of its cases are left out: `partial` counts them."""
 
-    setting: Setting
+    setting: SuiteSetting
     nights: list[tuple[RunLine, Summary]]
     partial: int = 0
 
@@ -60,7 +60,7 @@ class Trend:
     def last(self) -> tuple[RunLine, Summary]:
         return self.nights[-1]
 
-    def lines(self, nights: Sequence[tuple[RunLine, Summary]]) -> list[Line]:
+    def lines(self, nights: Sequence[tuple[RunLine, Summary]]) -> list[TrendLine]:
         """The charts of some of its nights, a point each."""
         every = [summary for _, summary in nights]
         empty: list[float | None] = [None] * len(every)
@@ -70,13 +70,16 @@ class Trend:
 
         rates = [100 * s.passed / s.attempted if s.attempted else None for s in every]
         lines = [
-            Line("pass_rate", "Pass rate", "passed / attempted", rates, empty, empty, "%"),
-            Line(
+            TrendLine("pass_rate", "Pass rate", "passed / attempted", rates, empty, empty, "%"),
+            TrendLine(
                 "speedup", "Geometric mean speedup", "not clipped; band: 95 % over models",
                 of("speedup"), of("speedup_low"), of("speedup_high"), "x", True,
             ),
-            Line("compilation_s", "Mean compilation", "cold caches", of("compilation_s"), empty, empty, "s"),
-            Line(
+            TrendLine(
+                "compilation_s", "Mean compilation", "cold caches",
+                of("compilation_s"), empty, empty, "s",
+            ),
+            TrendLine(
                 "compression_ratio", "Memory compression", "geometric mean; higher is better",
                 of("compression_ratio"), empty, empty, "x", True,
             ),
@@ -86,12 +89,12 @@ class Trend:
 
 
 def read_trends(
-    connection: sa.Connection, bed: Bed, runs: Sequence[RunLine], setting: Setting | None = None
-) -> list[Trend]:
+    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], setting: SuiteSetting | None = None
+) -> list[SuiteTrend]:
     """All settings that some runs of a testbed have (or that one), in order of their names."""
     table = schema.summaries
     by_id = {run.id: run for run in runs}
-    names = table.c["run_id", *Setting._fields, *_NUMBERS]
+    names = table.c["run_id", *SuiteSetting._fields, *_NUMBERS]
     query = sa.select(*names, table.c.statuses).join_from(
         table, schema.runs, table.c.run_id == schema.runs.c.id
     )
@@ -99,17 +102,17 @@ def read_trends(
         query = query.where(schema.runs.c.started >= runs[0].started)
     if setting is not None:
         query = query.where(*(table.c[name] == value for name, value in setting._asdict().items()))
-    found: dict[Setting, list[tuple[RunLine, Summary]]] = {}
-    width = 1 + len(Setting._fields)
+    found: dict[SuiteSetting, list[tuple[RunLine, Summary]]] = {}
+    width = 1 + len(SuiteSetting._fields)
     for row in connection.execute(query.where(schema.runs.c.testbed_id == bed.id)):
         run = by_id.get(row[0])
         if run is not None:
             summary = Summary(*row[width:])
-            found.setdefault(Setting(*row[1:width]), []).append((run, summary))
+            found.setdefault(SuiteSetting(*row[1:width]), []).append((run, summary))
     return [_whole(setting, found[setting]) for setting in sorted(found)]
 
 
-def _whole(setting: Setting, nights: list[tuple[RunLine, Summary]]) -> Trend:
+def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> SuiteTrend:
     """Without the runs that have under half of the cases of those about them: a mean over them is of
     something else."""
     nights = sorted(nights, key=lambda pair: (pair[0].started, pair[0].id))
@@ -119,7 +122,7 @@ def _whole(setting: Setting, nights: list[tuple[RunLine, Summary]]) -> Trend:
         for place, pair in enumerate(nights)
         if 2 * counts[place] >= statistics.median(counts[max(0, place - _NEAR) : place + _NEAR + 1])
     ]
-    return Trend(setting, kept, len(nights) - len(kept))
+    return SuiteTrend(setting, kept, len(nights) - len(kept))
 
 
 def method_breaks(methods: Sequence[Mapping[str, int]], column: str) -> dict[int, str]:
@@ -135,10 +138,10 @@ class Drawn:
     times: list[float]
     names: list[str]
     weekly: int
-    lines: list[Line]
+    lines: list[TrendLine]
 
 
-def drawn(trend: Trend, first_daily: str) -> Drawn:
+def drawn(trend: SuiteTrend, first_daily: str) -> Drawn:
     """What started before `first_daily` by weeks: median, least and most; the rest night by night.
 
     A week is that of the nights by the method of its last.
@@ -169,7 +172,7 @@ def drawn(trend: Trend, first_daily: str) -> Drawn:
     )
 
 
-def _of_last(nights: Sequence[tuple[RunLine, Summary]], line: Line) -> list[float | None]:
+def _of_last(nights: Sequence[tuple[RunLine, Summary]], line: TrendLine) -> list[float | None]:
     """The values of the nights that were measured as the last of them."""
     last = nights[-1][0].method
     pairs = zip(nights, line.values, strict=True)

@@ -1,7 +1,6 @@
-"""Views to HTML, a function a page; jinja2 escapes all that is shown. Pure: nothing is read or written.
+"""Render page views as HTML, a function a page; jinja2 escapes every value. Pure: no files.
 
-`root` leads from the page to the top of the site.
-"""
+`root` leads from the page to the top of the site."""
 
 from __future__ import annotations
 
@@ -25,15 +24,15 @@ from perfdash.report import alert_text, dashboard_tables, site_links
 from perfdash.report.changes import BAD, RunChange
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
-from perfdash.site import figures
-from perfdash.site.happened import WORDS, build_words
-from perfdash.site.machines import MachineView
-from perfdash.site.model import ModelView
-from perfdash.site.nights import SHOWN, CompareView, night_options
-from perfdash.site.overview import OverviewView
-from perfdash.site.regressions import BedLives
-from perfdash.site.setting import Setting, case_title, case_words
-from perfdash.site.suite import SuiteView
+from perfdash.site import page_charts
+from perfdash.site.compare_page import SHOWN, CompareView, night_options
+from perfdash.site.machines_page import MachineView
+from perfdash.site.model_page import ModelView
+from perfdash.site.overview_page import OverviewView
+from perfdash.site.regressions_page import WORDS, TestbedAlerts
+from perfdash.site.suite_page import SuiteView
+from perfdash.site.suite_setting import SuiteSetting, case_title, case_words
+from perfdash.site.timeline import build_words
 
 # What no page may hold: control characters, and halves of characters that UTF-8 has no word for.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -56,27 +55,27 @@ def render_overview(view: OverviewView) -> str:
 
 
 def render_suite(view: SuiteView) -> str:
-    trends, block = figures.suite_figures(view)
+    trends, block = page_charts.suite_figures(view)
     return _page(
         "suite.html",
         view.page,
         view=view,
         trends=trends,
         block=block,
-        heat=figures.heat_map(view),
-        bars=figures.speedup_bars(view),
+        heat=page_charts.heat_map(view),
+        bars=page_charts.speedup_bars(view),
     )
 
 
 def render_model(view: ModelView) -> str:
-    trends, block = figures.model_figures(view)
+    trends, block = page_charts.model_figures(view)
     return _page(
         "model.html",
         view.page,
         view=view,
         trends=trends,
         block=block,
-        samples=figures.samples(view.last) if view.last else Markup(""),
+        samples=page_charts.samples(view.last) if view.last else Markup(""),
     )
 
 
@@ -91,7 +90,7 @@ def render_compare_index(views: Sequence[CompareView]) -> str:
     return _page("compare_index.html", site_links.COMPARE, views=views)
 
 
-def render_regressions(views: Sequence[BedLives]) -> str:
+def render_regressions(views: Sequence[TestbedAlerts]) -> str:
     return _page("regressions.html", site_links.REGRESSIONS, views=views)
 
 
@@ -135,9 +134,9 @@ def environment() -> jinja2.Environment:
         navigation=NAVIGATION,
         links=site_links,
         summaries=dashboard_tables,
-        figures=figures,
+        page_charts=page_charts,
         marks_key=charts.marks_key(),
-        Setting=Setting,
+        SuiteSetting=SuiteSetting,
         case_title=case_title,
         case_words=case_words,
         word_of=word_of,

@@ -1,4 +1,4 @@
-"""The store opened so that nothing can be written, and the mark by which a change of it is seen."""
+"""Open the store read-only, and compute the mark by which a change of it is seen."""
 
 from __future__ import annotations
 

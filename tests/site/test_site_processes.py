@@ -12,13 +12,13 @@ import time
 import pytest
 
 from perfdash.errors import MachineError
-from perfdash.site import parallel
-from perfdash.site.parallel import mapped
+from perfdash.site import build
+from perfdash.site.build import mapped
 
 
 @pytest.fixture(autouse=True)
 def _for_few(monkeypatch):
-    monkeypatch.setattr(parallel, "_FEWEST", 1)
+    monkeypatch.setattr(build, "_FEWEST", 1)
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 50])
@@ -56,8 +56,8 @@ def test_a_killed_build_holds_no_lock(tmp_path):
     """Its children hold what it had open: they end by themselves, and with them the lock."""
     code = f"""
 import fcntl, os, time
-from perfdash.site import parallel
-parallel._FEWEST = 1
+from perfdash.site import build
+build._FEWEST = 1
 file = open({str(tmp_path / "lock")!r}, "w")
 fcntl.flock(file, fcntl.LOCK_EX)
 def slow(item):
@@ -65,7 +65,7 @@ def slow(item):
         os.write(1, b".")
     time.sleep(0.05)
     return "x" * 10_000
-parallel.mapped(slow, range(40), 2)
+build.mapped(slow, range(40), 2)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     with process:

@@ -1,4 +1,4 @@
-"""One case on one testbed: every metric over time, what happened, the last night in full."""
+"""The page of a case on one testbed: every metric over time, and its newest result."""
 
 from __future__ import annotations
 
@@ -22,25 +22,23 @@ from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 from perfdash.report.site_links import alert_link, model_page
 from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
-from perfdash.site.changes import Event, case_changes, method_changes
-from perfdash.site.happened import build_words, machine_changes
-from perfdash.site.history import (
+from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed
+from perfdash.site.suite_page import said
+from perfdash.site.suite_setting import SuiteSetting
+from perfdash.site.suite_trends import SuiteTrend, TrendLine, read_trends
+from perfdash.site.testbed_history import (
     BOUNDED,
-    Bed,
-    History,
+    Testbed,
+    TestbedHistory,
     epoch,
     failed,
     read_history,
 )
-from perfdash.site.others import Others, other_lines, read_others
-from perfdash.site.regressions import BedLives, bed_lives
-from perfdash.site.setting import Setting
-from perfdash.site.suite import said
-from perfdash.site.trends import Line, Trend, read_trends
+from perfdash.site.timeline import ChartEvent, build_words, case_changes, machine_changes, method_changes
 
 
 @dataclass(frozen=True)
-class Last:
+class NewestResult:
     """The newest result of a case: `tonight`, whether its suite has no later night."""
 
     run: RunLine
@@ -49,7 +47,7 @@ class Last:
 
 
 @dataclass(frozen=True)
-class Other:
+class SiblingCase:
     """Another case of the same model on this testbed, with its newest speedup or status."""
 
     title: str
@@ -64,7 +62,7 @@ class ModelView:
     `badge`: how the status is marked, "" for a plain pass.
     """
 
-    bed: Bed
+    bed: Testbed
     case: Case
     page: str
     suite_href: str
@@ -72,11 +70,11 @@ class ModelView:
     names: list[str]
     builds: list[str]
     weekly: int
-    lines: list[Line]
+    lines: list[TrendLine]
     failed: list[int]
-    events: list[Event]
-    last: Last | None
-    others: list[Other]
+    events: list[ChartEvent]
+    last: NewestResult | None
+    siblings: list[SiblingCase]
     command: str
     status: str
     badge: str
@@ -87,32 +85,34 @@ class ModelView:
         row = self.last.row if self.last else None
         if row is None:
             return []
-        told = {
+        rates = {
             "Tokens per second": tokens_per_second(row),
             "ms per output token": per_token(parts_of(row), new_tokens(row)),
         }
-        return [(title, value) for title, value in told.items() if value]
+        return [(title, value) for title, value in rates.items() if value]
 
 
 @dataclass(frozen=True)
-class Around:
+class ModelContext:
     """What the pages of all of a testbed's cases share, gathered once."""
 
-    history: History
+    history: TestbedHistory
     alerts: Mapping[int, list[Alert]]  # by case
-    told: Collection[int]  # the alerts that the page of regressions has
+    listed: Collection[int]  # the alerts that the page of regressions has
     host_alerts: list[Alert]
     machine: list[tuple[RunLine, list[str]]]
-    methods: list[Event]
+    methods: list[ChartEvent]
     by_model: Mapping[tuple[str, str], list[int]]
-    shown: Mapping[int, Other]
+    shown: Mapping[int, SiblingCase]
     runs: Mapping[int, RunLine]
     times: list[float]  # of the recent nights
     builds: list[str]
-    others: Others
+    other_metrics: OtherMetrics
 
 
-def around(connection: sa.Connection, history: History, lives: BedLives | None = None) -> Around:
+def model_context(
+    connection: sa.Connection, history: TestbedHistory, lives: TestbedAlerts | None = None
+) -> ModelContext:
     """`history` of all cases, or of those of one model; `lives` where they are read already."""
     alerts: dict[int, list[Alert]] = {}
     of_host = []
@@ -123,11 +123,11 @@ def around(connection: sa.Connection, history: History, lives: BedLives | None =
         else:
             alerts.setdefault(alert.case_id, []).append(alert)
     if lives is None and (of_host or not alerts.keys().isdisjoint(history.row)):
-        lives = bed_lives(connection, history.bed, history.runs)
+        lives = alerts_of_testbed(connection, history.bed, history.runs)
     by_model: dict[tuple[str, str], list[int]] = {}
     for number, case in sorted(history.cases.items(), key=lambda pair: pair[1].name):
         by_model.setdefault((case.suite, case.model), []).append(number)
-    return Around(
+    return ModelContext(
         history,
         alerts,
         {life.alert.id or 0 for life in lives.lives} if lives else set(),
@@ -139,13 +139,13 @@ def around(connection: sa.Connection, history: History, lives: BedLives | None =
         {run.id: run for run in history.runs},
         [epoch(run.started) for run in history.recent],
         [build_words(run) for run in history.recent],
-        read_others(connection, history),
+        read_other_metrics(connection, history),
     )
 
 
-def lasts(
-    connection: sa.Connection, history: History, case_ids: Sequence[int], trends: Sequence[Trend]
-) -> dict[int, Last]:
+def newest_results(
+    connection: sa.Connection, history: TestbedHistory, case_ids: Sequence[int], trends: Sequence[SuiteTrend]
+) -> dict[int, NewestResult]:
     """The newest result of each case, with samples and details; `trends` those of their settings."""
     newest = {trend.setting: trend.last[0].started for trend in trends}
     by_run: dict[int, list[int]] = {}
@@ -160,12 +160,12 @@ def lasts(
         for number in numbers:
             row = rows.get(history.cases[number])
             if row is not None:
-                tonight = runs[run_id].started >= newest.get(Setting.of(row.case), "")
-                found[number] = Last(runs[run_id], row, tonight)
+                tonight = runs[run_id].started >= newest.get(SuiteSetting.of(row.case), "")
+                found[number] = NewestResult(runs[run_id], row, tonight)
     return found
 
 
-def _last_run(connection: sa.Connection, history: History, number: int) -> int | None:
+def _last_run(connection: sa.Connection, history: TestbedHistory, number: int) -> int | None:
     nights = np.flatnonzero(history.statuses[history.row[number]] != "")
     if len(nights):
         return history.recent[int(nights[-1])].id
@@ -181,30 +181,32 @@ def _last_run(connection: sa.Connection, history: History, number: int) -> int |
     return found
 
 
-def model_view(around: Around, number: int, last: Last | None, changes: Sequence[Event]) -> ModelView:
+def model_view(
+    context: ModelContext, number: int, last: NewestResult | None, changes: Sequence[ChartEvent]
+) -> ModelView:
     """The page of a case; `changes` are its change points."""
-    history = around.history
+    history = context.history
     case, row = history.cases[number], history.row[number]
     bed = history.bed
-    points = _Points.of(around, row)
+    points = _Points.of(context, row)
     lines = [line for name in CHARTS if (line := points.line(name))]
-    lines += other_lines(around.others.get(number, {}), points.weekly, points.nights)
-    siblings = around.by_model.get((case.suite, case.model), [])
+    lines += other_metric_lines(context.other_metrics.get(number, {}), points.weekly, points.nights)
+    siblings = context.by_model.get((case.suite, case.model), [])
     status, badge = said(last.row) if last else ("", "")
     return ModelView(
         bed=bed,
         case=case,
-        page=around.shown[number].page,
-        suite_href=Setting.of(case).page(bed.digest),
+        page=context.shown[number].page,
+        suite_href=SuiteSetting.of(case).page(bed.digest),
         times=points.times,
         names=points.names,
         builds=points.builds,
         weekly=points.weekly,
         lines=lines,
         failed=points.failed,
-        events=_events(around, number, points.times, changes),
+        events=_events(context, number, points.times, changes),
         last=last,
-        others=[around.shown[other] for other in siblings if other != number],
+        siblings=[context.shown[other] for other in siblings if other != number],
         command=command(case, bed.setting),
         status=status,
         badge=badge,
@@ -215,7 +217,7 @@ def model_view(around: Around, number: int, last: Last | None, changes: Sequence
 class _Points:
     """Where a case has a point: weeks, then nights."""
 
-    history: History
+    history: TestbedHistory
     row: int
     weeks: list[int]
     nights: list[int]
@@ -229,8 +231,8 @@ class _Points:
         return len(self.weeks)
 
     @classmethod
-    def of(cls, around: Around, row: int) -> _Points:
-        history = around.history
+    def of(cls, context: ModelContext, row: int) -> _Points:
+        history = context.history
         weeks = np.flatnonzero(history.weeks.tried[row]).tolist()
         here = history.statuses[row, history.daily :] != ""
         nights = (np.flatnonzero(here) + history.daily).tolist()
@@ -245,13 +247,13 @@ class _Points:
             row,
             weeks,
             nights,
-            [epoch(str(day)) + 3 * 86400 for day in mondays] + [around.times[night] for night in nights],
+            [epoch(str(day)) + 3 * 86400 for day in mondays] + [context.times[night] for night in nights],
             [f"week of {day}" for day in mondays] + names,
-            [""] * len(weeks) + [around.builds[night] for night in nights],
+            [""] * len(weeks) + [context.builds[night] for night in nights],
             [place for place, cross in enumerate(crosses) if cross],
         )
 
-    def line(self, name: str) -> Line | None:
+    def line(self, name: str) -> TrendLine | None:
         """A metric's line; None where there is nothing to draw."""
         history, row = self.history, self.row
         metric, chart = METRICS[name], CHARTS[name]
@@ -268,7 +270,7 @@ class _Points:
         values, lows, highs = (column.tolist() for column in columns)
         breaks = history.breaks(name, row, self.weeks, self.nights)
         is_ratio = metric.kind == "ratio"
-        return Line(name, chart.title, chart.hint, values, lows, highs, metric.unit, is_ratio, breaks)
+        return TrendLine(name, chart.title, chart.hint, values, lows, highs, metric.unit, is_ratio, breaks)
 
 
 def _word(status: str, passed: bool) -> str:
@@ -278,12 +280,14 @@ def _word(status: str, passed: bool) -> str:
     return f": {status}" if status == Status.SKIPPED else ""
 
 
-def _events(around: Around, number: int, times: Sequence[float], changes: Sequence[Event]) -> list[Event]:
+def _events(
+    context: ModelContext, number: int, times: Sequence[float], changes: Sequence[ChartEvent]
+) -> list[ChartEvent]:
     """All that is marked on a case's charts, oldest first."""
     first = times[0] if times else math.inf
-    events = [*changes, *around.methods]
-    for alert in [*around.alerts.get(number, []), *around.host_alerts]:
-        bad = around.runs.get(alert.bad_run_id or -1)
+    events = [*changes, *context.methods]
+    for alert in [*context.alerts.get(number, []), *context.host_alerts]:
+        bad = context.runs.get(alert.bad_run_id or -1)
         if bad is None:
             continue
         kind = "worse" if alert.direction == WORSE else "better"
@@ -291,15 +295,15 @@ def _events(around: Around, number: int, times: Sequence[float], changes: Sequen
         whose = "most models of the host: " if alert.case_id is None else ""
         text = f"alert {alert.id} ({alert.state}): {whose}{what(alert)}{change}, {build_words(bad)}"
         metric = alert.metric if alert.metric in CHARTS else None
-        href = "../../../" + alert_link(alert.id or 0) if alert.id in around.told else ""
-        events.append(Event(epoch(bad.started), kind, text, metric, href, bad.name))
-    for run, lines in around.machine:
+        href = "../../../" + alert_link(alert.id or 0) if alert.id in context.listed else ""
+        events.append(ChartEvent(epoch(bad.started), kind, text, metric, href, bad.name))
+    for run, lines in context.machine:
         text = "; ".join(lines[:3]) + (f"; {len(lines) - 3} more" if len(lines) > 3 else "")
-        events.append(Event(epoch(run.started), "environment", text, run=run.name))
+        events.append(ChartEvent(epoch(run.started), "environment", text, run=run.name))
     return sorted((event for event in events if event.at >= first), key=lambda event: (event.at, event.text))
 
 
-def _shown_as(history: History, number: int) -> Other:
+def _shown_as(history: TestbedHistory, number: int) -> SiblingCase:
     """How other pages show a case."""
     case, row = history.cases[number], history.row[number]
     size = f", batch size {case.batch_size}" if case.batch_size else ""
@@ -312,10 +316,10 @@ def _shown_as(history: History, number: int) -> Other:
         word = str(history.statuses[row, night])
         uncaptured = word in PASSING and not history.passed[row, night]
         text = with_unit("speedup", value) if good else NOTHING_CAPTURED if uncaptured else word
-    return Other(Setting.of(case).title + size, model_page(history.bed.digest, case), text)
+    return SiblingCase(SuiteSetting.of(case).title + size, model_page(history.bed.digest, case), text)
 
 
-def one_model(connection: sa.Connection, bed: Bed, number: int) -> ModelView:
+def one_model(connection: sa.Connection, bed: Testbed, number: int) -> ModelView:
     """A single case's page, read by itself."""
     cases = {n: case for case, n in case_numbers(connection, bed.id).items()}
     wanted = cases.get(number)
@@ -323,6 +327,44 @@ def one_model(connection: sa.Connection, bed: Bed, number: int) -> ModelView:
         raise KeyError(number)
     siblings = [n for n, case in cases.items() if (case.suite, case.model) == (wanted.suite, wanted.model)]
     history = read_history(connection, bed, case_ids=siblings)
-    trends = read_trends(connection, bed, history.runs, Setting.of(wanted))
-    last = lasts(connection, history, [number], trends).get(number)
-    return model_view(around(connection, history), number, last, case_changes(history, number))
+    trends = read_trends(connection, bed, history.runs, SuiteSetting.of(wanted))
+    last = newest_results(connection, history, [number], trends).get(number)
+    return model_view(model_context(connection, history), number, last, case_changes(history, number))
+
+
+MOST_METRICS = 8  # metrics of a case that are drawn; the newest values of all stand in a table
+_CHUNK = 100  # runs in one query
+
+OtherMetrics = Mapping[
+    int, Mapping[str, Mapping[int, float]]
+]  # by case, name and place among the recent nights
+
+
+def read_other_metrics(connection: sa.Connection, history: TestbedHistory) -> OtherMetrics:
+    """Of the nights that are drawn one by one; nothing, and at once, where no program had any."""
+    table, results = schema.other_metrics, schema.results
+    if connection.execute(sa.select(table.c.result_id).limit(1)).first() is None:
+        return {}
+    place = {history.recent[night].id: night for night in range(history.daily, len(history.recent))}
+    columns = results.c.case_id, results.c.run_id, table.c.name, table.c.value
+    found: dict[int, dict[str, dict[int, float]]] = {}
+    for start in range(0, len(place), _CHUNK):
+        some = list(place)[start : start + _CHUNK]
+        query = sa.select(*columns).join_from(table, results, table.c.result_id == results.c.id)
+        for case_id, run_id, name, value in connection.execute(query.where(results.c.run_id.in_(some))):
+            found.setdefault(case_id, {}).setdefault(name, {})[place[run_id]] = value
+    return found
+
+
+def other_metric_lines(
+    values: Mapping[str, Mapping[int, float]], weekly: int, nights: Sequence[int]
+) -> list[TrendLine]:
+    """A line each of the first MOST_METRICS metrics, by name: `weekly` empty points, then one a night."""
+    lines: list[TrendLine] = []
+    for name in sorted(values)[:MOST_METRICS]:
+        known = [values[name].get(night, math.nan) for night in nights]
+        empty = [math.nan] * (weekly + len(nights))
+        line: list[float | None] = [*empty[:weekly], *known]
+        hint = "as the other program has it"
+        lines.append(TrendLine(f"other-{len(lines) + 1}", name, hint, line, list(empty), list(empty)))
+    return lines

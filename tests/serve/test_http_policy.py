@@ -13,10 +13,9 @@ import sqlalchemy as sa
 from perfdash.errors import MachineError, UsageError
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
-from perfdash.serve import live
-from perfdash.serve.guard import host_of, is_loopback
-from perfdash.serve.protocol import Connection
-from perfdash.serve.reading import open_to_read, state_of
+from perfdash.serve import live_pages
+from perfdash.serve.http_policy import Connection, host_of, is_loopback
+from perfdash.serve.read_only_store import open_to_read, state_of
 from tests.history.made import row, run
 from tests.serve.served import ASSETS, serving
 
@@ -118,14 +117,14 @@ def test_an_idle_connection_and_half_a_request_are_closed(server, monkeypatch, s
 
 def test_equal_requests_are_answered_by_one_computation(history, monkeypatch):
     made, waiting = [], threading.Barrier(2, timeout=30)
-    real = live.overview
+    real = live_pages.overview
 
     def overview(connection):
         made.append(1)
         waiting.wait()  # until the others have asked too
         return real(connection)
 
-    monkeypatch.setattr(live, "overview", overview)
+    monkeypatch.setattr(live_pages, "overview", overview)
     with serving(history) as server, ThreadPoolExecutor(6) as pool:
         asked = [pool.submit(server.get, "/") for _ in range(6)]
         waiting.wait()

@@ -1,4 +1,4 @@
-"""The folder that the site lies in: ours or refused, written file by file, and nothing stale left."""
+"""Own the site's folder: refuse any other, write file by file, remove stale files."""
 
 from __future__ import annotations
 

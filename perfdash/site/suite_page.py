@@ -1,4 +1,4 @@
-"""A suite in one setting on one testbed: its trends, a heat map over nights, its last night in full."""
+"""The page of a suite in one setting: trends, heat map, the last night's results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from perfdash.metrics import PARTS
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.site_links import model_page
 from perfdash.report.source_sums import Published, of_suite, why
-from perfdash.site.history import Bed, History, as_logs, epoch, failed, read_history
-from perfdash.site.setting import Setting
-from perfdash.site.trends import Drawn, Trend, drawn, read_trends
+from perfdash.site.suite_setting import SuiteSetting
+from perfdash.site.suite_trends import Drawn, SuiteTrend, drawn, read_trends
+from perfdash.site.testbed_history import Testbed, TestbedHistory, as_logs, epoch, failed, read_history
 from perfdash.stats.intervals import Array
 
 COLUMNS = 90  # nights of the heat map
@@ -65,8 +65,8 @@ class SuiteView:
     from perfdash's.
     """
 
-    bed: Bed
-    trend: Trend
+    bed: Testbed
+    trend: SuiteTrend
     page: str
     run: RunLine
     summary: Summary
@@ -87,7 +87,7 @@ class SuiteView:
 
 
 def suite_view(
-    history: History, trend: Trend, last_rows: Sequence[Row], *, up: str = "../../../"
+    history: TestbedHistory, trend: SuiteTrend, last_rows: Sequence[Row], *, up: str = "../../../"
 ) -> SuiteView:
     """`last_rows`: the results of the trend's last night, of any setting."""
     bed, setting = history.bed, trend.setting
@@ -95,7 +95,7 @@ def suite_view(
     of_setting = [row for row in last_rows if setting_of(row) == setting]
     rows = [_model_row(bed, row) for row in of_setting]
     published = of_suite(run.facts, setting.section, setting.suite, setting.backend, of_setting)
-    numbers = [number for number, case in history.cases.items() if Setting.of(case) == setting]
+    numbers = [number for number, case in history.cases.items() if SuiteSetting.of(case) == setting]
     numbers.sort(key=lambda number: (history.cases[number].model.lower(), history.cases[number].name))
     start = _columns(history, numbers)
     tonight = {one.case for one in rows}
@@ -121,7 +121,7 @@ def suite_view(
     )
 
 
-def _model_row(bed: Bed, row: Row) -> ModelRow:
+def _model_row(bed: Testbed, row: Row) -> ModelRow:
     word, badge = said(row)
     return ModelRow(row, _UP + model_page(bed.digest, row.case), word, is_counted(row), badge)
 
@@ -141,7 +141,7 @@ def _rank(one: ModelRow) -> tuple[bool, bool, float, str]:
     return not one.passed, not is_compiled(one.row), -(one.number("speedup") or 0.0), one.case.name
 
 
-def _columns(history: History, numbers: Sequence[int]) -> list[int]:
+def _columns(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
     """The last nights that have any of some cases."""
     rows = [history.row[number] for number in numbers]
     if not rows:
@@ -151,7 +151,7 @@ def _columns(history: History, numbers: Sequence[int]) -> list[int]:
 
 
 def _heat(
-    history: History, numbers: Sequence[int], nights: Sequence[int], several: bool
+    history: TestbedHistory, numbers: Sequence[int], nights: Sequence[int], several: bool
 ) -> tuple[list[HeatLine], str]:
     """Compiled latency against each case's own median of those nights (of one method); speedup where that is
     all there is."""
@@ -188,7 +188,7 @@ def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
     return middles
 
 
-def _gone(history: History, numbers: Sequence[int], tonight: set[Case]) -> list[tuple[Case, str, str]]:
+def _gone(history: TestbedHistory, numbers: Sequence[int], tonight: set[Case]) -> list[tuple[Case, str, str]]:
     found = []
     for number in numbers:
         case = history.cases[number]
@@ -200,9 +200,9 @@ def _gone(history: History, numbers: Sequence[int], tonight: set[Case]) -> list[
     return found
 
 
-def one_suite(connection: sa.Connection, bed: Bed, setting: Setting) -> SuiteView:
+def one_suite(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView:
     """A single suite's page, read by itself. Raises KeyError where the testbed has no such suite."""
-    numbers = [n for case, n in case_numbers(connection, bed.id).items() if Setting.of(case) == setting]
+    numbers = [n for case, n in case_numbers(connection, bed.id).items() if SuiteSetting.of(case) == setting]
     history = read_history(connection, bed, case_ids=numbers)
     found = read_trends(connection, bed, history.runs, setting)
     if not found:

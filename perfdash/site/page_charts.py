@@ -1,4 +1,4 @@
-"""Views as the charts take them: values with their titles and marks. Pure."""
+"""Turn page views into charts: values with their titles and marks. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from perfdash import charts
-from perfdash.site.changes import Event
-from perfdash.site.happened import build_words
-from perfdash.site.model import Last, ModelView
-from perfdash.site.overview import BedView, Stand
-from perfdash.site.suite import SuiteView
-from perfdash.site.trends import Line
+from perfdash.site.model_page import ModelView, NewestResult
+from perfdash.site.overview_page import Stand, TestbedView
+from perfdash.site.suite_page import SuiteView
+from perfdash.site.suite_trends import TrendLine
+from perfdash.site.timeline import ChartEvent, build_words
 
 # Of a suite's heat map: what differs less than 2 % from the row's median is as usual.
 _EDGES = (1.02, 1.05, 1.2)
@@ -32,7 +31,7 @@ class Figure:
 
 
 def _trend(
-    line: Line,
+    line: TrendLine,
     times: Sequence[float],
     weekly: int,
     marks: Sequence[charts.Mark] = (),
@@ -77,12 +76,12 @@ def model_figures(view: ModelView) -> tuple[list[Figure], Markup]:
     return figures, charts.data_block(data, nights) if data else Markup("")
 
 
-def _moves(event: Event, name: str) -> bool:
+def _moves(event: ChartEvent, name: str) -> bool:
     """Whether an alert on a latency is marked on the speedup too, which follows from it."""
     return name == "speedup" and event.kind != "change" and event.metric in ("eager_ms", "backend_ms")
 
 
-def samples(last: Last) -> Markup:
+def samples(last: NewestResult) -> Markup:
     """The samples of a case's newest result; empty without any."""
     row = last.row
     sides = [
@@ -155,14 +154,14 @@ def small(stand: Stand, place: int, prefix: str) -> Markup:
     return charts.spark(_trend(line, stand.nights, 0), prefix)
 
 
-def noise(view: BedView, prefix: str) -> Markup:
+def noise(view: TestbedView, prefix: str) -> Markup:
     """A testbed's noise over nights; empty where it was not measured."""
     if not view.noise:
         return Markup("")
     times, values = zip(*view.noise, strict=True)
     shown = [100 * value for value in values]
     title = "Noise: a model against itself"
-    line = Line("noise", title, "", shown, [], [], unit="%", breaks=view.noise_breaks)
+    line = TrendLine("noise", title, "", shown, [], [], unit="%", breaks=view.noise_breaks)
     return charts.spark(_trend(line, times, 0), prefix)
 
 

@@ -1,19 +1,16 @@
-"""What happened on a testbed: the alerts that live, those that ended, and what changed on the machine."""
+"""The page of regressions: a testbed's open and ended alerts with their histories."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
-from perfdash.detect.environment_changes import environment_changes
 from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import Alert, AlertEvent
 from perfdash.history.queries import RunLine, cases_by_id
-from perfdash.report.alert_text import commit
 from perfdash.report.changes import (
     APPEARED,
     BAD,
@@ -26,22 +23,39 @@ from perfdash.report.changes import (
     of_alert,
     ordered,
 )
-from perfdash.site.history import Bed
 from perfdash.site.kinds import newest
+from perfdash.site.testbed_history import Testbed
+
+
+@dataclass(frozen=True)
+class TestbedAlerts:
+    """A testbed's alerts, those that live first; `left_out` older ones, `unjudged` nights not looked at."""
+
+    bed: Testbed
+    lives: list[AlertLife]
+    left_out: int
+    unjudged: int
+
+
+def alerts_of_testbed(
+    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], alerts: StandingAlerts | None = None
+) -> TestbedAlerts:
+    """The alerts of a testbed; `runs` all of them, oldest first; `alerts` where they are read already."""
+    alerts = alerts or standing_alerts(connection, bed, runs)
+    found, left_out = alert_lives(connection, bed, {run.id: run for run in runs}, alerts)
+    return TestbedAlerts(bed, found, left_out, unjudged(runs))
+
 
 MOST = 100  # alerts on one page with all that is known of them; the largest come first
-_TORCH = "torch: "
 # The word of one change of a group.
 WORDS = {
     REGRESSION: "regression", IMPROVEMENT: "improvement", NEW_FAILURE: "new failure", REPAIRED: "fixed",
     APPEARED: "appeared", VANISHED: "vanished",
 }  # fmt: skip
-# Where torch is another one on more nights than this fraction, that is how it is measured: no event.
-_OFTEN = 0.1
 
 
 @dataclass(frozen=True)
-class Alerts:
+class AlertsOnPage:
     """A testbed's alerts on some page: `changes` are shown, all of `every` are counted."""
 
     changes: list[RunChange]
@@ -77,16 +91,18 @@ class Alerts:
 
 
 @dataclass(frozen=True)
-class Known:
+class StandingAlerts:
     """The alerts that stand on the last night or ended with it: all that is known of the largest, and
-    the `others`. `heads`: the last night of each kind, as the testbed may be measured in several runs."""
+    the `smaller`. `heads`: the last night of each kind, as the testbed may be measured in several runs."""
 
     evidence: list[AlertEvidence]
-    others: list[Alert]
+    smaller: list[Alert]
     heads: list[RunLine]
 
 
-def known(connection: sa.Connection, bed: Bed, runs: Sequence[RunLine], most: int = MOST) -> Known:
+def standing_alerts(
+    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], most: int = MOST
+) -> StandingAlerts:
     """The alerts that live, and those that ended on the last night; `runs` all of them, oldest first."""
     heads = newest(connection, runs)
     last = {run.id for run in heads}
@@ -96,18 +112,18 @@ def known(connection: sa.Connection, bed: Bed, runs: Sequence[RunLine], most: in
         if alert.state in kept.LIVE or alert.details.get("fixed_run_id") in last
     ]
     ranked = sorted(found, key=_rank)
-    return Known(gather(connection, ranked[:most]), ranked[most:], heads)
+    return StandingAlerts(gather(connection, ranked[:most]), ranked[most:], heads)
 
 
-def live(known: Known, most: int) -> Alerts:
+def alerts_on_page(standing: StandingAlerts, most: int) -> AlertsOnPage:
     """They as the comment on the last night tells them, the most important so many."""
-    heads = {run.id: run for run in known.heads}
-    changes = ordered(_on_its_night(each, heads) for each in known.evidence)
-    others = [
+    heads = {run.id: run for run in standing.heads}
+    changes = ordered(_on_its_night(each, heads) for each in standing.evidence)
+    smaller = [
         _on_its_night(AlertEvidence(alert, None, None, heads.get(alert.bad_run_id or -1), None), heads)
-        for alert in known.others
+        for alert in standing.smaller
     ]
-    return Alerts(changes[:most], changes + others)
+    return AlertsOnPage(changes[:most], changes + smaller)
 
 
 def _on_its_night(each: AlertEvidence, heads: Mapping[int, RunLine]) -> RunChange:
@@ -129,7 +145,7 @@ def _rank(alert: Alert) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class Life:
+class AlertLife:
     """One alert with all that it went through."""
 
     change: RunChange
@@ -137,12 +153,16 @@ class Life:
     events: list[AlertEvent]
 
 
-def lives(
-    connection: sa.Connection, bed: Bed, runs: Mapping[int, RunLine], known: Known, most: int = MOST
-) -> tuple[list[Life], int]:
-    """The alerts of a testbed: those known as they live, then the latest that ended; how many more."""
+def alert_lives(
+    connection: sa.Connection,
+    bed: Testbed,
+    runs: Mapping[int, RunLine],
+    standing: StandingAlerts,
+    most: int = MOST,
+) -> tuple[list[AlertLife], int]:
+    """The alerts of a testbed: those live ones, then the latest that ended; how many more."""
     every = kept.load(connection, testbed_id=bed.id, states=kept.STATES)
-    evidence = [each for each in known.evidence if each.alert.state in kept.LIVE]
+    evidence = [each for each in standing.evidence if each.alert.state in kept.LIVE]
     ended = sorted(
         (alert for alert in every if alert.state not in kept.LIVE),
         key=lambda alert: (alert.changed, alert.id),
@@ -160,7 +180,7 @@ def lives(
         for alert in ended
     ]
     found = [
-        Life(
+        AlertLife(
             # Of an ended one it is told what it was, not what it is now.
             replace(of_alert(each, -1), state=each.alert.state),
             each.alert,
@@ -174,28 +194,3 @@ def lives(
 def unjudged(runs: Sequence[RunLine]) -> int:
     """How many of the latest runs nobody has looked for changes in yet."""
     return sum(run.judged is None and run.results > 0 for run in runs[-30:])
-
-
-def machine_changes(runs: Sequence[RunLine]) -> list[tuple[RunLine, list[str]]]:
-    """The runs whose machine or packages differ from those of the run before, with what differs.
-
-    Where torch is built anew night after night, that alone is no event: each point names its commit.
-    """
-    found = []
-    for old, new in pairwise(runs):
-        if old.environment_id != new.environment_id or old.host != new.host:
-            lines = [line for line in environment_changes(old, new) if line]
-            if lines:
-                found.append((new, lines))
-    nightly = sum(lines[0].startswith(_TORCH) and len(lines) == 1 for _, lines in found)
-    if nightly <= max(3, _OFTEN * len(runs)):
-        return found
-    return [(run, lines) for run, lines in found if len(lines) > 1 or not lines[0].startswith(_TORCH)]
-
-
-def build_words(run: RunLine | None) -> str:
-    """torch's version and commit, as far as known."""
-    if run is None:
-        return ""
-    sha = (run.torch_git_version or "")[:10]
-    return " ".join(word for word in (run.torch or "", sha) if word) or commit(run)

@@ -1,4 +1,6 @@
-"""The change points of cases: each case has its turn once a week, and what was found is kept till then."""
+"""The marks on a case's charts: change points, new methods, changed environments.
+
+The change points of a case are looked for once a week, and cached in between."""
 
 from __future__ import annotations
 
@@ -10,18 +12,22 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdash.detect.environment_changes import environment_changes
 from perfdash.files import dumps
 from perfdash.history.queries import RunLine
 from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes
 from perfdash.metrics import JUDGED
+from perfdash.report.alert_text import commit
 from perfdash.report.number_format import with_unit
-from perfdash.site.cache import Cache
-from perfdash.site.happened import build_words
-from perfdash.site.history import FORMAT, History, as_logs, epoch
+from perfdash.site.array_cache import ArrayCache
+from perfdash.site.testbed_history import FORMAT, TestbedHistory, as_logs, epoch
 from perfdash.stats.changepoints import ChangePoint, change_points
 from perfdash.stats.intervals import Array
 
+_TORCH = "torch: "
+# Where torch is another one on more nights than this fraction, that is how it is measured: no event.
+_OFTEN = 0.1
 _PERSISTENCE = 3
 _DAY = 86400
 _SPAN = 365 * _DAY  # in which they are looked for
@@ -29,7 +35,7 @@ _TURNS = 7
 
 
 @dataclass(frozen=True)
-class Event:
+class ChartEvent:
     """A mark on the charts. `metric` None: on all of them.
 
     kind: change, worse, better, environment; or method, on those of the metrics that it is of.
@@ -43,10 +49,10 @@ class Event:
     run: str = ""
 
 
-Found = dict[int, list[Event]]
+Found = dict[int, list[ChartEvent]]
 
 
-def case_changes(history: History, number: int) -> list[Event]:
+def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
     """The change points of a case, over the year up to its own day of the week.
 
     One night more seldom tells more of a whole year, and a year takes long to look at: so each case has
@@ -66,7 +72,7 @@ def case_changes(history: History, number: int) -> list[Event]:
                 f"{with_unit(name, change.after)}), between {good.started[:10]} ({build_words(good)}) and "
                 f"{bad.started[:10]} ({build_words(bad)})"
             )
-            found.append(Event(epoch(first.started), "change", text, name, run=first.name))
+            found.append(ChartEvent(epoch(first.started), "change", text, name, run=first.name))
     return found
 
 
@@ -77,20 +83,20 @@ def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -
         yield from change_points(same, min_change=minimum, persistence=_PERSISTENCE)
 
 
-def method_changes(runs: Sequence[RunLine]) -> list[Event]:
+def method_changes(runs: Sequence[RunLine]) -> list[ChartEvent]:
     """From which runs on another method measures."""
     found = []
     for before, after in pairwise(runs):
         if other := changes(before.method, after.method):
             text = f"another method from here on: {', '.join(other)}; not compared with the nights before"
-            found.append(Event(epoch(after.started), "method", text, run=after.name))
+            found.append(ChartEvent(epoch(after.started), "method", text, run=after.name))
     return found
 
 
 def all_changes(
-    history: History,
-    cache: Cache,
-    work: Callable[[Callable[[int], list[Event]], Sequence[int]], Iterable[list[Event]]],
+    history: TestbedHistory,
+    cache: ArrayCache,
+    work: Callable[[Callable[[int], list[ChartEvent]], Sequence[int]], Iterable[list[ChartEvent]]],
 ) -> Found:
     """The change points of all cases, by number: of those whose turn it is, or of which nothing is kept.
 
@@ -121,25 +127,50 @@ def all_changes(
     return found
 
 
-def _unpacked(cache: Cache, key: str) -> Mapping[str, list[Event]] | None:
+def _unpacked(cache: ArrayCache, key: str) -> Mapping[str, list[ChartEvent]] | None:
     arrays = cache.get(key)
     if arrays is None or "json" not in arrays:
         return None
     try:
         content = json.loads(arrays["json"].tobytes())
-        return {name: [Event(**event) for event in events] for name, events in content.items()}
+        return {name: [ChartEvent(**event) for event in events] for name, events in content.items()}
     except (ValueError, TypeError, AttributeError):
         return None
 
 
-def _turn(history: History, number: int) -> int:
+def _turn(history: TestbedHistory, number: int) -> int:
     """Where the last whole turn of a case ends, in days since 1970."""
     day = int(case_digest(history.cases[number])[:8], 16) % _TURNS
     last = int(epoch(history.runs[-1].started) // _DAY)
     return last - (last - day) % _TURNS + 1
 
 
-def _nights(history: History, turn: int) -> list[int]:
+def _nights(history: TestbedHistory, turn: int) -> list[int]:
     """The places of the nights of the year before."""
     times = [epoch(run.started) for run in history.recent]
     return [place for place, at in enumerate(times) if turn * _DAY - _SPAN <= at < turn * _DAY]
+
+
+def machine_changes(runs: Sequence[RunLine]) -> list[tuple[RunLine, list[str]]]:
+    """The runs whose machine or packages differ from those of the run before, with what differs.
+
+    Where torch is built anew night after night, that alone is no event: each point names its commit.
+    """
+    found = []
+    for old, new in pairwise(runs):
+        if old.environment_id != new.environment_id or old.host != new.host:
+            lines = [line for line in environment_changes(old, new) if line]
+            if lines:
+                found.append((new, lines))
+    nightly = sum(lines[0].startswith(_TORCH) and len(lines) == 1 for _, lines in found)
+    if nightly <= max(3, _OFTEN * len(runs)):
+        return found
+    return [(run, lines) for run, lines in found if len(lines) > 1 or not lines[0].startswith(_TORCH)]
+
+
+def build_words(run: RunLine | None) -> str:
+    """torch's version and commit, as far as known."""
+    if run is None:
+        return ""
+    sha = (run.torch_git_version or "")[:10]
+    return " ".join(word for word in (run.torch or "", sha) if word) or commit(run)

@@ -1,8 +1,7 @@
-"""A testbed's whole history as arrays: the last nights one by one, what is older by weeks.
+"""Read a testbed's whole history as arrays: recent nights one by one, older ones by weeks.
 
-Each night and each week is kept under a digest of the runs that it is made of, so that a run that is
-replaced, pruned or taken in late changes what it touches, and nothing else is read again.
-"""
+Each night and each week is cached under a digest of its runs: a run that is replaced, pruned or imported late
+changes only what it touches."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes, numbers
 from perfdash.metrics import CHARTS, NUMBERS
 from perfdash.records import PASSING, Case, Status
-from perfdash.site.cache import Arrays, Cache
+from perfdash.site.array_cache import ArrayCache, Arrays
 from perfdash.site.kinds import latest_days
 from perfdash.stats.intervals import Array
 
@@ -44,7 +43,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Bed:
+class Testbed:
     """A testbed: runs on it may be compared with each other, and with no others."""
 
     id: int
@@ -76,14 +75,14 @@ class Weeks:
 
 
 @dataclass(frozen=True)
-class History:
+class TestbedHistory:
     """`recent` are the runs of the last nights (oldest first); those from `daily` on are drawn one by one.
 
     values: of each of READ (cases x recent), NaN where not measured; statuses: words, "" for none;
     passed: that the numbers are of what they should be. `row` finds a case by the store's number.
     """
 
-    bed: Bed
+    bed: Testbed
     runs: list[RunLine]
     recent: list[RunLine]
     daily: int
@@ -127,7 +126,7 @@ def codes(every: Sequence[Mapping[str, int]], name: str) -> NDArray[np.int32]:
     return np.array([known.setdefault(str(numbers(one, name)), len(known)) for one in every], dtype=np.int32)
 
 
-def beds(connection: sa.Connection) -> list[Bed]:
+def beds(connection: sa.Connection) -> list[Testbed]:
     """All testbeds that have a run, those with the newest first."""
     table, runs = schema.testbeds, schema.runs
     last = sa.func.max(runs.c.started)
@@ -137,7 +136,7 @@ def beds(connection: sa.Connection) -> list[Bed]:
         .group_by(table.c.id)
         .order_by(last.desc(), table.c.id)
     )
-    return [Bed(*row) for row in connection.execute(query)]
+    return [Testbed(*row) for row in connection.execute(query)]
 
 
 def epoch(started: str) -> float:
@@ -153,14 +152,14 @@ def monday(started: str) -> date:
 
 def read_history(
     connection: sa.Connection,
-    bed: Bed,
-    cache: Cache | None = None,
+    bed: Testbed,
+    cache: ArrayCache | None = None,
     *,
     nights: int = NIGHTS,
     case_ids: Sequence[int] | None = None,
-) -> History:
+) -> TestbedHistory:
     """The history of a testbed, of some cases or of all. One case is read without a cache: that is quick."""
-    cache = cache if cache is not None and case_ids is None else Cache()
+    cache = cache if cache is not None and case_ids is None else ArrayCache()
     runs = list_runs(connection, testbed_id=bed.id)
     recent = latest_days(runs, nights)
     daily = _first_daily(runs, len(recent))
@@ -181,7 +180,7 @@ def read_history(
         passed[rows, place] = one["passed"]
         for name, column in zip(READ, one["values"], strict=True):
             values[name][rows, place] = column
-    return History(
+    return TestbedHistory(
         bed,
         runs,
         recent,
@@ -228,7 +227,7 @@ def _weeks(digests: NDArray[np.bytes_], older: Sequence[list[RunLine]], every: S
     return Weeks([monday(group[0].started) for group in older], values, last=last, **counts)
 
 
-def _marks(connection: sa.Connection, bed: Bed) -> dict[int, str]:
+def _marks(connection: sa.Connection, bed: Testbed) -> dict[int, str]:
     runs = schema.runs
     query = sa.select(runs.c.id, runs.c.key, runs.c.content).where(runs.c.testbed_id == bed.id)
     return {row.id: f"{row.key} {row.content}" for row in connection.execute(query)}
@@ -240,7 +239,7 @@ class _Reader:
     def __init__(
         self,
         connection: sa.Connection,
-        cache: Cache,
+        cache: ArrayCache,
         case_ids: Sequence[int] | None,
         marks: dict[int, str],
     ) -> None:

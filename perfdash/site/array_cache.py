@@ -1,7 +1,6 @@
-"""Arrays kept between two builds of the site, each under a digest of all that it was made from.
+"""Keep arrays between two builds of the site, under a digest of their sources.
 
-What is lost, torn or of another version is simply made again; nothing is ever unpickled.
-"""
+A lost, torn or outdated array is made again; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Arrays = dict[str, NDArray[Any]]
 _OURS = re.compile(r"[0-9a-f]{64}(\.npz|\.\d+\.part)")
 
 
-class Cache:
+class ArrayCache:
     """A folder of .npz files, one site's alone; without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Nights of one testbed compared: the last with some before it, and the data files of all others."""
+"""Compare nights of one testbed: its page, and a data file for each night."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from perfdash.methods import numbers
 from perfdash.records import PASSING
 from perfdash.report.changes import RunChange, of_comparison, ordered
 from perfdash.report.site_links import compare_page, model_page
-from perfdash.site.happened import build_words
-from perfdash.site.history import FORMAT, Bed, History, Singles
 from perfdash.site.kinds import latest_days, partners, shapes
+from perfdash.site.testbed_history import FORMAT, Singles, Testbed, TestbedHistory
+from perfdash.site.timeline import build_words
 
 SHOWN = 250  # cases of a comparison on the page
 _DATA = 3  # the form of the data files
@@ -54,7 +54,7 @@ class Pair:
 class CompareView:
     """`nights`: those that have a data file, oldest first, as (run, file); `words` of the runs by id."""
 
-    bed: Bed
+    bed: Testbed
     page: str
     pairs: list[Pair]
     nights: list[tuple[RunLine, str]]
@@ -93,7 +93,7 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
     return found
 
 
-def file_of(history: History, run: RunLine) -> str:
+def file_of(history: TestbedHistory, run: RunLine) -> str:
     """The name of a night's data file: safe in a URL, and another where its content is another.
 
     It tells the nights of a page apart, as the names of runs may not.
@@ -102,7 +102,7 @@ def file_of(history: History, run: RunLine) -> str:
     return f"{name}-{digest([FORMAT, _DATA, run.started, history.marks[run.id]])[:8]}.js"
 
 
-def cases_file(history: History) -> str:
+def cases_file(history: TestbedHistory) -> str:
     """The cases of a testbed: names, and pages as seen from the data files."""
     cases = [history.cases[number] for number in sorted(history.cases)]
     return _call(
@@ -115,7 +115,7 @@ def cases_file(history: History) -> str:
     )
 
 
-def night_file(history: History, night: int) -> str:
+def night_file(history: TestbedHistory, night: int) -> str:
     """The text of the data file of one of the recent nights."""
     run = history.recent[night]
     numbers = list(history.row)
@@ -179,7 +179,7 @@ def night_options(nights: Sequence[tuple[RunLine, str]], words: Mapping[int, str
     }
 
 
-def compare_view(connection: sa.Connection, history: History) -> CompareView:
+def compare_view(connection: sa.Connection, history: TestbedHistory) -> CompareView:
     """The page of a testbed."""
     nights = [(run, file_of(history, run)) for run in history.recent]
     page = compare_page(history.bed.digest)

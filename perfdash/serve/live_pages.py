@@ -1,4 +1,4 @@
-"""Serve each page of the site from the current store, under the paths of report.site_links."""
+"""Serve each page of the site from the current store, under the site's own paths."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import RunLine, case_numbers, list_runs
 from perfdash.report import site_links
 from perfdash.report.changes import RunChange, of_comparison, ordered
-from perfdash.serve.choosing import NotFound, compared
-from perfdash.serve.parameters import Parameter
-from perfdash.site import pages
-from perfdash.site.history import Bed, beds
-from perfdash.site.machines import machine_view
-from perfdash.site.model import one_model
-from perfdash.site.nights import SHOWN, CompareView, pairs
-from perfdash.site.overview import OverviewView, bed_view
-from perfdash.site.regressions import bed_lives
-from perfdash.site.setting import Setting
-from perfdash.site.suite import one_suite
+from perfdash.serve.parameters import NotFound, Parameter, compared
+from perfdash.site import render
+from perfdash.site.compare_page import SHOWN, CompareView, pairs
+from perfdash.site.machines_page import machine_view
+from perfdash.site.model_page import one_model
+from perfdash.site.overview_page import OverviewView, overview_of
+from perfdash.site.regressions_page import alerts_of_testbed
+from perfdash.site.suite_page import one_suite
+from perfdash.site.suite_setting import SuiteSetting
+from perfdash.site.testbed_history import Testbed, beds
 
 Words = Mapping[str, str | None]
 OFFERED = 200  # runs that the form of the comparison suggests
 
 
 def overview(connection: sa.Connection) -> str:
-    views = [bed_view(connection, bed, runs) for bed, runs in _every(connection)]
-    return pages.render_overview(OverviewView(views))
+    views = [overview_of(connection, bed, runs) for bed, runs in _every(connection)]
+    return render.render_overview(OverviewView(views))
 
 
 def regressions(connection: sa.Connection) -> str:
-    return pages.render_regressions([bed_lives(connection, bed, runs) for bed, runs in _every(connection)])
+    return render.render_regressions(
+        [alerts_of_testbed(connection, bed, runs) for bed, runs in _every(connection)]
+    )
 
 
 def machines(connection: sa.Connection) -> str:
-    return pages.render_machines([machine_view(bed, runs) for bed, runs in _every(connection)])
+    return render.render_machines([machine_view(bed, runs) for bed, runs in _every(connection)])
 
 
 def method(_: sa.Connection) -> str:
-    return pages.render_method()
+    return render.render_method()
 
 
 def suite(connection: sa.Connection, path: str) -> str:
     """`path` as report.site_links.suite_page has it. Raises NotFound."""
     bed = _bed(connection, path)
-    columns = schema.summaries.c[Setting._fields]
+    columns = schema.summaries.c[SuiteSetting._fields]
     query = (
         sa.select(*columns)
         .distinct()
@@ -61,9 +62,9 @@ def suite(connection: sa.Connection, path: str) -> str:
         .where(schema.runs.c.testbed_id == bed.id)
     )
     for row in connection.execute(query):
-        setting = Setting(*row)
+        setting = SuiteSetting(*row)
         if setting.page(bed.digest) == path:
-            return pages.render_suite(one_suite(connection, bed, setting))
+            return render.render_suite(one_suite(connection, bed, setting))
     raise NotFound("there is no such suite on this testbed")
 
 
@@ -72,7 +73,7 @@ def model(connection: sa.Connection, path: str) -> str:
     bed = _bed(connection, path)
     for case, number in case_numbers(connection, bed.id).items():
         if site_links.model_page(bed.digest, case) == path:
-            return pages.render_model(one_model(connection, bed, number))
+            return render.render_model(one_model(connection, bed, number))
     raise NotFound("there is no such model on this testbed")
 
 
@@ -80,7 +81,7 @@ def nights(connection: sa.Connection, path: str) -> str:
     """The last night of a testbed against those before it; any others are compared under COMPARE."""
     bed = _bed(connection, path)
     runs = list_runs(connection, testbed_id=bed.id)
-    return pages.render_compare(CompareView(bed, path, pairs(connection, runs), []))
+    return render.render_compare(CompareView(bed, path, pairs(connection, runs), []))
 
 
 COMPARED = (
@@ -148,11 +149,11 @@ def _side_title(side: ComparedRuns) -> str:
     return f"{names}; " + (f"torch {next(iter(torches))}" if len(torches) == 1 else several)
 
 
-def _every(connection: sa.Connection) -> list[tuple[Bed, list[RunLine]]]:
+def _every(connection: sa.Connection) -> list[tuple[Testbed, list[RunLine]]]:
     return [(bed, list_runs(connection, testbed_id=bed.id)) for bed in beds(connection)]
 
 
-def _bed(connection: sa.Connection, path: str) -> Bed:
+def _bed(connection: sa.Connection, path: str) -> Testbed:
     """The testbed in whose folder a page lies. Raises NotFound."""
     for bed in beds(connection):
         if path.startswith(site_links.bed_folder(bed.digest) + "/"):
@@ -162,13 +163,13 @@ def _bed(connection: sa.Connection, path: str) -> Bed:
 
 def _render(template: str, path: str, **values: object) -> str:
     html = _environment().get_template(template).render(root="../" * path.count("/"), path=path, **values)
-    return pages.printable(html)
+    return render.printable(html)
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
     """The site's, with the templates that only a server has."""
-    site = pages.environment()
+    site = render.environment()
     own = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
     loaders = [own, *([site.loader] if site.loader else [])]
     return site.overlay(loader=jinja2.ChoiceLoader(loaders))

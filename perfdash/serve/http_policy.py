@@ -1,11 +1,16 @@
-"""Stands before every answer: only reads, only hosts that we are, headers that keep browsers in check."""
+"""The HTTP policy: reads only, known hosts only, security headers, no connection held idle.
+
+It imports uvicorn, which is an extra: the command checks that it is there before it imports this."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -89,3 +94,46 @@ async def _refuse(send: Send, status: int, text: str, *more: tuple[bytes, bytes]
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *more, *HEADERS]})
     await send({"type": "http.response.body", "body": body})
+
+
+PATIENCE_S = 10.0  # for the rest of a request, or until a client reads on
+
+
+class Connection(H11Protocol):
+    """A connection that ends when it is idle, a request is half sent, or the client reads nothing.
+
+    uvicorn closes an idle connection between two requests, but waits forever for the rest of a request, and
+    for a client that does not read.
+    """
+
+    patience_s = PATIENCE_S
+    _moved = 0.0  # when the connection was made, an answer was under way, or the client read of one
+    _unsent = 0  # bytes at the last look
+
+    # uvicorn narrows the type of asyncio's BaseProtocol in the same way.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._moved = self.loop.time()
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Count the patience from the end of an answer: it may have begun and ended between two looks."""
+        self._moved = self.loop.time()
+        super().on_response_complete()
+
+    def _look(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if self.transport.is_closing() and not unsent:
+            return
+        now = self.loop.time()
+        making = self.cycle is not None and not self.cycle.response_complete and not self.flow.write_paused
+        if making or unsent != self._unsent:
+            self._moved = now
+        elif now - self._moved >= self.patience_s:
+            if unsent:
+                self.transport.abort()  # closing would wait until the client has read it all
+            else:
+                self.transport.close()
+            return
+        self._unsent = unsent
+        self.loop.call_later(self.patience_s / 4, self._look)

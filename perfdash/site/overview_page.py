@@ -1,4 +1,4 @@
-"""The first page: did something break, and where each suite stands on each testbed."""
+"""The overview page: did something break, and how is each suite on each testbed?"""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
 from perfdash.report.source_sums import of_suite
-from perfdash.site import happened
-from perfdash.site.happened import Alerts, Known
-from perfdash.site.history import Bed, epoch
+from perfdash.site import regressions_page
 from perfdash.site.kinds import how_long
-from perfdash.site.setting import Setting
-from perfdash.site.trends import Trend, method_breaks, read_trends
+from perfdash.site.regressions_page import AlertsOnPage, StandingAlerts
+from perfdash.site.suite_setting import SuiteSetting
+from perfdash.site.suite_trends import SuiteTrend, method_breaks, read_trends
+from perfdash.site.testbed_history import Testbed, epoch
 
 NIGHTS = 60  # in the small charts
-SHOWN = 30  # alerts of a testbed; the others stand on the page of regressions
+SHOWN = 30  # alerts of a testbed; the rest is on the page of regressions
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Stand:
     """A setting on its last night. `ratio`: geometric mean over the cases that pass on this night and the
     one before, new / old, with its interval; `both` how many they are."""
 
-    trend: Trend
+    trend: SuiteTrend
     ratio: tuple[float, float, float] | None
     both: int
 
@@ -50,18 +50,18 @@ class Stand:
 
 
 @dataclass(frozen=True)
-class BedView:
+class TestbedView:
     """A testbed on the first page. `noise`: (time, worst of a model against itself) night by night;
     `noise_breaks`: of these the places from which on another method measures the ratio, with its name.
 
     `last` is the last run of all; `heads` the last night of each kind, the newest first.
     """
 
-    bed: Bed
+    bed: Testbed
     last: RunLine
     heads: list[RunLine]
     runs: int
-    alerts: Alerts
+    alerts: AlertsOnPage
     stands: list[Stand]
     noise: list[tuple[float, float]]
     unjudged: int
@@ -70,7 +70,7 @@ class BedView:
 
 @dataclass(frozen=True)
 class OverviewView:
-    beds: list[BedView]
+    beds: list[TestbedView]
 
 
 def noise_of(run: RunLine) -> float | None:
@@ -79,13 +79,13 @@ def noise_of(run: RunLine) -> float | None:
     return float(worst) if isinstance(worst, int | float) else None
 
 
-def bed_view(
+def overview_of(
     connection: sa.Connection,
-    bed: Bed,
+    bed: Testbed,
     runs: Sequence[RunLine],
-    trends: list[Trend] | None = None,
-    alerts: Known | None = None,
-) -> BedView:
+    trends: list[SuiteTrend] | None = None,
+    alerts: StandingAlerts | None = None,
+) -> TestbedView:
     """What the first page says of a testbed.
 
     `runs` all of them, oldest first; `trends` and `alerts` where they are read already.
@@ -93,23 +93,23 @@ def bed_view(
     recent = list(runs[-2 * NIGHTS :])
     if trends is None:
         trends = read_trends(connection, bed, recent)
-    alerts = alerts or happened.known(connection, bed, runs)
+    alerts = alerts or regressions_page.standing_alerts(connection, bed, runs)
     read_before: dict[int, Imported] = {}
     known = [(run, value) for run in recent if (value := noise_of(run)) is not None][-NIGHTS:]
-    return BedView(
+    return TestbedView(
         bed,
         runs[-1],
         alerts.heads,
         len(runs),
-        happened.live(alerts, SHOWN),
+        regressions_page.alerts_on_page(alerts, SHOWN),
         [_stand(connection, trend, read_before) for trend in trends],
         [(epoch(run.started), value) for run, value in known],
-        happened.unjudged(runs),
+        regressions_page.unjudged(runs),
         method_breaks([run.method for run, _ in known], "speedup"),
     )
 
 
-def _stand(connection: sa.Connection, trend: Trend, known: dict[int, Imported]) -> Stand:
+def _stand(connection: sa.Connection, trend: SuiteTrend, known: dict[int, Imported]) -> Stand:
     if len(trend.nights) < 2:
         return Stand(trend, None, 0)
     sides = []
@@ -121,6 +121,6 @@ def _stand(connection: sa.Connection, trend: Trend, known: dict[int, Imported]) 
     return Stand(trend, means.ratio if means else None, means.cases if means else 0)
 
 
-def _side(run: RunLine, imported: Imported, setting: Setting) -> ComparedRuns:
+def _side(run: RunLine, imported: Imported, setting: SuiteSetting) -> ComparedRuns:
     rows = tuple(row for row in imported.rows if setting_of(row) == setting)
     return ComparedRuns(run.name, (Imported(imported.run, rows),))

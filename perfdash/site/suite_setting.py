@@ -1,4 +1,4 @@
-"""What the cases of one summary and one page share: suite, device, dtype, threads, scenario, backend."""
+"""What the cases of one suite page share: suite, device, dtype, threads, scenario, backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfdash.report import dashboard_tables
 from perfdash.report.site_links import suite_page
 
 
-class Setting(NamedTuple):
+class SuiteSetting(NamedTuple):
     """In the words of the store's summaries: dtype is `amp-bfloat16` where amp is told to what."""
 
     suite: str
@@ -21,7 +21,7 @@ class Setting(NamedTuple):
     dynamic: bool
 
     @classmethod
-    def of(cls, case: Case) -> Setting:
+    def of(cls, case: Case) -> SuiteSetting:
         dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
         return cls(
             case.suite, case.device, dtype, case.threads, case.scenario, case.backend, bool(case.dynamic)
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 
 def case_words(case: Case) -> str:
     """A case's suite and setting in few words: what is as usual (cpu, inductor, inference) is left out."""
-    of = Setting.of(case)
+    of = SuiteSetting.of(case)
     usual = {"cpu", "inductor", "inference"}
     rest = [word for word in (of.device, of.scenario, of.backend) if word not in usual]
     words = [of.suite, of.dtype, f"{of.threads} thread{'' if of.threads == 1 else 's'}", *rest]
@@ -73,4 +73,4 @@ def case_words(case: Case) -> str:
 def case_title(case: Case) -> str:
     """A case's setting and batch size in words; the batch size of a foreign file may be unknown."""
     size = f"batch size {case.batch_size}" if case.batch_size else "batch size not known"
-    return f"{Setting.of(case).title}, {size}"
+    return f"{SuiteSetting.of(case).title}, {size}"

@@ -1,4 +1,4 @@
-"""Testbeds, their hosts, and how their machines and packages changed over time."""
+"""The page of machines: testbeds, their hosts, and how their environments changed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from perfdash.detect.environment_changes import environment_changes, package_words
 from perfdash.history.queries import RunLine
-from perfdash.site.happened import build_words
-from perfdash.site.history import Bed
-from perfdash.site.overview import noise_of
+from perfdash.site.overview_page import noise_of
+from perfdash.site.testbed_history import Testbed
+from perfdash.site.timeline import build_words
 
 SHOWN = 120  # periods of a testbed
 
@@ -29,7 +29,7 @@ class Period:
 class MachineView:
     """A testbed; `periods` newest first, `left_out` older ones."""
 
-    bed: Bed
+    bed: Testbed
     hosts: list[tuple[str, int, str]]  # name, runs, last
     origins: list[str]
     runs: int
@@ -42,7 +42,7 @@ class MachineView:
     left_out: int
 
 
-def machine_view(bed: Bed, runs: Sequence[RunLine]) -> MachineView:
+def machine_view(bed: Testbed, runs: Sequence[RunLine]) -> MachineView:
     """What is known of a testbed's machine; `runs` oldest first, at least one."""
     hosts: dict[str, list[RunLine]] = {}
     for run in runs:

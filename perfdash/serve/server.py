@@ -1,4 +1,4 @@
-"""The server as a process: an address of its own, uvicorn on it, an end when it is told to."""
+"""The server as a process: bind a socket, run uvicorn, stop on a signal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import uvicorn
 
 from perfdash.errors import MachineError
 from perfdash.history.store import Store
-from perfdash.serve.guard import is_loopback
-
-if TYPE_CHECKING:
-    import uvicorn
+from perfdash.serve.http_policy import Connection, is_loopback
 
 _CONNECTIONS = 256  # at once; the next one is told to come later (503)
 _LEFT_S = 3  # for answers that are under way when it is told to end
@@ -60,10 +59,6 @@ def is_local(listening: socket.socket) -> bool:
 
 def configuration(app: Any) -> uvicorn.Config:
     """How uvicorn serves an application: no client can take more than its share."""
-    import uvicorn
-
-    from perfdash.serve.protocol import Connection
-
     return uvicorn.Config(
         app,
         http=Connection,
@@ -80,8 +75,6 @@ def configuration(app: Any) -> uvicorn.Config:
 
 def serve(store: Store, listening: socket.socket) -> None:
     """Answers until SIGINT or SIGTERM, which it raises once more when it is done: see until_told."""
-    import uvicorn
-
     from perfdash.serve.app import application
 
     config = configuration(application(store, assets(), local=is_local(listening)))
