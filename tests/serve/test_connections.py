@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from perfdash.serve.running import configuration
+from perfdash.serve.server import configuration
 from uvicorn.server import ServerState
 
 from perfdash.serve.http_policy import Connection
