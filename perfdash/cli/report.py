@@ -1,4 +1,4 @@
-"""`perfdash report`: a night as a comment, a page, tables for programs, or what a CI reads."""
+"""`perfdash report`: write the report of a run as a comment, a page, or data for programs."""
 
 from __future__ import annotations
 
