@@ -125,7 +125,7 @@ def _junit(night: Night, site_url: str | None, gated: bool) -> str:
 
 
 def _grid(night: Night, site_url: str | None, gated: bool) -> str:
-    from perfdash.report.techniques.report import technique_report
+    from perfdash.report.techniques.technique_report import technique_report
 
     return technique_report(night)
 

@@ -13,7 +13,8 @@ from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.number_format import digits, mark_cpu_time
-from perfdash.report.techniques.results import (
+from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
+from perfdash.report.techniques.technique_results import (
     MARKS,
     Group,
     Technique,
@@ -27,7 +28,6 @@ from perfdash.report.techniques.results import (
     speed_of,
     status_of,
 )
-from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 
 ABSENT, UNMEASURED = "-", "not measured"
 _ENOUGH = {90: 20, 99: 100}  # the number of samples from which a percentile is shown

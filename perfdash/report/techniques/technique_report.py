@@ -9,7 +9,8 @@ from perfdash.history.results import Row
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.night import Night
 from perfdash.report.techniques.recommendation import advice, sizes_in_words
-from perfdash.report.techniques.results import (
+from perfdash.report.techniques.step_tables import StepTable, generation, training
+from perfdash.report.techniques.technique_results import (
     Group,
     Technique,
     groups,
@@ -20,8 +21,7 @@ from perfdash.report.techniques.results import (
     reason_of,
     status_of,
 )
-from perfdash.report.techniques.step_tables import StepTable, generation, training
-from perfdash.report.techniques.tables import legend, tables
+from perfdash.report.techniques.technique_tables import legend, tables
 
 # The packages that techniques are made of.
 _PACKAGES = (
