@@ -45,7 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Tests that start many processes come after those of pure functions, so that most faults show at once.
-LATE = tuple(f"tests/{name}/" for name in ("bisection/builds", "ci", "cli", "jenkins", "runner", "serve"))
+LATE = tuple(
+    f"tests/{name}/" for name in ("bisection/environments", "ci", "cli", "jenkins", "runner", "serve")
+)
 # Slow files go to the processes of -n as they come: the longest first, so that none ends after the others.
 LONGEST = (
     "tests/ci/test_three_nights.py", "tests/truth/test_truth.py", "tests/jenkins/test_real.py",

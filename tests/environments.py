@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from perfdash.bisection.builds.interpreter import plain_environment
+from perfdash.bisection.environments.interpreter import plain_environment
 from perfdash.bisection.recipes import load_recipe
-from perfdash.bisection.revisions import open_source
+from perfdash.bisection.sources import open_source
 
 
 def ask(built, statement):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.builds import interpreter, pip
-from perfdash.bisection.revisions import repository
+from perfdash.bisection.environments import interpreter, pip
+from perfdash.bisection.sources import git_repository
 from perfdash.child_environment import HUB, INDEXES, is_secret, without_secrets
 from perfdash.runner import launcher
 
@@ -103,7 +103,7 @@ def test_no_program_of_others_gets_a_secret(secrets):
         (interpreter.plain_environment(), set()),
         (interpreter.plain_environment(INDEXES), {"PIP_INDEX_URL", "https_proxy"}),
         (pip.environment(base, None), {"PIP_INDEX_URL", "https_proxy"}),
-        (repository.environment(), {"https_proxy"}),
+        (git_repository.environment(), {"https_proxy"}),
     ):
         assert {name for name, value in env.items() if "s3cret" in value} == kept
         assert not {"PERFDASH_DB", "GITHUB_TOKEN"} & set(env)

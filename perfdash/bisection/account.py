@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdash.bisection.events import finite
-from perfdash.bisection.revisions import Revision
+from perfdash.bisection.sources import Revision
 from perfdash.bisection.stage import Standing
 
 FOUND, NOT_CONFIRMED, NOT_FINISHED = "found", "found, not confirmed", "not finished"

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from perfdash.bisection.builds import Built, Stopped
-from perfdash.bisection.builds.command import Commands, TimedOut
-from perfdash.bisection.builds.interpreter import plain_environment
+from perfdash.bisection.environments import Built, Stopped
+from perfdash.bisection.environments.build_command import Commands, TimedOut
+from perfdash.bisection.environments.interpreter import plain_environment
 from perfdash.bisection.metrics import BAD, GOOD, SKIP, Reading
 from perfdash.errors import MachineError
 from perfdash.metrics import Metric

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perfdash.bisection import events
-from perfdash.bisection.builds import Builder
+from perfdash.bisection.environments import Builder
 from perfdash.bisection.question import Question
-from perfdash.bisection.revisions import Revision, Source
+from perfdash.bisection.sources import Revision, Source
 from perfdash.metrics import Metric
 
 

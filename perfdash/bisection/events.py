@@ -12,7 +12,7 @@ from typing import Any
 
 from perfdash.bisection.evidence import Known
 from perfdash.bisection.question import Question
-from perfdash.bisection.revisions import Revision
+from perfdash.bisection.sources import Revision
 
 SCHEMA = 1
 

@@ -1,7 +1,7 @@
 """Recipe files: what a TOML file in `bisect/` may say, reading it, and what is wrong with it in one message.
 
 A recipe says how revisions are listed and how one becomes an environment; it is plain data. What is
-done with it is in revisions/ and builds/.
+done with it is in sources/ and environments/.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Pin(_Strict):
 
 
 class Recipe(_Strict):
-    """A recipe file. `kind` names the file in revisions/ and in builds/ that understands it."""
+    """A recipe file. `kind` names its modules: sources/KIND_source.py and environments/KIND_builder.py."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     title: str = ""

@@ -27,8 +27,8 @@ from perfdash.bisection.question import (
     Question,
     Resumed,
 )
-from perfdash.bisection.revisions import Revision
 from perfdash.bisection.search import culprits
+from perfdash.bisection.sources import Revision
 from perfdash.bisection.view import look
 from perfdash.metrics import Metric
 

@@ -1,4 +1,4 @@
-"""`perfdash check`: does every model of a suite build and run, before a night is spent on it?"""
+"""`perfdash check`: check that every model of a suite builds and runs, before a nightly measures it."""
 
 from __future__ import annotations
 

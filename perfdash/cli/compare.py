@@ -1,4 +1,4 @@
-"""`perfdash compare`: two runs, nights, builds or windows of them side by side."""
+"""`perfdash compare`: compare two runs, nights, builds or windows of them."""
 
 from __future__ import annotations
 

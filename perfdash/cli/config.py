@@ -1,4 +1,4 @@
-"""`perfdash config`: every setting in force, with its origin."""
+"""`perfdash config`: show every setting with its origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfdash doctor`: is this machine fit to measure on, and what to do where it is not; do nightlies come."""
+"""`perfdash doctor`: examine this machine and torch; with --nightly, look for missing nightlies."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from perfdash.runner.plan import forecast, make_plan
 
 
 def shown(flags: Mapping[str, Any], as_json: bool) -> int:
-    """Plans and prints, makes and measures nothing; the exit code. Raises UsageError as the run would."""
+    """Plan and print, measure nothing; the exit code. Raises UsageError as a run would."""
     from perfdash.report.gates import check_settings
     from perfdash.settings import resolve
 
@@ -24,7 +24,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
 
 
 def words(prediction: Mapping[str, Any]) -> str:
-    """One line a case of this shard, then the shards and the hours."""
+    """One line for each case of this shard, then the shards and the hours."""
     mine = {int(row["shard"].partition("/")[0]) for row in prediction["shards"] if row["mine"]}
     cases = [row for row in prediction["cases"] if row["shard"] in mine]
     width = max((len(row["name"]) for row in cases), default=0)

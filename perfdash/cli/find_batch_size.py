@@ -1,4 +1,4 @@
-"""`perfdash run --find-batch-size`: the largest batch size that fits, of eager and of each way."""
+"""`perfdash run --find-batch-size`: find the largest batch size of eager and of each technique."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def shown(flags: Mapping[str, Any], as_json: bool) -> int:
-    """Searches and prints; nothing is kept. The exit code; raises UsageError as the run would."""
+    """Search, print the sizes, keep nothing; the exit code. Raises UsageError as a run would."""
     from perfdash.records import to_json
     from perfdash.runner import host
     from perfdash.runner.find_batch_size import find_batch_sizes
@@ -38,7 +38,7 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
 
 
 def limit_words(device: str, given_gib: float | None, default_bytes: int | None) -> str:
-    """Up to how much memory is tried, and that it takes its time. `default_bytes`: of the host."""
+    """The message about the memory limit; `default_bytes` is the limit of the host."""
     if device == "cuda":
         beside = f"; the process may take {given_gib:g} GiB of the host's memory" if given_gib else ""
         return f"Memory limit: the free memory of the GPU{beside}. Every try builds the model anew."
@@ -56,7 +56,7 @@ def limit_words(device: str, given_gib: float | None, default_bytes: int | None)
 
 
 def words(sizes: list[LargestBatch]) -> str:
-    """A table, a line a side, with the reasons below it."""
+    """A table with a line for each side, and the reasons below it."""
     from prettytable import PrettyTable
 
     table = PrettyTable(["suite", "model", "way", "largest batch size", "too large", "tries"])

@@ -119,11 +119,11 @@ def runs(
 
     since, until = _checked(since, until)
     with opened(db, out) as store, store.read() as connection:
-        found = list_runs(connection, since=since, until=until, latest=latest)
+        listed = list_runs(connection, since=since, until=until, latest=latest)
     if as_json:
-        typer.echo(dumps([asdict(run) for run in found], indent=1))
+        typer.echo(dumps([asdict(run) for run in listed], indent=1))
         return
-    typer.echo(run_table(found))
+    typer.echo(run_table(listed))
 
 
 @app.command("show")
@@ -175,9 +175,9 @@ def export(
         raise UsageError(f"{file}: --format {chosen!r} is none of {', '.join(exporting.FORMATS)}")
     since, until = _checked(since, until)
     with opened(db, out) as store, store.read() as connection:
-        found = list_runs(connection, since=since, until=until)
-        count = exporting.export(connection, found, file, chosen)
-    typer.echo(f"{count} results of {len(found)} runs in {file}")
+        chosen_runs = list_runs(connection, since=since, until=until)
+        count = exporting.export(connection, chosen_runs, file, chosen)
+    typer.echo(f"{count} results of {len(chosen_runs)} runs in {file}")
 
 
 @app.command("prune")

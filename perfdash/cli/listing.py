@@ -1,4 +1,4 @@
-"""`perfdash list`: the suites, or the models of one."""
+"""`perfdash list`: list the suites, or the models of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfdash merge`: one run of the shards of a plan."""
+"""`perfdash merge`: combine the shards of a plan into one run."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def end(
 
     if state not in nightlies.ENDINGS:
         raise _usage(f"--state {state!r} is none of {', '.join(nightlies.ENDINGS)}")
-    # One that broke before anything was measured must be told of as well.
+    # A nightly that broke before it measured anything is recorded, too.
     with opened(db, out, create=state == nightlies.FAILED) as store, store.write() as connection:
         done = nightlies.end(
             connection, job, night, at=now(), state=state, why=" ".join((why or "").split())[:500] or None,
@@ -97,14 +97,21 @@ def list_(
     from perfdash.history import nightlies
 
     with opened(db, out) as store, store.read() as connection:
-        found = nightlies.load(connection, job=job, latest=latest)
+        listed = nightlies.load(connection, job=job, latest=latest)
     if as_json:
-        typer.echo(dumps([asdict(each) for each in found], indent=1))
+        typer.echo(dumps([asdict(nightly) for nightly in listed], indent=1))
         return
-    for each in found:
-        words = (each.job, each.night, each.begun, each.ended or "-", each.state, each.why or "")
+    for nightly in listed:
+        words = (
+            nightly.job,
+            nightly.night,
+            nightly.begun,
+            nightly.ended or "-",
+            nightly.state,
+            nightly.why or "",
+        )
         typer.echo("  ".join(words).rstrip())
-    if not found:
+    if not listed:
         typer.echo("No nightlies")
 
 
@@ -118,9 +125,9 @@ def forget(
     from perfdash.history import nightlies
 
     with opened(db, out) as store, store.write() as connection:
-        known = nightlies.jobs(connection)
-        if job not in known:
-            raise _usage(f"there is no nightly {job!r}; there are: {', '.join(known) or 'none'}")
+        jobs = nightlies.jobs(connection)
+        if job not in jobs:
+            raise _usage(f"there is no nightly {job!r}; there are: {', '.join(jobs) or 'none'}")
         count = nightlies.forget(connection, job)
     typer.echo(f"Forgot {count} of {job}")
 

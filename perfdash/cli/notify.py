@@ -1,4 +1,4 @@
-"""`perfdash notify`: a night in a few lines by mail, or to a chat; also that a nightly broke."""
+"""`perfdash notify`: send the digest of a run, or that a nightly failed, by mail or to a chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfdash plot`: pictures of a run, as PNG and SVG."""
+"""`perfdash plot`: write plots of a run as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plot(
 
 
 def _kinds(given: list[str] | None, all_kinds: tuple[str, ...]) -> list[str]:
-    """In the order of `known`. Raises UsageError for one that there is not."""
+    """The wanted kinds in the order of `all_kinds`. Raises UsageError for an unknown one."""
     from perfdash.errors import UsageError
 
     wanted = [word.strip() for text in given or all_kinds for word in text.split(",")]

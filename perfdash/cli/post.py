@@ -1,4 +1,4 @@
-"""`perfdash post`: a night as comments of a GitHub issue, and its regressions as issues of their own."""
+"""`perfdash post`: post a run as comments of a GitHub issue, and its regressions as issues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run looks while it goes on: a live view on a terminal, one plain line an event in a log."""
+"""Shows the progress of a run: a live view on a terminal, one line per event in a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfdash.runner.session import Watcher
 
 @contextmanager
 def open_progress() -> Iterator[Watcher]:
-    """The live view where standard output is a terminal, else plain lines."""
+    """A live view where standard output is a terminal, else plain lines."""
     if not sys.stdout.isatty():
         yield Plain()
         return
@@ -29,7 +29,7 @@ def open_progress() -> Iterator[Watcher]:
 
 
 class Plain:
-    """Lines for a log."""
+    """One plain line per event, for a log."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -49,7 +49,7 @@ class Plain:
 
 
 class Terminal:
-    """A few lines that are drawn anew at every event."""
+    """A live view of a few lines, redrawn at every event."""
 
     def __init__(self, live: Any) -> None:
         self._live = live

@@ -1,4 +1,4 @@
-"""`perfdash regressions`: what got worse or better, since when, between which builds, how sure."""
+"""`perfdash regressions`: list alerts: what became worse or better, since when, how sure."""
 
 from __future__ import annotations
 

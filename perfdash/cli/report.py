@@ -1,4 +1,4 @@
-"""`perfdash report`: a night as a comment, a page, tables for programs, or what a CI reads."""
+"""`perfdash report`: write the report of a run as a comment, a page, or data for programs."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _junit(night: Night, site_url: str | None, gated: bool) -> str:
 
 
 def _grid(night: Night, site_url: str | None, gated: bool) -> str:
-    from perfdash.report.techniques.report import technique_report
+    from perfdash.report.techniques.technique_report import technique_report
 
     return technique_report(night)
 

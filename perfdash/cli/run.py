@@ -1,4 +1,4 @@
-"""`perfdash run`: measure."""
+"""`perfdash run`: measure models, or resume an earlier run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfdash show`: a run's tables again, or one model in full."""
+"""`perfdash show`: show the tables of a run, or one model in full."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def checked_token(token: str | None) -> str:
 
 
 def checked_address(url: str) -> str:
-    """The address of the API. Raises UsageError for what is none, or would send the token in clear text."""
+    """The address of the API. Raises UsageError if it is invalid, or would send the token in clear text."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -158,7 +158,7 @@ class GitHubClient:
         self._repeated("DELETE", path, what)
 
     def post(self, path: str, what: str, body: Mapping[str, Any], *, harmless: bool = False) -> Any:
-        """Not sent twice unless GitHub said that it did nothing, or twice is `harmless`; raises NoAnswer."""
+        """Send a POST once, again only if GitHub did nothing, or if `harmless`; raises NoAnswer."""
         send = self._repeated if harmless else self._sent
         return send("POST", path, what, body=body).data
 
@@ -175,7 +175,7 @@ class GitHubClient:
                 return
 
     def wait(self, seconds: float, why: str) -> None:
-        """Waits and says so. Raises MachineError where that would take more patience than there is."""
+        """Wait and log why. Raises MachineError where that takes more patience than is left."""
         if seconds > self._left:
             until = time.strftime("%H:%M UTC", time.gmtime(self._now() + seconds))
             raise MachineError(
@@ -187,7 +187,7 @@ class GitHubClient:
         self._sleep(seconds)
 
     def _repeated(self, verb: str, path: str, what: str, **more: Any) -> Response:
-        """For what may be repeated: tries again where nothing came back."""
+        """Send a request that may be repeated; retry where no answer came back."""
         for pause in _PAUSES_S:
             try:
                 return self._sent(verb, path, what, **more)
@@ -249,6 +249,6 @@ def required(answer: Any, name: str, client: GitHubClient) -> Any:
 
 
 def sendable(text: str) -> str:
-    """Text as JSON and GitHub take it: no lone surrogates, no control characters but tab and line ends."""
+    """Text as JSON and GitHub accept it: no lone surrogates, no control characters but tab and line ends."""
     whole = text.encode("utf-8", "replace").decode()
     return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "\ufffd", whole)

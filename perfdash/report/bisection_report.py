@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from perfdash.bisection.account import NOT_FINISHED, Account, Change, Culprit, Range
-from perfdash.bisection.revisions import Revision
+from perfdash.bisection.sources import Revision
 from perfdash.report.bisection_chart import svg, text_chart
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.number_format import with_unit

@@ -46,7 +46,7 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
     fold False: nothing is hidden behind a click.
     """
     site = site_url.rstrip("/") + "/" if site_url else None
-    parts = [news(night, site, fold)]
+    parts = [changes_section(night, site, fold)]
     if not night.rows:
         parts.append(
             f"Nothing was measured: {code(night.run.name)} ({escaped(night.run.state)}) has no result."
@@ -231,7 +231,7 @@ def _reason(row: Row) -> str:
 _MOST = 50  # rows of one kind of change that stand open; the rest is folded
 
 
-def news(night: Night, site: str | None, fold: bool) -> str:
+def changes_section(night: Night, site: str | None, fold: bool) -> str:
     """The part above the tables; `site`: the site's address, ending in /, for links."""
     parts = [f"# {headline(night)}"]
     run = night.run

@@ -21,7 +21,7 @@ from perfdash.records import Case, Result
 from perfdash.redaction import MASK
 from perfdash.runner.cores import away_from, slots_of
 from perfdash.runner.messages import options_of
-from perfdash.runner.paired_measurement import Pair, PairedSlots, beside
+from perfdash.runner.paired_measurement import BuildPair, PairedSlots, beside
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
@@ -83,12 +83,12 @@ def remeasure(
     limit = most_pairs or suspects.PAIRS
     worse = 0
 
-    def enough(each: Planned, pairs: Sequence[Pair]) -> bool:
+    def enough(each: Planned, pairs: Sequence[BuildPair]) -> bool:
         sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
         words = [suspects.decide(finding, sides, limit)[0] for finding in suspected[each.case]]
         return suspects.MORE not in words
 
-    def seen(each: Planned, pairs: Sequence[Pair]) -> None:
+    def seen(each: Planned, pairs: Sequence[BuildPair]) -> None:
         nonlocal worse
         sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
         with store.write() as connection:

@@ -15,7 +15,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFinding:
     """One finding about the machine; level is ok, note, warn or error (error: nothing can be measured)."""
 
     level: str
@@ -24,18 +24,20 @@ class Finding:
     do: str = ""
 
 
-def examine(python: str) -> list[Finding]:
+def examine(python: str) -> list[MachineFinding]:
     """All findings about this machine and the torch of an interpreter."""
     return [*judge_host(host.facts()), *_examine_torch(python)]
 
 
-def judge_host(facts: dict[str, Any]) -> list[Finding]:
+def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
     """The findings that follow from the facts of host.facts(); pure."""
-    findings = [Finding("ok", "cpu", f"{facts['cpu']}, {facts['cores']} cores, {facts['sockets']} socket(s)")]
+    findings = [
+        MachineFinding("ok", "cpu", f"{facts['cpu']}, {facts['cores']} cores, {facts['sockets']} socket(s)")
+    ]
     add = findings.append
     if facts["virtual"]:
         add(
-            Finding(
+            MachineFinding(
                 "note",
                 "virtual machine",
                 "neighbours on the host can slow it unseen",
@@ -44,12 +46,12 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
         )
     governor = facts["governor"]
     if governor is None:
-        add(Finding("note", "governor", "not visible here (a virtual machine?): the clock may vary"))
+        add(MachineFinding("note", "governor", "not visible here (a virtual machine?): the clock may vary"))
     elif governor == "performance":
-        add(Finding("ok", "governor", governor))
+        add(MachineFinding("ok", "governor", governor))
     else:
         add(
-            Finding(
+            MachineFinding(
                 "warn",
                 "governor",
                 f"{governor}: the clock follows the load",
@@ -57,31 +59,31 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
             )
         )
     if facts["turbo"] is None:
-        add(Finding("note", "turbo", "not visible here"))
+        add(MachineFinding("note", "turbo", "not visible here"))
     else:
         add(
-            Finding(
+            MachineFinding(
                 "warn",
                 "turbo",
                 "on: the clock depends on heat and neighbours",
                 "echo 1 > /sys/devices/system/cpu/intel_pstate/no_turbo (AMD: echo 0 > .../cpufreq/boost)",
             )
             if facts["turbo"]
-            else Finding("ok", "turbo", "off")
+            else MachineFinding("ok", "turbo", "off")
         )
     add(
-        Finding(
+        MachineFinding(
             "warn",
             "SMT",
             "two hardware threads share a core",
             "leave the siblings of measured cores idle, or echo off > /sys/devices/system/cpu/smt/control",
         )
         if facts["smt"]
-        else Finding("ok", "SMT", "one hardware thread a core")
+        else MachineFinding("ok", "SMT", "one hardware thread a core")
     )
     if facts["cpu_limit"] is not None:
         add(
-            Finding(
+            MachineFinding(
                 "warn",
                 "container limit",
                 f"{facts['cpu_limit']:.2f} cores of CPU time, then it is throttled",
@@ -89,10 +91,10 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
             )
         )
     else:
-        add(Finding("ok", "container limit", "no CPU quota"))
+        add(MachineFinding("ok", "container limit", "no CPU quota"))
     if facts["load"] > 0.5:
         add(
-            Finding(
+            MachineFinding(
                 "warn",
                 "load",
                 f"{facts['load']:.2f} tasks want to run besides",
@@ -100,11 +102,11 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
             )
         )
     else:
-        add(Finding("ok", "load", f"{facts['load']:.2f}"))
+        add(MachineFinding("ok", "load", f"{facts['load']:.2f}"))
     available = facts["memory_available_bytes"] or 0
     level = "warn" if available < 8 * _GIB else "ok"
     add(
-        Finding(
+        MachineFinding(
             level,
             "memory",
             f"{available / _GIB:.1f} GiB available",
@@ -113,13 +115,15 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
     )
     if facts["cores"] < 2:
         add(
-            Finding("warn", "cores", "one core: what watches runs where it measures", "give it a second core")
+            MachineFinding(
+                "warn", "cores", "one core: what watches runs where it measures", "give it a second core"
+            )
         )
     if facts["compiler"]:
-        add(Finding("ok", "compiler", facts["compiler"]))
+        add(MachineFinding("ok", "compiler", facts["compiler"]))
     else:
         add(
-            Finding(
+            MachineFinding(
                 "error",
                 "compiler",
                 "no C++ compiler: inductor cannot compile for the CPU",
@@ -128,7 +132,7 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
         )
     if "LD_PRELOAD" in facts["variables"]:
         add(
-            Finding(
+            MachineFinding(
                 "warn",
                 "allocator",
                 f"LD_PRELOAD={facts['variables']['LD_PRELOAD']} is in force for every worker",
@@ -138,7 +142,7 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
     else:
         installed = [name for name in ("jemalloc", "tcmalloc") if allocator_library(name)]
         add(
-            Finding(
+            MachineFinding(
                 "ok",
                 "allocator",
                 f"steady (glibc with fixed thresholds); also installed: {', '.join(installed) or 'none'}",
@@ -147,10 +151,10 @@ def judge_host(facts: dict[str, Any]) -> list[Finding]:
     return findings
 
 
-def judge_torch(hello: dict[str, Any]) -> list[Finding]:
+def judge_torch(hello: dict[str, Any]) -> list[MachineFinding]:
     """The findings that follow from what a worker says of itself; pure."""
     findings = [
-        Finding(
+        MachineFinding(
             "ok",
             "torch",
             f"{hello['torch']} under Python {hello['python']}, CUDA {hello['torch_cuda'] or 'not built in'}",
@@ -158,7 +162,7 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
     ]
     if hello["cuda_initialized"]:
         findings.append(
-            Finding(
+            MachineFinding(
                 "error",
                 "fork",
                 "importing the libraries starts CUDA, so cases cannot be forked",
@@ -169,7 +173,7 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
     trouble = hello["missing"].get("torchvision")
     if version is None:
         findings.append(
-            Finding(
+            MachineFinding(
                 "note",
                 "torchvision",
                 "not installed: timm needs it",
@@ -178,7 +182,7 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
         )
     elif trouble:
         findings.append(
-            Finding(
+            MachineFinding(
                 "error",
                 "torchvision",
                 f"{version} does not import with this torch: {trouble}",
@@ -186,11 +190,11 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
             )
         )
     else:
-        findings.append(Finding("ok", "torchvision", f"{version} matches"))
+        findings.append(MachineFinding("ok", "torchvision", f"{version} matches"))
     for package, trouble in hello["missing"].items():
         if package != "torchvision":
             findings.append(
-                Finding(
+                MachineFinding(
                     "note",
                     package,
                     f"does not import: {trouble}",
@@ -200,27 +204,27 @@ def judge_torch(hello: dict[str, Any]) -> list[Finding]:
     return findings
 
 
-def _examine_torch(python: str) -> list[Finding]:
+def _examine_torch(python: str) -> list[MachineFinding]:
     cores = tuple(sorted(os.sched_getaffinity(0)))[-1:]
     launch = Launch(python, cores, 1, packages=("torchvision", "timm"))
     try:
         with ForkParent(launch) as parent:
             hello = parent.hello
     except PerfdashError as error:
-        return [Finding("error", "torch", str(error), "pip install torch torchvision")]
+        return [MachineFinding("error", "torch", str(error), "pip install torch torchvision")]
     return [*judge_torch(hello), *_examine_gpu(hello)]
 
 
-def _examine_gpu(hello: dict[str, Any]) -> list[Finding]:
+def _examine_gpu(hello: dict[str, Any]) -> list[MachineFinding]:
     if not os.path.exists("/dev/nvidiactl"):
-        return [Finding("note", "gpu", "no NVIDIA device on this machine: only --device cpu")]
+        return [MachineFinding("note", "gpu", "no NVIDIA device on this machine: only --device cpu")]
     if not hello["torch_cuda"]:
         return [
-            Finding(
+            MachineFinding(
                 "warn",
                 "gpu",
                 "there is a GPU, but this torch is built without CUDA",
                 "install a CUDA build of torch",
             )
         ]
-    return [Finding("ok", "gpu", f"NVIDIA device present, torch built for CUDA {hello['torch_cuda']}")]
+    return [MachineFinding("ok", "gpu", f"NVIDIA device present, torch built for CUDA {hello['torch_cuda']}")]

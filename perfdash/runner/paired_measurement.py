@@ -30,14 +30,14 @@ _TORCH_FACTS = ("torch", "torch_git_version", "python")
 
 
 @dataclass(frozen=True)
-class Pair:
+class BuildPair:
     """One case under both builds, one right after the other."""
 
     old: Result
     new: Result
 
 
-Enough = Callable[[Planned, Sequence[Pair]], bool]
+Enough = Callable[[Planned, Sequence[BuildPair]], bool]
 
 
 class PairedSlots:
@@ -79,7 +79,7 @@ class PairedSlots:
         return {name: slot.introduce(planned)["environment"] for name, slot in self._slots[0].items()}
 
     def measure(
-        self, planned: Sequence[Planned], enough: Enough, seen: Callable[[Planned, list[Pair]], None]
+        self, planned: Sequence[Planned], enough: Enough, seen: Callable[[Planned, list[BuildPair]], None]
     ) -> None:
         """Every case in pairs until `enough`; then `seen` is told, from one thread at a time.
 
@@ -94,7 +94,7 @@ class PairedSlots:
                     case = waiting.popleft()
                 except IndexError:
                     return
-                pairs: list[Pair] = []
+                pairs: list[BuildPair] = []
                 while not enough(case, pairs):
                     pairs.append(self._pair(slots, case, len(pairs)))
                 with telling:
@@ -112,11 +112,11 @@ class PairedSlots:
                     raise KeyboardInterrupt from error
                 raise
 
-    def _pair(self, slots: dict[str, Slot], planned: Planned, number: int) -> Pair:
+    def _pair(self, slots: dict[str, Slot], planned: Planned, number: int) -> BuildPair:
         """One pair; which side comes first changes from pair to pair, so drift hits both alike."""
         order = ("old", "new") if number % 2 == 0 else ("new", "old")
         results = {name: self._one(name, slots[name], planned, number) for name in order}
-        return Pair(results["old"], results["new"])
+        return BuildPair(results["old"], results["new"])
 
     def _one(self, name: str, slot: Slot, planned: Planned, number: int) -> Result:
         log = self._folder / "logs" / f"{planned.case.name}.confirm{number + 1}.{name}.log"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from perfdash.bisection import events
 from perfdash.bisection.beginning import Wishes, stage_event
-from perfdash.bisection.builds import Built, Unbuildable
 from perfdash.bisection.course import Course
 from perfdash.bisection.drive import Drive, NoWay
+from perfdash.bisection.environments import Built, Unbuildable
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import METRICS, OF_COMMAND, Reading
-from perfdash.bisection.revisions import Revision
+from perfdash.bisection.sources import Revision
 
 
 def revision(number, parents=1, prefix=""):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from perfdash.bisection.asking import Asker, variables
-from perfdash.bisection.builds import Built
+from perfdash.bisection.environments import Built
 from perfdash.bisection.metrics import OF_COMMAND
-from perfdash.bisection.revisions import Revision
+from perfdash.bisection.sources import Revision
 from perfdash.errors import MachineError
 
 

@@ -15,7 +15,7 @@ from perfdash.bisection.accounting import account
 from perfdash.bisection.course import Course
 from perfdash.bisection.drive import LimitReached
 from perfdash.bisection.journal import read
-from perfdash.bisection.revisions import Revision
+from perfdash.bisection.sources import Revision
 from perfdash.report.bisection_report import headline, markdown, page
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision
 from tests.report.nights import HOSTILE

@@ -150,7 +150,7 @@ def test_the_reference_dashboard_comes_out_again():
             assert (our_size, counted) == (size, cell)
 
 
-def test_a_null_far_out_of_bounds_stands_above_the_news():
+def test_a_null_far_out_of_bounds_stands_above_the_changes():
     night = bad_night()
     run = replace(night.run, noise={"null": {"worst": 0.176}})
     disturbed = replace(night, imported=replace(night.imported, run=run))

@@ -14,7 +14,7 @@ from perfdash.history.store import open_store
 from perfdash.report.comment import comment
 from perfdash.report.night import Night
 from perfdash.report.night_export import to_csv
-from perfdash.report.techniques.report import technique_report
+from perfdash.report.techniques.technique_report import technique_report
 from perfdash.report.terminal_tables import run_rows, summary
 from tests.report.nights import imported, row
 from tests.report.results import good, info

@@ -11,7 +11,7 @@ from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.history.alert_store import DISMISSED, FIXED, REOPENED
 from perfdash.report.alert_text import alert_list
 from perfdash.report.changes import REGRESSION, of_alert
-from perfdash.report.comment import news
+from perfdash.report.comment import changes_section
 from perfdash.report.digest import run_digest
 from perfdash.report.issue_text import blame, body, note, title
 from tests.history.made import case
@@ -64,7 +64,7 @@ def test_the_culprit_is_told_and_becomes_no_markup():
     told = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
     each = AlertEvidence(replace(SLOWER, details={"bisected": told}), case("x"), GOOD, BAD, None)
     change = replace(of_alert(each, 11), group=REGRESSION)
-    comment = news(replace(good_night(), changes=(change,)), None, fold=True)
+    comment = changes_section(replace(good_night(), changes=(change,)), None, fold=True)
     for text in (body(each), comment, blame(each)):
         (line,) = [line for line in text.splitlines() if "culprit: cccccccccc" in line]
         assert "@all" not in line

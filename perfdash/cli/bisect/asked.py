@@ -16,7 +16,7 @@ from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.bisection.recipes import Recipe
-    from perfdash.bisection.revisions import Where
+    from perfdash.bisection.sources import Where
     from perfdash.metrics import Metric
     from perfdash.settings import RunSettings
     from perfdash.suites.cases import Planned
@@ -98,7 +98,7 @@ def asked_from_json(data: Mapping[str, Any]) -> Asked:
 
 def without_secrets(asked: Asked) -> Asked:
     """As it may be written down: what is left out is HIDDEN, and asked for when it is resumed."""
-    from perfdash.bisection.revisions.repository import without_credentials
+    from perfdash.bisection.sources.git_repository import without_credentials
     from perfdash.redaction import mask_secrets
 
     settings = {}
@@ -112,7 +112,7 @@ def without_secrets(asked: Asked) -> Asked:
 
 def where(asked: Asked, python: str, cores: Sequence[int]) -> Where:
     """Where revisions come from and what they are laid over. Raises UsageError."""
-    from perfdash.bisection.revisions import Where
+    from perfdash.bisection.sources import Where
 
     found = python if os.sep in python else shutil.which(python)
     if not found or not os.access(found, os.X_OK):

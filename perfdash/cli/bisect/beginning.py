@@ -14,13 +14,13 @@ import typer
 from perfdash import __version__
 from perfdash.bisection import events
 from perfdash.bisection.beginning import Wishes
-from perfdash.bisection.builds import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.course import Course
+from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import METRICS, metric_named
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.revisions import Revision, open_source
-from perfdash.bisection.revisions.repository import without_credentials
+from perfdash.bisection.sources import Revision, open_source
+from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.cli.bisect import asked as asking
 from perfdash.cli.bisect.asked import Asked
 from perfdash.cli.bisect.working import Going, go, tell

@@ -10,7 +10,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from perfdash.bisection.recipes import load_recipes
-from perfdash.bisection.revisions.repository import commit_of, find
+from perfdash.bisection.sources.git_repository import commit_of, find
 from perfdash.cli.bisect.asked import HIDDEN, pairs
 from perfdash.cli.history_options import opened
 from perfdash.detect.alert_evidence import AlertEvidence, gather

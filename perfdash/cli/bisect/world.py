@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from perfdash.bisection import events
 from perfdash.bisection.asking import Asker
 from perfdash.bisection.beginning import Wishes, stage_event
-from perfdash.bisection.builds import Builder, Built, Unbuildable, open_builder
 from perfdash.bisection.course import MERGE, REVERT, RUNG, Course, Descend
 from perfdash.bisection.drive import NoWay
+from perfdash.bisection.environments import Builder, Built, Unbuildable, open_builder
 from perfdash.bisection.metrics import Reading, reading_of
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.revisions import Inside, Revision, Source, Where, open_source
-from perfdash.bisection.revisions.ladder import between, pin_changes
-from perfdash.bisection.revisions.revert import taken_back
+from perfdash.bisection.sources import Inside, Revision, Source, Where, open_source
+from perfdash.bisection.sources.finer_range import between, pin_changes
+from perfdash.bisection.sources.git_repository import taken_back
 from perfdash.bisection.stage import Stage
 from perfdash.errors import UsageError
 from perfdash.files import finite

@@ -15,6 +15,7 @@ from perfdash.report.plots.layout import (
     backends_of,
     by_setting,
     colour_of,
+    draw_missing,
     heights,
     key,
     legend,
@@ -22,7 +23,6 @@ from perfdash.report.plots.layout import (
     pages,
     passed,
     summary_of,
-    tell_missing,
     value,
 )
 
@@ -86,7 +86,7 @@ def _draw(
             if busy:
                 of_cpu = True
                 axis.plot([busy], [y], "|", color=BLACK, markersize=6, markeredgewidth=1.4)
-    tell_missing(axis, part, backends, "compilation_s", drawn)
+    draw_missing(axis, part, backends, "compilation_s", drawn)
     entries = [key(f"{shown(name)}, wall time", colour_of(name, backends), "s") for name in backends]
     if of_cpu:
         entries.append(key("CPU time of all its processes", BLACK, "|", markeredgewidth=1.4))

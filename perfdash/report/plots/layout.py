@@ -166,7 +166,7 @@ def heights(place: int, backends: Sequence[str]) -> dict[str, float]:
     }
 
 
-def told(axis: Axes, y: float, text: str, *, failed: bool = True) -> None:
+def draw_text(axis: Axes, y: float, text: str, *, failed: bool = True) -> None:
     """Write text at the left edge in place of a mark."""
     axis.text(
         0.008, y, text, transform=axis.get_yaxis_transform(), va="center", fontsize=6.5,
@@ -174,7 +174,7 @@ def told(axis: Axes, y: float, text: str, *, failed: bool = True) -> None:
     )  # fmt: skip
 
 
-def tell_missing(
+def draw_missing(
     axis: Axes,
     model_rows: Sequence[ModelRow],
     backends: Sequence[str],
@@ -190,9 +190,9 @@ def tell_missing(
             who = f"{shown(backend, 20)}: " if len(backends) > 1 else ""
             if row is not None:
                 skipped = row.status in ("skipped", "pass_due_to_skip")
-                told(axis, y, who + why_not(row, name), failed=not skipped)
+                draw_text(axis, y, who + why_not(row, name), failed=not skipped)
             elif len(model_row.slots) < len(backends):
-                told(axis, y, f"{who}no such case", failed=False)
+                draw_text(axis, y, f"{who}no such case", failed=False)
 
 
 def colour_of(backend: str, backends: Sequence[str]) -> str:

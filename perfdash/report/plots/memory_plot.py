@@ -15,6 +15,7 @@ from perfdash.report.plots.layout import (
     backends_of,
     by_setting,
     colour_of,
+    draw_missing,
     heights,
     key,
     legend,
@@ -23,7 +24,6 @@ from perfdash.report.plots.layout import (
     pages,
     passed,
     summary_of,
-    tell_missing,
     value,
 )
 
@@ -91,7 +91,7 @@ def _draw(
                 if eager:
                     axis.plot([eager / _MB, compiled / _MB], [y, y], color=GREY, linewidth=1.0, zorder=1.5)
                 axis.plot([compiled / _MB], [y], marker, color=colour, markersize=4.2)
-    tell_missing(axis, part, backends, "backend_peak_bytes", drawn)
+    draw_missing(axis, part, backends, "backend_peak_bytes", drawn)
     legend(
         figure,
         [

@@ -24,6 +24,7 @@ from perfdash.report.plots.layout import (
     backends_of,
     by_setting,
     colour_of,
+    draw_missing,
     heights,
     key,
     legend,
@@ -31,7 +32,6 @@ from perfdash.report.plots.layout import (
     pages,
     passed,
     summary_of,
-    tell_missing,
     value,
 )
 
@@ -137,7 +137,7 @@ def _draw(
                 bare = True
             face = colour if low and high else "white"
             axis.plot([ratio], [y], marker, color=colour, markerfacecolor=face, markersize=4.2)
-    tell_missing(axis, part, backends, "speedup", drawn)
+    draw_missing(axis, part, backends, "speedup", drawn)
     several = len(backends) > 1
     entries = [key(shown(name), colour_of(name, backends), "_", markeredgewidth=4) for name in backends]
     entries = entries if several else []

@@ -25,8 +25,8 @@ from perfdash.report.plots.drawing import (
     shown,
 )
 from perfdash.report.plots.layout import passed, value, why_not
-from perfdash.report.techniques.results import Group, Technique, groups, ordered
 from perfdash.report.techniques.step_tables import new_tokens
+from perfdash.report.techniques.technique_results import Group, Technique, groups, ordered
 
 _WIDTH = 10.0  # inches: names stand beside the marks
 _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))

@@ -15,7 +15,7 @@ from perfdash.history.results import Row
 from perfdash.records import Status
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.number_format import digits
-from perfdash.report.techniques.results import (
+from perfdash.report.techniques.technique_results import (
     Group,
     Speed,
     Technique,

@@ -14,7 +14,7 @@ from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import digits, mark_cpu_time
-from perfdash.report.techniques.results import (
+from perfdash.report.techniques.technique_results import (
     MARKS,
     Technique,
     baseline_of,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.report.techniques.recommendation import QUALITY_DROP, recommend
-from perfdash.report.techniques.results import Technique, groups
+from perfdash.report.techniques.technique_results import Technique, groups
 from tests.report.technique_runs import failed, measured
 
 EAGER = measured()

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from perfdash.history.results import from_result
 from perfdash.records import Case, Result, Status
 from perfdash.report.night_export import to_plain
-from perfdash.report.techniques.report import technique_report
+from perfdash.report.techniques.technique_report import technique_report
 from tests.report.nights import HOSTILE
 from tests.report.technique_runs import (
     EAGER,

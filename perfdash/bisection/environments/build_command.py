@@ -1,0 +1,127 @@
+"""Running a long command of a build: logged, limited in time, ended with all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from perfdash.bisection.environments import Stopped
+from perfdash.bisection.sources.git_repository import without_credentials
+from perfdash.errors import MachineError
+from perfdash.redaction import redact
+
+_LOOK_S = 0.1  # how often it is looked whether the build is to stop
+_GUARDED = Path(__file__).with_name("guarded_command.py")
+
+
+class TimedOut(Exception):
+    """A command that was ended at its time limit."""
+
+
+class Commands:
+    """Runs commands one after another for one build, all into one log."""
+
+    def __init__(
+        self,
+        log: Path,
+        locks: tuple[int, ...] = (),
+        cores: tuple[int, ...] = (),
+        stop: threading.Event | None = None,
+        time_limit_s: float | None = None,
+    ) -> None:
+        """The time limit is for all of them together."""
+        self.log = log
+        self._locks = locks
+        self._cores = cores
+        self.stop = stop
+        self._limit_s = time_limit_s
+        self._deadline = time.monotonic() + time_limit_s if time_limit_s else None
+
+    def run(self, *command: str | Path, cwd: Path, env: Mapping[str, str]) -> int:
+        """Its exit code, negative for a signal. Raises TimedOut, Stopped, MachineError."""
+        words = [str(word) for word in command]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        orders = {
+            "control": theirs.fileno(),
+            "locks": list(self._locks),
+            "cores": list(self._cores),
+            "command": words,
+            "cwd": str(cwd),
+        }
+        with self.log.open("ab") as log:
+            log.write(f"$ {without_credentials(shlex.join(words))}\n".encode(errors="replace"))
+            log.flush()
+            with ours, theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-B", _GUARDED, json.dumps(orders)],
+                    env=dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(theirs.fileno(), *self._locks),
+                    start_new_session=True,
+                )
+                theirs.close()
+                try:
+                    answer = self._wait(ours)
+                finally:
+                    ours.close()  # the guard ends what is left of it
+                    process.wait()
+        if "error" in answer:
+            raise MachineError(f"{words[0]} cannot be run: {answer['error']}")
+        return int(answer["code"])
+
+    @contextlib.contextmanager
+    def also_locked(self, fd: int) -> Iterator[None]:
+        """A further lock that is held until nothing of a command meanwhile is left."""
+        before = self._locks
+        self._locks = (*before, fd)
+        try:
+            yield
+        finally:
+            self._locks = before
+
+    def text(self) -> str:
+        """The log so far, at most its last 256 KiB, credentials left out."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(0, 2)
+                log.seek(max(0, log.tell() - (256 << 10)))
+                return redact(without_credentials(log.read().decode(errors="replace")))
+        except OSError:
+            return ""
+
+    def mask(self) -> None:
+        """Takes out of the log what credentials and secrets have come into it."""
+        try:
+            text = self.log.read_text(errors="replace")
+            if (masked := redact(without_credentials(text))) != text:
+                self.log.write_text(masked)
+        except OSError:
+            pass
+
+    def _wait(self, control: socket.socket) -> dict[str, Any]:
+        control.settimeout(_LOOK_S)
+        while True:
+            try:
+                message = control.recv(4096)
+            except TimeoutError:
+                message = None
+            if message:
+                answer: dict[str, Any] = json.loads(message)
+                return answer
+            if message == b"":
+                raise MachineError(f"the command's process was ended from outside; its log is {self.log}")
+            if self.stop and self.stop.is_set():
+                raise Stopped
+            if self._deadline and time.monotonic() > self._deadline:
+                raise TimedOut(f"it was not done in {self._limit_s:g} s")

@@ -1,0 +1,324 @@
+"""A commit as an environment: a worktree imported by path, or what the recipe's build makes of one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Unbuildable, build_reuse, pip
+from perfdash.bisection.environments.build_cache import GIB, Hold, remove
+from perfdash.bisection.environments.build_command import Commands
+from perfdash.bisection.environments.build_reuse import digest, lay_over
+from perfdash.bisection.environments.cached_builder import KeptBuilder, packages_in
+from perfdash.bisection.environments.interpreter import Interpreter, look_at, origins, plain_environment
+from perfdash.bisection.environments.worktrees import Worktree
+from perfdash.bisection.recipes import Recipe
+from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources.git_repository import GitFailed, environment, find
+from perfdash.child_environment import INDEXES
+from perfdash.errors import MachineError
+
+_GIB = 1 << 30
+# The user's variables that compilers and build tools listen to.
+_HEARD = re.compile(
+    r"(CC|CXX|CPP|FC|LD|AR|CUDACXX|CUDA_HOME|CUDA_PATH|TORCH_CUDA_ARCH_LIST|DEBUG|REL_WITH_DEB_INFO|BLAS|"
+    r"(C|CXX|CPP|LD|F|FC|ARCH|RUST|CUDA|NVCC_(AP|PRE)PEND_)FLAGS|CPATH|LIBRARY_PATH|C(PLUS)?_INCLUDE_PATH|"
+    r"(CMAKE|USE)_.*)"
+)
+
+
+def jobs(cores: tuple[int, ...], gib_per_job: float, builders: int = 1) -> int:
+    """Parallel jobs of one build: by cores and by memory, shared by so many builds; at least one."""
+    count = len(cores) or len(os.sched_getaffinity(0))
+    by_memory = available_bytes() / _GIB / gib_per_job
+    return max(1, int(min(count, by_memory) / max(1, builders)))
+
+
+def available_bytes() -> float:
+    """Memory that is free for a build, within the limit of this control group."""
+    free = float("inf")
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = float(line.split()[1]) * 1024
+        group = Path("/sys/fs/cgroup", Path("/proc/self/cgroup").read_text().strip().rpartition("::/")[2])
+        for folder in (group, *group.parents):
+            limit = folder / "memory.max"
+            if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+                free = min(free, int(text) - int((folder / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return max(0.0, free)
+
+
+def ccache(folder: Path) -> dict[str, str]:
+    """Variables that make builds in a folder use ccache, and share what they compile; none without it."""
+    if not shutil.which("ccache"):
+        return {}
+    return {
+        "CMAKE_C_COMPILER_LAUNCHER": "ccache",
+        "CMAKE_CXX_COMPILER_LAUNCHER": "ccache",
+        "CCACHE_BASEDIR": str(folder),
+        "CCACHE_NOHASHDIR": "true",
+    }
+
+
+def toolchain() -> str:
+    """What of this machine decides how a commit is compiled: the compilers, and variables for them."""
+    said = {key: value for key, value in sorted(os.environ.items()) if _HEARD.fullmatch(key)}
+    said.pop("CMAKE_BUILD_PARALLEL_LEVEL", None)
+    versions = []
+    for name in (os.environ.get("CC") or "cc", os.environ.get("CXX") or "c++", "nvcc"):
+        try:
+            command = [*shlex.split(name), "--version"]
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+            versions.append(done.stdout)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            versions.append("")
+    return json.dumps([said, versions])
+
+
+SOURCE, SITE = "source", "site"
+_CHECK_OUT_S, _OVERLAY_S = 2.0, 3.0
+
+
+class CommitBuilder(KeptBuilder):
+    """Builds commits of one repository, in worktrees of our own."""
+
+    def __init__(self, recipe: Recipe, where: Where, base: Interpreter) -> None:
+        super().__init__(recipe, where, base, thing=toolchain() if recipe.build else "")
+        self.repo = find(where.repo)
+        self._lanes = f"{recipe.name}-{digest(self.family, str(self.repo))}"
+        self._files: dict[str, dict[str, str]] = {}
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """The recipe's, for the command and the check-out together."""
+        return self.recipe.build.time_limit_s if self.recipe.build else None
+
+    @property
+    def needed_bytes(self) -> float:
+        """The recipe's, or that of a check-out."""
+        return (self.recipe.build.disk_gib if self.recipe.build else 0.1) * GIB
+
+    @property
+    def usual_s(self) -> float:
+        """The recipe's, or that of a check-out."""
+        return self.recipe.build.cost_s if self.recipe.build else _CHECK_OUT_S
+
+    def content(self, revision: Revision) -> str:
+        """The files of the commit that can be in its build; inside a pin, also what is pinned to what."""
+        inside = self.where.inside
+        files = build_reuse.product_digest(
+            self.recipe, self._entries(inside.outer if inside else revision.id)
+        )
+        if inside:
+            fixed = [(path, commit) for path, commit, _ in inside.fixed]
+            return json.dumps([files, fixed, inside.place, revision.id])
+        return f"{files} {revision.id}" if self.recipe.exclusive else files
+
+    def taken_again(self, revision: Revision, place: Path, said: dict[str, Any], hold: Hold) -> None:
+        """A worktree that measuring may have changed is put right: what git ignores stays."""
+        super().taken_again(revision, place, said, hold)
+        if self.recipe.exclusive and not self.recipe.build:
+            commands = Commands(place / "build.log", (hold.fd,))
+            worktree = Worktree(self.repo, place / SOURCE, commands)
+            worktree.check_out(revision.id, self.recipe.submodules)
+            worktree.at_rest()
+
+    def costs(self, revisions: Sequence[Revision], touched: Sequence[Sequence[str]] = ()) -> list[float]:
+        """By the files that each changes: what equals a build costs nothing, what differs in files little."""
+        full, overlay = self.usual("full", self.usual_s), self.usual("overlay", _OVERLAY_S)
+        built = {said["revision"] for said in self.cache.all() if said.get("family") == self.family}
+        failed = {said["revision"] for said in self.cache.failures() if said.get("family") == self.family}
+        if self.where.inside or not touched:
+            touched = [("",)] * len(revisions)  # each may need a build
+        groups = build_reuse.classes(self.recipe, touched)
+        known = list(zip(groups, (revision.id for revision in revisions), strict=True))
+        builds = {group[0] for group, name in known if name in built} if self.recipe.overlay else set()
+        environments = {group[1] for group, name in known if name in built}
+        hopeless = {group[1] for group, name in known if name in failed} - environments
+        return [
+            0.0 if environment in environments
+            else KNOWN_NOT_TO_BUILD if environment in hopeless
+            else overlay if build in builds
+            else full
+            for build, environment in groups
+        ]  # fmt: skip
+
+    def make(
+        self,
+        revision: Revision,
+        place: Path,
+        commands: Commands,
+        fresh: bool,
+        until_kept: contextlib.ExitStack,
+    ) -> dict[str, Any]:
+        """By path, by an overlay where that is enough, else by the recipe's command."""
+        said: dict[str, Any] = {"kind": "full"}
+        build = self.recipe.build
+        if not build:
+            self._in_place(revision, place, commands, fresh)
+        elif not (self.recipe.overlay and not fresh and not self.where.inside):
+            self._full(revision, place, commands, fresh)
+        else:
+            said = self._overlaid(revision, place, commands, until_kept)
+        folder = SITE if build and not build.in_place else SOURCE
+        said.update(folder=folder, pythonpath=self._pythonpath(place, folder))
+        if self.recipe.pythonpath:
+            if not any((place / folder).iterdir()):
+                raise Unbuildable("the build has installed nothing into $PREFIX")
+            self._check_layout(place / folder, place)
+            self._compile(place / folder, commands)
+        return said
+
+    def _full(self, revision: Revision, place: Path, commands: Commands, fresh: bool) -> None:
+        assert self.recipe.build
+        if self.recipe.build.in_place:
+            self._in_place(revision, place, commands, fresh)
+            return
+        (place / SITE).mkdir()
+        if self.recipe.build.incremental and not fresh:
+            with self.cache.lane(self._lanes) as (lane, hold), commands.also_locked(hold.fd):
+                self._build_in(lane / SOURCE, revision, place, commands, clean=False)
+        else:
+            self._build_in(place / SOURCE, revision, place, commands, clean=True)
+            remove(place / SOURCE)
+
+    def _in_place(self, revision: Revision, place: Path, commands: Commands, fresh: bool) -> None:
+        self._build_in(place / SOURCE, revision, place, commands, clean=fresh)
+
+    def _build_in(self, tree: Path, revision: Revision, place: Path, commands: Commands, clean: bool) -> None:
+        """Checks out, puts pins in place, runs the command."""
+        inside = self.where.inside
+        worktree = Worktree(self.repo, tree, commands)
+        worktree.check_out(inside.outer if inside else revision.id, self.recipe.submodules, clean)
+        if inside:
+            for path, commit, clone in inside.fixed:
+                worktree.place_pin(path, False, commit, clone)
+            worktree.place_pin(inside.place, inside.pin.file is not None, revision.id, inside.repo)
+        if self.recipe.build:
+            worktree.building()
+            try:
+                self._run(tree, revision, place, commands)
+            except Unbuildable:
+                if not pip.not_the_revisions_fault(commands.text()):
+                    worktree.at_rest()
+                raise
+        worktree.at_rest()
+
+    def _run(self, tree: Path, revision: Revision, place: Path, commands: Commands) -> None:
+        build = self.recipe.build
+        assert build
+        how = ["-eu", str(self.recipe.script)] if build.script else ["-euc", build.command or ""]
+        code = commands.run("sh", *how, cwd=tree, env=self._variables(tree, revision, place))
+        if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+            raise MachineError(
+                f"the build of {revision.label} was killed (SIGKILL), as when memory runs out:\n"
+                + commands.text()[-1000:]
+            )
+        if code:
+            lines = [text for text in commands.text().splitlines() if text.strip()]
+            raise Unbuildable(f"the build ended with exit code {code}: {lines[-1] if lines else ''}")
+
+    def _variables(self, tree: Path, revision: Revision, place: Path) -> dict[str, str]:
+        """For the build: the user's own, the base interpreter first on PATH, and what the recipe says."""
+        assert self.recipe.build
+        env = {key: value for key, value in plain_environment(INDEXES).items() if not key.startswith("GIT_")}
+        env.pop("PYTHONPATH", None)
+        env.update((key, value) for key, value in environment().items() if key.startswith("GIT_"))
+        count = str(jobs(self.where.cores, self.recipe.build.gib_per_job, self.where.builders))
+        env.update(ccache(tree))
+        env.update(
+            PATH=f"{self.where.python.parent}:{os.environ.get('PATH', os.defpath)}",
+            PYTHON=str(self.where.python),
+            PREFIX=str(place / SITE),
+            SOURCE=str(tree),
+            REVISION=revision.id,
+            RECIPE=str(self.recipe.path.parent),
+            MAX_JOBS=count,
+            CMAKE_BUILD_PARALLEL_LEVEL=count,
+            PIP_DISABLE_PIP_VERSION_CHECK="1",
+            PIP_NO_INPUT="1",
+            PIP_USER="0",
+            PYTHONDONTWRITEBYTECODE="1",  # what is left in a worktree may look like that of the next commit
+        )
+        return {**env, **self.recipe.build.env}
+
+    def _compile(self, tree: Path, commands: Commands) -> None:
+        """Bytecode at once, so that all builds import equally fast, whatever way they came about."""
+        quiet = ("-m", "compileall", "-q", "-q", "-x", r"[/\\]\.git[/\\]", tree)
+        commands.run(self.where.python, *quiet, cwd=Path("/"), env=plain_environment())
+
+    def _overlaid(
+        self, revision: Revision, place: Path, commands: Commands, until_kept: contextlib.ExitStack
+    ) -> dict[str, Any]:
+        """Laid over a build that differs in such files only; else that build, which others then use."""
+        files = self._entries(revision.id)
+        compiled = digest(self.family, build_reuse.compiled_digest(self.recipe, files))
+        until_kept.callback(self.cache.make(f"{compiled}.compiled", commands.stop).let_go)
+        below = self.cache.compiled(compiled)
+        if below:
+            hold = self.cache.hold(below["key"], stop=commands.stop)
+            until_kept.callback(hold.let_go)
+            said = self.cache.finished(below["key"])
+            with contextlib.suppress(Unbuildable):  # another clone's, with a commit that this one has not got
+                before = self._entries(below["revision"])
+                changed = build_reuse.changes(self.recipe, before, files)
+                if said and not build_reuse.new_tops(self.recipe, before, changed):
+                    folder = said["folder"]
+                    lay_over(
+                        self.cache.place(below["key"]) / folder, place / folder, self.repo, files, changed
+                    )
+                    return {"kind": "overlay", "compiled_from": below["revision"]}
+        self._full(revision, place, commands, fresh=False)
+        self.cache.note_compiled(compiled, place.name, revision.id)
+        return {"kind": "full"}
+
+    def _pythonpath(self, place: Path, folder: str) -> list[str]:
+        """Relative to the place. `auto`: of a worktree src/, its top, or both: where packages lie."""
+        told = self.recipe.pythonpath
+        if told != "auto":
+            return [str(Path(folder, path)) for path in told]
+        top, nested = place / folder, place / folder / "src"
+        is_one = (nested / "__init__.py").is_file()
+        if folder == SITE or is_one or not (packages_in(nested) or any(nested.glob("*/*/__init__.py"))):
+            return [folder]
+        return [f"{folder}/src", *([folder] if packages_in(top) else [])]
+
+    def _check_layout(self, top: Path, place: Path) -> None:
+        """That `auto` has not missed where the packages lie, while the base has them too."""
+        if self.recipe.pythonpath != "auto" or packages_in(top) or packages_in(top / "src"):
+            return
+        below = {file.parent.name: file.parent.parent.name for file in top.glob("*/*/__init__.py")}
+        variables = {"PYTHONPATH": f"{top / 'src'}:{top}"}
+        for name, origin in origins(self.base.python, sorted(below), variables).items():
+            if Path(origin).is_absolute() and not Path(origin).resolve().is_relative_to(place.resolve()):
+                raise MachineError(
+                    f"{self.base.python} imports {name} from {origin}, not from the worktree, which has it "
+                    f"in {below[name]}/: say so (--set 'pythonpath=[\"{below[name]}\"]')"
+                )
+
+    def _entries(self, commit: str) -> dict[str, str]:
+        if commit not in self._files:
+            if len(self._files) > 64:
+                self._files.clear()
+            try:
+                self._files[commit] = build_reuse.entries(self.repo, commit)
+            except GitFailed as error:
+                raise Unbuildable(f"{self.repo} has not got {commit[:10]}: {error}") from error
+        return self._files[commit]
+
+
+def open_builder(recipe: Recipe, where: Where) -> CommitBuilder:
+    """Raises UsageError for a base interpreter or a repository that is not there."""
+    return CommitBuilder(recipe, where, look_at(where.python))

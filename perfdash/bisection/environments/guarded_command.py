@@ -1,0 +1,39 @@
+"""Runs one command of a build so that nothing of it outlives whoever started it, however that ended.
+
+build_command.py starts it as a file, under its own interpreter: `guarded_command.py ORDERS`, with JSON
+{control, locks, cores, command, cwd}. The guard (worker/guard.py) keeps the locks until all is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Answers on the control socket with the exit code, or the reason why nothing was started."""
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
+    from perfdash.worker.guard import fork_under_guard
+
+    orders = json.loads(sys.argv[1])
+    control = socket.socket(fileno=orders["control"])
+    control.set_inheritable(False)
+    for lock in orders["locks"]:
+        os.set_inheritable(lock, False)
+    if orders["cores"]:
+        os.sched_setaffinity(0, orders["cores"])
+    fork_under_guard(control, orders["locks"])
+    try:
+        code = subprocess.run(orders["command"], cwd=orders["cwd"], stdin=subprocess.DEVNULL).returncode
+        answer: dict[str, int | str] = {"code": code}
+    except OSError as error:
+        answer = {"error": f"{error.filename}: {error.strerror}"}
+    control.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()

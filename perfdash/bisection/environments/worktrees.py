@@ -1,0 +1,170 @@
+"""Worktrees of our own beside a user's repository, which they read objects from and never write to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfdash.bisection.environments import Unbuildable
+from perfdash.bisection.environments.build_cache import remove
+from perfdash.bisection.environments.build_command import Commands
+from perfdash.bisection.sources.git_repository import (
+    GitFailed,
+    common_folder,
+    environment,
+    git,
+    is_shallow,
+    line,
+    origin,
+    without_credentials,
+)
+
+_DEPTH = 6  # of submodules in submodules
+_BUSY = "perfdash-busy"  # in .git: somebody is at work, or was killed while at it; _BUILDING: at a build
+_BUILDING = "building"
+
+
+class Worktree:
+    """A worktree with a repository of its own, which borrows the objects of the user's (alternates)."""
+
+    def __init__(self, repo: Path, folder: Path, commands: Commands) -> None:
+        """Makes it in `folder`, or takes the one that is there and mends what a killed build has left."""
+        self.repo = repo
+        self.folder = folder
+        self._commands = commands
+        self._env = _environment(repo)
+        busy = folder / ".git" / _BUSY
+        self._half_built = busy.exists() and busy.read_text() == _BUILDING
+        if busy.exists():
+            for lock in (folder / ".git").rglob("*.lock"):
+                lock.unlink(missing_ok=True)
+        if not (folder / ".git" / "HEAD").exists():
+            remove(folder)
+            self._make()
+        busy.touch()
+
+    def building(self) -> None:
+        """From here on until it is at rest, files may be half written: whoever finds it so, cleans it."""
+        (self.folder / ".git" / _BUSY).write_text(_BUILDING)
+
+    def at_rest(self) -> None:
+        """Nobody is at work any more."""
+        (self.folder / ".git" / _BUSY).unlink(missing_ok=True)
+
+    def check_out(self, commit: str, submodules: bool, clean: bool = False) -> None:
+        """A commit's files; what git ignores stays unless `clean`. Raises Unbuildable, MachineError."""
+        clean = clean or self._half_built
+        self._git("checkout", "--quiet", "--force", "--detach", commit)
+        self._git("clean", "--quiet", "-ffdx" if clean else "-ffd")
+        if submodules:
+            self._fill(self.folder, common_folder(self.repo), clean, _DEPTH)
+
+    def place_pin(self, place: str, is_file: bool, commit: str, repo: Path) -> None:
+        """Another commit of what is pinned: written to the pin's file, or checked out in its submodule."""
+        there = self.folder / place
+        if is_file:
+            if not there.is_file():
+                raise Unbuildable(f"there is no file {place} to pin another commit in")
+            there.write_text(f"{commit}\n")
+            return
+        if not (there / ".git").exists():
+            raise Unbuildable(f"there is no submodule {place} to check out another commit in")
+        self._git("fetch", "--quiet", "--no-tags", str(repo), commit, folder=there)
+        self._git("checkout", "--quiet", "--force", "--detach", commit, folder=there)
+        self._fill(there, None, False, _DEPTH)
+
+    def _make(self) -> None:
+        """Not a clone: nothing is copied but the names of tags, which builds read versions from."""
+        self.folder.mkdir(parents=True)
+        form = line("rev-parse", "--show-object-format", cwd=self.repo)
+        common = common_folder(self.repo)
+        git("init", "--quiet", "--template=", f"--object-format={form}", ".", cwd=self.folder)
+        own = self.folder / ".git"
+        (own / "objects" / "info").mkdir(parents=True, exist_ok=True)
+        (own / "objects" / "info" / "alternates").write_text(f"{common / 'objects'}\n")
+        tags = git("for-each-ref", "--format=%(objectname) %(refname)", "refs/tags", cwd=self.repo)
+        (own / "packed-refs").write_bytes(b"# pack-refs with: sorted \n" + tags)
+        if is_shallow(self.repo):
+            (own / "shallow").write_bytes((common / "shallow").read_bytes())
+
+    def _fill(self, tree: Path, common: Path | None, clean: bool, depth: int) -> None:
+        """The submodules of a worktree, from the user's clones of them where those have the commit."""
+        listed = tree / ".gitmodules"
+        if not listed.is_file() or not depth:
+            return
+        for name, path in _listed(tree):
+            commit = _pinned(tree, path)
+            if commit is None:
+                continue
+            if not (tree / path / ".git").exists() and not (tree / path).is_symlink():
+                remove(tree / path)  # a folder of another commit's, kept by a file in it that git ignores
+            local = common / "modules" / name if common else None
+            if local is None or not _has(local, commit):
+                local = None
+                self._git("submodule", "--quiet", "init", "--", path, folder=tree)
+                self._git("submodule", "--quiet", "sync", "--", path, folder=tree)
+            else:
+                git("config", f"submodule.{name}.url", local, cwd=tree, env=self._env)
+                if (tree / path / ".git").exists():
+                    git("config", "remote.origin.url", local, cwd=tree / path, env=self._env)
+            self._git(
+                "submodule", "--quiet", "update", "--init", "--force", "--checkout", "--", path, folder=tree
+            )
+            self._git("clean", "--quiet", "-ffdx" if clean else "-ffd", folder=tree / path)
+            self._fill(tree / path, local, clean, depth - 1)
+
+    def _git(self, *words: str, folder: Path | None = None) -> None:
+        if self._commands.run("git", *words, cwd=folder or self.folder, env=self._env):
+            said = self._commands.text().rpartition("\n$ git ")[2].splitlines()[1:]
+            telling = [text for text in said if text.startswith(("fatal: ", "error: "))] or said or [""]
+            raise Unbuildable(f"git {words[0]}: {telling[0].removeprefix('fatal: ').removeprefix('error: ')}")
+
+
+def _environment(repo: Path) -> dict[str, str]:
+    """For git in a worktree. Relative addresses of submodules are taken from where the user's origin is.
+
+    A password in that address comes to no file: it is put in when the address is used.
+    """
+    address = origin(repo) or str(repo)
+    bare = without_credentials(address).replace("****@", "")
+    more = {"remote.origin.url": bare}
+    if bare != address:
+        scheme, _, rest = address.partition("://")
+        host = f"{scheme}://{rest.partition('/')[0]}/"
+        more[f"url.{host}.insteadOf"] = f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}/"
+    return environment(more)
+
+
+def _listed(tree: Path) -> list[tuple[str, str]]:
+    """(name, path) of each submodule that .gitmodules lists."""
+    try:
+        said = git(
+            "config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$", cwd=tree
+        )
+    except GitFailed:
+        return []
+    found = []
+    for entry in said.decode(errors="surrogateescape").split("\0"):
+        key, _, path = entry.partition("\n")
+        name = key.removeprefix("submodule.").removesuffix(".path")
+        if name and path and ".." not in Path(name).parts and not os.path.isabs(name):
+            found.append((name, path))
+    return found
+
+
+def _pinned(tree: Path, path: str) -> str | None:
+    """The commit of a submodule; None where the path is none."""
+    said = git("ls-files", "--stage", "-z", "--", path, cwd=tree).decode(errors="replace")
+    return said.split(" ")[1] if said.startswith("160000 ") else None
+
+
+def _has(repo: Path, commit: str) -> bool:
+    if not (repo / "objects").is_dir():
+        return False
+    try:
+        env: Mapping[str, str] = {**environment(), "GIT_DIR": str(repo)}
+        git("cat-file", "-e", f"{commit}^{{commit}}", cwd=repo, env=env)
+    except GitFailed:
+        return False
+    return True

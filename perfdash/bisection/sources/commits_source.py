@@ -1,0 +1,159 @@
+"""Commits of a git repository, first parents by default."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdash.bisection.recipes import Recipe
+from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources.git_repository import (
+    GitFailed,
+    changed_files,
+    commit_of,
+    environment,
+    find,
+    git,
+    is_shallow,
+    line,
+    web_page,
+)
+from perfdash.child_environment import is_secret
+from perfdash.errors import UsageError
+
+if TYPE_CHECKING:
+    from git import Commit
+
+_LABEL = 10  # characters of a commit's name
+
+
+class Commits:
+    """The commits of a repository; a bisection inside a pin lists those of the pinned one."""
+
+    def __init__(self, repo: Path, first_parent: bool = True) -> None:
+        """Raises UsageError where `repo` is no repository."""
+        from git import Repo
+
+        self.repo = find(repo)
+        if line("rev-parse", "--show-object-format", cwd=self.repo) != "sha1":
+            raise UsageError(f"{self.repo}: commits named by SHA-256 cannot be bisected here")
+        self._first_parent = first_parent
+        self._git = Repo(self.repo)
+        env = environment()
+        # GitPython adds to os.environ: what must not be seen is emptied.
+        secrets = (name for name, value in os.environ.items() if is_secret(name, value))
+        self._git.git.update_environment(**{**dict.fromkeys(secrets, ""), **env})
+        if "GIT_DIR" in os.environ:  # as in a hook: GitPython hands it on
+            self._git.git.update_environment(GIT_DIR=str(self._git.git_dir))
+        self._page = web_page(self.repo)
+        self.notes: list[str] = []
+
+    def look_at_the_worktree(self) -> None:
+        """Notes what is changed there and will not be measured."""
+        changed = changed_files(self.repo)
+        if changed is None:
+            self.notes.append(f"{self.repo}: it cannot be told whether all changes are committed")
+        elif changed:
+            shown = ", ".join(changed[:3]) + (", ..." if len(changed) > 3 else "")
+            files = "1 file has" if len(changed) == 1 else f"{len(changed)} files have"
+            self.notes.append(f"{files} changes that are not committed: they are not measured ({shown})")
+
+    def revisions(self, good: str, bad: str) -> list[Revision]:
+        """From good to bad, both included. Raises UsageError."""
+        first, last = commit_of(self.repo, good, "--good"), commit_of(self.repo, bad, "--bad")
+        if first == last:
+            raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:_LABEL]}")
+        self._check_order(first, last, good, bad)
+        commits = list(self._between(first, last))
+        oldest = commits[-1]
+        if self._first_parent and first not in [parent.hexsha for parent in oldest.parents[:1]]:
+            self.notes.append(
+                f"{good} is not on the line of first parents of {bad}: between it and "
+                f"{oldest.hexsha[:_LABEL]} more than that commit's own change lies"
+            )
+        return [self._revision(commit) for commit in (self._git.commit(first), *reversed(commits))]
+
+    def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
+        """The commit at which the side of a merge's parent forked off, then that side; empty for no merge."""
+        if len(merge.parents) < parent:
+            return []
+        side = list(
+            self._git.iter_commits(f"{merge.parents[0]}..{merge.parents[parent - 1]}", first_parent=True)
+        )
+        if not side or not side[-1].parents:
+            return []
+        return [self._revision(commit) for commit in (side[-1].parents[0], *reversed(side))]
+
+    def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
+        """The files that each changes against the one before it in the list; nothing for the first."""
+        pairs = [(later.id, earlier.id) for earlier, later in itertools.pairwise(revisions)]
+        asked = "".join(f"{later} {earlier}\n" for later, earlier in pairs).encode()
+        said = git(
+            "diff-tree", "--stdin", "-r", "--name-only", "-z", "--no-renames", cwd=self.repo, given=asked
+        )
+        found: dict[str, list[str]] = {later: [] for later, _ in pairs}
+        here: list[str] = []
+        for word in said.decode(errors="surrogateescape").split("\0"):
+            name = word.removeprefix("\n")
+            if name in found and re.fullmatch(r"[0-9a-f]{40,64}", name):
+                here = found[name]
+            elif name:
+                here.append(name)
+        return [(), *(tuple(found[later]) for later, _ in pairs)] if revisions else []
+
+    def _between(self, first: str, last: str) -> Iterable[Commit]:
+        """Newest first, without `first`."""
+        if self._first_parent:
+            return self._git.iter_commits(f"{first}..{last}", first_parent=True)
+        return self._git.iter_commits(f"{first}..{last}", topo_order=True, ancestry_path=True)
+
+    def _check_order(self, first: str, last: str, good: str, bad: str) -> None:
+        bases = self._git.merge_base(first, last)
+        base = bases[0].hexsha if bases and bases[0] else None
+        if base == first:
+            return
+        if base == last:
+            raise UsageError(
+                f"--good {good} comes after --bad {bad}: they are swapped. Good is the older one, "
+                "whichever of them is faster"
+            )
+        if base is None:
+            more = "; it is a shallow clone: git fetch --unshallow" if is_shallow(self.repo) else ""
+            raise UsageError(f"--good {good} and --bad {bad} have no commit in common{more}")
+        raise UsageError(
+            f"--good {good} is not an ancestor of --bad {bad}: they part at {base[:_LABEL]}. "
+            f"Give --good {base[:_LABEL]}, if it was good there"
+        )
+
+    def _revision(self, commit: Commit) -> Revision:
+        name = commit.hexsha
+        return Revision(
+            id=name,
+            label=name[:_LABEL],
+            title=str(commit.summary),
+            author=str(commit.author.name or commit.author.email or ""),
+            date=commit.committed_datetime.isoformat(),
+            parents=tuple(parent.hexsha for parent in commit.parents),
+            link=f"{self._page}/commit/{name}" if self._page else None,
+        )
+
+
+def open_source(recipe: Recipe, where: Where) -> Commits:
+    """The commits of --repo, or those of a pin. Raises UsageError."""
+    if where.inside:
+        return Commits(where.inside.repo, where.first_parent)
+    source = Commits(find(where.repo), where.first_parent)
+    source.look_at_the_worktree()
+    return source
+
+
+def subject(repo: Path, commit: str) -> str | None:
+    """The first line of a commit's message; None where the repository has not got it."""
+    try:
+        return line("show", "--no-patch", "--format=%s", "--end-of-options", f"{commit}^{{commit}}", cwd=repo)
+    except GitFailed:
+        return None

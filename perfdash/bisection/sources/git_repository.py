@@ -1,0 +1,226 @@
+"""Asking a user's repository, which is never written to: no refreshed index, no hook, no gc."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfdash.bisection.sources import Revision
+from perfdash.child_environment import PROXIES, without_secrets
+from perfdash.errors import MachineError, UsageError
+
+# For every git that is run here or by a build: nothing of the repository's own is started, submodules
+# may come from a folder (a build runs the repository's code anyway).
+_SETTINGS = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "protocol.file.allow": "always",
+    "advice.detachedHead": "false",
+    "submodule.recurse": "false",
+    "fetch.recurseSubmodules": "false",
+}
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
+
+
+class GitFailed(Exception):
+    """A git command that failed; `str()` is what it said, credentials left out."""
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for git: the user's, without secrets and what points it at another repository.
+
+    `more` are further settings, by key; they are in no argument, and so in no list of processes.
+    """
+    env = without_secrets(os.environ, keep=PROXIES)
+    env = {key: value for key, value in env.items() if not key.startswith("GIT_") or _harmless(key)}
+    settings = {**_SETTINGS, **(more or {})}
+    env.update(GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0", GIT_CONFIG_COUNT=str(len(settings)))
+    for number, (key, value) in enumerate(settings.items()):
+        env[f"GIT_CONFIG_KEY_{number}"] = key
+        env[f"GIT_CONFIG_VALUE_{number}"] = value
+    return env
+
+
+def _harmless(key: str) -> bool:
+    return key.startswith(("GIT_SSH", "GIT_SSL", "GIT_HTTP", "GIT_PROXY", "GIT_ASKPASS", "GIT_TRACE"))
+
+
+def git(
+    *arguments: str | Path,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    given: bytes = b"",
+) -> bytes:
+    """What a short git command prints. Raises GitFailed."""
+    try:
+        done = subprocess.run(
+            ["git", *map(str, arguments)],
+            cwd=cwd,
+            env=dict(env or environment()),
+            input=given,
+            capture_output=True,
+        )
+    except OSError as error:
+        raise MachineError(f"git cannot be run: {error.strerror}; install it") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise GitFailed(without_credentials(said))
+    return done.stdout
+
+
+def line(*arguments: str | Path, cwd: Path) -> str:
+    """The one line that a git command prints. Raises GitFailed."""
+    return git(*arguments, cwd=cwd).decode(errors="replace").strip()
+
+
+def without_credentials(text: str) -> str:
+    """Text with the user and password of each address in it masked."""
+    return _CREDENTIALS.sub("****@", text)
+
+
+def find(path: Path | None) -> Path:
+    """The top of the repository that a path is in (a bare one: itself). Raises UsageError."""
+    if path is None:
+        raise UsageError("commits come from a repository: give its folder, --repo PATH")
+    folder = path.expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(f"--repo {path}: there is no such folder")
+    try:
+        if line("rev-parse", "--is-bare-repository", cwd=folder) == "true":
+            return Path(line("rev-parse", "--absolute-git-dir", cwd=folder))
+        return Path(line("rev-parse", "--show-toplevel", cwd=folder))
+    except GitFailed as error:
+        raise UsageError(f"--repo {path} is no git repository: {_last(str(error))}") from error
+
+
+def commit_of(repo: Path, name: str, what: str = "revision") -> str:
+    """The full name of the commit that a user means. Raises UsageError."""
+    try:
+        return line("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", cwd=repo)
+    except GitFailed as error:
+        shallow = " (it is a shallow clone: git fetch --unshallow)" if is_shallow(repo) else ""
+        raise UsageError(
+            f"{what} {name!r} is no commit of {repo}{shallow}; give a commit, tag or branch that it knows"
+        ) from error
+
+
+def is_shallow(repo: Path) -> bool:
+    """Whether the history was cut when it was cloned."""
+    return line("rev-parse", "--is-shallow-repository", cwd=repo) == "true"
+
+
+def common_folder(repo: Path) -> Path:
+    """The repository's own folder (.git), that of the main one for a linked worktree."""
+    return (repo / line("rev-parse", "--git-common-dir", cwd=repo)).resolve()
+
+
+def origin(repo: Path) -> str:
+    """The address of its remote, which may hold a password; empty where it has none."""
+    try:
+        return line("config", "--get", "remote.origin.url", cwd=repo)
+    except GitFailed:
+        return ""
+
+
+def web_page(repo: Path) -> str | None:
+    """The address of its pages, where its remote is on a site that shows commits under /commit/."""
+    found = re.fullmatch(
+        r"(?:https?://(?:[^/@]+@)?|ssh://git@|git@)((?:github|gitlab|codeberg)\.[a-z]+)[:/]([\w.-]+(?:/[\w.-]+)+)",
+        origin(repo).removesuffix("/").removesuffix(".git"),
+    )
+    return f"https://{found[1]}/{found[2]}" if found else None
+
+
+def changed_files(repo: Path) -> list[str] | None:
+    """Tracked files whose changes are not committed; None where it cannot be told, [] for a bare one.
+
+    Compared through a repository and an index of our own, so that the user's index is not refreshed
+    and no filter of theirs is run.
+    """
+    if line("rev-parse", "--is-bare-repository", cwd=repo) == "true":
+        return []
+    try:
+        index = Path(line("rev-parse", "--path-format=absolute", "--git-path", "index", cwd=repo))
+        head = line("rev-parse", "--verify", "--quiet", "HEAD", cwd=repo)
+        with tempfile.TemporaryDirectory(prefix="perfdash-status-") as folder:
+            own = Path(folder, "own.git")
+            git("init", "--quiet", "--bare", "--template=", own, cwd=repo)
+            (own / "objects" / "info").mkdir(parents=True, exist_ok=True)
+            (own / "objects" / "info" / "alternates").write_text(f"{common_folder(repo) / 'objects'}\n")
+            shutil.copyfile(index, Path(folder, "index"))
+            env = environment({"core.bare": "false"})
+            env.update(GIT_DIR=str(own), GIT_WORK_TREE=str(repo), GIT_INDEX_FILE=str(Path(folder, "index")))
+            try:
+                git("update-index", "-q", "--refresh", cwd=repo, env=env)
+            except GitFailed:
+                pass  # it says so where a file needs an update
+            names = git("diff-index", "--name-only", "-z", "--ignore-submodules", head, cwd=repo, env=env)
+    except (GitFailed, OSError):
+        return None
+    return [name.decode(errors="replace") for name in names.split(b"\0") if name]
+
+
+def _last(text: str) -> str:
+    return text.splitlines()[-1] if text else ""
+
+
+_LABEL = 10
+
+
+def taken_back(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revision:
+    """`bad` without what `culprit` changed against its first parent: a commit in a repository in `folder`.
+
+    The same commit each time. Raises UsageError where later changes touch the same lines.
+    """
+    top = find(repo)
+    _borrow(top, folder)
+    form = "--format=%cI"
+    when = line("show", "--no-patch", form, "--end-of-options", bad.id, cwd=folder)
+    env = environment()
+    for who in ("AUTHOR", "COMMITTER"):
+        env.update({f"GIT_{who}_NAME": "perfdash", f"GIT_{who}_EMAIL": "", f"GIT_{who}_DATE": when})
+
+    def commit(tree: str, parent: str, message: str) -> str:
+        said = git("commit-tree", tree, "-p", parent, "-m", message, cwd=folder, env=env)
+        return said.decode().strip()
+
+    # A merge whose base is the culprit: from there one side goes on to bad, the other back to its parent.
+    if not culprit.parents:
+        raise UsageError(f"{culprit.label} cannot be taken back: it is a first commit")
+    ours = commit(f"{bad.id}^{{tree}}", culprit.id, "bad")
+    theirs = commit(f"{culprit.id}^1^{{tree}}", culprit.id, "before")
+    try:
+        tree = git("merge-tree", "--write-tree", ours, theirs, cwd=folder, env=env).decode().split()[0]
+    except GitFailed as error:
+        raise UsageError(
+            f"{culprit.label} cannot be taken back on top of {bad.label}: later changes touch the same lines"
+        ) from error
+    message = f"{bad.label} with {culprit.label} taken back"
+    name = commit(tree, bad.id, message)
+    return Revision(name, name[:_LABEL], message, parents=(bad.id,), date=when)
+
+
+def _borrow(repo: Path, folder: Path) -> None:
+    """An empty repository that reads the objects of another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    form = line("rev-parse", "--show-object-format", cwd=repo)
+    git("init", "--quiet", "--bare", "--template=", f"--object-format={form}", ".", cwd=folder)
+    common = common_folder(repo)
+    (folder / "objects" / "info").mkdir(parents=True, exist_ok=True)
+    (folder / "objects" / "info" / "alternates").write_text(f"{common / 'objects'}\n")
+    modules = folder / "modules"  # the user's clones of submodules
+    if (common / "modules").is_dir() and not modules.is_symlink():
+        modules.symlink_to(common / "modules", target_is_directory=True)
+    if address := origin(repo):  # to which addresses of submodules may be relative
+        bare = without_credentials(address).replace("****@", "") if address.startswith("http") else address
+        git("config", "remote.origin.url", bare, cwd=folder)
+    if is_shallow(repo):
+        (folder / "shallow").write_bytes((common / "shallow").read_bytes())

@@ -1,0 +1,171 @@
+"""Versions of a package, as pip sees them: on an index, or in a folder of wheels."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from perfdash.bisection.environments import pip
+from perfdash.bisection.environments.interpreter import look_at
+from perfdash.bisection.recipes import Recipe
+from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources.finer_range import commit_in_wheel
+from perfdash.errors import UsageError
+
+_NIGHTLY = re.compile(r"\.dev(20\d{6})")
+_DATE = re.compile(r"(20\d\d)-?(\d\d)-?(\d\d)")
+
+
+class Versions:
+    """The versions of one package that pip could install, ordered."""
+
+    def __init__(
+        self, recipe: Recipe, found: Sequence[str], commits: Mapping[Version, str] | None = None
+    ) -> None:
+        """`found` in any order; what is no version is left out, or has no date where that is the order.
+
+        `commits` are what versions were built from, as far as that is known beforehand.
+        """
+        assert recipe.versions
+        self._recipe = recipe.versions
+        self._commits = commits or {}
+        self.notes: list[str] = []
+        self._versions = ordered(found, by_date=self._recipe.order == "date")
+
+    def revisions(self, good: str, bad: str) -> list[Revision]:
+        """From good to bad, both included. Raises UsageError."""
+        first, last = self._named(good, "--good"), self._named(bad, "--bad")
+        if first == last:
+            raise UsageError(f"--good {good} and --bad {bad} are the same version, {first}")
+        start, end = self._versions.index(first), self._versions.index(last)
+        if start > end:
+            raise UsageError(
+                f"--good {good} comes after --bad {bad}: they are swapped. Good is the older one, "
+                "whichever of them is faster"
+            )
+        between = self._versions[start : end + 1]
+        if first.local == last.local:  # +cpu and +cu128 of one night are not neighbours
+            between = [version for version in between if version.local == first.local]
+        return [self._revision(version) for version in between]
+
+    def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
+        """Nothing: a version is no merge."""
+        return []
+
+    def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
+        """Nothing: what a version changes is not known."""
+        return [() for _ in revisions]
+
+    def _named(self, name: str, what: str) -> Version:
+        """The version that a user means: a version, without its local part where that is clear, or a date."""
+        day = _DATE.fullmatch(name)
+        if day and self._recipe.order == "date":
+            return self._of_day("".join(day.groups()), name, what)
+        try:
+            wanted = Version(name)
+        except InvalidVersion as error:
+            raise UsageError(f"{what} {name!r} is no version{self._near(name)}") from error
+        if wanted in self._versions:
+            return wanted
+        alike = [version for version in self._versions if version.public == str(wanted)]
+        if len(alike) == 1:
+            return alike[0]
+        package = self._recipe.package
+        if alike:
+            raise UsageError(f"{what} {name} of {package} may be {' or '.join(map(str, alike))}: say which")
+        pre = wanted.is_prerelease and not self._recipe.pre
+        hint = "; pre-releases are left out (--set versions.pre=true)" if pre else self._near(name)
+        raise UsageError(
+            f"{what} {name}: no such version of {package} for this interpreter, or it was withdrawn{hint}"
+        )
+
+    def _of_day(self, day: str, name: str, what: str) -> Version:
+        found = [version for version in self._versions if _day(version) == day]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UsageError(f"{what} {name} may be {' or '.join(map(str, found))}: give the version")
+        days = sorted({_day(version) for version in self._versions})
+        earlier = [other for other in days if other < day][-1:]
+        later = [other for other in days if other > day][:1]
+        near = " and ".join(_iso(other) for other in (*earlier, *later))
+        raise UsageError(f"{what} {name}: no build of that day{f'; the nearest: {near}' if near else ''}")
+
+    def _near(self, name: str) -> str:
+        close = difflib.get_close_matches(name, [str(version) for version in self._versions], n=4, cutoff=0.5)
+        return f" (near: {', '.join(close)})" if close else ""
+
+    def _revision(self, version: Version) -> Revision:
+        package, link = self._recipe.package, self._recipe.link
+        day, commit = _day(version), self._commits.get(version)
+        return Revision(
+            id=str(version),
+            label=str(version),
+            title=f"{package} {version}" + (f" of commit {commit[:10]}" if commit else ""),
+            date=_iso(day) if day else "",
+            link=link.format(package=package, version=version) if link else None,
+        )
+
+
+def ordered(found: Sequence[str], by_date: bool = False) -> list[Version]:
+    """Oldest first: by version (PEP 440), or by the date of `dev20261101` in it, of those that have one."""
+    versions = set()
+    for text in found:
+        try:
+            versions.add(Version(text))
+        except InvalidVersion:
+            pass  # from before PEP 440
+    if by_date:
+        return sorted((v for v in versions if _day(v)), key=lambda v: (_day(v), v))
+    return sorted(versions)
+
+
+def open_source(recipe: Recipe, where: Where) -> Versions:
+    """Asks pip. Raises UsageError, and MachineError where the index cannot be reached."""
+    said = recipe.versions
+    assert said
+    if where.links is None and said.only_binary:
+        raise UsageError(
+            f"--recipe {recipe.name}: say where the wheels are: --wheels FOLDER, or the address of an index"
+        )
+    links = pip.Links.read(where.links, said.package) if where.links else None
+    found = pip.versions(
+        look_at(where.python), said.package, pre=said.pre, only_binary=said.only_binary, links=links
+    )
+    source = Versions(recipe, found, _commits(recipe, links))
+    if said.order == "date" and not ordered(found, by_date=True):
+        raise UsageError(
+            f"no version of {said.package} has a date in it, as 2.15.0.dev20261101; use wheels:{said.package}"
+        )
+    return source
+
+
+def _commits(recipe: Recipe, links: pip.Links | None) -> dict[Version, str]:
+    """Which commit each wheel of a folder was built from, read without installing it."""
+    assert recipe.versions
+    if links is None or "://" in links.address or not recipe.versions.commit_file:
+        return {}
+    found = {}
+    for wheel in sorted(Path(links.address).glob("*.whl")):
+        version = pip.wheel_version(wheel, recipe.versions.package)
+        commit = commit_in_wheel(recipe, wheel) if version else None
+        if version and commit:
+            found[version] = commit
+    return found
+
+
+def _day(version: Version) -> str:
+    found = _NIGHTLY.search(str(version))
+    return found[1] if found else ""
+
+
+def _iso(day: str) -> str:
+    try:
+        return date(int(day[:4]), int(day[4:6]), int(day[6:])).isoformat()
+    except ValueError:
+        return day

@@ -1,0 +1,318 @@
+"""The cache of builds: killed at any moment, two at once, pruned, full disk."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdash.bisection.environments import Stopped, open_builder
+from perfdash.bisection.environments import build_cache as caching
+from perfdash.bisection.environments.build_cache import GIB, Cache, default_folder
+from perfdash.bisection.recipes import load_recipe
+from perfdash.bisection.sources import Where, open_source
+from perfdash.errors import MachineError
+from tests.environments import sleeping
+from tests.repositories import Repository
+
+pytestmark = pytest.mark.slow
+
+# Builds the first commit of a repository in a process of its own.
+BUILD = """
+import sys
+from pathlib import Path
+from perfdash.bisection.environments import open_builder
+from perfdash.bisection.recipes import load_recipe
+from perfdash.bisection.sources import Where, open_source
+recipe = load_recipe(sys.argv[1])
+where = Where(python=Path(sys.executable), repo=Path(sys.argv[2]), cache=Path(sys.argv[3]))
+revision = open_source(recipe, where).revisions("main~1", "main")[0]
+print("ready", flush=True)
+with open_builder(recipe, where) as builder:
+    print(builder.build(revision).reused, flush=True)
+"""
+# Writes many files, slowly enough to be killed among them; a second one finds a half-made folder out.
+SLOW = """
+name = "slow"
+kind = "commits"
+[build]
+incremental = {incremental}
+command = '''
+echo began >> "{count}"
+mkdir "$PREFIX/lib"
+for i in 1 2 3 4 5 6 7 8 9 10; do echo $i > "$PREFIX/lib/$i.txt"; sleep {pause}; done
+cp code.py "$PREFIX/lib/__init__.py"
+echo ended >> "{count}"
+'''
+"""
+HALF = """
+name = "half"
+kind = "commits"
+[build]
+incremental = true
+command = '[ -e made ] || { printf half > made; sleep 1; printf whole > made; }; cp made $PREFIX'
+"""
+
+
+@pytest.fixture
+def repo(tmp_path) -> Repository:
+    made = Repository(tmp_path / "repo")
+    made.commit("one", {"code.py": "n = 1"})
+    made.commit("two", {"code.py": "n = 2"})
+    return made
+
+
+def slow(tmp_path, incremental="false", pause=0.05):
+    path = tmp_path / "slow.toml"
+    path.write_text(SLOW.format(count=tmp_path / "count", incremental=incremental, pause=pause))
+    return path
+
+
+def start(tmp_path, recipe, repo):
+    command = [sys.executable, "-c", BUILD, recipe, repo.folder, tmp_path / "cache"]
+    root = Path(__file__).parents[3]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+
+
+def words(tmp_path):
+    path = tmp_path / "count"
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.parametrize("incremental", ["false", "true"])
+def test_killed_at_any_moment(tmp_path, repo, incremental):
+    recipe = slow(tmp_path, incremental, pause=0.2)
+    for number in (1, 4, 9):
+        process = start(tmp_path, recipe, repo)
+        wait_for(lambda n=number: list((tmp_path / "cache").glob(f"built/*/site/lib/{n}.txt")))
+        process.kill()
+        process.communicate()
+    assert "ended" not in words(tmp_path)
+    process = start(tmp_path, recipe, repo)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert words(tmp_path) == ["began"] * 4 + ["ended"]
+    (built,) = (tmp_path / "cache" / "built").iterdir()
+    assert sorted(path.name for path in (built / "site" / "lib").glob("*.txt")) == (
+        sorted(f"{n}.txt" for n in range(1, 11))
+    )  # fmt: skip
+    assert (built / "site" / "lib" / "__init__.py").read_text() == "n = 1"
+    assert start(tmp_path, recipe, repo).communicate(timeout=120)[0].split() == ["ready", "True"]
+
+
+def test_a_lane_is_mended(tmp_path, repo):
+    """As git leaves it when it is killed: locked, and with half a commit checked out."""
+    recipe = load_recipe(str(slow(tmp_path, "true", pause=0)))
+    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    first, second = open_source(recipe, where).revisions("main~1", "main")
+    with open_builder(recipe, where) as builder:
+        builder.build(first)
+        (lane,) = (tmp_path / "cache" / "lanes").iterdir()
+        for name in ("index.lock", "HEAD.lock", "perfdash-busy"):
+            (lane / "source" / ".git" / name).touch()
+        (lane / "source" / "code.py").write_text("half")
+        (lane / "source" / "stray.py").touch()
+        assert (builder.build(second).folder / "lib" / "__init__.py").read_text() == "n = 2"
+        assert not (lane / "source" / "stray.py").exists()
+
+
+def test_what_a_killed_build_has_half_written_in_a_lane(tmp_path, repo):
+    """As make, which takes a file that is there, and newer than its source, for whole."""
+    (tmp_path / "half.toml").write_text(HALF)
+    recipe = load_recipe(str(tmp_path / "half.toml"))
+    repo.commit("ignores", {".gitignore": "made\n"})
+    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    first, second = open_source(recipe, where).revisions("main~1", "main")
+    with open_builder(recipe, where) as builder:
+        stop = threading.Event()
+        threading.Thread(
+            target=lambda: (wait_for(lambda: list((tmp_path / "cache").glob("lanes/*/*/made"))), stop.set())
+        ).start()
+        with pytest.raises(Stopped):
+            builder.build(second, stop=stop)
+        assert (builder.build(first).folder / "made").read_text() == "whole"
+        (lane,) = (tmp_path / "cache" / "lanes").iterdir()
+        (lane / "source" / "made").write_text("kept")
+        assert (builder.build(second).folder / "made").read_text() == "kept"
+
+
+def test_what_a_killed_one_has_started_is_ended(tmp_path, repo):
+    recipe = slow(tmp_path, pause=63.5)
+    process = start(tmp_path, recipe, repo)
+    wait_for(lambda: "began" in words(tmp_path))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: not sleeping("63.5"))
+
+
+def test_two_processes_build_once(tmp_path, repo):
+    recipe = slow(tmp_path)
+    both = [start(tmp_path, recipe, repo) for _ in range(2)]
+    said = sorted(process.communicate(timeout=120)[0].split()[1] for process in both)
+    assert said == ["False", "True"]
+    assert words(tmp_path) == ["began", "ended"]
+
+
+def test_two_threads_build_side_by_side_in_two_lanes(tmp_path, repo):
+    recipe = load_recipe(str(slow(tmp_path, "true")))
+    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    revisions = open_source(recipe, where).revisions("main~1", "main")
+    built = {}
+    with open_builder(recipe, where) as builder:
+        threads = [
+            threading.Thread(target=lambda n=n: built.update({n: builder.build(revisions[n % 2])}))
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [(built[n].folder / "lib" / "__init__.py").read_text() for n in range(4)] == ["n = 1", "n = 2"] * 2
+    assert words(tmp_path).count("ended") == 2
+    assert len(list((tmp_path / "cache" / "lanes").iterdir())) == 2
+
+
+def fill(cache, key, kib, used):
+    place = cache.place(key)
+    place.mkdir()
+    (place / "data").write_bytes(os.urandom(kib << 10))
+    cache.finish(key, {"recipe": "r", "revision": key})
+    os.utime(place / "build.json", (used, used))
+
+
+def there(cache):
+    return sorted(path.name for path in (cache.folder / "built").iterdir())
+
+
+def test_pruned_oldest_use_first_never_one_in_use(tmp_path):
+    cache = Cache(tmp_path)
+    for number, key in enumerate("abcde"):
+        fill(cache, key, 100, 1000 + number)
+    hold = cache.hold("b")
+    assert cache.finished("a")["revision"] == "a"  # used now
+    cache.prune(320 << 10)
+    assert there(cache) == ["a", "b", "e"]
+    hold.let_go()
+    cache.prune(0)
+    assert there(cache) == []
+
+
+def test_what_killed_builds_have_left_is_pruned_and_what_is_being_built_is_not(tmp_path):
+    cache = Cache(tmp_path)
+    for key in ("left", "making"):
+        cache.place(key).mkdir()
+    making = cache.make("making")
+    fill(cache, "done", 1, 1000)
+    cache.prune(GIB)
+    assert there(cache) == ["done", "making"]
+    making.let_go()
+
+
+def test_lanes_count_and_are_pruned(tmp_path):
+    cache = Cache(tmp_path)
+    with cache.lane("f") as (place, _):
+        (place / "data").write_bytes(b"x" * (200 << 10))
+        cache.prune(0)
+        assert place.exists()
+        with cache.lane("f") as (other, _):
+            assert other != place
+    with cache.lane("f") as (again, _):
+        assert again == place
+    cache.prune(0)
+    assert not list((tmp_path / "lanes").iterdir())
+
+
+def test_read_only_files_are_removed(tmp_path):
+    cache = Cache(tmp_path)
+    fill(cache, "a", 1, 1000)
+    deep = cache.place("a") / "deep"
+    deep.mkdir()
+    (deep / "file").touch()
+    deep.chmod(0o500)
+    cache.prune(0)
+    assert there(cache) == []
+
+
+def test_no_space_is_told_before_the_build(tmp_path, repo, monkeypatch):
+    recipe = load_recipe(str(slow(tmp_path))).with_settings({"build.disk_gib": 3})
+    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    revisions = open_source(recipe, where).revisions("main~1", "main")
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(caching.shutil, "disk_usage", lambda path: usage(100 * GIB, 98 * GIB, 2 * GIB))
+    with open_builder(recipe, where) as builder:
+        with pytest.raises(MachineError, match=r"no space .*: 3.0 GiB are needed .*, 2.0 are free"):
+            builder.build(revisions[0])
+        assert words(tmp_path) == []
+        assert not builder.known(revisions[0])
+
+
+def test_room_is_made_by_pruning(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+    for number, key in enumerate("abc"):
+        fill(cache, key, 1024, 1000 + number)
+    usage = namedtuple("usage", "total used free")
+
+    def disk(path):
+        return usage(GIB, GIB, (1 << 20) * (4 - len(there(cache))))
+
+    monkeypatch.setattr(caching.shutil, "disk_usage", disk)
+    cache.make_room(2.5 * (1 << 20), "it")
+    assert there(cache) == ["c"]
+
+
+def test_what_is_needed_is_learned(tmp_path, repo, monkeypatch):
+    recipe = load_recipe(str(slow(tmp_path, pause=0)))
+    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    first, second = open_source(recipe, where).revisions("main~1", "main")
+    with open_builder(recipe, where) as builder:
+        builder.build(first)
+        asked = []
+        monkeypatch.setattr(Cache, "make_room", lambda self, needed, what: asked.append(needed))
+        builder.build(second)
+    assert 16 << 20 < asked[0] < 20 << 20
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(MachineError, match="PERFDASH_BUILD_CACHE"):
+        Cache(tmp_path / "file" / "cache")
+
+
+def test_where_it_lies(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    monkeypatch.delenv("PERFDASH_BUILD_CACHE", raising=False)
+    assert default_folder() == Path("/x/perfdash/builds")
+    monkeypatch.setenv("PERFDASH_BUILD_CACHE", "/own")
+    assert default_folder() == Path("/own")
+
+
+def test_torn_files_are_as_if_not_there(tmp_path, repo):
+    recipe = load_recipe(str(slow(tmp_path, pause=0)))
+    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    first = open_source(recipe, where).revisions("main~1", "main")[0]
+    with open_builder(recipe, where) as builder:
+        built = builder.build(first)
+    for file in (built.folder.parent / "build.json", *(tmp_path / "cache" / "seconds").iterdir()):
+        file.write_text('{"half')
+    with open_builder(recipe, where) as builder:
+        assert builder.costs([first]) == [60.0]
+        assert not builder.build(first).reused
+    shutil.rmtree(tmp_path / "cache")
+    with open_builder(recipe, replace(where)) as builder:
+        assert not builder.build(first).reused
+
+
+def wait_for(what, patience_s=60):
+    deadline = time.monotonic() + patience_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
