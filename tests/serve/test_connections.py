@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from perfdash.serve.server import configuration
 from uvicorn.server import ServerState
 
 from perfdash.serve.http_policy import Connection
+from perfdash.serve.server import configuration
 
 
 class Clock:
