@@ -1,7 +1,7 @@
 """What can be bisected over: revisions of something, oldest first.
 
-One file a kind of recipe: commits_source.py (git), versions_source.py (packages). Nothing here builds, measures,
-or changes what it reads.
+One file a kind of recipe: commits_source.py (git), versions_source.py (packages). Nothing here builds,
+measures, or changes what it reads.
 """
 
 from __future__ import annotations
