@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdash.detect.nights import comparable
 from perfdash.history.alert_store import LIVE, NEW, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import alike
@@ -28,8 +29,6 @@ READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_lo
         "calls_captured")  # fmt: skip
 NIGHTS = 200  # read; the nightly test uses 70 of them, the drift test all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
-MINIMUM_SHARE = 0.5  # of another run's cases that a comparable night must have
-NEARBY_RUNS = 24  # runs: two nights of twelve settings, a run each
 # The parts that a latency is the sum of: they explain its change and are no changes of their own.
 PARTS_OF = {"backend_ms": tuple(PARTS)}
 
@@ -84,17 +83,6 @@ class Finding:
 
 
 Key = tuple[int, str]  # a series: number of the case, metric
-
-
-def is_a_night(panel: Panel) -> bool:
-    """Whether the last run may be judged: it has half of the cases of one of the runs shortly before.
-
-    Without that, a few models measured at a desk would pass for a night in which all others vanished.
-    """
-    measured = panel.statuses != ""
-    tonight, before = measured[:, -1], measured[:, -1 - NEARBY_RUNS : -1]
-    both = (before & tonight[:, None]).sum(axis=0)
-    return bool(np.any((both > 0) & (both >= MINIMUM_SHARE * before.sum(axis=0))))
 
 
 def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
@@ -327,12 +315,8 @@ def _vanished(panel: Panel) -> list[Finding]:
     """Findings for cases of the last whole night that a finished run lacks tonight."""
     last = len(panel.runs) - 1
     measured = panel.statuses != ""
-    both = (measured & measured[:, -1:]).sum(axis=0)
-    whole_nights = [
-        place
-        for place in range(last)
-        if is_whole(panel.runs[place]) and both[place] >= MINIMUM_SHARE * max(measured[:, place].sum(), 1)
-    ]
+    can_compare = comparable(panel)
+    whole_nights = [place for place in range(last) if is_whole(panel.runs[place]) and can_compare[place]]
     if not whole_nights or not is_whole(panel.runs[-1]):
         return []
     gone = ~measured[:, -1] & measured[:, whole_nights[-1]]

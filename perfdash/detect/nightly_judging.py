@@ -9,16 +9,8 @@ from datetime import date
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states as life
-from perfdash.detect.findings import (
-    MINIMUM_SHARE,
-    NIGHTS,
-    READ,
-    Finding,
-    drifts,
-    is_a_night,
-    judge,
-    with_parts,
-)
+from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, with_parts
+from perfdash.detect.nights import MINIMUM_SHARE, is_a_night
 from perfdash.files import now
 from perfdash.history import alert_store as kept
 from perfdash.history import schema

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import ComparedCase, Comparison
-from perfdash.detect.findings import MINIMUM_SHARE, WORSE
+from perfdash.detect.findings import WORSE
+from perfdash.detect.nights import MINIMUM_SHARE
 from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Imported, RunRow

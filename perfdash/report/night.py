@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
-from perfdash.detect.findings import MINIMUM_SHARE, NEARBY_RUNS, is_a_night
 from perfdash.detect.heartbeat import nightlies_of, problems_before
+from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
 from perfdash.history import alert_store as kept
 from perfdash.history import nightlies, schema
 from perfdash.history.alert_store import Alert
@@ -147,7 +147,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     shortly = panel(connection, [*earlier[-NEARBY_RUNS:], run], [])
     if not is_a_night(shortly):
         return Night(imported, untold="too few of the cases of the runs before it to be compared with them")
-    alike = [earlier[-NEARBY_RUNS:][place] for place in _alike(shortly)]
+    alike = [earlier[-NEARBY_RUNS:][place] for place in np.flatnonzero(comparable(shortly))]
     alerts = _of_night(connection, run, imported)
     changes = [of_alert(item, run.id) for item in gather(connection, alerts)]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
@@ -191,13 +191,6 @@ def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
         return None
     lines = list_runs(connection, name=imported.run.name, testbed_id=bed)
     return next((line for line in reversed(lines) if line.started == imported.run.started), None)
-
-
-def _alike(shortly: Panel) -> list[int]:
-    """The indices of earlier runs that share at least half of their cases with the last run."""
-    measured = shortly.statuses != ""
-    both = (measured[:, :-1] & measured[:, -1:]).sum(axis=0)
-    return np.flatnonzero((both > 0) & (both >= MINIMUM_SHARE * measured[:, :-1].sum(axis=0))).tolist()
 
 
 def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:

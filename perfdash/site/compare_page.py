@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.comparison import ComparedRuns, Comparison, compare
+from perfdash.detect.nights import case_counts, earlier_nights, latest_days
 from perfdash.detect.past_noise import noise_before
 from perfdash.files import dumps
 from perfdash.history import schema
@@ -23,7 +24,6 @@ from perfdash.methods import numbers
 from perfdash.records import PASSING
 from perfdash.report.changes import RunChange, of_comparison, ordered
 from perfdash.report.site_links import compare_page, model_page
-from perfdash.site.kinds import latest_days, partners, shapes
 from perfdash.site.testbed_history import FORMAT, Singles, Testbed, TestbedHistory
 from perfdash.site.timeline import build_words
 
@@ -77,7 +77,7 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
     """The last night of each kind against the night, week and month before; `runs` oldest first."""
     recent = latest_days(runs)
     found = []
-    for place, (last, others) in enumerate(partners(recent, shapes(connection, recent))):
+    for place, (last, others) in enumerate(earlier_nights(recent, case_counts(connection, recent))):
         if not others:
             continue
         new = ComparedRuns(last.name, (read_run(connection, last),))

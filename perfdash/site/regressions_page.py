@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
+from perfdash.detect.nights import newest_nights
 from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import Alert, AlertEvent
 from perfdash.history.queries import RunLine, cases_by_id
@@ -23,7 +24,6 @@ from perfdash.report.changes import (
     of_alert,
     ordered,
 )
-from perfdash.site.kinds import newest
 from perfdash.site.testbed_history import Testbed
 
 
@@ -104,7 +104,7 @@ def standing_alerts(
     connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], most: int = MOST
 ) -> StandingAlerts:
     """The alerts that live, and those that ended on the last night; `runs` all of them, oldest first."""
-    heads = newest(connection, runs)
+    heads = newest_nights(connection, runs)
     last = {run.id for run in heads}
     found = [
         alert

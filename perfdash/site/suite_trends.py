@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from perfdash.detect.nights import is_complete_beside
 from perfdash.history import schema
 from perfdash.history.pass_rates_and_means import Summary
 from perfdash.history.queries import RunLine
@@ -120,7 +121,7 @@ def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> Suit
     kept = [
         pair
         for place, pair in enumerate(nights)
-        if 2 * counts[place] >= statistics.median(counts[max(0, place - _NEAR) : place + _NEAR + 1])
+        if is_complete_beside(counts[place], counts[max(0, place - _NEAR) : place + _NEAR + 1])
     ]
     return SuiteTrend(setting, kept, len(nights) - len(kept))
 

@@ -15,6 +15,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from perfdash.detect.nights import latest_days
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
 from perfdash.history.results import case_digest, digest
@@ -22,7 +23,6 @@ from perfdash.methods import changes, numbers
 from perfdash.metrics import CHARTS, NUMBERS
 from perfdash.records import PASSING, Case, Status
 from perfdash.site.array_cache import ArrayCache, Arrays
-from perfdash.site.kinds import latest_days
 from perfdash.stats.intervals import Array
 
 FORMAT = 5  # of what is kept: another number makes all of it anew

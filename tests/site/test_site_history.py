@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdash.detect.nights import latest_days
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site import testbed_history as module
 from perfdash.site.array_cache import ArrayCache
-from perfdash.site.kinds import latest_days
 from perfdash.site.suite_trends import drawn, read_trends
 from perfdash.site.testbed_history import DAYS, beds, read_history, three
 from tests.history.made import run
