@@ -17,7 +17,6 @@ import numpy as np
 from perfdash.detect.change_dates import date_change
 from perfdash.detect.environment_changes import environment_changes, package_changes
 from perfdash.detect.findings import (
-    MINIMUM_SHARE,
     PARTS_OF,
     WORSE,
     Finding,
@@ -27,6 +26,7 @@ from perfdash.detect.findings import (
     logs,
     net_logs,
 )
+from perfdash.detect.nights import MINIMUM_SHARE
 from perfdash.history.alert_store import (
     ACKNOWLEDGED,
     CONFIRMED,
