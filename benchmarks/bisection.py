@@ -23,8 +23,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from perfdash.bisection.loop import Bisection
-from perfdash.bisection.question import (
+from perfdash.bisection.events import (
     Answered,
     Broken,
     Build,
@@ -35,6 +34,7 @@ from perfdash.bisection.question import (
     Question,
     Resumed,
 )
+from perfdash.bisection.search import Bisection
 
 COMMITS = 128
 SURE = 0.95

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfdash.bisection import events
 from perfdash.bisection.environments import Builder
-from perfdash.bisection.question import Question
+from perfdash.bisection.events import Question
 from perfdash.bisection.sources import Revision, Source
 from perfdash.metrics import Metric
 

@@ -6,7 +6,7 @@ import math
 import unicodedata
 from html import escape
 
-from perfdash.bisection.account import Account, Range, Tested
+from perfdash.bisection.result import Account, Range, Tested
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import with_unit
 

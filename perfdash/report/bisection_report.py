@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from perfdash.bisection.account import NOT_FINISHED, Account, Change, Culprit, Range
+from perfdash.bisection.result import NOT_FINISHED, Account, Change, Culprit, Range
 from perfdash.bisection.sources import Revision
 from perfdash.report.bisection_chart import svg, text_chart
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.asking import Asker, variables
 from perfdash.bisection.environments import Built
 from perfdash.bisection.metrics import OF_COMMAND
 from perfdash.bisection.sources import Revision
+from perfdash.bisection.user_command import Asker, variables
 from perfdash.errors import MachineError
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.bisection import events
-from perfdash.bisection.evidence import Known
+from perfdash.bisection.events import Question
 from perfdash.bisection.journal import FILE, Journal, find, is_being_worked_on, read
-from perfdash.bisection.question import Question
+from perfdash.bisection.likelihood import Known
 from perfdash.errors import MachineError, UsageError
 
 BEGUN = {"event": "begun", "schema": 1}

@@ -7,12 +7,11 @@ import json
 
 import pytest
 
-from perfdash.bisection.accounting import account
 from perfdash.bisection.beginning import Wishes, weights
-from perfdash.bisection.course import Course
-from perfdash.bisection.drive import LimitReached
-from perfdash.bisection.gitlog import git_log
+from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, Journal, read
+from perfdash.bisection.replay import Course
+from perfdash.bisection.result import account, git_log
 from perfdash.cli.bisect.marking import marked
 from perfdash.errors import UsageError
 from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revision

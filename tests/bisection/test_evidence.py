@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfdash.bisection.answers import weigh_answers
-from perfdash.bisection.evidence import (
+from perfdash.bisection.likelihood import (
     BIAS_WEIGHTS,
     BIASES,
     REACH,
@@ -19,8 +18,9 @@ from perfdash.bisection.evidence import (
     lumped,
     robust_level,
     weigh,
+    weigh_answers,
+    without_host,
 )
-from perfdash.bisection.host import without_host
 from tests.effort import trials
 
 rows = st.lists(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.bisection.accounting import account
 from perfdash.bisection.beginning import Wishes
-from perfdash.bisection.course import LONG_PAUSE_S, Course
-from perfdash.bisection.drive import LimitReached
+from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, read
-from perfdash.bisection.state import LONG_PAUSE
+from perfdash.bisection.posterior import LONG_PAUSE
+from perfdash.bisection.replay import LONG_PAUSE_S, Course
+from perfdash.bisection.result import account
 from perfdash.cli.bisect import working
 from perfdash.cli.bisect.marking import marked
 from perfdash.errors import MachineError, UsageError

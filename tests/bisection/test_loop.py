@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdash.bisection.loop import Bisection, after
-from perfdash.bisection.question import (
+from perfdash.bisection.events import (
     Answered,
     Broken,
     Build,
@@ -21,6 +20,7 @@ from perfdash.bisection.question import (
     Question,
     Resumed,
 )
+from perfdash.bisection.search import Bisection, after
 from tests.effort import trials
 
 

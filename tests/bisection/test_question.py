@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from perfdash.bisection.loop import Bisection
-from perfdash.bisection.question import Answered, Build, Marked, Measured, Question
+from perfdash.bisection.events import Answered, Build, Marked, Measured, Question
+from perfdash.bisection.search import Bisection
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.accounting import account
-from perfdash.bisection.course import Course
-from perfdash.bisection.drive import LimitReached
+from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import read
+from perfdash.bisection.replay import Course
+from perfdash.bisection.result import account
 from perfdash.bisection.sources import Revision
 from perfdash.report.bisection_report import headline, markdown, page
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision

@@ -160,8 +160,7 @@ def bisect(
 @app.command("log")
 def log(name: Name = "last", out: Out = None) -> None:
     """Print it as `git bisect log` would; `git bisect replay` takes it."""
-    from perfdash.bisection.accounting import account
-    from perfdash.bisection.gitlog import git_log
+    from perfdash.bisection.result import account, git_log
 
     _, course = _course(name, out)
     typer.echo(git_log(course, account(course).ranges), nl=False)
@@ -183,8 +182,8 @@ def mark(
 
 
 def _course(name: str, out: Path | None) -> tuple[Path, Any]:
-    from perfdash.bisection.course import Course
     from perfdash.bisection.journal import find, read
+    from perfdash.bisection.replay import Course
     from perfdash.settings import resolve
 
     folder = find(name, resolve({"out": out})[0].out)

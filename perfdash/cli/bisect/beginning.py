@@ -14,11 +14,11 @@ import typer
 from perfdash import __version__
 from perfdash.bisection import events
 from perfdash.bisection.beginning import Wishes
-from perfdash.bisection.course import Course
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import METRICS, metric_named
 from perfdash.bisection.recipes import Recipe
+from perfdash.bisection.replay import Course
 from perfdash.bisection.sources import Revision, open_source
 from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.cli.bisect import asked as asking

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from perfdash.bisection.account import Account
-from perfdash.bisection.course import Course
+from perfdash.bisection.replay import Course
+from perfdash.bisection.result import Account
 from perfdash.files import now
 from perfdash.history import alert_store
 from perfdash.history.alert_store import BisectionRow, save_bisection

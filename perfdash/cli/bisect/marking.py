@@ -6,9 +6,8 @@ from pathlib import Path
 from shlex import quote
 
 from perfdash.bisection import events
-from perfdash.bisection.course import Course
 from perfdash.bisection.journal import Journal
-from perfdash.bisection.stage import MARKS
+from perfdash.bisection.replay import MARKS, Course
 from perfdash.errors import UsageError
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import typer
 
-from perfdash.bisection.accounting import account
-from perfdash.bisection.course import Course
 from perfdash.bisection.journal import find, read
+from perfdash.bisection.replay import Course
+from perfdash.bisection.result import account
 from perfdash.errors import MachineError
 from perfdash.publish import comments
 from perfdash.publish.github import GitHubClient

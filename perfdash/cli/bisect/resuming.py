@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfdash.bisection import events
-from perfdash.bisection.course import Course
 from perfdash.bisection.journal import Journal, find
+from perfdash.bisection.replay import Course
 from perfdash.cli.bisect import asked as asking
 from perfdash.cli.bisect.asked import HIDDEN, Asked
 from perfdash.cli.bisect.beginning import measurer_of, metric_again, wishes_of

@@ -10,10 +10,9 @@ from typing import Any
 import typer
 
 from perfdash import files
-from perfdash.bisection.account import Account
-from perfdash.bisection.accounting import account
-from perfdash.bisection.course import Course
 from perfdash.bisection.journal import find, is_being_worked_on, read
+from perfdash.bisection.replay import Course
+from perfdash.bisection.result import Account, account
 from perfdash.files import dumps
 from perfdash.report.bisection_report import markdown, page
 from perfdash.settings import resolve

@@ -11,11 +11,10 @@ from shlex import quote
 import typer
 
 from perfdash.bisection import events
-from perfdash.bisection.account import Account
-from perfdash.bisection.accounting import account
-from perfdash.bisection.course import Course
-from perfdash.bisection.drive import Drive, LimitReached
+from perfdash.bisection.engine import Drive, LimitReached
 from perfdash.bisection.journal import Journal
+from perfdash.bisection.replay import Course
+from perfdash.bisection.result import Account, account
 from perfdash.cli.bisect.world import Machine
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.report.markdown import plain

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.bisection import events
-from perfdash.bisection.asking import Asker
 from perfdash.bisection.beginning import Wishes, stage_event
-from perfdash.bisection.course import MERGE, REVERT, RUNG, Course, Descend
-from perfdash.bisection.drive import NoWay
+from perfdash.bisection.engine import NoWay
 from perfdash.bisection.environments import Builder, Built, Unbuildable, open_builder
 from perfdash.bisection.metrics import Reading, reading_of
 from perfdash.bisection.recipes import Recipe
+from perfdash.bisection.replay import MERGE, REVERT, RUNG, Course, Descend, Stage
 from perfdash.bisection.sources import Inside, Revision, Source, Where, open_source
 from perfdash.bisection.sources.finer_range import between, pin_changes
 from perfdash.bisection.sources.git_repository import taken_back
-from perfdash.bisection.stage import Stage
+from perfdash.bisection.user_command import Asker
 from perfdash.errors import UsageError
 from perfdash.files import finite
 from perfdash.metrics import Metric

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from perfdash.bisection.events import Outcome
 from perfdash.bisection.metrics import comparable
-from perfdash.bisection.question import Outcome
-from perfdash.bisection.stage import Stage, Taken
 from perfdash.stats import confirmation_test
+
+if TYPE_CHECKING:
+    from perfdash.bisection.replay import Stage, Taken
 
 Word = Literal["more", "confirmed", "not confirmed", "cannot tell"]
 ANSWER_PAIRS, MOST_ANSWER_PAIRS = 2, 4

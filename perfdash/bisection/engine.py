@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.bisection import events
-from perfdash.bisection.course import Act, Confirm, Course, Descend, MakeFresh
 from perfdash.bisection.environments import Builder, Built, Stopped, Unbuildable
+from perfdash.bisection.events import Build, Measure
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import Reading
-from perfdash.bisection.question import Build, Measure
+from perfdash.bisection.replay import Act, Confirm, Course, Descend, MakeFresh, Stage, why_not
 from perfdash.bisection.sources import Revision
-from perfdash.bisection.stage import Stage, why_not
 from perfdash.errors import MachineError, UsageError
 
 

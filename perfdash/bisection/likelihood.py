@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from perfdash.stats.intervals import CONFIDENCE, Array
@@ -237,3 +238,144 @@ def _integrated(log_density: Array, grid: _Grid) -> tuple[Array, Array, Array]:
     centre = grid.levels[len(grid.levels) // 2]
     square = density @ (grid.levels - centre) ** 2 / total - (mean - centre) ** 2
     return np.log(total) + top[..., 0], mean, np.maximum(square, 0.0)
+
+
+GOOD = (0.3, 10.0)  # Beta prior of the share of answers "fails" of a good build: rarely
+BAD = (4.0, 0.4)  # and of a bad one: nearly always, but one in two is thought possible
+
+
+@dataclass(frozen=True)
+class AnswerEvidence:
+    """Of M builds in order: cut (M - 1,) and none as in Evidence.
+
+    fails_good, fails_bad: shares of answers that show the fault, on either side.
+    """
+
+    cut: Array
+    none: float
+    fails_good: float
+    fails_bad: float
+
+
+def weigh_answers(answers: Sequence[Sequence[bool]]) -> AnswerEvidence:
+    """The evidence of M >= 2 builds by their answers (True: fails), the shares of failures integrated over.
+
+    A Beta-binomial on each side of the cut. Without a change all builds fail alike. Raises ValueError
+    for a build without answers.
+    """
+    if len(answers) < 2 or any(len(each) == 0 for each in answers):
+        raise ValueError("two builds or more are wanted, each with an answer")
+    failed = np.array([sum(each) for each in answers], dtype=float)
+    passed = np.array([len(each) for each in answers]) - failed
+    failed_before, passed_before = np.cumsum(failed), np.cumsum(passed)
+    failed_after = failed_before[-1] - failed_before[:-1]
+    passed_after = passed_before[-1] - passed_before[:-1]
+    cut = _marginal(failed_before[:-1], passed_before[:-1], GOOD) + _marginal(failed_after, passed_after, BAD)
+    none = float(_marginal(failed_before[-1:], passed_before[-1:], (0.5, 0.5))[0])
+    best = int(np.argmax(cut))
+    return AnswerEvidence(
+        cut,
+        none,
+        _mean(failed_before[best], passed_before[best], GOOD),
+        _mean(failed_after[best], passed_after[best], BAD),
+    )
+
+
+def _marginal(failed: Array, passed: Array, prior: tuple[float, float]) -> Array:
+    total: Array = special.betaln(prior[0] + failed, prior[1] + passed) - special.betaln(*prior)
+    return total
+
+
+def _mean(failed: float, passed: float, prior: tuple[float, float]) -> float:
+    return float((prior[0] + failed) / (sum(prior) + failed + passed))
+
+
+Owners = NDArray[np.intp]  # which of the builds each value is of
+
+LEAST = 8  # values below which nothing is said of the host
+POLISH = 20  # rounds, after which the levels and moves hardly change
+STEADY = 0.5  # prior probability that the host does not move
+SIZES = (0.1, 0.5, 2.0, 8.0, 32.0)  # variance of the host's part, in variances of the noise
+SPANS = (8.0, 40.0)  # it stays alike over about so many measurements
+WINSOR = 2.5
+LONG_PAUSE = 1000.0  # in the times: after it nothing that was known of the host holds
+
+
+def without_host(places: Sequence[int], times: Sequence[float], values: Sequence[float]) -> Array:
+    """The values less what is common to all builds at a time: measurements of `places` at `times`.
+
+    times: in measurements, with longer gaps where something else was done between. A mixed model: levels
+    of builds are fixed, the host is a Gaussian process with an exponential covariance (Robinson 1991,
+    Statist. Sci. 6, 15), averaged over its possible sizes by their restricted likelihood. Where the
+    host seems steady next to nothing is taken out. Outliers are winsorised.
+    """
+    y = np.asarray(values, dtype=float)
+    builds, owner = np.unique(np.asarray(places), return_inverse=True)
+    if len(y) < LEAST or len(y) - len(builds) < LEAST // 2:
+        return y
+    y = y - _moves(owner, times, y)
+    middle = _medians(y, owner)
+    away = np.abs(y - middle[owner])
+    several = np.bincount(owner)[owner] > 1
+    scale = 1.4826 * float(np.median(away[several]))
+    if scale == 0:
+        return y
+    host, moves = _host(owner, times, middle[owner] + np.clip(y - middle[owner], -3 * scale, 3 * scale))
+    if moves > 0.5:
+        # Once more, with outliers told from what the host did.
+        rest = y - host
+        middle = _medians(rest, owner)
+        rest = rest - middle[owner]
+        reach = WINSOR * 1.4826 * float(np.median(np.abs(rest[several])))
+        host, _ = _host(owner, times, middle[owner] + host + np.clip(rest, -reach, reach))
+    return y - host
+
+
+def _moves(owner: Owners, times: Sequence[float], y: Array) -> Array:
+    """By how much the host was elsewhere after each long pause: median polish of builds and sessions.
+
+    As seen by the builds that were measured before and after; 0 where there are none (Tukey 1977,
+    Exploratory Data Analysis, ch. 11).
+    """
+    session = np.cumsum(np.concatenate([[0], np.diff(np.asarray(times, dtype=float)) > LONG_PAUSE / 2]))
+    moves = np.zeros(len(y))
+    if session[-1] == 0:
+        return moves
+    for _ in range(POLISH):
+        levels = _medians(y - moves, owner)[owner]
+        for k in range(1, int(session[-1]) + 1):
+            mine, known = session == k, np.isin(owner, owner[session < k])
+            if np.any(mine & known):
+                moves[mine] = np.median((y - levels)[mine & known])
+    return moves
+
+
+def _medians(y: Array, owner: Owners) -> Array:
+    order = np.argsort(owner, kind="stable")
+    parts = np.split(y[order], np.cumsum(np.bincount(owner))[:-1])
+    return np.array([median(part.tolist()) for part in parts])
+
+
+def _host(owner: Owners, times: Sequence[float], y: Array) -> tuple[Array, float]:
+    """The host's part of each value, and the probability that there is any."""
+    t = np.asarray(times, dtype=float)
+    same = owner[:, None] == owner[None, :]
+    centre = np.eye(len(y)) - same / same.sum(axis=1)[:, None]
+    rest = centre @ y
+    free = len(y) - len(np.unique(owner))
+    logs = [np.log(STEADY) - 0.5 * free * np.log(rest @ rest)]
+    parts = [np.zeros(len(y))]
+    for span in SPANS:
+        shape = np.exp(-np.abs(t[:, None] - t[None, :]) / span)
+        values, vectors = np.linalg.eigh(centre @ shape @ centre)
+        seen = vectors.T @ rest
+        inner = np.maximum(values, 0.0)
+        for size in SIZES:
+            variance = 1 + size * inner
+            fit = seen / variance
+            prior = np.log((1 - STEADY) / (len(SPANS) * len(SIZES)))
+            logs.append(prior - 0.5 * np.log(variance).sum() - 0.5 * free * np.log(fit @ seen))
+            parts.append(size * (shape @ (centre @ (vectors @ fit))))
+    weights = np.exp(np.array(logs) - max(logs))
+    weights /= weights.sum()
+    return np.asarray(weights @ np.array(parts)), float(1 - weights[0])

@@ -2,29 +2,146 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from perfdash.bisection.account import (
-    FOUND,
-    NOT_CONFIRMED,
-    NOT_FINISHED,
-    Account,
-    Change,
-    Culprit,
-    Range,
-    Skipped,
-    Tested,
-)
-from perfdash.bisection.confirming import Confirmation, confirmation
-from perfdash.bisection.course import MERGE, PIN, REVERT, RUNG, Course
-from perfdash.bisection.evidence import robust_level, weigh
+from perfdash.bisection.confirmation import Confirmation, confirmation
+from perfdash.bisection.events import BuildSeen, Outcome, finite
+from perfdash.bisection.likelihood import robust_level, weigh
 from perfdash.bisection.metrics import comparable, plain
-from perfdash.bisection.question import BuildSeen, Outcome
-from perfdash.bisection.stage import Stage
+from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Course, Stage, Standing
+from perfdash.bisection.sources import Revision
 from perfdash.metrics import Metric
+
+FOUND, NOT_CONFIRMED, NOT_FINISHED = "found", "found, not confirmed", "not finished"
+_HEAVY = 0.95  # of the chance that a build is bad, or good: what the table calls it
+
+
+@dataclass(frozen=True)
+class Change:
+    """From one level to another: `ratio` 1.08 is 8 % more (of a count: the difference), with its 95 %
+    interval; None for answers.
+    """
+
+    before: float | None = None
+    after: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """`revisions`: one, or those that could not be told apart. probability: that it is (one of) these.
+
+    eager: how eager changed beside it, as a ratio with its interval, where compiled was looked at.
+    """
+
+    recipe: str
+    stage: int
+    revisions: tuple[Revision, ...]
+    parent: Revision
+    probability: float
+    change: Change
+    confirmed: str  # confirmed | not confirmed | cannot tell | more | "" (not asked for)
+    confirmed_change: Change
+    confirmed_pairs: int
+    confirmed_why: str = ""
+    eager: Change | None = None
+    reverted: str = (
+        ""  # found | not reproduced | ...: whether the bad end differs from it with this taken back
+    )
+    reverted_change: Change = Change()
+    more: tuple[str, ...] = ()  # what is to be known of it besides
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A measured revision: its level in the metric's unit, or what it said; bad: chance that it is."""
+
+    place: int
+    label: str
+    id: str
+    title: str
+    count: int
+    level: float | None
+    values: tuple[float, ...]
+    said: dict[str, int]
+    bad: float | None
+    mark: str = ""
+
+    @property
+    def side(self) -> str:
+        if self.bad is None:
+            return ""
+        return "bad" if self.bad >= _HEAVY else "good" if self.bad <= 1 - _HEAVY else "cannot tell"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    label: str
+    id: str
+    why: str
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A stage: what was searched, how it was come to, what came out; standing while it is searched."""
+
+    number: int
+    recipe: str
+    how: str
+    good: Revision
+    bad: Revision
+    revisions: int
+    verdict: str
+    change: Change
+    none: float
+    sd: float | None
+    tested: tuple[Tested, ...]
+    skipped: tuple[Skipped, ...]
+    standing: Standing
+    last: int
+
+
+@dataclass(frozen=True)
+class Account:
+    """The whole. word: found | found, not confirmed | not reproduced | undecided | cannot tell |
+    end not measured | not finished.
+    """
+
+    name: str
+    word: str
+    metric: str
+    title: str
+    kind: str
+    column: str | None
+    more_is_worse: bool | None
+    case: dict[str, Any] | None
+    command: tuple[str, ...] | None
+    host: str
+    host_class: str
+    began: str
+    ended: str
+    state: str
+    line: tuple[str, ...]
+    culprits: tuple[Culprit, ...]
+    ranges: tuple[Range, ...]
+    counts: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    alert: int | None = None
+    unexplained: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what is not finite is null."""
+        said: dict[str, Any] = finite(dataclasses.asdict(self))
+        return {"schema": 1, **said}
 
 
 def account(course: Course) -> Account:
@@ -235,3 +352,57 @@ def _how(stage: Stage, course: Course | None = None) -> str:
         name = stage.more.get("inside", {}).get("name", "what is pinned")
         return f"inside {name}, pinned anew by{where.removeprefix(' of')}"
     return way
+
+
+def git_log(course: Course, ranges: tuple[Range, ...]) -> str:
+    """The stages over one repository's commits, coarse first; or over versions, foreign to git."""
+    commits = [stage for stage in course.stages if _is_of_commits(stage) and not _is_elsewhere(course, stage)]
+    chosen = commits or course.stages[:1]
+    lines = ["git bisect start"]
+    for stage in chosen:
+        lines += _of_stage(stage, ranges[stage.number])
+    for stage, outcome in course.culprits():
+        if stage in chosen:
+            named = [stage.revisions[place] for place in range(outcome.first, outcome.last + 1)]
+            word = "first bad commit" if len(named) == 1 else "possible first bad commit"
+            lines += [f"# {word}: [{one.id}] {_one_line(one.title)}" for one in named]
+    return "\n".join(lines) + "\n"
+
+
+def _of_stage(stage: Stage, each: Range) -> Iterator[str]:
+    last = stage.question.last
+    sides = {tested.place: _side(tested) for tested in each.tested}
+    sides.update(dict.fromkeys(stage.broken, "skip"))
+    sides.update(stage.bisection.state.marks)
+    sides.update({0: "good", last: "bad"})
+    # Of several bad ones git takes the last that it is told for the oldest.
+    rest = sorted(place for place in sides if place not in (0, last))
+    bad = [place for place in rest if sides[place] == "bad"]
+    for place in (last, 0, *(place for place in rest if sides[place] != "bad"), *reversed(bad)):
+        revision, side = stage.revisions[place], sides[place]
+        yield f"# {side or 'cannot tell'}: [{revision.id}] {_one_line(revision.title)}"
+        if side:
+            yield f"git bisect {side} {revision.id}"
+
+
+def _side(tested: Tested) -> str:
+    side = tested.mark or tested.side
+    return side if side in ("good", "bad", "skip") else ""
+
+
+def _is_of_commits(stage: Stage) -> bool:
+    name = stage.revisions[-1].id
+    return len(name) >= 40 and set(name) <= set("0123456789abcdef")
+
+
+def _is_elsewhere(course: Course, stage: Stage) -> bool:
+    """Whether its commits are of another repository."""
+    while stage.origin:
+        if stage.origin["way"] in (PIN, REVERT):
+            return True
+        stage = course.stages[int(stage.origin["stage"])]
+    return False
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
