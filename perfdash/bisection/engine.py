@@ -5,11 +5,13 @@ Building and measuring are given from outside; each observation is in the journa
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +22,13 @@ from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import Reading
 from perfdash.bisection.replay import Act, Confirm, Course, Descend, MakeFresh, Stage, why_not
 from perfdash.bisection.sources import Revision
-from perfdash.errors import MachineError, UsageError
+from perfdash.errors import MachineError, PerfdashError, UsageError
+from perfdash.runner import orphans, scratch
+from perfdash.runner.cores import away_from
+from perfdash.settings import RunSettings
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DONE, STOPPED, INTERRUPTED, FAILED = "done", "stopped", "interrupted", "failed"
 
 
 class NoWay(Exception):
@@ -35,8 +43,10 @@ class LimitReached(Exception):
     """As many builds as were allowed have been made."""
 
 
-class World(Protocol):
+class Workbench(Protocol):
     """What a bisection does its work with."""
+
+    folder: Path  # of the bisection
 
     def open(self, stage: Stage) -> Builder:
         """The builder of a stage. Raises UsageError, MachineError."""
@@ -58,11 +68,16 @@ class Drive:
     """Use as a context manager: at the end the builds are let go of."""
 
     def __init__(
-        self, course: Course, journal: Journal, world: World, tell: Tell, most_builds: int | None = None
+        self,
+        course: Course,
+        journal: Journal,
+        workbench: Workbench,
+        tell: Tell,
+        most_builds: int | None = None,
     ) -> None:
         self._course = course
         self._journal = journal
-        self._world = world
+        self._workbench = workbench
         self._tell = tell
         self._most_builds = most_builds
         self._builders: dict[int, Builder] = {}
@@ -100,7 +115,7 @@ class Drive:
 
     def _builder(self, stage: Stage) -> Builder:
         if stage.number not in self._builders:
-            self._builders[stage.number] = self._stack.enter_context(self._world.open(stage))
+            self._builders[stage.number] = self._stack.enter_context(self._workbench.open(stage))
         return self._builders[stage.number]
 
     def _make(self, stage: Stage, places: Sequence[int]) -> None:
@@ -197,8 +212,8 @@ class Drive:
             self._journal.logs / f"{stage.number}.{_file_name(revision.label)}{'.fresh' if fresh else ''}.log"
         )
         began = time.monotonic()
-        with _threads(1, self._world.stop) as pool:
-            reading, record = pool.submit(self._world.measure, built, log, fresh).result()
+        with _threads(1, self._workbench.stop) as pool:
+            reading, record = pool.submit(self._workbench.measure, built, log, fresh).result()
         number = f" {reading.value:.6g}" if reading.value is not None else ""
         why = f" ({reading.message.splitlines()[0][:200]})" if reading.message else ""
         self._tell(f"measured {revision.label}{' anew' if fresh else ''}: {reading.status}{number}{why}")
@@ -229,7 +244,7 @@ class Drive:
     def _descend(self, step: Descend) -> None:
         stage, place = step.stage, step.outcome.first
         try:
-            event = self._world.descend(self._course, step, self._builder(stage))
+            event = self._workbench.descend(self._course, step, self._builder(stage))
         except NoWay as error:
             said = {"way": step.way, "why": str(error), "again": error.again}
             if error.again:
@@ -271,3 +286,57 @@ def _shown(stage: Stage, place: int) -> str:
 
 def _file_name(label: str) -> str:
     return "".join(letter if letter.isalnum() or letter in ".-_+" else "-" for letter in label)[:80]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What one call of `perfdash bisect` works with; `cores` are the measured ones."""
+
+    journal: Journal
+    course: Course
+    machine: Workbench
+    settings: RunSettings
+    most_builds: int | None
+    cores: Sequence[int]
+
+
+def work(session: Session, tell: Tell) -> tuple[str, PerfdashError | None]:
+    """Runs a bisection until it is done, stopped or interrupted: its state, and the error that ended it.
+
+    The journal keeps what was seen, however it ends.
+    """
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
+    orphans.end_strays()
+    scratch.sweep()
+    folder = session.machine.folder = session.journal.folder.absolute()
+    state: str = DONE
+    failed: PerfdashError | None = None
+    try:
+        with (
+            away_from([session.cores]),
+            Drive(session.course, session.journal, session.machine, tell, session.most_builds) as drive,
+        ):
+            drive.run()
+    except LimitReached:
+        state = STOPPED
+    except KeyboardInterrupt:
+        state = INTERRUPTED
+    except PerfdashError as error:
+        state, failed = FAILED, error
+    except OSError as error:  # no room for a log or a temporary folder
+        where = error.filename or folder
+        state, failed = FAILED, MachineError(f"{where}: {error.strerror or error}")
+    try:
+        session.course.take(session.journal.append({"event": events.ENDED, "state": state}))
+    except PerfdashError as error:
+        failed = failed or error
+    return state, failed
+
+
+def _interrupt(*_: object) -> None:
+    # Once: a shell and a time limit may both send a signal, and the report must still be written whole.
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from perfdash.bisection.environments import Built, Stopped
 from perfdash.bisection.environments.build_command import Commands, TimedOut
@@ -19,12 +20,14 @@ from perfdash.bisection.environments.interpreter import plain_environment
 from perfdash.bisection.metrics import BAD, GOOD, SKIP, Reading
 from perfdash.errors import MachineError
 from perfdash.metrics import Metric
+from perfdash.redaction import mask_secrets
+from perfdash.runner.core_locks import Locks, core_names
 
 CODE_SKIP, CODE_LAST_BAD = 125, 127
 TIMEOUT, NO_NUMBER, FAILED = "timeout", "no number", "failed"
 
 
-class Asker:
+class UserCommand:
     """Runs one command in one build after another."""
 
     def __init__(
@@ -100,6 +103,45 @@ class Asker:
             last = repr(lines[-1][:80]) if lines else "nothing"
             return Reading(NO_NUMBER, message=f"its last line is to be one number above 0, and is {last}")
         return Reading("pass", value)
+
+
+class CommandMeasurer:
+    """A command of the user's; on cores of its own where it says a number."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        metric: Metric,
+        cores: Sequence[int],
+        in_build: bool,
+        variables: Mapping[str, str],
+        time_limit_s: float | None,
+    ) -> None:
+        self._cores = () if metric.is_answer else tuple(cores)
+        self._locks = Locks()
+        self._arguments = (list(command), metric, in_build, dict(variables), time_limit_s)
+        self._asker: UserCommand | None = None
+
+    def __enter__(self) -> CommandMeasurer:
+        command, metric, in_build, variables, limit = self._arguments
+        self._locks = Locks.take(core_names(self._cores))
+        folder = None if in_build else Path.cwd()
+        shown = mask_secrets(command)
+        self._asker = UserCommand(
+            command, metric, self._cores, self._locks.fds, folder, variables, limit, shown
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._locks.close()
+
+    def measure(self, built: Built, log: Path) -> tuple[Reading, dict[str, Any]]:
+        assert self._asker
+        return self._asker.ask(built, log), {}
+
+    def stop(self) -> None:
+        if self._asker:
+            self._asker.stop()
 
 
 def variables(built: Built, more: Mapping[str, str]) -> dict[str, str]:

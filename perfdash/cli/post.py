@@ -61,7 +61,7 @@ def post(
         raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
     address = checked_address(base_url or API)
     if bisection is not None:
-        from perfdash.cli.bisect.posting import posted
+        from perfdash.cli.bisect_output import posted
 
         posted(bisection, repo, issue, address, dry_run, out)
         return

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfdash.bisection import events
-from perfdash.bisection.beginning import Wishes, stage_event
 from perfdash.bisection.engine import Drive, NoWay
 from perfdash.bisection.environments import Built, Unbuildable
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import METRICS, OF_COMMAND, Reading
 from perfdash.bisection.replay import Course
 from perfdash.bisection.sources import Revision
+from perfdash.bisection.workbench import Wishes, stage_event
 
 
 def revision(number, parents=1, prefix=""):

@@ -1,136 +1,318 @@
-"""Where the culprit may be and what to try: sums, sets against brute force, information, quantiles."""
+"""The course of a bisection on scripted builds: what is asked for, when it ends and with which word."""
 
-import numpy as np
+import itertools
+import math
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
 
-from perfdash.bisection.next_action import information, next_builds, unbroken
-from perfdash.bisection.posterior import Belief, belief, culprits
+from perfdash.bisection.events import (
+    Answered,
+    Broken,
+    Build,
+    Built,
+    Done,
+    Marked,
+    Measure,
+    Measured,
+    Question,
+    Resumed,
+)
+from perfdash.bisection.search import Bisection, after
 from tests.effort import trials
 
-weights = st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda each: sum(each) > 0.01)
+
+class World:
+    """Builds with levels, of which some are broken; keeps what it was asked."""
+
+    def __init__(self, levels, sd=0.01, broken=(), seed=0, fails=None):
+        self.levels, self.sd, self.broken, self.fails = levels, sd, set(broken), fails
+        self.random = random.Random(seed)
+        self.builds, self.seen = [], []
+
+    def answers(self, action):
+        if isinstance(action, Build):
+            self.builds += action.places
+            return [Broken(p, "no compiler") if p in self.broken else Built(p) for p in action.places]
+        place = action.place
+        if self.fails is not None:
+            return [Answered(place, self.random.random() < self.fails(place))]
+        noise = self.random.gauss(0, self.sd) if self.sd else 0.0
+        return [Measured(place, self.levels[place] + noise)]
+
+    def run(self, search, most=600):
+        for _ in range(most):
+            if isinstance(search.action, Done):
+                return search.action
+            for each in self.answers(search.action):
+                search.observe(each)
+                self.seen.append(each)
+        raise AssertionError("it does not end")
+
+    @property
+    def measured(self):
+        return sum(isinstance(each, Measured | Answered) for each in self.seen)
 
 
-def even(n):
-    return Belief(np.full(n, 1 / n), 0.0)
+def stepped(n, *steps):
+    return [sum(size for at, size in steps if place >= at) for place in range(n + 1)]
 
 
-@given(weights, st.data())
-def test_belief_sums_to_one(prior, data):
-    n = len(prior)
-    inner = data.draw(st.sets(st.integers(1, n - 1))) if n > 1 else set()
-    tested = [0, *sorted(inner), n]
-    cut = np.array([data.draw(st.floats(-50, 50)) for _ in tested[1:]])
-    with np.errstate(divide="ignore"):
-        now = belief(np.log(prior), tested, cut, data.draw(st.floats(-50, 50)), 0.3)
-    assert now.places.sum() + now.none == pytest.approx(1)
-    assert now.bad[0] == 0
-    assert np.all(np.diff(now.bad) >= 0)
-    assert all(now.places[k] == 0 for k, weight in enumerate(prior) if weight == 0)
+def search(world, last, **options):
+    bisection = Bisection(Question(last, **options))
+    return bisection, world.run(bisection)
 
 
-def test_belief_is_bayes():
-    now = belief(np.zeros(4), [0, 2, 4], np.log([3.0, 1.0]), np.log(2.0), 0.5)
-    assert now.places == pytest.approx(np.array([0.1875, 0.1875, 0.0625, 0.0625]))
-    assert now.none == pytest.approx(0.5)
+def test_it_begins_with_both_ends_in_turn():
+    world = World(stepped(64, (23, 0.1)))
+    bisection = Bisection(Question(64))
+    assert bisection.action == Build((0, 64))
+    bisection.observe(Built(0))
+    assert bisection.action == Build((64,))
+    bisection.observe(Built(64))
+    asked = []
+    for _ in range(8):
+        asked.append(bisection.action.place)
+        bisection.observe(world.answers(bisection.action)[0])
+    assert sorted(asked[:2]) == sorted(asked[2:4]) == [0, 64]
+    assert asked[1] == asked[2]  # good, bad, bad, good
 
 
-@given(weights, st.data(), st.sampled_from([0.5, 0.8, 0.95]))
-def test_culprits_are_the_smallest_run(mass, data, confidence):
-    n = len(mass)
-    places = np.array(mass) / sum(mass)
-    measurable = np.array([data.draw(st.booleans()) for _ in range(n + 1)])
-    found = culprits(Belief(places, 0.0), measurable, confidence)
-    ends = [place for place in range(1, n + 1) if measurable[place] or place == n]
-    starts = [0, *ends[:-1]]
-    runs = [
-        (end - start, start + 1, end)
-        for start in starts
-        for end in ends
-        if end > start and places[start:end].sum() >= confidence - 1e-9
-    ]
-    # A set that need not be split comes before one that is as short but can be.
-    assert found.last - found.first + 1 >= min(runs)[0]
-    assert any((first, last) == (found.first, found.last) for _, first, last in runs)
-    within = [place for place in ends if found.first <= place < found.last]
-    assert found.splittable == bool(within)
-    assert found.probability == pytest.approx(places[found.first - 1 : found.last].sum())
-    if found.splittable:
-        assert not any(len([p for p in ends if a <= p < b]) == 0 for _, a, b in runs)
+@pytest.mark.parametrize("culprit", [1, 2, 40, 63, 64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_clear_step(culprit, sign):
+    world = World(stepped(64, (culprit, sign * 0.1)))
+    _, done = search(world, 64)
+    (found,) = done.culprits
+    assert (found.first, found.last) == (culprit, culprit)
+    assert found.probability > 0.98
+    assert found.none < 0.01
+    assert found.step_low < found.step < found.step_high
+    assert found.step == pytest.approx(sign * 0.1, abs=0.015)
+    assert found.sd == pytest.approx(0.01, rel=0.6)
+    assert len(world.builds) == len(set(world.builds)) <= 10
+    assert [each.place for each in done.builds] == sorted(world.builds)
+    assert all((each.bad > 0.5) == (each.place >= culprit) for each in done.builds)
+    assert sum(each.count for each in done.builds) == world.measured
 
 
-def test_what_no_build_tells_apart_is_one_set():
-    measurable = np.array([True, True, True, False, False, True, True])
-    places = np.array([0.0, 0.01, 0.3, 0.3, 0.38, 0.01])
-    found = culprits(Belief(places, 0.0), measurable, 0.95)
-    assert (found.first, found.last, found.splittable) == (3, 5, False)
-    assert found.probability == pytest.approx(0.98)
+def test_neighbours():
+    world = World([0.0, 0.2])
+    _, done = search(world, 1)
+    (found,) = done.culprits
+    assert (found.first, found.last) == (1, 1)
+    assert world.builds == [0, 1]
 
 
-@pytest.mark.parametrize("p", [0.5, 0.2, 0.01, 1e-4])
-@pytest.mark.parametrize("strength", [0.3, 1.1, 2.6, 5.3])
-def test_information_is_that_of_a_gaussian_channel(p, strength):
-    def told(y):
-        good, bad = stats.norm.pdf(y), stats.norm.pdf(y, strength)
-        mixed = (1 - p) * good + p * bad
-        return (1 - p) * good * np.log(good / mixed) + p * bad * np.log(bad / mixed)
-
-    exact, _ = integrate.quad(told, -8, 8 + strength, limit=200)
-    assert information(np.array([p]), strength)[0] == pytest.approx(exact, rel=0.03, abs=1e-6)
-    assert information(np.array([1 - p]), strength)[0] == pytest.approx(exact, rel=0.03, abs=1e-6)
+def test_exact_values_need_no_repeats():
+    world = World(stepped(128, (77, 1.0)), sd=0)
+    _, done = search(world, 128)
+    assert [(each.first, each.last) for each in done.culprits] == [(77, 77)]
+    assert world.measured == 4 + 4 + 7 + 2  # the two beside the culprit twice
+    assert len(world.builds) == 9
 
 
-def test_information_at_its_ends():
-    assert information(np.array([0.0, 1.0]), 3.0) == pytest.approx(0, abs=1e-6)
-    assert information(np.array([0.5]), 0.0)[0] == 0
-    assert information(np.array([0.5]), 99.0)[0] == pytest.approx(np.log(2), rel=1e-3)
+def test_nothing_changed():
+    for sd, most in ((0, 8), (0.01, 48)):
+        world = World(stepped(64), sd=sd)
+        _, done = search(world, 64)
+        assert [each.verdict for each in done.outcomes] == ["not reproduced"]
+        assert world.builds == [0, 64]
+        assert world.measured <= most
+        assert not done.culprits
 
 
-def test_one_build_halves_and_three_quarter():
-    cost, chance = np.full(129, 10.0), np.ones(129)
-    one, told = next_builds(even(128), cost, chance, 9.0, 1)
-    assert one == [64]
-    assert told == pytest.approx(np.log(2), rel=0.01)
-    three, told = next_builds(even(128), cost, chance, 9.0, 3)
-    assert three == [32, 64, 96]
-    assert told == pytest.approx(np.log(4), rel=0.01)
+def test_a_change_too_small_to_count():
+    world = World(stepped(64, (30, 0.01)), sd=0.001)
+    _, done = search(world, 64, minimum_change=0.02)
+    assert [each.verdict for each in done.outcomes] == ["not reproduced"]
+    assert done.outcomes[0].step == pytest.approx(0.01, abs=0.002)
+    _, done = search(World(stepped(64, (30, 0.01)), sd=0.001), 64, minimum_change=0.005)
+    assert [each.first for each in done.culprits] == [30]
 
 
-def test_cheap_builds_before_dear_ones_and_impossible_ones_never():
-    cost, chance = np.full(129, 10.0), np.ones(129)
-    cost[64] = np.inf
-    assert next_builds(even(128), cost, chance, 9.0, 1)[0][0] in (63, 65)
-    cost[40] = 1.0
-    assert next_builds(even(128), cost, chance, 9.0, 1)[0] == [40]
-    assert next_builds(even(128), np.full(129, np.inf), chance, 9.0, 2) == ([], 0.0)
+def test_a_culprit_among_broken_builds_is_a_set():
+    broken = {38, 39, 40, 42}
+    world = World(stepped(64, (40, 0.1)), broken=broken)
+    _, done = search(world, 64)
+    (found,) = done.culprits
+    assert (found.first, found.last) == (38, 41)
+    assert found.probability > 0.98
+    assert broken & set(world.builds) >= {38, 39, 40}
 
 
-@given(st.integers(2, 40), st.integers(1, 6), st.data())
-@settings(max_examples=trials(60))
-def test_builds_are_distinct_and_possible(n, count, data):
-    mass = np.array([data.draw(st.floats(0, 1)) for _ in range(n)]) + 1e-6
-    cost = np.array([data.draw(st.sampled_from([1.0, 10.0, np.inf])) for _ in range(n + 1)])
-    chosen, told = next_builds(Belief(mass / mass.sum(), 0.0), cost, np.ones(n + 1), 4.0, count)
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) <= count
-    assert all(0 < place < n and np.isfinite(cost[place]) for place in chosen)
-    assert told >= 0
+def test_what_must_not_be_built_is_not():
+    costs = [10.0] * 65
+    costs[31:34] = [math.inf] * 3
+    world = World(stepped(64, (32, 0.1)))
+    _, done = search(world, 64, build_cost=tuple(costs))
+    (found,) = done.culprits
+    assert (found.first, found.last) == (31, 34)
+    assert not {31, 32, 33} & set(world.builds)
 
 
-def test_failures_come_in_runs():
-    chance = unbroken([0, 10, 20], [5, 12], 20)
-    assert chance[6] < chance[8] < chance[17]
-    assert chance[4] < chance[1]
-    assert chance[9] > 0.6  # near to what failed at 12, but 10 was built between
-    assert unbroken([], [], 5) == pytest.approx(np.full(6, 0.9))
-    assert unbroken([], list(range(9)), 9)[9] < unbroken([], [], 9)[9]
+def test_cheap_builds_are_preferred():
+    cheap = set(range(0, 129, 8))
+    costs = tuple(1.0 if place in cheap else 200.0 for place in range(129))
+    world = World(stepped(128, (50, 0.1)))
+    _, done = search(world, 128, build_cost=costs)
+    assert [each.first for each in done.culprits] == [50]
+    assert len(set(world.builds) - cheap) <= 3
 
 
-def test_ten_thousand_places_are_planned_by_arrays():
-    n = 10_000
-    now = belief(np.zeros(n), [0, 5000, n], np.array([0.0, 3.0]), -9.0, 0.5)
-    chosen, _ = next_builds(now, np.full(n + 1, 10.0), np.ones(n + 1), 4.0, 3)
-    assert len(chosen) == 3
-    assert chosen[0] > 4000
+def test_an_end_that_is_broken():
+    for broken in (0, 8):
+        _, done = search(World(stepped(8), broken=[broken]), 8)
+        assert [each.verdict for each in done.outcomes] == ["end not measured"]
+        assert done.builds == ()
+
+
+def test_two_steps_are_found_one_after_the_other():
+    world = World(stepped(128, (30, 0.06), (90, 0.10)), seed=2)
+    _, done = search(world, 128)
+    assert {(each.first, each.last) for each in done.culprits} == {(30, 30), (90, 90)}
+    sizes = {each.first: each for each in done.culprits}
+    assert sizes[30].step == pytest.approx(0.06, abs=0.015)
+    assert sizes[90].step == pytest.approx(0.10, abs=0.015)
+
+
+def test_a_step_there_and_half_back():
+    world = World(stepped(128, (30, 0.10), (90, -0.05)), seed=1)
+    _, done = search(world, 128)
+    assert {each.first for each in done.culprits} == {30, 90}
+
+
+def test_three_builders_take_five_rounds():
+    for culprit in (1, 37, 64, 65, 100, 128):
+        world = World(stepped(128, (culprit, 0.1)))
+        bisection, rounds = Bisection(Question(128, jobs=3)), 0
+        while not isinstance(bisection.action, Done):
+            rounds += isinstance(bisection.action, Build)
+            for each in world.answers(bisection.action):
+                bisection.observe(each)
+        assert [each.first for each in bisection.action.culprits] == [culprit]
+        assert rounds <= 5
+
+
+@pytest.mark.parametrize("options", [{}, {"jobs": 3}])
+def test_played_back_it_asks_for_the_same(options):
+    world = World(stepped(128, (45, 0.03)), broken={44, 60}, seed=4)
+    bisection, asked = Bisection(Question(128, **options)), []
+    while not isinstance(bisection.action, Done):
+        for each in world.answers(bisection.action):
+            bisection.observe(each)
+            world.seen.append(each)
+            asked.append(bisection.action)
+    again = Bisection(Question(128, **options))
+    for k, each in enumerate(world.seen):
+        again.observe(each)
+        assert again.action == asked[k]
+    half = len(world.seen) // 2
+    assert Bisection(Question(128, **options), world.seen[:half]).action == asked[half - 1]
+
+
+def test_answers():
+    world = World(None, fails=lambda place: 1.0 if place >= 23 else 0.0)
+    _, done = search(world, 64, answers=True)
+    (found,) = done.culprits
+    assert (found.first, found.last) == (23, 23)
+    assert math.isnan(found.step)
+    assert world.measured <= 2 * len(world.builds) + 4
+    assert all(each.count >= 2 for each in done.builds)
+    assert {each.fails for each in done.builds} == {0.0, 1.0}
+
+
+def test_a_fault_that_shows_at_times():
+    world = World(None, fails=lambda place: 0.5 if place >= 23 else 0.0, seed=3)
+    _, done = search(world, 64, answers=True)
+    assert [each.first for each in done.culprits] == [23]
+    _, done = search(World(None, fails=lambda place: 0.0), 64, answers=True)
+    assert [each.verdict for each in done.outcomes] == ["not reproduced"]
+
+
+def test_a_person_overrules():
+    world = World(stepped(64, (20, 0.1)))
+    bisection, _ = search(world, 64)
+    bisection.observe(Marked(30, "good"))
+    assert not isinstance(bisection.action, Done)
+    done = world.run(bisection)
+    assert all(each.first > 30 for each in done.culprits)
+    bisection.observe(Marked(30, "skip"))
+    bisection.observe(Marked(20, "skip"))
+    done = world.run(bisection)
+    assert [(each.first, each.last) for each in done.culprits] == [(20, 21)]
+
+
+def test_what_was_measured_may_fail_later():
+    world = World(stepped(128, (30, 0.06), (90, 0.10)), seed=2)
+    bisection, late = Bisection(Question(128)), 0
+    while not isinstance(bisection.action, Done):
+        world.seen += (seen := world.answers(bisection.action))
+        for each in seen:
+            bisection.observe(each)
+        if len(bisection.state.outcomes) > 1:
+            for place in (0, 29, 30, 89, 90, 128):
+                state, action = bisection.state, bisection.action
+                for _ in range(2):
+                    state, action = after(state, action, Broken(place))
+                late += 1
+    assert late > 20
+
+
+def test_exact_but_for_one_value():
+    world = World(stepped(64, (50, 1.0)), sd=0)
+    bisection, seen = Bisection(Question(64)), set()
+    while not isinstance(bisection.action, Done):
+        for each in world.answers(bisection.action):
+            flaw = isinstance(each, Measured) and each.place == 32 and 32 not in seen
+            seen.add(each.place if isinstance(each, Measured) else None)
+            bisection.observe(Measured(32, 1.0) if flaw else each)
+    assert [each.first for each in bisection.action.culprits] == [50]
+
+
+def test_weights_save_builds_but_its_neighbour_is_seen():
+    prior = tuple(100.0 if place == 40 else 1.0 for place in range(1, 129))
+    world = World(stepped(128, (40, 0.1)))
+    _, done = search(world, 128, prior=prior)
+    assert [each.first for each in done.culprits] == [40]
+    assert {39, 40} <= set(world.builds)
+    assert len(world.builds) <= 7
+
+
+def test_a_host_that_moves_while_it_was_interrupted():
+    world = World(stepped(64, (20, 0.05)))
+    bisection = Bisection(Question(64))
+    for number in itertools.count():
+        if isinstance(bisection.action, Done):
+            break
+        if number == 16:
+            bisection.observe(Resumed())
+            world.levels = [level + 0.1 for level in world.levels]
+        for each in world.answers(bisection.action):
+            bisection.observe(each)
+    assert [each.first for each in bisection.action.culprits] == [20]
+
+
+@given(
+    st.integers(1, 20),
+    st.lists(st.sampled_from([0.0, 1e-9, 0.01, 0.011, 0.5, 0.5, -3.0, 1e6]), min_size=1, max_size=9),
+    st.sets(st.integers(0, 20)),
+    st.integers(1, 4),
+)
+@settings(max_examples=trials(25))
+def test_whatever_is_measured_it_ends(last, values, broken, jobs):
+    bisection = Bisection(Question(last, jobs=jobs, most_pairs=6, most_repeats=6))
+    asked, turn = 0, itertools.cycle(values)
+    while not isinstance(bisection.action, Done):
+        asked += 1
+        assert asked < 500
+        if isinstance(bisection.action, Measure):
+            bisection.observe(Measured(bisection.action.place, next(turn)))
+            continue
+        for place in bisection.action.places:
+            bisection.observe(Broken(place) if place in broken else Built(place))
+    assert bisection.action.outcomes
+    for each in bisection.action.culprits:
+        assert 1 <= each.first <= each.last <= last

@@ -5,8 +5,8 @@ import sys
 import pytest
 import sqlalchemy as sa
 
-from perfdash.cli.bisect.asked import planned_case, run_settings
-from perfdash.cli.bisect.from_alert import filled
+from perfdash.bisection import alert_request
+from perfdash.bisection.request import planned_case, run_settings
 from perfdash.errors import UsageError
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import load_bisections
@@ -14,6 +14,8 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.records import Case
+from perfdash.report import reproduce
+from perfdash.report.alert_text import what
 from tests.history.made import row, run
 from tests.repositories import Repository
 
@@ -54,6 +56,11 @@ FLAGS = dict.fromkeys(
 
 # With the options that only what is measured needs.
 BISECT = FLAGS | dict.fromkeys(["cores", "python", "timeout", "processes", "no_history"])
+
+
+def filled(flags, command):
+    """As the command calls it."""
+    return alert_request.filled(flags, command, reproduce, lambda evidence: what(evidence.alert))
 
 
 def test_model_metric_and_range_come_from_the_alert(tmp_path):

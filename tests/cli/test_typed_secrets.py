@@ -6,20 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.cli.bisect import asked as asking
-from perfdash.cli.bisect.resuming import _asked, _command
+from perfdash.bisection import request
+from perfdash.bisection.resume import _asked, _command
 from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.runner.confirmation import with_secrets
 from perfdash.suites.cases import Planned
 
-ASKED = asking.Asked("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})
+ASKED = request.BisectionRequest(
+    "v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3}
+)
 NOTHING = {"wheels": None, "repo": None, "pin_repo": None, "settings": None}
 
 
 def test_a_secret_in_a_setting_of_the_recipe_is_asked_for_again():
-    written = asking.without_secrets(ASKED)
+    written = request.without_secrets(ASKED)
     assert written.settings == {"build.env.HF_TOKEN": "***", "build.cost_s": 3}
     begun = {"asked": written.to_json()}
     with pytest.raises(UsageError, match=r"give --set build\.env\.HF_TOKEN=\.\.\. again"):

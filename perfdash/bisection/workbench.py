@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.bisection import events
-from perfdash.bisection.beginning import Wishes, stage_event
 from perfdash.bisection.engine import NoWay
 from perfdash.bisection.environments import Builder, Built, Unbuildable, open_builder
+from perfdash.bisection.events import Question
 from perfdash.bisection.metrics import Reading, reading_of
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.replay import MERGE, REVERT, RUNG, Course, Descend, Stage
 from perfdash.bisection.sources import Inside, Revision, Source, Where, open_source
 from perfdash.bisection.sources.finer_range import between, pin_changes
 from perfdash.bisection.sources.git_repository import taken_back
-from perfdash.bisection.user_command import Asker
 from perfdash.errors import UsageError
 from perfdash.files import finite
 from perfdash.metrics import Metric
 from perfdash.records import to_json
-from perfdash.redaction import mask_secrets
 from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import available_cores
 from perfdash.runner.paired_measurement import AlternatingBuilds, Environment
@@ -69,45 +69,8 @@ class CaseMeasurer:
         return reading_of(self._metric, result), finite(to_json(result))
 
 
-class CommandMeasurer:
-    """A command of the user's; on cores of its own where it says a number."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        metric: Metric,
-        cores: Sequence[int],
-        in_build: bool,
-        variables: Mapping[str, str],
-        time_limit_s: float | None,
-    ) -> None:
-        self._cores = () if metric.is_answer else tuple(cores)
-        self._locks = Locks()
-        self._arguments = (list(command), metric, in_build, dict(variables), time_limit_s)
-        self._asker: Asker | None = None
-
-    def __enter__(self) -> CommandMeasurer:
-        command, metric, in_build, variables, limit = self._arguments
-        self._locks = Locks.take(core_names(self._cores))
-        folder = None if in_build else Path.cwd()
-        shown = mask_secrets(command)
-        self._asker = Asker(command, metric, self._cores, self._locks.fds, folder, variables, limit, shown)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._locks.close()
-
-    def measure(self, built: Built, log: Path) -> tuple[Reading, dict[str, Any]]:
-        assert self._asker
-        return self._asker.ask(built, log), {}
-
-    def stop(self) -> None:
-        if self._asker:
-            self._asker.stop()
-
-
-class Machine:
-    """See drive.World. Use as a context manager: it holds the measured cores."""
+class LocalWorkbench:
+    """See engine.Workbench. Use as a context manager: it holds the measured cores."""
 
     def __init__(
         self,
@@ -127,7 +90,7 @@ class Machine:
         self.folder = Path()  # of the bisection, once it is known
         self._stack = ExitStack()
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> LocalWorkbench:
         self._stack.enter_context(self._measurer)
         return self
 
@@ -275,3 +238,62 @@ def unmeasured_cores() -> tuple[int, ...]:
             locks.close()
             found.append(core)
     return tuple(found) or tuple(sorted(os.sched_getaffinity(0)))
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How a user wants it searched. priors: weights by patterns of touched paths; others have 1."""
+
+    confidence: float = 0.9
+    jobs: int = 1
+    measure_cost_s: float = 30.0
+    minimum_change: float = 0.0
+    priors: Mapping[str, float] = field(default_factory=dict)
+
+
+def stage_event(
+    number: int,
+    recipe: str,
+    source: Source,
+    builder: Builder,
+    revisions: Sequence[Revision],
+    metric: Metric,
+    wishes: Wishes,
+    *,
+    origin: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> events.Event:
+    """The event of a stage over some revisions, the good one first."""
+    touched = source.touched(revisions)
+    question = Question(
+        last=len(revisions) - 1,
+        answers=metric.is_answer,
+        build_cost=tuple(builder.costs(revisions, touched)),
+        measure_cost=wishes.measure_cost_s,
+        prior=weights(touched, wishes.priors),
+        jobs=wishes.jobs,
+        confidence=wishes.confidence,
+        minimum_change=wishes.minimum_change,
+    )
+    return events.stage(number, recipe, revisions, question, origin, more)
+
+
+def weights(touched: Sequence[Sequence[str]], priors: Mapping[str, float]) -> tuple[float, ...]:
+    """The weight of each revision but the first by the files that it touches; none without priors.
+
+    The largest weight of a pattern that matches one of its files; 1 where none does.
+    """
+    if not priors:
+        return ()
+    return tuple(
+        max(
+            (weight for pattern, weight in priors.items() if any(_matches(path, pattern) for path in paths)),
+            default=1.0,
+        )
+        for paths in touched[1:]
+    )
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """As a shell does, `*` within a folder too; a folder stands for all in it."""
+    return fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")

@@ -144,17 +144,32 @@ def bisect(
         typer.echo(context.get_help())
         raise typer.Exit(2)
     if status is not None:
-        from perfdash.cli.bisect.telling import tell_status
+        from perfdash.cli.bisect_output import tell_status
 
         tell_status(status, flags)
         return
     if resume is not None:
-        from perfdash.cli.bisect.resuming import resumed
+        from perfdash.bisection.resume import resumed
+        from perfdash.cli.bisect_output import show, tell
 
-        raise typer.Exit(resumed(resume, command, flags))
-    from perfdash.cli.bisect.beginning import begun
+        with resumed(resume, command, flags, tell) as session:
+            raise typer.Exit(show(session, as_json))
+    if alert is not None:
+        from perfdash.bisection.alert_request import filled
+        from perfdash.report import reproduce
+        from perfdash.report.alert_text import model_of, what
 
-    raise typer.Exit(begun(command, flags))
+        flags = filled(
+            flags, command, reproduce, lambda found: f"{what(found.alert)} of {model_of(found.case)}"
+        )
+    from perfdash.bisection.setup import started
+    from perfdash.cli.bisect_output import show, tell
+
+    with started(command, flags, tell) as session:
+        if isinstance(session, str):
+            typer.echo(session)
+        else:
+            raise typer.Exit(show(session, as_json))
 
 
 @app.command("log")
@@ -174,7 +189,7 @@ def mark(
     out: Out = None,
 ) -> None:
     """Overrule what was measured of a revision; --resume goes on with it."""
-    from perfdash.cli.bisect.marking import marked
+    from perfdash.bisection.resume import marked
     from perfdash.report.markdown import plain
 
     folder, _ = _course(of, out)

@@ -10,7 +10,7 @@ import pytest
 from perfdash.bisection.environments import Built
 from perfdash.bisection.metrics import OF_COMMAND
 from perfdash.bisection.sources import Revision
-from perfdash.bisection.user_command import Asker, variables
+from perfdash.bisection.user_command import UserCommand, variables
 from perfdash.errors import MachineError
 
 
@@ -27,14 +27,14 @@ def test_a_secret_in_the_command_is_given_and_not_written_down(built, tmp_path):
     shown = ["env", "DB_PASSWORD=***", *command[2:]]
     log = tmp_path / "log"
     with pytest.raises(MachineError, match="exit code 130") as raised:
-        Asker(command, OF_COMMAND["exit-code"], shown=shown).ask(built, log)
+        UserCommand(command, OF_COMMAND["exit-code"], shown=shown).ask(built, log)
     for text in (str(raised.value), log.read_text()):
         assert "DB_PASSWORD=***" in text
         assert "DB_PASSWORD=hunter2" not in text
 
 
 def test_a_word_with_blanks_and_quotes_comes_through(built, tmp_path):
-    said = Asker(["printf", "%s\n", "it's $HOME\n7"], OF_COMMAND["stdout"]).ask(built, tmp_path / "log")
+    said = UserCommand(["printf", "%s\n", "it's $HOME\n7"], OF_COMMAND["stdout"]).ask(built, tmp_path / "log")
     assert said.value == 7
 
 
@@ -42,7 +42,7 @@ def test_a_command_that_prints_its_environment_tells_no_secret(built, tmp_path, 
     for name in ("GITHUB_TOKEN", "PERFDASH_DB", "HF_TOKEN"):
         monkeypatch.setenv(name, "s3cret")
     log = tmp_path / "log"
-    assert Asker(["sh", "-c", "env; echo 7"], OF_COMMAND["stdout"]).ask(built, log).value == 7
+    assert UserCommand(["sh", "-c", "env; echo 7"], OF_COMMAND["stdout"]).ask(built, log).value == 7
     assert "PERFDASH_REVISION=" in log.read_text()
     assert "s3cret" not in log.read_text()
 

@@ -6,25 +6,23 @@ import math
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import typer
-
 from perfdash import __version__
-from perfdash.bisection import events
-from perfdash.bisection.beginning import Wishes
+from perfdash.bisection import events, request
+from perfdash.bisection.engine import Session, Tell
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import METRICS, metric_named
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.replay import Course
+from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.sources import Revision, open_source
 from perfdash.bisection.sources.git_repository import without_credentials
-from perfdash.cli.bisect import asked as asking
-from perfdash.cli.bisect.asked import Asked
-from perfdash.cli.bisect.working import Going, go, tell
-from perfdash.cli.bisect.world import CaseMeasurer, CommandMeasurer, Machine, Measurer, unmeasured_cores
+from perfdash.bisection.user_command import CommandMeasurer
+from perfdash.bisection.workbench import CaseMeasurer, LocalWorkbench, Measurer, Wishes, unmeasured_cores
 from perfdash.errors import UsageError
 from perfdash.metrics import Metric
 from perfdash.records import to_json
@@ -41,25 +39,24 @@ USUAL_S = 30.0  # that a measurement takes, while nothing is known of the case
 USUAL_COMMAND_S = 5.0
 
 
-def begun(command: Sequence[str] | None, flags: dict[str, Any]) -> int:
-    """The exit code. Raises UsageError, MachineError."""
-    alert = flags["alert"]
-    if alert is not None:
-        from perfdash.cli.bisect.from_alert import filled
+@contextmanager
+def started(command: Sequence[str] | None, flags: dict[str, Any], tell: Tell) -> Iterator[Session | str]:
+    """A new bisection, its journal begun; with --dry-run what would be done, as text.
 
-        flags = filled(flags, command)
+    Raises UsageError, MachineError.
+    """
     metric = metric_named(flags["metric"] or ("exit-code" if command else "speedup"), bool(command))
-    asked = asking.read_asked(flags, command)
-    rungs = asking.rungs(asked)
-    settings = asking.run_settings(flags, metric.name)
-    planned = None if command else asking.planned_case(settings)
+    asked = request.read_asked(flags, command)
+    rungs = request.rungs(asked)
+    settings = request.run_settings(flags, metric.name)
+    planned = None if command else request.planned_case(settings)
     if command and (flags["suite"] or flags["model"]):
         raise UsageError("--suite and --model say what perfdash measures, and a command of yours is given")
-    asking.refuse_script_of_the_checkout(command or (), asked.repo)
+    request.refuse_script_of_the_checkout(command or (), asked.repo)
     cores = slots_of(settings)[0]
     if planned:
         check_machine(settings, [planned])
-    where = asking.where(asked, settings.python, unmeasured_cores())
+    where = request.where(asked, settings.python, unmeasured_cores())
     source = open_source(rungs[0], where)
     notes = list(source.notes)
     revisions = source.revisions(asked.good, asked.bad)
@@ -70,9 +67,9 @@ def begun(command: Sequence[str] | None, flags: dict[str, Any]) -> int:
     measurer = measurer_of(metric, planned, command, settings, cores, rungs)
     wishes = wishes_of(asked, planned, settings)
     if flags["dry_run"]:
-        typer.echo(_plan(asked, metric, planned, command, cores, revisions, builder, wishes))
-        return 0
-    with Machine(rungs, where, measurer, metric, wishes, asked.pin_repos) as machine:
+        yield _plan(asked, metric, planned, command, cores, revisions, builder, wishes)
+        return
+    with LocalWorkbench(rungs, where, measurer, metric, wishes, asked.pin_repos) as machine:
         stage = machine.first(source, builder, revisions)
         with Journal.create(settings.out) as journal:
             course = Course([])
@@ -88,13 +85,13 @@ def begun(command: Sequence[str] | None, flags: dict[str, Any]) -> int:
                         rungs,
                         revisions,
                         notes,
-                        alert,
+                        flags["alert"],
                     )
                 )
             )
             course.take(journal.append(stage))
             tell(f"{journal.folder}: {len(revisions)} revisions, {metric.bisect_title}")
-            return go(Going(journal, course, machine, settings, flags["max_builds"], flags["as_json"], cores))
+            yield Session(journal, course, machine, settings, flags["max_builds"], cores)
 
 
 def measurer_of(
@@ -114,7 +111,7 @@ def measurer_of(
     return CaseMeasurer(turns, planned, metric)
 
 
-def wishes_of(asked: Asked, planned: Planned | None, settings: RunSettings) -> Wishes:
+def wishes_of(asked: BisectionRequest, planned: Planned | None, settings: RunSettings) -> Wishes:
     """How it is searched."""
     usual = (planned.cost_s or USUAL_S) if planned else USUAL_COMMAND_S
     return Wishes(
@@ -128,7 +125,7 @@ def wishes_of(asked: Asked, planned: Planned | None, settings: RunSettings) -> W
 
 def _event(
     name: str,
-    asked: Asked,
+    asked: BisectionRequest,
     metric: Metric,
     planned: Planned | None,
     command: Sequence[str] | None,
@@ -151,13 +148,13 @@ def _event(
         "name": name,
         "perfdash": __version__,
         "line": ["perfdash", *_line(asked, revisions)],
-        "asked": asking.without_secrets(asked).to_json(),
+        "asked": request.without_secrets(asked).to_json(),
         "settings": said,
         "metric": metric.name,
         "command": mask_secrets(list(command)) if command else None,
         "planned": case,
         "case": case["case"] if case else None,
-        "harness": asking.harness(metric, planned, command, settings),
+        "harness": request.harness(metric, planned, command, settings),
         "host": socket.gethostname().split(".")[0],
         "host_class": host.host_class(facts),
         "facts": {key: facts[key] for key in ("cpu", "kernel", "governor", "turbo", "virtual", "load")},
@@ -175,7 +172,7 @@ def _masked(env: Mapping[str, str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in env.items()]))
 
 
-def _line(asked: Asked, revisions: Sequence[Revision]) -> list[str]:
+def _line(asked: BisectionRequest, revisions: Sequence[Revision]) -> list[str]:
     """The command line as it may be shown; the ends by names that stay what they are."""
     ends = {asked.good: revisions[0], asked.bad: revisions[-1]}
     words = sys.argv[1:]
@@ -186,7 +183,7 @@ def _line(asked: Asked, revisions: Sequence[Revision]) -> list[str]:
 
 
 def _plan(
-    asked: Asked,
+    asked: BisectionRequest,
     metric: Metric,
     planned: Planned | None,
     command: Sequence[str] | None,

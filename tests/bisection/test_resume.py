@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from perfdash.bisection.beginning import Wishes
 from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, read
 from perfdash.bisection.posterior import LONG_PAUSE
 from perfdash.bisection.replay import LONG_PAUSE_S, Course
 from perfdash.bisection.result import account
-from perfdash.cli.bisect import working
-from perfdash.cli.bisect.marking import marked
+from perfdash.bisection.resume import marked
+from perfdash.bisection.workbench import Wishes
+from perfdash.cli import bisect_output
 from perfdash.errors import MachineError, UsageError
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision
 
@@ -76,5 +76,5 @@ def test_who_looked_on_may_be_gone(monkeypatch):
     def broken(*_, **__):
         raise BrokenPipeError
 
-    monkeypatch.setattr(working.typer, "echo", broken)
-    working.tell("measured")
+    monkeypatch.setattr(bisect_output.typer, "echo", broken)
+    bisect_output.tell("measured")

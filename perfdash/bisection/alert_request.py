@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from packaging.utils import canonicalize_name
 
 from perfdash.bisection.recipes import load_recipes
+from perfdash.bisection.request import HIDDEN, pairs
 from perfdash.bisection.sources.git_repository import commit_of, find
-from perfdash.cli.bisect.asked import HIDDEN, pairs
-from perfdash.cli.history_options import opened
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.queries import RunLine, command_of
+from perfdash.history.store import open_store
 from perfdash.metrics import METRICS
 from perfdash.records import Case
-from perfdash.report.alert_text import model_of, what
-from perfdash.report.reproduce import OWN, as_pairs, backend_of, source_of
-from perfdash.settings import RunSettings
+from perfdash.settings import RunSettings, resolve
 
 
-def filled(flags: dict[str, Any], command: Sequence[str] | None) -> dict[str, Any]:
-    """The flags with all that the user has not said taken from the alert. Raises UsageError."""
+class CaseOptions(Protocol):
+    """The options that measure a recorded case again: the module perfdash.report.reproduce."""
+
+    OWN: str
+
+    def source_of(self, case: Case, ran: Sequence[str]) -> list[str]:
+        """The options that select where the case came from."""
+
+    def backend_of(self, case: Case, ran: Sequence[str]) -> str:
+        """The back end's name, or the user's file."""
+
+    def as_pairs(self, setting: Mapping[str, Any], name: str) -> list[str]:
+        """A table of a setting as KEY=VALUE."""
+
+
+def filled(
+    flags: dict[str, Any],
+    command: Sequence[str] | None,
+    options: CaseOptions,
+    describe: Callable[[AlertEvidence], str],
+) -> dict[str, Any]:
+    """The flags, completed from the alert where the user gave none. Raises UsageError.
+
+    `describe` says what changed in an alert, for messages.
+    """
     number = flags["alert"]
     if flags["recipe"] is None:
         raise UsageError(
             f"--alert {number}: say how a version becomes a build, by --recipe, e.g. wheels:torch"
         )
-    with opened(flags["db"], flags["out"]) as store, store.read() as connection:
+    history = resolve({"db": flags["db"], "out": flags["out"]})[0].history
+    with open_store(history, create=False) as store, store.read() as connection:
         (found,) = gather(connection, [alert_store.find(connection, number)])
         run = found.seen or found.bad
         ran = command_of(connection, run) if run else []
@@ -40,8 +62,11 @@ def filled(flags: dict[str, Any], command: Sequence[str] | None) -> dict[str, An
         if found.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")
         setting = run.setting if run else {}
-        said = {**_case(found.case, setting, ran), **_source(found.case, ran, flags, number)}
-        said["metric"] = flags["metric"] or _metric(found, number)
+        said = {
+            **_case(found.case, setting, ran, options),
+            **_source(found.case, ran, flags, number, options),
+        }
+        said["metric"] = flags["metric"] or _metric(found, number, describe)
         if said["metric"] == "eager":
             del said["backend"]  # nothing has to be compiled
         flags = {**flags, "env": _env(said["env"], flags["env"], number)}
@@ -72,7 +97,7 @@ def _env(then: Sequence[str], given: Sequence[str] | None, number: int) -> list[
     return [f"{key}={value}" for key, value in env.items()]
 
 
-def _metric(found: AlertEvidence, number: int) -> str:
+def _metric(found: AlertEvidence, number: int, describe: Callable[[AlertEvidence], str]) -> str:
     alert = found.alert
     if alert.kind == "status":
         return "status"
@@ -80,12 +105,14 @@ def _metric(found: AlertEvidence, number: int) -> str:
     if alert.kind in ("metric", "count", "drift") and metric and metric.name:
         return metric.name
     raise UsageError(
-        f"--alert {number}: {what(alert)} of {model_of(found.case)} is nothing that can be bisected; give a "
+        f"--alert {number}: {describe(found)} is nothing that can be bisected; give a "
         "command of yours, after --"
     )
 
 
-def _source(case: Case, ran: Sequence[str], flags: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _source(
+    case: Case, ran: Sequence[str], flags: Mapping[str, Any], number: int, options: CaseOptions
+) -> dict[str, Any]:
     """Suite and model, or the user's own file that the night measured, unless others are given.
 
     Raises UsageError where that is not there.
@@ -94,8 +121,8 @@ def _source(case: Case, ran: Sequence[str], flags: Mapping[str, Any], number: in
         return {}
     if flags["suite"] or flags["model"]:
         return {"suite": case.suite, "model": case.model}
-    words = source_of(case, ran)
-    if case.suite == OWN:
+    words = options.source_of(case, ran)
+    if case.suite == options.OWN:
         target = words[1] if words[0] == "--model" and len(words) == 2 else ""
         if not Path(target.rpartition(":")[0]).is_file():
             raise UsageError(
@@ -120,14 +147,14 @@ def _is_file(model: str | None) -> bool:
     return model is not None and ".py:" in model
 
 
-def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str]) -> dict[str, Any]:
+def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: CaseOptions) -> dict[str, Any]:
     """How it was measured. A setting is of the testbed where it differed from the default."""
     said = {
         "batch_size": case.batch_size,
         "device": case.device,
         "dtype": case.dtype,
         "amp_dtype": case.amp_dtype,
-        "backend": backend_of(case, ran),
+        "backend": options.backend_of(case, ran),
         "scenario": case.scenario,
         "dynamic": case.dynamic,
         "threads": case.threads,
@@ -135,7 +162,7 @@ def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str]) -> dict[st
     for name in ("allocator", "weights", "compile_mode", "optimizer"):
         said[name] = setting.get(name, RunSettings.model_fields[name].default)
     for name in ("env", "inductor_config"):
-        said[name] = as_pairs(setting, name)
+        said[name] = options.as_pairs(setting, name)
     return said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ _LARGEST_FILE = 1 << 20  # of a command: larger ones are data, not scripts
 
 
 @dataclass(frozen=True)
-class Asked:
+class BisectionRequest:
     """Plain values. repo, pin_repos: absolute paths. wheels: without a password."""
 
     good: str
@@ -54,14 +55,14 @@ class Asked:
         return asdict(self)
 
 
-def read_asked(flags: Mapping[str, Any], command: Sequence[str] | None) -> Asked:
+def read_asked(flags: Mapping[str, Any], command: Sequence[str] | None) -> BisectionRequest:
     """From the command line. Raises UsageError."""
     for name in ("good", "bad"):
         if not flags[name]:
             raise UsageError(f"--{name} is missing: between which two revisions? (good is the older one)")
     repo = flags["repo"]
     recipe = flags["recipe"] or ("command" if command else "git")
-    return Asked(
+    return BisectionRequest(
         good=flags["good"],
         bad=flags["bad"],
         recipe=_absolute_recipe(recipe),
@@ -88,15 +89,15 @@ def recipe_settings(given: Sequence[str] | None) -> dict[str, Any]:
     return {key: _literal(text) for key, text in pairs(given, "--set").items()}
 
 
-def asked_from_json(data: Mapping[str, Any]) -> Asked:
-    """The inverse of Asked.to_json. Raises UsageError for one of a newer perfdash."""
+def asked_from_json(data: Mapping[str, Any]) -> BisectionRequest:
+    """The inverse of BisectionRequest.to_json. Raises UsageError for one of a newer perfdash."""
     try:
-        return Asked(**data)
+        return BisectionRequest(**data)
     except TypeError as error:
         raise UsageError(f"it was begun by another perfdash: {error}") from error
 
 
-def without_secrets(asked: Asked) -> Asked:
+def without_secrets(asked: BisectionRequest) -> BisectionRequest:
     """As it may be written down: what is left out is HIDDEN, and asked for when it is resumed."""
     from perfdash.bisection.sources.git_repository import without_credentials
     from perfdash.redaction import mask_secrets
@@ -110,7 +111,7 @@ def without_secrets(asked: Asked) -> Asked:
     return replace(asked, wheels=wheels, settings=settings)
 
 
-def where(asked: Asked, python: str, cores: Sequence[int]) -> Where:
+def where(asked: BisectionRequest, python: str, cores: Sequence[int]) -> Where:
     """Where revisions come from and what they are laid over. Raises UsageError."""
     from perfdash.bisection.sources import Where
 
@@ -127,7 +128,7 @@ def where(asked: Asked, python: str, cores: Sequence[int]) -> Where:
     )
 
 
-def rungs(asked: Asked) -> tuple[Recipe, ...]:
+def rungs(asked: BisectionRequest) -> tuple[Recipe, ...]:
     """The recipes, each with the --set that are meant for it. Raises UsageError."""
     from perfdash.bisection.recipes import load_recipes
 
@@ -151,9 +152,7 @@ def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
 
     said = {name: flags.get(name) for name in _RUN}
     if flags["suite"] and flags["model"]:
-        from perfdash.report.reproduce import pattern
-
-        said["models"] = [pattern(flags["model"])]
+        said["models"] = [glob.escape(flags["model"]).replace(",", "?")]  # wildcards and commas name no other
     elif flags["model"]:
         said["model"] = [flags["model"]]
     if metric == "eager" and not flags["backend"]:

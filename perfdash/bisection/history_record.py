@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-import typer
-
 from perfdash.bisection.replay import Course
 from perfdash.bisection.result import Account
 from perfdash.files import now
 from perfdash.history import alert_store
 from perfdash.history.alert_store import BisectionRow, save_bisection
-from perfdash.history.store import Store, open_store
-from perfdash.report.bisection_report import headline
+from perfdash.history.store import open_store
 from perfdash.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -22,16 +19,8 @@ if TYPE_CHECKING:
 _NOTED = 10  # revisions of a set that the alert names
 
 
-def file(settings: RunSettings, course: Course, said: Account) -> None:
-    """Into the history in force. A history that refuses loses nothing: the journal has it all."""
-    try:
-        with open_store(settings.history) as store:
-            _file(store, course, said)
-    except Exception as error:  # whatever it is, the bisection is saved
-        typer.echo(f"The bisection is saved, but not in the history: {error}", err=True)
-
-
-def _file(store: Store, course: Course, said: Account) -> None:
+def save(settings: RunSettings, course: Course, said: Account, headline: str) -> None:
+    """Saves the row of a bisection, and its `headline` in the alert that it began with."""
     asked = course.begun["asked"]
     culprits = [revision.id for one in said.culprits for revision in one.revisions]
     details = said.to_json()
@@ -48,15 +37,15 @@ def _file(store: Store, course: Course, said: Account) -> None:
         culprit=culprits[0] if len(culprits) == 1 else ",".join(culprits[:_NOTED]) or None,
         details=details,
     )
-    with store.write() as connection:
+    with open_store(settings.history) as store, store.write() as connection:
         if said.alert is not None:
             alert = alert_store.find(connection, said.alert)
             if said.state == "done":
-                _note(connection, alert, said)
+                _note(connection, alert, said, headline)
         save_bisection(connection, row)
 
 
-def _note(connection: sa.Connection, alert: alert_store.Alert, said: Account) -> None:
+def _note(connection: sa.Connection, alert: alert_store.Alert, said: Account, headline: str) -> None:
     """The alert learns what was found, once."""
     found = [
         {
@@ -74,4 +63,4 @@ def _note(connection: sa.Connection, alert: alert_store.Alert, said: Account) ->
     if alert.details.get("bisected") == bisected:
         return
     changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
-    alert_store.save(connection, changed, note=f"bisected: {headline(said)}"[:400])
+    alert_store.save(connection, changed, note=f"bisected: {headline}"[:400])

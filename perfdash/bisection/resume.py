@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
 
-from perfdash.bisection import events
+from perfdash.bisection import events, request
+from perfdash.bisection.engine import Session, Tell
 from perfdash.bisection.journal import Journal, find
-from perfdash.bisection.replay import Course
-from perfdash.cli.bisect import asked as asking
-from perfdash.cli.bisect.asked import HIDDEN, Asked
-from perfdash.cli.bisect.beginning import measurer_of, metric_again, wishes_of
-from perfdash.cli.bisect.working import Going, go, tell
-from perfdash.cli.bisect.world import Machine, unmeasured_cores
+from perfdash.bisection.replay import MARKS, Course
+from perfdash.bisection.request import HIDDEN, BisectionRequest
+from perfdash.bisection.setup import measurer_of, metric_again, wishes_of
+from perfdash.bisection.workbench import LocalWorkbench, unmeasured_cores
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.redaction import mask_secrets, redact_all
@@ -33,8 +35,9 @@ _MAY_SAY = {
 }  # fmt: skip
 
 
-def resumed(name: str, command: Sequence[str] | None, flags: dict[str, Any]) -> int:
-    """The exit code. Raises UsageError, MachineError."""
+@contextmanager
+def resumed(name: str, command: Sequence[str] | None, flags: dict[str, Any], tell: Tell) -> Iterator[Session]:
+    """A bisection that goes on. Raises UsageError, MachineError."""
     odd = [key for key, value in flags.items() if value and key not in _MAY_SAY]
     if odd:
         raise UsageError(
@@ -50,15 +53,15 @@ def resumed(name: str, command: Sequence[str] | None, flags: dict[str, Any]) -> 
         _same_host(begun)
         metric = metric_again(begun)
         asked = _asked(begun, flags)
-        rungs = asking.rungs(asked)
+        rungs = request.rungs(asked)
         settings = _settings(begun, flags, here)
         planned = _planned(begun, settings)
         command = _command(begun, command)
-        _same_harness(begun, asking.harness(metric, planned, command, settings))
+        _same_harness(begun, request.harness(metric, planned, command, settings))
         cores = slots_of(settings)[0]
         if planned:
             check_machine(settings, [planned])
-        where = asking.where(asked, settings.python, unmeasured_cores())
+        where = request.where(asked, settings.python, unmeasured_cores())
         measurer = measurer_of(metric, planned, command, settings, cores, rungs)
         wishes = wishes_of(asked, planned, settings)
         if not course.stages:
@@ -66,8 +69,36 @@ def resumed(name: str, command: Sequence[str] | None, flags: dict[str, Any]) -> 
         course.take(journal.append({"event": events.SESSION, "began": now()}))
         taken = sum(len(stage.taken) for stage in course.stages)
         tell(f"{folder}: {taken} measurements so far")
-        with Machine(rungs, where, measurer, metric, wishes, asked.pin_repos) as machine:
-            return go(Going(journal, course, machine, settings, flags["max_builds"], flags["as_json"], cores))
+        with LocalWorkbench(rungs, where, measurer, metric, wishes, asked.pin_repos) as machine:
+            yield Session(journal, course, machine, settings, flags["max_builds"], cores)
+
+
+def marked(folder: Path, word: str, side: str) -> str:
+    """Marks it, and says what now. Raises UsageError for a mark that cannot be."""
+    if side not in MARKS:
+        raise UsageError(f"{side!r}: a revision is marked {', '.join(MARKS[:-1])} or {MARKS[-1]}")
+    with Journal(folder) as journal:
+        recorded = journal.events()
+        course = Course(recorded)
+        found = [(stage, place) for stage in course.stages if (place := stage.place_of(word)) is not None]
+        if not found:
+            raise UsageError(f"{word!r} is no revision of {folder.name}, or means several of them")
+        inner = [(stage, place) for stage, place in found if 0 < place < stage.question.last]
+        if not inner:
+            label = found[-1][0].revisions[found[-1][1]].label
+            raise UsageError(f"{label} is an end of the range: begin anew with other ends instead")
+        stage, place = inner[-1]
+        revision = stage.revisions[place]
+        event = events.at(events.MARKED, stage.number, place, revision, side=side)
+        try:
+            Course([*recorded, event])
+        except UsageError as error:
+            raise UsageError(
+                f"{revision.label} cannot be marked {side}: {error.__cause__ or error}"
+            ) from error
+        journal.append(event)
+    on = f"perfdash bisect --resume {quote(str(folder))}"
+    return f"{revision.label} {revision.title} is marked {side}. To go on: {on}"
 
 
 def _same_host(begun: events.Event) -> None:
@@ -88,13 +119,13 @@ def _same_harness(begun: events.Event, now_: str) -> None:
         )
 
 
-def _asked(begun: events.Event, flags: Mapping[str, Any]) -> Asked:
-    asked = asking.asked_from_json(begun["asked"])
+def _asked(begun: events.Event, flags: Mapping[str, Any]) -> BisectionRequest:
+    asked = request.asked_from_json(begun["asked"])
     if flags["wheels"]:
-        asked = dataclasses.replace(asked, wheels=asking.absolute_wheels(flags["wheels"]))
+        asked = dataclasses.replace(asked, wheels=request.absolute_wheels(flags["wheels"]))
     elif "****@" in (asked.wheels or ""):
         raise UsageError("--resume: the password in --wheels was not kept; give --wheels again")
-    secrets = asking.recipe_settings(flags["settings"])
+    secrets = request.recipe_settings(flags["settings"])
     for key in [*secrets, *asked.settings]:
         hidden = asked.settings.get(key) == HIDDEN
         if key in secrets and not hidden:
@@ -104,7 +135,7 @@ def _asked(begun: events.Event, flags: Mapping[str, Any]) -> Asked:
     asked = dataclasses.replace(asked, settings={**asked.settings, **secrets})
     if flags["repo"]:
         asked = dataclasses.replace(asked, repo=str(flags["repo"].expanduser().absolute()))
-    clones = asking.pairs(flags["pin_repo"], "--pin-repo")
+    clones = request.pairs(flags["pin_repo"], "--pin-repo")
     repos = {name: os.path.abspath(path) for name, path in clones.items()}
     return dataclasses.replace(asked, pin_repos={**asked.pin_repos, **repos})
 
@@ -112,7 +143,7 @@ def _asked(begun: events.Event, flags: Mapping[str, Any]) -> Asked:
 def _settings(begun: events.Event, flags: Mapping[str, Any], here: RunSettings) -> RunSettings:
     """As it was begun; the history is where it is now."""
     said = dict(begun["settings"])
-    said["env"] = {**said["env"], **asking.pairs(flags["env"], "--env")}
+    said["env"] = {**said["env"], **request.pairs(flags["env"], "--env")}
     if hidden := [key for key, value in said["env"].items() if value == HIDDEN]:
         raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
     said.update(cores=flags["cores"] or said["cores"], out=here.out, db=here.db)
