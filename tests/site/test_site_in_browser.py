@@ -138,7 +138,7 @@ def test_nights_of_one_name_are_kept_apart(browser: Browser, tmp_path):  # noqa:
             const label = [...document.querySelectorAll("#any-two label")]
                 .find((one) => one.textContent.startsWith("{which}"));
             label.querySelector("select").selectedIndex = {place};
-            label.querySelector("select").dispatchEvent(new ChartEvent("change"));
+            label.querySelector("select").dispatchEvent(new Event("change"));
         }})()""")
     browser.wait("document.querySelector('#two tbody td:nth-child(4)')?.textContent === '3.000'")
     row = str(browser.ask("document.querySelector('#two tbody tr').textContent"))
