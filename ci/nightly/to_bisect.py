@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-# The same as METRIC_OF in perfdash/bisection/alert_request.py: of the others no culprit can be looked for.
+# Those that perfdash can bisect (perfdash/metrics.py): of the others no culprit can be looked for.
 _LATENCIES = ("eager_ms", "backend_ms")
 _METRICS = (*_LATENCIES, "compilation_cpu_s", "backend_peak_bytes", "graph_breaks")
 _ALIKE = 0.7

@@ -1,4 +1,5 @@
 """Which of many builds brought a change: what measurements say of each, and what to try next.
 
-Pure: it knows places in an ordered list and numbers, nothing of git, torch, builds, files or processes.
+search, likelihood, posterior and replay are pure: places in an ordered list, and numbers. engine and
+workbench do what they ask for: builds, measurements, the journal.
 """
