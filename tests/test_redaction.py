@@ -53,7 +53,7 @@ def test_variables_named_like_a_secret(name):
         ("SORT_KEYS", "convnext_tiny.in12k_ft_in1k"),
         ("SSH_KEY", "/home/Me1/.ssh/id_rsa"),
         ("MAX_TOKENS", "512000"),
-        ("GIT_CONFIG_VALUE_0", "/work/main"),
+        ("GIT_CONFIG_VALUE_0", "/srv/clone"),
         ("NOTE", "https://someone@example.com"),
     ],
 )
