@@ -1,6 +1,6 @@
-"""Does what a bisection wants done next, and writes down what came of it, until nothing is left to do.
+"""Carry out the next action of a bisection, and write each observation, until nothing is left to do.
 
-Building and measuring are given from outside; each observation is in the journal before the next step.
+Building and measuring are passed in; each observation is in the journal before the next step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lines of a bisection's journal: what was begun, built, measured, marked, confirmed. Plain values.
 
-Each line is one event with its name and time. What an event means is decided in course.py.
+Each line is one event with its name and time. replay.py decides what an event means.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from perfdash.redaction import redact_all
 
 FILE, LOCK, LOGS = "journal.jsonl", ".lock", "logs"
 FOLDER = "bisections"  # below the folder of the runs
-# What a bisection is found again by and goes on with. The secrets in it that have a name are left out when it
-# begins, and asked for again when it is resumed; a path is no text, whatever words are in it.
+# A resume needs the values of these keys unchanged, so they are not redacted. Secrets with names of their own
+# were left out when the bisection began, and the user gives them again.
 _AS_IT_IS = frozenset(
     {
         "event", "stage", "commit", "id", "label", "parents", "name", "asked", "settings", "planned", "case",

@@ -1,7 +1,8 @@
-"""What measured values say of the place of a step in a row of builds: a change-point model, integrated.
+"""How likely the measured values are for each place of the culprit: a change-point model, integrated.
 
-A value is the level of its side (good or bad) + what its build adds (bias) + noise. Nothing of this is
-known beforehand: all is integrated over on grids, so that what is uncertain widens the answer.
+A value is the level of its side (good or bad) + what its build adds (bias) + noise. None of these is known
+beforehand: all are integrated over on grids, so that uncertainty widens the answer. Yes-or-no results
+(crashed, wrong output) and what the host did to all builds alike are part of it. Pure.
 """
 
 from __future__ import annotations

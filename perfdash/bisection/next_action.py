@@ -1,6 +1,6 @@
-"""Which build to make, or to measure once more: what tells most for its cost, and how often an end between.
+"""Pick the next build or repeat by expected information per cost; re-measure the ends now and then.
 
-One rule for both: a repeat costs a measurement, a new build that and the building.
+A repeat costs a measurement; a new build costs that and the building. Pure.
 """
 
 from __future__ import annotations

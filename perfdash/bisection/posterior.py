@@ -1,4 +1,7 @@
-"""What is known so far: observations in order, added up. Nothing here decides."""
+"""What the observations say of one range: where the culprit may be, with which probability.
+
+Observations are added up in the order of the journal; nothing is decided here. Pure.
+"""
 
 from __future__ import annotations
 

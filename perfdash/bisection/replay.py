@@ -1,7 +1,7 @@
-"""A whole bisection as its journal tells it, and what is to be done next. Pure: a replay of events.
+"""Replay a bisection's journal: its stages, their observations, and the next action. Pure.
 
-A ladder, a merge that is descended into and a pin that is gone on with are stages of their own; each
-knows the place in another stage that it came from.
+Each nested search (finer range, merged branch, pinned dependency) is a stage with a parent and the place
+there that it came from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user asks of `perfdash bisect`, checked, in the form in which the journal keeps it."""
+"""What a user asks of `perfdash bisect`: checked, and in the form that the journal keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From a course to its account: the culprits, what was tested and skipped, how much it took. Pure."""
+"""The result of a bisection: culprits, tested and skipped revisions, and the time it took. Pure.
+
+`git bisect log` prints it too, in lines that `git bisect replay` takes.
+"""
 
 from __future__ import annotations
 
@@ -375,7 +378,7 @@ def _of_stage(stage: Stage, each: Range) -> Iterator[str]:
     sides.update(dict.fromkeys(stage.broken, "skip"))
     sides.update(stage.bisection.state.marks)
     sides.update({0: "good", last: "bad"})
-    # Of several bad ones git takes the last that it is told for the oldest.
+    # git takes the last bad revision of the log as the oldest, so the bad ones come newest first.
     rest = sorted(place for place in sides if place not in (0, last))
     bad = [place for place in rest if sides[place] == "bad"]
     for place in (last, 0, *(place for place in rest if sides[place] != "bad"), *reversed(bad)):

@@ -1,4 +1,4 @@
-"""A bisection gone on with: same journal, same harness, same kind of host, or it is said what differs."""
+"""Resume a bisection: with the same journal, harness and kind of host, or name what differs."""
 
 from __future__ import annotations
 

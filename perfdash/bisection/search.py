@@ -1,7 +1,7 @@
-"""What to do next, by what was seen so far: the same observations always lead to the same action.
+"""Search one range: the same observations always lead to the same action.
 
-A range's ends are compared; if they differ the culprit between them is searched, then what is left and
-right of it, until the difference is explained.
+The ends of the range are compared first. If they differ, the culprit between them is searched, then what is
+left and right of it, until the whole difference is explained. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A new bisection: everything is checked before anything long starts, then it is written down and begun."""
+"""Begin a bisection: check everything that can be checked, then write its first event.
+
+Nothing long starts before the checks have passed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A command of the user's, run in a build: what it says by its exit code, or prints.
+"""Measure a build by a command of the user's: its exit code, or the number that it prints.
 
-As with `git bisect run`: 0 good, 125 skip, 1 to 127 bad, more or a signal ends the bisection.
+Exit codes are those of `git bisect run`: 0 good, 125 skip, 1 to 127 bad, more or a signal ends the bisection.
 """
 
 from __future__ import annotations

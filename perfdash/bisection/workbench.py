@@ -1,4 +1,4 @@
-"""What a bisection does its work with: recipes opened, builds measured on cores of this machine."""
+"""Build and measure revisions on this machine: recipes, environments, cores and their locks."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def data_block(charts: Mapping[str, TrendChart], nights: Sequence[NightLabel]) -
             raise ValueError(f"{name}: other times than the first chart of the page")
     if len(nights) != len(times):
         raise ValueError(f"{len(nights)} nights for {len(times)} times")
-    # Equal neighbours are told once: a torch is measured for weeks where there are no nightly builds.
+    # Each torch is listed once: without nightly builds the same torch is measured for weeks.
     torches = list(dict.fromkeys(night.torch for night in nights))
     place = {torch: k for k, torch in enumerate(torches)}
     parts = {

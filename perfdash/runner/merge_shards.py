@@ -1,4 +1,4 @@
-"""One run from the shards of a plan: refused where they are not of one kind. See runner.likeness."""
+"""Merge the shards of a plan into one run; runs of different kinds are refused (runner/compatibility.py)."""
 
 from __future__ import annotations
 
