@@ -14,7 +14,7 @@ import pytest
 from perfdash import files
 from perfdash.bisection import events
 from perfdash.bisection.journal import FILE, Journal
-from perfdash.bisection.resume import _command
+from perfdash.bisection.setup import _command
 from perfdash.bisection.sources import Revision
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.errors import UsageError

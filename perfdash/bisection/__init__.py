@@ -1,5 +1,6 @@
-"""Which of many builds brought a change: what measurements say of each, and what to try next.
+"""Find the commit or version that brought a change, under noise.
 
-search, likelihood, posterior and replay are pure: places in an ordered list, and numbers. engine and
-workbench do what they ask for: builds, measurements, the journal.
+request and setup begin or resume a bisection. search, posterior, events and replay are pure: they know places
+in an ordered list, and numbers. engine and workbench build, measure and write the journal. sources/ lists
+revisions, environments/ builds them.
 """

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from perfdash.bisection.likelihood import RESOLUTION, Known
 from perfdash.bisection.sources import Revision
+from perfdash.stats.step_likelihood import RESOLUTION, Known
 
 SCHEMA = 1
 

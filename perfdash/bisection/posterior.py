@@ -25,7 +25,8 @@ from perfdash.bisection.events import (
     Resumed,
     Side,
 )
-from perfdash.bisection.likelihood import (
+from perfdash.stats.intervals import Array
+from perfdash.stats.step_likelihood import (
     INFORMATION,
     LONG_PAUSE,
     AnswerEvidence,
@@ -36,7 +37,6 @@ from perfdash.bisection.likelihood import (
     weigh_answers,
     without_host,
 )
-from perfdash.stats.intervals import Array
 
 PAUSE = 5.0  # a build takes the host as far as so many measurements
 

@@ -9,17 +9,35 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfdash.bisection.confirmation import Confirmation, confirmation
 from perfdash.bisection.events import BuildSeen, Outcome, finite
-from perfdash.bisection.likelihood import robust_level, weigh
 from perfdash.bisection.metrics import comparable, plain
-from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Course, Stage, Standing
+from perfdash.bisection.replay import (
+    MERGE,
+    PIN,
+    REVERT,
+    RUNG,
+    Confirmation,
+    Course,
+    Stage,
+    Standing,
+    confirmation,
+)
 from perfdash.bisection.sources import Revision
+from perfdash.files import now
+from perfdash.history import alert_store
+from perfdash.history.alert_store import BisectionRow, save_bisection
+from perfdash.history.store import open_store
 from perfdash.metrics import Metric
+from perfdash.settings import RunSettings
+from perfdash.stats.step_likelihood import robust_level, weigh
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
 
 FOUND, NOT_CONFIRMED, NOT_FINISHED = "found", "found, not confirmed", "not finished"
 _HEAVY = 0.95  # of the chance that a build is bad, or good: what the table calls it
@@ -409,3 +427,53 @@ def _is_elsewhere(course: Course, stage: Stage) -> bool:
 
 def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+
+
+_NOTED = 10  # revisions of a set that the alert names
+
+
+def save_to_history(settings: RunSettings, course: Course, said: Account, headline: str) -> None:
+    """Saves the row of a bisection, and its `headline` in the alert that it began with."""
+    asked = course.begun["asked"]
+    culprits = [revision.id for one in said.culprits for revision in one.revisions]
+    details = said.to_json()
+    for each in details["ranges"]:
+        each["tested"] = [{**t, "values": []} for t in each["tested"]]  # the journal has them
+    row = BisectionRow(
+        name=said.name,
+        alert_id=said.alert,
+        started=said.began,
+        ended=said.ended or None,
+        state=said.word if said.state == "done" else said.state,
+        good=asked["good"],
+        bad=asked["bad"],
+        culprit=culprits[0] if len(culprits) == 1 else ",".join(culprits[:_NOTED]) or None,
+        details=details,
+    )
+    with open_store(settings.history) as store, store.write() as connection:
+        if said.alert is not None:
+            alert = alert_store.find(connection, said.alert)
+            if said.state == "done":
+                _note(connection, alert, said, headline)
+        save_bisection(connection, row)
+
+
+def _note(connection: sa.Connection, alert: alert_store.Alert, said: Account, headline: str) -> None:
+    """The alert learns what was found, once."""
+    found = [
+        {
+            "commits": [dataclasses.asdict(revision) for revision in one.revisions[:_NOTED]],
+            "of": len(one.revisions),
+            "probability": one.probability,
+            "change": one.change.ratio,
+            "low": one.change.low,
+            "high": one.change.high,
+            "confirmed": one.confirmed,
+        }
+        for one in said.culprits
+    ]
+    bisected = {"name": said.name, "word": said.word, "culprits": found}
+    if alert.details.get("bisected") == bisected:
+        return
+    changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
+    alert_store.save(connection, changed, note=f"bisected: {headline}"[:400])

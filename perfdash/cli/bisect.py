@@ -149,17 +149,17 @@ def bisect(
         tell_status(status, flags)
         return
     if resume is not None:
-        from perfdash.bisection.resume import resumed
+        from perfdash.bisection.setup import resumed
         from perfdash.cli.bisect_output import show, tell
 
         with resumed(resume, command, flags, tell) as session:
             raise typer.Exit(show(session, as_json))
     if alert is not None:
-        from perfdash.bisection.alert_request import filled
+        from perfdash.bisection.request import complete_from_alert
         from perfdash.report import reproduce
         from perfdash.report.alert_text import model_of, what
 
-        flags = filled(
+        flags = complete_from_alert(
             flags, command, reproduce, lambda found: f"{what(found.alert)} of {model_of(found.case)}"
         )
     from perfdash.bisection.setup import started
@@ -189,7 +189,7 @@ def mark(
     out: Out = None,
 ) -> None:
     """Overrule what was measured of a revision; --resume goes on with it."""
-    from perfdash.bisection.resume import marked
+    from perfdash.bisection.setup import marked
     from perfdash.report.markdown import plain
 
     folder, _ = _course(of, out)

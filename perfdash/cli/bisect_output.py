@@ -13,11 +13,10 @@ from typing import Any
 import typer
 
 from perfdash import files
-from perfdash.bisection import history_record
 from perfdash.bisection.engine import DONE, INTERRUPTED, STOPPED, Session, work
 from perfdash.bisection.journal import find, is_being_worked_on, read
 from perfdash.bisection.replay import Course
-from perfdash.bisection.result import Account, account
+from perfdash.bisection.result import Account, account, save_to_history
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
 from perfdash.publish import comments
@@ -66,7 +65,7 @@ def show(session: Session, as_json: bool) -> int:
     write_reports(folder, said)
     if not session.settings.no_history:
         try:
-            history_record.save(session.settings, session.course, said, headline(said))
+            save_to_history(session.settings, session.course, said, headline(said))
         except Exception as error:  # the journal has it all
             typer.echo(f"The bisection is saved, but not in the history: {error}", err=True)
     if failed:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from perfdash.bisection import events
 from perfdash.bisection.events import Question
 from perfdash.bisection.journal import FILE, Journal, find, is_being_worked_on, read
-from perfdash.bisection.likelihood import Known
 from perfdash.errors import MachineError, UsageError
+from perfdash.stats.step_likelihood import Known
 
 BEGUN = {"event": "begun", "schema": 1}
 

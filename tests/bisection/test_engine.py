@@ -11,7 +11,7 @@ from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, Journal, read
 from perfdash.bisection.replay import Course
 from perfdash.bisection.result import account, git_log
-from perfdash.bisection.resume import marked
+from perfdash.bisection.setup import marked
 from perfdash.bisection.workbench import Wishes, weights
 from perfdash.errors import UsageError
 from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revision

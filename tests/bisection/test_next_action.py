@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from perfdash.bisection.next_action import information, next_builds, unbroken
 from perfdash.bisection.posterior import Belief, belief, culprits
+from perfdash.bisection.search import information, next_builds, unbroken
 from tests.effort import trials
 
 weights = st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda each: sum(each) > 0.01)

@@ -9,7 +9,7 @@ from perfdash.bisection.journal import FILE, read
 from perfdash.bisection.posterior import LONG_PAUSE
 from perfdash.bisection.replay import LONG_PAUSE_S, Course
 from perfdash.bisection.result import account
-from perfdash.bisection.resume import marked
+from perfdash.bisection.setup import marked
 from perfdash.bisection.workbench import Wishes
 from perfdash.cli import bisect_output
 from perfdash.errors import MachineError, UsageError

@@ -5,8 +5,7 @@ import sys
 import pytest
 import sqlalchemy as sa
 
-from perfdash.bisection import alert_request
-from perfdash.bisection.request import planned_case, run_settings
+from perfdash.bisection.request import complete_from_alert, planned_case, run_settings
 from perfdash.errors import UsageError
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import load_bisections
@@ -60,7 +59,7 @@ BISECT = FLAGS | dict.fromkeys(["cores", "python", "timeout", "processes", "no_h
 
 def filled(flags, command):
     """As the command calls it."""
-    return alert_request.filled(flags, command, reproduce, lambda evidence: what(evidence.alert))
+    return complete_from_alert(flags, command, reproduce, lambda evidence: what(evidence.alert))
 
 
 def test_model_metric_and_range_come_from_the_alert(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.bisection import request
-from perfdash.bisection.resume import _asked, _command
+from perfdash.bisection.setup import _asked, _command
 from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets

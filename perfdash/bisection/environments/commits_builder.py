@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Unbuildable, build_reuse, pip
-from perfdash.bisection.environments.build_cache import GIB, Hold, remove
 from perfdash.bisection.environments.build_command import Commands
 from perfdash.bisection.environments.build_reuse import digest, lay_over
-from perfdash.bisection.environments.cached_builder import KeptBuilder, packages_in
+from perfdash.bisection.environments.cached_builder import GIB, Hold, KeptBuilder, packages_in, remove
 from perfdash.bisection.environments.interpreter import Interpreter, look_at, origins, plain_environment
 from perfdash.bisection.environments.worktrees import Worktree
 from perfdash.bisection.recipes import Recipe

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfdash.bisection.environments import Unbuildable
-from perfdash.bisection.environments.build_cache import remove
 from perfdash.bisection.environments.build_command import Commands
+from perfdash.bisection.environments.cached_builder import remove
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
     common_folder,

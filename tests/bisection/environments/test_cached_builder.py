@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from perfdash.bisection.environments import Stopped, open_builder
-from perfdash.bisection.environments import build_cache as caching
-from perfdash.bisection.environments.build_cache import GIB, Cache, default_folder
+from perfdash.bisection.environments import cached_builder as caching
+from perfdash.bisection.environments.cached_builder import GIB, Cache, default_folder
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.sources import Where, open_source
 from perfdash.errors import MachineError

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfdash.bisection.likelihood import (
+from perfdash.stats.step_likelihood import (
     BIAS_WEIGHTS,
     BIASES,
     REACH,
