@@ -21,6 +21,8 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "speedup": (
         "ratio of those medians; where fewer than half of the pairs are clean, CPU time widens the interval",
         "ratio of those medians and its interval, over the pairs and by the clock that the record names",
+        "the same over two processes and more; the interval is that of the truth, no longer of another run,"
+        " and each case's spread between processes is estimated with that of all cases",
     ),
     "compilation": (
         "first compiled call minus a steady one, with cold caches; CPU seconds of the whole process tree",

@@ -113,10 +113,11 @@ class Sampling:
     """When the latency sampling of one process ends: never because a result looks significant."""
 
     precision: float = 0.01  # half width of the within-process 95 % interval, relative
-    min_pairs: int = 30
+    min_pairs: int = 20
     max_pairs: int = 2000
-    min_s: float = 1.0
-    budget_s: float = 10.0
+    min_s: float = 0.5
+    budget_s: float = 5.0  # after the warm-up
+    slow_budget_s: float = 12.0  # the same, where a call takes over 0.3 s
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ def take_few_samples() -> None:
     from perfdash.records import Sampling
     from perfdash.runner import noise
 
-    Sampling.__init__.__defaults__ = (0.05, 24, 200, 0.0, 1.0)
+    Sampling.__init__.__defaults__ = (0.05, 16, 200, 0.0, 0.6, 0.6)
     noise.NULL_PROCESSES = 1
     noise.NULL_SAMPLING = Sampling(precision=0.02, min_pairs=10, min_s=0.0, budget_s=0.2)
     noise.NULL_BOUND = 1.0  # so few say nothing of how many slots may be busy at once

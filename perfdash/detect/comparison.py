@@ -25,8 +25,8 @@ from perfdash.stats.nightly_test import FLOOR, discoveries
 from perfdash.stats.noise_level import levels_and_noise
 
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
-# An interval holds what another run would report: it reaches so many deviations of one run (stats.speedup).
-_REACH = math.sqrt(2) * 1.96
+_NORMAL = 1.96  # an interval of a speedup reaches so many deviations of one run (stats.speedup);
+_INTERVAL_OF_THE_TRUTH = 3  # by earlier methods sqrt(2) times as many: what another run would report
 _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
 _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past is not asked
 _RATE = 0.05  # of false discoveries, over all cases and metrics
@@ -194,13 +194,15 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
     intervals.
     """
     method = new.runs[-1].run.method
+    is_of_truth = method.get("speedup", 1) >= _INTERVAL_OF_THE_TRUTH
+    reach = _NORMAL if is_of_truth else math.sqrt(2) * _NORMAL
     sides = [_by_case(side, method) for side in (old, new)]
     both = [case for case in sides[0] if case in sides[1]]
     rows = [[side[case] for case in both] for side in sides]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
     raw: list[dict[str, Delta]] = [{} for _ in both]
     for name in COMPARED:
-        for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {})):
+        for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {}), reach):
             raw[place][name] = delta
     tested = [
         (place, name, delta.p)
@@ -307,8 +309,9 @@ def _deltas(
     rows: Sequence[Sequence[Sequence[Row]]],
     logs: tuple[Array, Array],
     noise: Mapping[Case, PastNoise],
+    reach: float,
 ) -> list[tuple[int, Delta]]:
-    """(place of the case, its delta) where both sides have the metric."""
+    """(place of the case, its delta) where both sides have the metric; `reach` as in _of_intervals."""
     counts = [np.isfinite(side).sum(axis=1) for side in logs]
     places = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
     levels, noise_of_runs = levels_and_noise(logs, FLOOR)
@@ -332,11 +335,11 @@ def _deltas(
     freedom = np.minimum(noise_of_runs.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
     if name == "speedup":
         for index in np.flatnonzero(np.isnan(errors) & (runs <= 3)).tolist():
-            errors[index] = _of_intervals(*(side[places[index]] for side in rows))
+            errors[index] = _of_intervals(rows[0][places[index]], rows[1][places[index]], reach)
             freedom[index] = _TAIL_DF
     p = 2 * np.asarray(special.stdtr(freedom, -np.abs(new - old) / errors))  # Student's t, two-sided
-    reach = np.asarray(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * errors
-    columns = (places, np.exp(old), np.exp(new), new - old, p, reach)
+    half_widths = np.asarray(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * errors
+    columns = (places, np.exp(old), np.exp(new), new - old, p, half_widths)
     return [
         (place, Delta(before, after, change, _known(one_p), False, _known(half)))
         for place, before, after, change, one_p, half in zip(*(c.tolist() for c in columns), strict=True)
@@ -347,14 +350,17 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _of_intervals(old: Sequence[Row], new: Sequence[Row]) -> float:
-    """Standard error of a change of speedup between single runs, from their intervals; NaN: unknown."""
+def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float:
+    """Standard error of a change of speedup between single runs, from their intervals; NaN: unknown.
+
+    `reach`: how many standard deviations of one run's speedup an interval reaches.
+    """
     variance = 0.0
     for row in (*old, *new):
         low, high = row.values.get("speedup_low"), row.values.get("speedup_high")
         if not low or not high:
             return math.nan
-        variance += (math.log(high / low) / 2 / _REACH) ** 2
+        variance += (math.log(high / low) / 2 / reach) ** 2
     return math.sqrt(max(variance, FLOOR**2))
 
 

@@ -12,8 +12,12 @@ from typing import Any
 
 from perfdash.history.results import Row
 from perfdash.records import PASSING, Status
-from perfdash.stats.intervals import geometric_mean_interval
-from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
+from perfdash.stats.means import (
+    arithmetic_mean,
+    clipped_geometric_mean,
+    geometric_mean,
+    geometric_mean_interval,
+)
 
 _NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT})
 
@@ -23,8 +27,8 @@ class Summary:
     """Counts of some cases, and means over those that passed with captured calls.
 
     `attempted`: neither skipped, nor passed for being skipped, nor without a finite output. `measured`:
-    behind the speedups. `speedup`: geometric mean, low to high its 95 % interval over models. None: nothing
-    to say it of.
+    behind the speedups. `speedup`: geometric mean, low to high its 95 % interval by the models' own (None
+    where one of them has none). None: nothing to say it of.
     """
 
     cases: int
@@ -49,7 +53,7 @@ def summarize(rows: Sequence[Row]) -> Summary:
         return [value for row in counted if 0 < (value := row.values.get(name, 0.0)) < math.inf]
 
     speedups, ratios = of("speedup"), of("compression_ratio")
-    low, high = geometric_mean_interval(speedups) if speedups else (None, None)
+    low, high = _interval(counted)
     return Summary(
         cases=len(rows),
         attempted=sum(row.status not in _NOT_ATTEMPTED for row in rows),
@@ -64,6 +68,18 @@ def summarize(rows: Sequence[Row]) -> Summary:
         compression_ratio_arithmetic=_known(arithmetic_mean(ratios)),
         statuses=dict(Counter(str(row.status) for row in rows)),
     )
+
+
+def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
+    """The interval of the mean speedup; (None, None) where a model has none: an import, one process alone."""
+    speedups = []
+    for row in counted:
+        value, low, high = (row.values.get(f"speedup{end}", 0.0) for end in ("", "_low", "_high"))
+        if 0 < value < math.inf:
+            if not 0 < low <= high < math.inf:
+                return None, None
+            speedups.append((value, low, high))
+    return geometric_mean_interval(speedups) if speedups else (None, None)
 
 
 def is_counted(row: Row) -> bool:

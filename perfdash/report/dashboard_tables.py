@@ -223,11 +223,11 @@ def pass_rate(of: Summary) -> str:
 
 
 def speedup(of: Summary) -> str:
-    """The geometric mean, not clipped, with its interval over models."""
+    """The geometric mean, not clipped, with its interval where each model has one."""
     if of.speedup is None:
         return "-"
-    if of.measured < 2:
-        return f"{of.speedup:.3f}x"  # of one model there is no spread
+    if of.speedup_low is None or of.speedup_high is None:
+        return f"{of.speedup:.3f}x"
     return f"{of.speedup:.3f}x [{of.speedup_low:.3f}, {of.speedup_high:.3f}]"
 
 
@@ -248,7 +248,7 @@ def compression(of: Summary) -> str:
 
 TABLES: tuple[tuple[str, Cell], ...] = (
     ("Pass rate (of the cases attempted)", pass_rate),
-    ("Geometric mean speedup, with its 95 % interval over models", speedup),
+    ("Geometric mean speedup of these models, with its 95 % interval", speedup),
     ("The same clipped (slower counts as 1.00x: the old dashboard's number)", clipped),
     ("Mean compilation latency (seconds, cold caches)", compilation),
     ("Peak memory compression ratio, geometric mean (arithmetic)", compression),

@@ -56,6 +56,7 @@ class ForkParent:
     def __init__(self, launch: Launch, locks: tuple[int, ...] = (), stop: Stop | None = None) -> None:
         """`locks` are descriptors that its guard is to hold; `stop` ends the wait for its start."""
         self.launch = launch
+        self.forks = 0  # processes that it has been asked for
         self.hello: dict[str, Any] = {}
         self._locks = locks
         self._stop = stop
@@ -149,6 +150,7 @@ class ForkParent:
         Raises Stopped when `stop` is set meanwhile, the case ended.
         """
         assert self._control is not None
+        self.forks += 1
         kills = orphans.oom_kills()
         with _memory_group(job) as group:
             if group:

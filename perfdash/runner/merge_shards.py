@@ -14,7 +14,7 @@ from perfdash.records import Result, RunInfo
 from perfdash.runner import compatibility
 from perfdash.runner.plan import Plan, differences, plan_from_json
 from perfdash.runner.run_folder import RunFolder, is_being_measured, read_plan, read_results, read_saved
-from perfdash.stats.speedup import set_speedups
+from perfdash.stats.speedup import margin_of, set_speedups
 
 # Settings in which shards may differ: which part, where it ran, when it gave up.
 _MAY_DIFFER = {
@@ -88,12 +88,12 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
     measured = {result.case: result for shard in shards for result in shard.results}
     results = [measured[planned.case] for planned in plan.cases if planned.case in measured]
     missing = [planned.case.name for planned in plan.cases if planned.case not in measured]
-    spread = set_speedups(results)
+    spread = set_speedups(results, margin=margin_of(shards[0].info))
     journal = RunFolder.create(out)
     try:
         info = _info(journal.folder.name, shards, plan, complete=not missing)
-        if spread.df:
-            info.noise["between_processes"] = {"relative_sd": round(spread.variance**0.5, 6), "df": spread.df}
+        if spread.cases:
+            info.noise["between_processes"] = spread.facts
         journal.write_plan({**shards[0].plain_plan, "shard": None, "mine": list(plan.mine)})
         for result in results:
             journal.append(result)

@@ -62,11 +62,13 @@ def weights_of(settings: RunSettings) -> str:
 class Order:
     """One case to be measured, its latency sampled in so many processes; or only to be checked.
 
-    `role` is what its main process does: full, check, room or room_eager (records.Job).
+    `further`: two more where these disagree. `role` is what its main process does: full, check, room or
+    room_eager (records.Job).
     """
 
     planned: Planned
     processes: int = 1
+    further: bool = False
     role: str = "full"
 
 

@@ -1,4 +1,4 @@
-"""The noise of a run: a model against itself (A/A null), and the cases measured in several processes."""
+"""The noise of a run: a model against itself (A/A null), at its start and its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfdash.records import Case, RunInfo, Sampling
 from perfdash.runner.watch import Outcome
-from perfdash.stats.speedup import null_warning
+from perfdash.stats.speedup import NULL_EXPECTED, null_warning
 from perfdash.suites.cases import Planned
 from perfdash.worker import null_model
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # the executors' slots import this module
 
 NULL_PROCESSES = 3
 NULL_SAMPLING = Sampling(precision=0.003, min_pairs=50, min_s=0.5, budget_s=1.5)
-# With all slots busy the null may be off by this much (the margin of the verdict); else fewer are.
-NULL_BOUND = 0.02
+# With all slots busy the null may be off by this much; else fewer are.
+NULL_BOUND = NULL_EXPECTED
 
 
 def null_case(like: Planned) -> Planned:
@@ -69,16 +69,6 @@ def within_bounds(ratios: Sequence[float], bound: float = NULL_BOUND) -> bool:
     """Whether at most one in twenty ratios is off by more than the bound; False without any ratio."""
     off = sum(abs(math.log(ratio)) > math.log1p(bound) for ratio in ratios)
     return bool(ratios) and off <= len(ratios) // 20
-
-
-def replication(cases: int) -> tuple[int, int]:
-    """(how many cases of a run are replicated, in how many processes each), to know the spread."""
-    return (1, 6) if cases == 1 else (2, 3) if cases <= 20 else (4, 3)
-
-
-def spread_out(cases: int, count: int) -> list[int]:
-    """`count` indices from all over `cases`."""
-    return sorted({index * cases // count for index in range(min(count, cases))})
 
 
 def _medians(outcomes: Sequence[Outcome]) -> list[tuple[float, float]]:

@@ -15,8 +15,9 @@ from perfdash.runner.case_status import status_of
 from perfdash.runner.messages import Answer
 from perfdash.runner.watch import Outcome
 from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
-from perfdash.stats.intervals import Spread, median_interval
-from perfdash.stats.speedup import LogRatios, Pairs, estimate, log_ratios_of, set_interval
+from perfdash.stats.intervals import CONFIDENCE, median_interval
+from perfdash.stats.process_spread import ProcessRatios
+from perfdash.stats.speedup import Pairs, ratios_of, set_speedups
 from perfdash.suites.cases import Planned
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
@@ -192,7 +193,7 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
     sampled = [_sampled(event) for event in events]
     chosen = counted_pairs(sampled)
     processes = chosen.processes
-    summary = log_ratios_of(processes)
+    summary = ratios_of(processes)
     alone = bool(events[0].get("alone"))
     result.eager_ms = None if alone else _measurement([p.eager for p in processes])
     result.backend_ms = _measurement([p.backend for p in processes])
@@ -232,7 +233,7 @@ def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -
         result.parts_ms.pop("eager", None)
         del result.conditions["process_ratios"], result.conditions["within_variance"]
         return
-    set_interval(result, summary, Spread())
+    set_speedups([result])
     lost = sum(not outcome.find("done") for outcome in outcomes)
     if lost:
         result.notes.append(f"{lost} of {len(outcomes)} processes failed")
@@ -291,6 +292,14 @@ def _steps(nanoseconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def process_ratios(outcomes: Sequence[Outcome]) -> ProcessRatios | None:
+    """The log ratios of the processes that have sampled both sides; None where none has."""
+    events = [event for outcome in outcomes if (event := outcome.find("latency"))]
+    if not events or events[0].get("alone"):
+        return None
+    return ratios_of(counted_pairs([_sampled(event) for event in events]).processes)
+
+
 def _sampled(event: dict[str, Any]) -> ProcessSamples:
     """The samples of one process in milliseconds a call."""
 
@@ -336,7 +345,7 @@ def _by_clock(sampled: Sequence[ProcessSamples]) -> dict[str, Any]:
 
 
 def _note_disturbance(
-    result: Result, sampled: Sequence[ProcessSamples], chosen: CountedPairs, summary: LogRatios
+    result: Result, sampled: Sequence[ProcessSamples], chosen: CountedPairs, summary: ProcessRatios
 ) -> None:
     """Note how other programs on the cores were dealt with, where not by clean pairs alone."""
     if any(samples.cpu is None for samples in sampled):
@@ -356,13 +365,12 @@ def _note_disturbance(
         result.notes.append(f"{cause}; CPU time was used instead of wall time")
         return
     result.notes.append(f"{cause}, and CPU time does not stand in: {chosen.why_not_cpu}; all pairs were used")
-    by_cpu = estimate(
-        log_ratios_of([samples.cpu for samples in sampled if samples.cpu is not None]), Spread()
-    ).value
-    by_wall = estimate(summary, Spread())
-    result.conditions["cpu_ratio"] = round(by_cpu, 6)
-    if not by_wall.ci_low <= by_cpu <= by_wall.ci_high:
-        result.notes.append(f"the ratio of CPU times, {by_cpu:.3f}, disagrees: the interval takes it in")
+    by_cpu = ratios_of([samples.cpu for samples in sampled if samples.cpu is not None]).mean
+    result.conditions["cpu_ratio"] = round(math.exp(by_cpu), 6)
+    if abs(by_cpu - summary.mean) > summary.reach_within(CONFIDENCE):
+        result.notes.append(
+            f"the ratio of CPU times, {math.exp(by_cpu):.3f}, disagrees: the interval takes it in"
+        )
 
 
 def _measurement(processes: Sequence[Any]) -> Measurement:

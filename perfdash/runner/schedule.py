@@ -6,7 +6,7 @@ Pure and deterministic: shards are planned on several machines, and must agree.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfdash.records import Case, Result, Status
@@ -76,11 +76,10 @@ def order(costs: Sequence[float], slots: int) -> list[int]:
     return [index for _, _, index in sorted(begins)]
 
 
-def queue(planned: Sequence[Planned], costs: Sequence[float], first: Container[int], slots: int) -> list[int]:
+def queue(planned: Sequence[Planned], costs: Sequence[float], slots: int) -> list[int]:
     """Indices of the cases that are to be measured, in the order in which slots take them.
 
-    Those in `first` come before all others: what they tell of the noise is wanted for the rest. One
-    slot goes on as planned, but by loader, since each has a fork parent of its own; several such
+    One slot goes on as planned, but by loader, since each has fork parents of its own; several such
     that the last case is done early.
     """
     rest = [index for index, case in enumerate(planned) if case.skip_reason is None]
@@ -89,7 +88,7 @@ def queue(planned: Sequence[Planned], costs: Sequence[float], first: Container[i
         rest.sort(key=lambda index: loaders.index(planned[index].loader))
     else:
         rest = [rest[place] for place in order([costs[index] for index in rest], slots)]
-    return sorted(rest, key=lambda index: index not in first)
+    return rest
 
 
 def _longest_first(costs: Sequence[float], order: Sequence[int], slots: int) -> list[list[int]]:

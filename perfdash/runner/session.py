@@ -6,7 +6,6 @@ things look on a terminal the watcher's.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,9 +22,10 @@ from perfdash.runner.executors import NO_FREE_CORE, Executor
 from perfdash.runner.messages import Answer, Order
 from perfdash.runner.result_record import assemble, not_run_after_smaller, skipped
 from perfdash.runner.run_folder import RunFolder, read_all
-from perfdash.stats.speedup import set_speedups
+from perfdash.stats.speedup import margin_of, set_speedups
 from perfdash.suites.cases import Planned
 
+PROCESSES = 2  # that sample a case, unless the user says otherwise
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
 
 
@@ -34,7 +34,7 @@ class Policy:
     """How a run replicates cases and retries failures."""
 
     allocator: str = "steady"
-    processes: int | None = None  # None: one, and several for a few cases
+    processes: int | None = None  # None: two, and two more where these disagree
     retries: int = 2  # of a case that failed by the machine's fault
     retry_pause_s: float = 30.0
 
@@ -76,13 +76,13 @@ class Session:
         self.watcher = watcher
         self.dynamo_names = dynamo_names
         self._results = {result.case: result for result in done}
-        self._replicated = self._choose_replicated()
         self._queue: deque[int] = deque()
         self._again: deque[tuple[float, int]] = deque()  # (not before, index), in order of time
         self._busy: dict[int, tuple[int, Path]] = {}
         self._attempts = self._attempts_before()
         self._complained = False
         self.begun = False  # whether a case has been started
+        self._margin = margin_of(info)
 
     @property
     def results(self) -> list[Result]:
@@ -149,22 +149,6 @@ class Session:
 
     # What is measured next, and where
 
-    def _choose_replicated(self) -> set[int]:
-        """Indices of the cases that are sampled in several processes, from all over the run."""
-        # They come first; of those that climb until memory ends it is the smallest that may.
-        real = [
-            index
-            for index, planned in enumerate(self.planned)
-            if planned.skip_reason is None and not schedule.waits_for_smaller(planned, self.planned)
-        ]
-        again = {planned.case for planned in self.planned}
-        kept = [result for result in self.results if result.case not in again]
-        missing, _ = noise.replication(self.info.cases)
-        missing -= sum(result.conditions.get("processes", 0) > 1 for result in kept)
-        if self.policy.processes is not None or missing <= 0:
-            return set()
-        return {real[place] for place in noise.spread_out(len(real), missing)}
-
     def _attempts_before(self) -> dict[int, list[dict[str, Any]]]:
         """Attempts of a session that was killed and that no result includes yet, by index."""
         attempts: dict[int, list[dict[str, Any]]] = {}
@@ -179,19 +163,11 @@ class Session:
                 attempts.setdefault(indices[case], []).append(attempt)
         return attempts
 
-    def _processes(self, index: int) -> int:
-        if self.policy.processes is not None:
-            return self.policy.processes
-        if index in self._replicated:
-            return noise.replication(self.info.cases)[1]
-        return 1
-
     def _measure_all(self) -> None:
         for index, planned in enumerate(self.planned):
             if planned.skip_reason is not None:
                 self._record(index, skipped(planned, now()))
-        expected = [self._expected(index) for index in range(len(self.planned))]
-        self._queue = deque(schedule.queue(self.planned, expected, self._replicated, self.executor.slots))
+        self._queue = deque(schedule.queue(self.planned, self.costs, self.executor.slots))
         while self._queue or self._again or self._busy:
             self._dispatch()
             if not (self._queue or self._again or self._busy):  # what was left was not to be run
@@ -216,10 +192,6 @@ class Session:
             return min(_LOOK_S, max(0.0, self._again[0][0] - time.monotonic()))
         return None
 
-    def _expected(self, index: int) -> float:
-        """Seconds; sampling in further processes takes some ten each."""
-        return self.costs[index] + 10.0 * (self._processes(index) - 1)
-
     def _dispatch(self) -> None:
         """Give every free slot the next case: a new one, else a retry whose pause is over."""
         for slot in range(self.executor.slots):
@@ -234,7 +206,11 @@ class Session:
             self.begun = True
             number = min(len(self._results) + len(self._busy), self.info.cases)
             self.watcher.case_started(number, self.info.cases, planned.case)
-            self.executor.start(slot, Order(planned, self._processes(index)), log)
+            self.executor.start(slot, self._order(planned), log)
+
+    def _order(self, planned: Planned) -> Order:
+        wanted = self.policy.processes
+        return Order(planned, PROCESSES if wanted is None else wanted, further=wanted is None)
 
     def _next(self) -> int | None:
         """The next case to measure; cases too large for memory are recorded on the way."""
@@ -282,8 +258,6 @@ class Session:
             except MachineError as error:
                 self.watcher.say(str(error))
             self._again.append((time.monotonic() + self.policy.retry_pause_s, index))
-            if index in self._replicated and self._replicate_another():
-                self._replicated.discard(index)  # its turn comes last: too late for the others
             message = result.error.message.splitlines()[0][:160] if result.error else ""
             self.watcher.say(
                 f"{planned.case.model}: {result.status} ({message}): measured again in "
@@ -297,7 +271,7 @@ class Session:
     def _record(self, index: int, result: Result) -> None:
         self._results.pop(result.case, None)  # measured again on request: it counts as new
         self._results[result.case] = result
-        set_speedups(self.results, only=result)
+        set_speedups(self.results, only=result, margin=self._margin)
         self._keep(result)
         try:
             self.journal.write_csv(self.results, self.dynamo_names)
@@ -307,8 +281,6 @@ class Session:
                 self.watcher.say(str(error))
             self._complained = True
         self.watcher.case_done(len(self._results), self.info.cases, result)
-        if index in self._replicated and result.conditions.get("processes", 0) < 2:
-            self._replicate_another()
 
     def _keep(self, result: Result) -> None:
         """Append a result to the journal; on a full disk wait and try again."""
@@ -323,19 +295,8 @@ class Session:
                 self.watcher.say(f"{error}; tried again in {self.policy.retry_pause_s:g} s")
                 time.sleep(self.policy.retry_pause_s)
 
-    def _replicate_another(self) -> bool:
-        """Replace a failed replicated case by the next one in the queue; False where none waits."""
-        waiting = [index for index in self._queue if index not in self._replicated]
-        self._replicated.update(waiting[:1])
-        return bool(waiting)
-
     def _settle(self) -> None:
         """Compute every interval anew, from the spread between processes of the whole run."""
-        results = self.results
-        spread = set_speedups(results)
-        if spread.df:
-            self.info.noise["between_processes"] = {
-                "relative_sd": round(math.sqrt(spread.variance), 6),
-                "df": spread.df,
-                "cases": [r.case.name for r in results if r.conditions.get("processes", 0) > 1],
-            }
+        spread = set_speedups(self.results, margin=self._margin)
+        if spread.cases:
+            self.info.noise["between_processes"] = spread.facts

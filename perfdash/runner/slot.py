@@ -1,4 +1,7 @@
-"""A slot: one fork parent on its cores, which measures one case after another.
+"""A slot: fork parents on its cores, which measure one case after another.
+
+A case is sampled in processes forked from different parents, since forks of one share its addresses and hash
+seed. The parents have imported everything, so that a further process costs seconds.
 
 It knows nothing of the journal or of other slots: orders in, answers out.
 """
@@ -21,12 +24,18 @@ from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.cores import every_slot
 from perfdash.runner.launcher import ForkParent, Launch
 from perfdash.runner.messages import Answer, Options, Order
+from perfdash.runner.result_record import process_ratios
 from perfdash.runner.scratch import Scratch
 from perfdash.runner.watch import OnEvent, Outcome, Stop
+from perfdash.stats.process_spread import disagree
 from perfdash.suites.cases import Planned
 from perfdash.worker import registry
 
 PROBE_S = 300.0
+FURTHER = 2  # processes more, where the first ones disagree
+# Forks that a parent serves. What its models have in common must not stay the same for a whole night.
+_FORKS = 40
+_KEPT = 3  # parents that are kept between cases; a process of a higher number gets one for itself
 
 _OF_A_JOB = {each.name for each in fields(Job)}
 
@@ -50,7 +59,8 @@ class Slot:
         self._number = number
         self._options = options
         self._locks = Locks()
-        self._parent: ForkParent | None = None
+        # By number: the first measures a case's main process, the second its second one.
+        self._parents: dict[int, ForkParent] = {}
         self._headers: Scratch | None = None
         self._headers_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
 
@@ -72,8 +82,7 @@ class Slot:
         return locks is not None
 
     def __exit__(self, *_: object) -> None:
-        if self._parent:
-            self._parent.close()
+        self.renew()
         if self._headers:
             self._headers.remove()
             self._headers = None
@@ -82,13 +91,12 @@ class Slot:
     @property
     def hello(self) -> dict[str, Any]:
         """What the running fork parent has said of its interpreter; empty without one."""
-        return self._parent.hello if self._parent else {}
+        return self._parents[0].hello if 0 in self._parents else {}
 
     def renew(self) -> None:
-        """Ends the fork parent: the next case is measured under one started anew, at other addresses."""
-        if self._parent:
-            self._parent.close()
-            self._parent = None
+        """Ends the fork parents: the next case is measured under ones started anew, at other addresses."""
+        while self._parents:
+            self._parents.popitem()[1].close()
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
         """Examine the host and the measured interpreter: {environment, probes, where}.
@@ -169,11 +177,11 @@ class Slot:
                     weights="random",
                     sampling=noise.NULL_SAMPLING,
                 )
-                outcomes.append(self._main(like, job, log))
+                outcomes.append(self._process(like, job, log, parent=number % 2))
         return outcomes
 
     def measure(self, order: Order, log: Path, on_event: OnEvent) -> Answer:
-        """Measure a case, and its replicas if it passed. Raises Stopped when the run ends."""
+        """Measure a case, sampled again in further processes. Raises Stopped when the run ends."""
         started, start = now(), time.monotonic()
         planned = order.planned
         # A preloaded malloc hides what is resident: all but the timing is done without it.
@@ -186,13 +194,11 @@ class Slot:
             with Scratch() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role)
-                outcomes = [_too_large(job, planned) or self._main(planned, job, log, on_event)]
+                outcomes = [_too_large(job, planned) or self._process(planned, job, log, on_event)]
                 if outcomes[0].find("done") and not outcomes[0].find("eager_lost") and order.role == "full":
                     replica_start = time.monotonic()
                     # The main process is not one of the timed ones where the allocator is preloaded.
-                    for number in range(1, order.processes + preload):
-                        on_event({"event": "phase", "name": f"replica {number}"})
-                        outcomes.append(self._replica(planned, job, number, log))
+                    self._sample_again(order, job, log, on_event, outcomes, preload)
                     replica_s = time.monotonic() - replica_start
         except MachineError as error:  # no room for a folder, or no answer to the probe
             outcomes = [_not_started(error)]
@@ -207,31 +213,48 @@ class Slot:
             **({"gpu": self.gpu} if self.gpu else {}),
         }
 
-    def _main(self, planned: Planned, job: Job, log: Path, on_event: OnEvent = lambda event: None) -> Outcome:
-        """Run a job in a process forked from the running fork parent."""
+    def _sample_again(
+        self, order: Order, job: Job, log: Path, on_event: OnEvent, outcomes: list[Outcome], preload: bool
+    ) -> None:
+        """Sample the latency in the other processes of a case, each under another fork parent."""
+        wanted = order.processes + preload
+        # Two more where these disagree; that does not depend on the ratio itself, so no verdict is sought.
+        for number in range(1, wanted + FURTHER):
+            if number == wanted and not (order.further and disagree(process_ratios(outcomes))):
+                break
+            on_event({"event": "phase", "name": f"replica {number}"})
+            replica = replace(job, role="replica", process=number)
+            parent = min(number, _KEPT)
+            outcomes.append(self._process(order.planned, replica, log, parent=parent, timed=preload))
+            if parent == _KEPT and parent in self._parents:
+                self._parents.pop(parent).close()
+
+    def _process(
+        self,
+        planned: Planned,
+        job: Job,
+        log: Path,
+        on_event: OnEvent = lambda event: None,
+        *,
+        parent: int = 0,
+        timed: bool = False,
+    ) -> Outcome:
+        """Run a job in a process forked from the parent of that number."""
         try:
-            return self._parent_for(planned).run(job, log, on_event, self.stop)
+            return self._parent_for(planned, parent, timed).run(job, log, on_event, self.stop)
         except MachineError as error:
             return _not_started(error)
 
-    def _replica(self, planned: Planned, job: Job, number: int, log: Path) -> Outcome:
-        """Sample latency again in a new process: a fork would share its parent's addresses."""
-        job = replace(job, role="replica", process=number)
-        try:
-            with ForkParent(self._launch(planned, timed=True), self._locks.fds, self.stop) as fresh:
-                return fresh.run(job, log, stop=self.stop)
-        except MachineError as error:
-            return _not_started(error)
-
-    def _parent_for(self, planned: Planned) -> ForkParent:
+    def _parent_for(self, planned: Planned, number: int = 0, timed: bool = False) -> ForkParent:
         """The running fork parent for a case; another one is started where this one will not do."""
-        launch = self._launch(planned)
-        if self._parent and (not self._parent.alive or self._parent.launch != launch):
-            self._parent.close()
-            self._parent = None
-        if self._parent is None:
-            self._parent = ForkParent(launch, self._locks.fds, self.stop).__enter__()
-        return self._parent
+        launch = self._launch(planned, timed)
+        parent = self._parents.get(number)
+        if parent and (not parent.alive or parent.launch != launch or parent.forks >= _FORKS):
+            self._parents.pop(number).close()
+            parent = None
+        if parent is None:
+            parent = self._parents[number] = ForkParent(launch, self._locks.fds, self.stop).__enter__()
+        return parent
 
     def _launch(self, planned: Planned, timed: bool = False) -> Launch:
         env = dict(planned.env)

@@ -73,7 +73,7 @@ class SuiteTrend:
         lines = [
             TrendLine("pass_rate", "Pass rate", "passed / attempted", rates, empty, empty, "%"),
             TrendLine(
-                "speedup", "Geometric mean speedup", "not clipped; band: 95 % over models",
+                "speedup", "Geometric mean speedup", "not clipped; band: 95 %",
                 of("speedup"), of("speedup_low"), of("speedup_high"), "x", True,
             ),
             TrendLine(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,28 +12,6 @@ from scipy import stats
 Array = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A variance between processes of a log ratio: its estimate and its degrees of freedom."""
-
-    variance: float = 0.0
-    df: int = 0
-
-    def plus(self, variance: float, df: int) -> Spread:
-        """Pooled with another estimate, weighted by degrees of freedom (pooled variance)."""
-        total = self.df + df
-        if total == 0:
-            return self
-        return Spread((self.variance * self.df + variance * df) / total, total)
-
-    def minus(self, part: Spread) -> Spread:
-        """Without a part that was pooled into it; the inverse of plus, up to rounding."""
-        left = self.df - part.df
-        if left <= 0:
-            return Spread()
-        return Spread(max(0.0, (self.variance * self.df - part.variance * part.df) / left), left)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -68,13 +45,3 @@ def log_ratio_deviation(eager: Array, backend: Array, *, seed: int, resamples: i
     rows = np.random.default_rng(seed).integers(0, n, size=(resamples, n))
     ratios = np.log(np.median(eager[rows], axis=1)) - np.log(np.median(backend[rows], axis=1))
     return float(np.std(ratios, ddof=1))
-
-
-def geometric_mean_interval(
-    values: Sequence[float], *, seed: int = 0, resamples: int = 4000
-) -> tuple[float, float]:
-    """95 % percentile bootstrap interval, over models, of the geometric mean. One value: no width."""
-    logs = np.log(np.asarray(values, dtype=float))
-    rows = np.random.default_rng(seed).integers(0, len(logs), size=(resamples, len(logs)))
-    low, high = np.quantile(np.mean(logs[rows], axis=1), [0.025, 0.975])
-    return float(np.exp(low)), float(np.exp(high))

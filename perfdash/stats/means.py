@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+# By how much all models of a run err together, as the standard deviation of a log: what two fork parents lend
+# to all that is forked from them (benchmarks/fork_spread.py).
+SHARED_SD = 0.002
+_NORMAL = 1.959964  # the 97.5 % quantile of the normal distribution
+
 
 def geometric_mean(values: Sequence[float]) -> float:
     """exp of the mean of logs (Fleming and Wallace 1986: the mean for ratios). NaN when empty."""
@@ -21,3 +26,19 @@ def clipped_geometric_mean(values: Sequence[float]) -> float:
 def arithmetic_mean(values: Sequence[float]) -> float:
     """The sum over the count; NaN when empty."""
     return sum(values) / len(values) if values else math.nan
+
+
+def geometric_mean_interval(speedups: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """The 95 % interval of the geometric mean of these models, from (value, low, high) of each.
+
+    It says how well the mean of just these models is known, not how other models would do. The errors of the
+    models are independent but for SHARED_SD. Raises ValueError when empty.
+    """
+    if not speedups:
+        raise ValueError("the mean of no models")
+    count = len(speedups)
+    errors = [math.log(high / low) / 2 / _NORMAL for _, low, high in speedups]
+    shared = SHARED_SD if count > 1 else 0.0
+    reach = _NORMAL * math.sqrt(sum(error**2 for error in errors) / count**2 + shared**2)
+    middle = sum(math.log(value) for value, _, _ in speedups) / count
+    return math.exp(middle - reach), math.exp(middle + reach)

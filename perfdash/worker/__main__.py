@@ -137,6 +137,7 @@ def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:
         os.setsid()
         linux.die_with_parent(parent)
         linux.preferred_victim()
+        linux.shift_addresses()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)

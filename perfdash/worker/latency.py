@@ -18,6 +18,7 @@ from perfdash.worker import linux
 from perfdash.worker.device import Cpu, Cuda, Sample
 
 _SHORTEST_SAMPLE_NS = 1_000_000
+_SLOW_CALL_NS = 300_000_000
 _CLEAN_EXCESS = 0.01  # of the wall time may pass without the thread running
 _GC_EVERY = 50  # pairs
 
@@ -35,7 +36,7 @@ def is_clean(sample: Sample) -> bool:
     return sample.voluntary > 0 and sample.involuntary == 0
 
 
-def warm_up(call: Callable[[], Any], device: Cpu | Cuda, budget_s: float = 10.0) -> float:
+def warm_up(call: Callable[[], Any], device: Cpu | Cuda, budget_s: float = 2.5) -> float:
     """Calls until the times stop falling; nanoseconds of the best call.
 
     Ends when five calls in a row have not beaten the best by 1 %, or with the budget (at least two).
@@ -78,11 +79,9 @@ def sample_pairs(
     not told), clean (both samples of the pair), and what happened meanwhile.
     """
     order = random.Random(seed)
-    start = time.monotonic()
-    repeats = [
-        max(1, math.ceil(_SHORTEST_SAMPLE_NS / max(1.0, warm_up(call, device, sampling.budget_s / 4))))
-        for call in (eager, backend)
-    ]
+    best = [warm_up(call, device) for call in (eager, backend)]
+    repeats = [max(1, math.ceil(_SHORTEST_SAMPLE_NS / max(1.0, call_ns))) for call_ns in best]
+    budget_s = sampling.slow_budget_s if max(best) > _SLOW_CALL_NS else sampling.budget_s
     calls = (eager, backend)
     parts: list[list[list[float]]] = [[], []]  # by side and pair: nanoseconds a call, as `parts` names them
     samples: tuple[list[Sample], list[Sample]] = ([], [])
@@ -114,7 +113,7 @@ def sample_pairs(
             if enough and half_width(ratios) <= sampling.precision:
                 stopped = "precision"
                 break
-            if time.monotonic() - start >= sampling.budget_s and pair + 1 >= 6:
+            if spent >= budget_s and pair + 1 >= 6:
                 stopped = "budget"
                 break
             if pair % _GC_EVERY == _GC_EVERY - 1:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 import os
+import random
 import resource
 import signal
-from typing import Iterable
+from typing import Iterable, List
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -20,6 +22,7 @@ _M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_KEPT_MAPPINGS: List[mmap.mmap] = []  # a mapping ends with its object
 
 
 def die_with_parent(parent: int) -> None:
@@ -44,6 +47,20 @@ def join_group(procs: str) -> None:
     """This process, and all it will start, into a control group, given by its cgroup.procs."""
     with open(procs, "w") as group:
         group.write("0")
+
+
+def shift_addresses() -> None:
+    """Moves what this process will allocate, so that forks of one parent differ in their addresses.
+
+    The kernel draws the places of heap and mappings when a program starts; forks inherit them. So the heap
+    grows by up to 2 MiB that stay untouched, and a mapping without pages pushes later ones down.
+    """
+    draw = random.SystemRandom()  # the generators that a model uses stay as they are
+    _libc.malloc.restype = ctypes.c_void_p
+    for _ in range(draw.randrange(20)):
+        _libc.malloc(ctypes.c_size_t(16 * draw.randrange(2048, 6144)))
+    with contextlib.suppress(OSError, ValueError):
+        _KEPT_MAPPINGS.append(mmap.mmap(-1, mmap.PAGESIZE * draw.randrange(1, 1 << 14), prot=0))
 
 
 def huge_pages(allowed: bool) -> None:

@@ -21,7 +21,7 @@ from tests.history.made import run
 
 GOOD = MeasuredBuild("2026-11-19T01:00:00Z", "2.15.0", "a" * 40)
 BAD = MeasuredBuild("2026-11-20T01:00:00Z", "2.15.0", "b" * 40)
-NOISE = {"null": {"worst": 0.0043}, "between_processes": {"relative_sd": 0.0149, "df": 4}}
+NOISE = {"null": {"worst": 0.0043}, "between_processes": {"relative_sd": 0.0149, "cases": 4}}
 
 
 def row(suite, model, speedup=1.2, status="pass", details=None, **change):

@@ -7,7 +7,7 @@ def info(cases, state="done"):
     return RunInfo(
         "2026-11-21T00-00-00Z_host", "2026-11-21T00:00:00Z", "host", ["perfdash"],
         {"cores": [1]}, {"cpu": "Xeon", "worker": {"torch": "2.15.0"}}, cases, "0.1.0", state=state,
-        noise={"null": {"worst": 0.0043}, "between_processes": {"relative_sd": 0.0149, "df": 4}},
+        noise={"null": {"worst": 0.0043}, "between_processes": {"relative_sd": 0.0149, "cases": 4}},
     )  # fmt: skip
 
 

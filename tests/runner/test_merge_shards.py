@@ -70,7 +70,7 @@ def test_one_run_of_all_shards(shard, tmp_path):
     assert (info.state, info.cases, info.host) == ("done", 9, "host1+host2")
     assert (info.started, info.ended) == ("2026-01-01", "2026-01-12")
     assert info.noise["null"]["worst"] == 0.02
-    assert info.noise["between_processes"]["df"] == 4
+    assert info.noise["between_processes"]["cases"] == 2
     assert info.merged_from == [each.name for each in folders]
     assert len(list((folder / "logs").glob("null.*.log"))) == 2
     assert len(list((folder / "logs").glob("s_*.log"))) == 2

@@ -13,8 +13,7 @@ from perfdash.report.terminal_tables import status_text
 from perfdash.runner.messages import Answer
 from perfdash.runner.result_record import assemble, skipped
 from perfdash.runner.watch import Outcome
-from perfdash.stats.intervals import Spread
-from perfdash.stats.speedup import set_interval, stored_log_ratios
+from perfdash.stats.speedup import kept_ratios, set_speedups
 from tests.runner.planned import MB, PLANNED, TIME, events
 
 
@@ -24,16 +23,21 @@ def ended(phase, status, *, died=None, **flags):
     return Outcome([*events(upto=f"phase {phase}"), *more], status=status, **flags)
 
 
-def run(*outcomes, pooled=None):
+def run(*outcomes, beside=None):
+    """The result of these processes, and their log ratios; `beside` is another result of the run."""
     result = assemble(PLANNED, Answer(outcomes, "t", 9.0, 0.0, {}), "steady", "m.log")
-    summary = stored_log_ratios(result)
-    if pooled:
-        set_interval(result, summary, pooled)
-    return result, summary.own if summary else None
+    if beside:
+        set_speedups([beside, result])
+    return result, kept_ratios(result)
+
+
+def replicated():
+    """A result of three processes that differ by about 1 %."""
+    return run(*[Outcome(events(eager=eager), status=0) for eager in (10.0, 10.2, 9.9)])[0]
 
 
 def test_everything_measured():
-    result, own = run(Outcome(events(), status=0))
+    result, ratios = run(Outcome(events(), status=0))
     assert result.status is Status.PASS
     assert result.speedup.value == pytest.approx(2.0, rel=0.01)
     assert result.speedup.verdict == "inconclusive", "one process and nothing pooled"
@@ -43,16 +47,13 @@ def test_everything_measured():
     assert result.compilation_s == 2.0
     assert result.phases_s == {"load": 0.5}
     assert result.eager_ms.n == len(result.eager_ms.samples) == 40
-    assert own == Spread()
+    assert ratios.count == 1
 
 
 def test_pooled_and_own_spread():
-    pooled = Spread(0.01**2, 4)
-    assert run(Outcome(events(), status=0), pooled=pooled)[0].speedup.basis == "pooled"
-    replicas = [Outcome(events(eager=eager), status=0) for eager in (10.0, 10.2, 9.9)]
-    result, own = run(*replicas)
+    assert run(Outcome(events(), status=0), beside=replicated())[0].speedup.basis == "pooled"
+    result = replicated()
     assert result.speedup.basis == "processes"
-    assert own.df == 2
     assert result.conditions["processes"] == 3
     assert result.conditions["samples_per_process"] == [40, 40, 40]
     assert result.speedup.ci_low < 2.0 < result.speedup.ci_high
@@ -203,7 +204,7 @@ def test_cpu_time_counts_where_too_few_pairs_are_clean():
     timed["backend_ns"] = [
         ns * (1.5 if is_dirty else 1) for ns, is_dirty in zip(timed["backend_ns"], dirty, strict=True)
     ]
-    result, _ = run(Outcome(script, status=0), pooled=Spread(0.01**2, 4))
+    result, _ = run(Outcome(script, status=0), beside=replicated())
     assert (result.conditions["clock"], result.conditions["pairs"]) == ("cpu", "all")
     assert result.eager_ms.n == 40
     assert result.speedup.value == pytest.approx(2.0, rel=0.01)

@@ -1,6 +1,7 @@
 """A slot makes the headers that inductor's cases share before the first of them, whenever that comes."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -10,7 +11,7 @@ from perfdash.runner.core_locks import Locks, core_names
 from perfdash.runner.messages import Options, Order
 from perfdash.runner.slot import Slot
 from perfdash.runner.watch import Outcome
-from tests.runner.planned import PLANNED
+from tests.runner.planned import PLANNED, events
 
 
 @pytest.fixture
@@ -23,12 +24,12 @@ def slot(monkeypatch):
         slot.asked.append(role)
         return {"vector_isa": "avx512", "whole": True}
 
-    def main(planned, job, log, on_event=None):
+    def process(planned, job, log, on_event=None, parent=0, timed=False):
         slot.lent.append(job.headers)
         return Outcome([], status=0)
 
     monkeypatch.setattr(slot, "_probe", probe)
-    monkeypatch.setattr(slot, "_main", main)
+    monkeypatch.setattr(slot, "_process", process)
     yield slot
     slot.__exit__()
 
@@ -60,6 +61,69 @@ def test_what_cannot_fit_is_not_started(slot, tmp_path):
     answer = slot.measure(Order(planned("eager", parameters=10**13)), tmp_path / "log", print)
     assert slot.lent == []
     assert answer.outcomes[0].find("failed")["status"] == "eager_oom"
+
+
+class Parent:
+    """A fork parent without processes; `eager` milliseconds by the number of the process."""
+
+    started: ClassVar[list] = []
+    eager = (10.0,) * 6
+
+    def __init__(self, launch, locks, stop):
+        self.launch, self.alive, self.forks, self.closed = launch, True, 0, False
+        Parent.started.append(self)
+
+    def __enter__(self):
+        return self
+
+    def close(self):
+        self.closed = True
+
+    def run(self, job, log, on_event=None, stop=None):
+        self.forks += 1
+        return Outcome(events(eager=Parent.eager[job.process]), status=0)
+
+
+@pytest.fixture
+def parents(monkeypatch):
+    monkeypatch.setattr(slots, "ForkParent", Parent)
+    monkeypatch.setattr(Parent, "started", [])
+    with Slot((0,), Options("python", 1)) as slot:
+        yield slot
+    assert all(parent.closed for parent in Parent.started)
+
+
+def test_each_process_of_a_case_has_another_parent(parents, tmp_path):
+    for _ in range(2):
+        answer = parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
+        assert len(answer.outcomes) == 2
+    assert [parent.forks for parent in Parent.started] == [2, 2], "parents are kept from case to case"
+
+
+@pytest.mark.parametrize(
+    ("eager", "further", "processes"),
+    [((10.0, 10.1), True, 2), ((10.0, 11.0), True, 4), ((10.0, 11.0), False, 2)],
+)
+def test_where_processes_disagree_two_more_are_taken(
+    parents, tmp_path, monkeypatch, eager, further, processes
+):
+    monkeypatch.setattr(Parent, "eager", (*eager, 10.0, 10.0))
+    answer = parents.measure(Order(planned("eager"), 2, further), tmp_path / "log", print)
+    assert len(answer.outcomes) == processes
+    assert len(Parent.started) == processes
+
+
+def test_parents_are_renewed(parents, tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "_FORKS", 3)
+    for _ in range(4):
+        parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
+    assert [parent.forks for parent in Parent.started] == [3, 3, 1, 1]
+    assert [parent.closed for parent in Parent.started] == [True, True, False, False]
+
+
+def test_many_processes_do_not_keep_many_parents(parents, tmp_path):
+    parents.measure(Order(planned("eager"), 6), tmp_path / "log", print)
+    assert [parent.closed for parent in Parent.started] == [False, False, False, True, True, True]
 
 
 def test_a_core_that_is_measured_on_is_not_free(monkeypatch):

@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.stats.intervals import (
-    Spread,
-    geometric_mean_interval,
     log_ratio_deviation,
     median_interval,
 )
@@ -48,23 +46,3 @@ def test_deviation_is_that_of_the_median():
     # Asymptotic standard error of a median: sqrt(pi / 2) * sigma / sqrt(n), here on each side.
     expected = math.sqrt(math.pi / 2) * 0.01 / math.sqrt(400) * math.sqrt(2)
     assert log_ratio_deviation(eager, backend, seed=3) == pytest.approx(expected, rel=0.25)
-
-
-@given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 9)), min_size=1, max_size=6))
-def test_pooling_is_the_weighted_mean_in_any_order(parts):
-    forward, backward = Spread(), Spread()
-    for variance, df in parts:
-        forward = forward.plus(variance, df)
-    for variance, df in reversed(parts):
-        backward = backward.plus(variance, df)
-    assert forward.df == backward.df == sum(df for _, df in parts)
-    assert forward.variance == pytest.approx(backward.variance)
-    assert forward.variance == pytest.approx(sum(v * d for v, d in parts) / forward.df)
-
-
-@given(st.lists(positive, min_size=1, max_size=50))
-def test_geometric_mean_interval_brackets_the_mean(values):
-    low, high = geometric_mean_interval(values, resamples=500)
-    mean = math.exp(np.mean(np.log(values)))
-    assert low <= mean * (1 + 1e-9)
-    assert high >= mean * (1 - 1e-9)

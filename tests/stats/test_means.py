@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
+from perfdash.stats.means import (
+    SHARED_SD,
+    arithmetic_mean,
+    clipped_geometric_mean,
+    geometric_mean,
+    geometric_mean_interval,
+)
 
 
 def test_means():
@@ -20,3 +26,27 @@ def test_order_of_the_means(values):
     tight = 1 + 1e-9
     assert geometric_mean(values) <= arithmetic_mean(values) * tight
     assert geometric_mean(values) <= clipped_geometric_mean(values) * tight
+
+
+def test_the_interval_of_the_mean_is_of_the_measurement():
+    """Models that differ by a factor of ten, each known within 2 %: the mean is known far better."""
+    models = [(ratio, ratio / 1.02, ratio * 1.02) for ratio in (0.5, 1.0, 2.0, 5.0)]
+    low, high = geometric_mean_interval(models)
+    mean = geometric_mean([ratio for ratio, _, _ in models])
+    assert low < mean < high
+    own = math.log(1.02) / math.sqrt(4)
+    assert math.log(high / low) / 2 == pytest.approx(math.hypot(own, 1.96 * SHARED_SD), rel=1e-3)
+
+
+def test_of_one_model_it_is_the_models_own():
+    assert geometric_mean_interval([(2.0, 1.9, 2.0**2 / 1.9)]) == pytest.approx((1.9, 4 / 1.9))
+
+
+def test_of_many_models_what_they_share_remains():
+    low, high = geometric_mean_interval([(1.0, 0.98, 1 / 0.98)] * 10_000)
+    assert math.log(high / low) / 2 == pytest.approx(1.96 * SHARED_SD, rel=0.02)
+
+
+def test_no_models():
+    with pytest.raises(ValueError, match="no models"):
+        geometric_mean_interval([])

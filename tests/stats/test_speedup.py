@@ -1,5 +1,6 @@
 """Calibration at a small size; benchmarks/coverage.py is the same at a large one."""
 
+import math
 import random
 
 import numpy as np
@@ -8,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.records import Case, Result, Status
-from perfdash.stats.intervals import Spread
-from perfdash.stats.speedup import Pairs, estimate, log_ratios_of, pooled_spread, set_speedups, verdict
+from perfdash.stats.speedup import Pairs, ratios_of, set_speedups, verdict
 
 
 def process(rng, ratio, between, pairs=60, within=0.03):
@@ -20,73 +20,75 @@ def process(rng, ratio, between, pairs=60, within=0.03):
     return Pairs(10 * drift * noise[0] * ratio * np.exp(shift), 10 * drift * noise[1])
 
 
+def measured(rng, truth, between, count, models=1):
+    """Results of some models of that true speedup, each in so many processes, as one run has them."""
+    results = []
+    for number in range(models):
+        ratios = ratios_of([process(rng, truth, between) for _ in range(count)], seed=number)
+        kept = [math.exp(ratio) for ratio in ratios.ratios]
+        results.append(result(f"m{number}", *kept, within=ratios.within))
+    set_speedups(results)
+    return [made.speedup for made in results]
+
+
 def test_value_is_the_ratio_of_medians():
     pairs = Pairs(np.array([3.0, 4.0, 5.0]), np.array([2.0, 2.0, 8.0]))
-    found = estimate(log_ratios_of([pairs]), Spread())
-    assert found.value == pytest.approx(2.0)
-    assert found.basis == "within"
+    assert math.exp(ratios_of([pairs]).mean) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("count", [2, 3, 6])
-def test_interval_over_processes_covers_the_truth(count):
+@pytest.mark.parametrize(("count", "models"), [(2, 20), (3, 5), (6, 1)])
+def test_interval_over_processes_covers_the_truth(count, models):
     rng = np.random.default_rng(count)
-    hits = 0
-    for repeat in range(300):
-        found = estimate(
-            log_ratios_of([process(rng, 1.4, 0.015) for _ in range(count)], seed=repeat), Spread()
-        )
-        hits += found.ci_low <= 1.4 <= found.ci_high
-    assert hits >= 0.93 * 300
+    found = [one for _ in range(300 // models) for one in measured(rng, 1.4, 0.015, count, models)]
+    assert {one.basis for one in found} == {"processes"}
+    assert np.mean([one.ci_low <= 1.4 <= one.ci_high for one in found]) >= 0.92
 
 
 def test_pooled_interval_covers_the_truth():
     rng = np.random.default_rng(9)
     hits = 0
-    for repeat in range(300):
-        pooled = Spread()
-        for _ in range(2):
-            own = estimate(log_ratios_of([process(rng, 1.2, 0.015) for _ in range(3)]), Spread()).own
-            pooled = pooled.plus(own.variance, own.df)
-        found = estimate(log_ratios_of([process(rng, 1.4, 0.015)], seed=repeat), pooled)
-        assert found.basis == "pooled"
-        hits += found.ci_low <= 1.4 <= found.ci_high
-    assert hits >= 0.93 * 300
+    for repeat in range(150):
+        ratios = [ratios_of([process(rng, 1.4, 0.015) for _ in range(n)], seed=repeat) for n in (1, 3, 3)]
+        results = [
+            result(f"m{place}", *map(math.exp, one.ratios), within=one.within)
+            for place, one in enumerate(ratios)
+        ]
+        set_speedups(results)
+        assert results[0].speedup.basis == "pooled"
+        hits += results[0].speedup.ci_low <= 1.4 <= results[0].speedup.ci_high
+    assert hits >= 0.92 * 150
 
 
 def test_one_process_alone_is_too_narrow_and_gives_no_verdict():
     rng = np.random.default_rng(5)
-    found = [estimate(log_ratios_of([process(rng, 1.4, 0.015)], seed=k), Spread()) for k in range(200)]
-    assert sum(f.ci_low <= 1.4 <= f.ci_high for f in found) < 0.85 * 200
-    assert {verdict(f.basis, f.ci_low, f.ci_high) for f in found} == {"inconclusive"}
+    found = [one for _ in range(200) for one in measured(rng, 1.4, 0.015, 1)]
+    assert sum(one.ci_low <= 1.4 <= one.ci_high for one in found) < 0.85 * 200
+    assert {one.verdict for one in found} == {"inconclusive"}
 
 
 @pytest.mark.parametrize("between", [0.002, 0.015])
 def test_a_model_against_itself_is_not_called_faster_or_slower(between):
     rng = np.random.default_rng(6)
-    wrong = 0
-    for repeat in range(500):
-        found = estimate(log_ratios_of([process(rng, 1.0, between) for _ in range(3)], seed=repeat), Spread())
-        wrong += verdict(found.basis, found.ci_low, found.ci_high) in ("faster", "slower")
+    found = [one for _ in range(25) for one in measured(rng, 1.0, between, 2, 20)]
+    wrong = sum(one.verdict in ("faster", "slower") for one in found)
     assert wrong <= 0.02 * 500 + 5, "2 % and the luck of 500 draws"
 
 
-@pytest.mark.parametrize("count", [3, 6])
-def test_the_interval_holds_what_another_run_reports(count):
+def test_the_interval_of_another_run_is_wider_by_the_root_of_two():
     rng = np.random.default_rng(7)
     held = 0
-    for repeat in range(400):
-        one, other = (
-            estimate(log_ratios_of([process(rng, 1.4, 0.015) for _ in range(count)], seed=repeat), Spread())
-            for _ in range(2)
-        )
-        held += one.ci_low <= other.value <= one.ci_high
-    assert held >= 0.93 * 400
+    for _ in range(20):
+        for one, other in zip(*(measured(rng, 1.4, 0.015, 2, 20) for _ in range(2)), strict=True):
+            reach = math.sqrt(2) * math.log(one.ci_high / one.ci_low) / 2
+            held += abs(math.log(one.value / other.value)) <= reach
+    assert held >= 0.925 * 400
 
 
 @pytest.mark.parametrize(
     ("low", "high", "word"),
     [
         (0.99, 1.01, "equivalent"),
+        (0.98, 1.025, "equivalent"),
         (1.005, 1.015, "equivalent"),
         (1.01, 1.05, "faster"),
         (0.9, 0.97, "slower"),
@@ -95,22 +97,27 @@ def test_the_interval_holds_what_another_run_reports(count):
     ],
 )
 def test_verdicts(low, high, word):
-    assert verdict("processes", low, high) == word
-    assert verdict("within", low, high) == "inconclusive"
+    assert verdict(low, high) == word
+
+
+def test_a_verdict_takes_the_interval_that_makes_sure():
+    assert verdict(1.01, 1.05, sure=(0.999, 1.06)) == "inconclusive"
+    assert verdict(1.01, 1.05, sure=(1.001, 1.06)) == "faster"
+    assert verdict(0.985, 1.01, margin=0.01) == "inconclusive"
 
 
 @given(st.floats(0.1, 10), st.floats(0, 2))
 def test_verdict_mirrors(low, width):
     high = low + width
     mirror = {"faster": "slower", "slower": "faster"}
-    word, inverse = verdict("pooled", low, high), verdict("pooled", 1 / high, 1 / low)
-    if all(abs(edge - m) > 1e-6 for edge in (low, high) for m in (1 / 1.02, 1.02, 1.0)):
+    word, inverse = verdict(low, high), verdict(1 / high, 1 / low)
+    if all(abs(edge - m) > 1e-6 for edge in (low, high) for m in (1 / 1.03, 1.03, 1.0)):
         assert inverse == mirror.get(word, word)
 
 
 def test_no_process():
     with pytest.raises(ValueError, match="no process"):
-        log_ratios_of([])
+        ratios_of([])
 
 
 def result(name, *ratios, within=1e-6, **conditions):
@@ -122,7 +129,7 @@ def result(name, *ratios, within=1e-6, **conditions):
 def test_the_spread_of_the_replicated_reaches_all():
     results = [result("a", 1.5), result("b", 2.0, 2.02, 1.98), result("c", 1.0)]
     spread = set_speedups(results)
-    assert spread.df == 2
+    assert spread.cases == 1
     assert [r.speedup.basis for r in results] == ["pooled", "processes", "pooled"]
     assert results[0].speedup.ci_low < 1.5 < results[0].speedup.ci_high
     assert results[0].speedup.verdict == "faster"
@@ -147,7 +154,7 @@ def test_the_order_of_measuring_leaves_no_trace():
 
 def test_nothing_known_of_the_spread():
     results = [result("a", 1.5)]
-    assert set_speedups(results).df == 0
+    assert set_speedups(results).cases == 0
     assert (results[0].speedup.basis, results[0].speedup.verdict) == ("within", "inconclusive")
 
 
@@ -170,7 +177,7 @@ def test_records_without_samples_stay_as_they_are():
     failed = Result(Case("s", "f"), "t", 1.0, Status.CRASH)
     old = Result(Case("s", "o"), "t", 1.0, Status.PASS, conditions={"process_ratios": [1.5]})
     unknown = result("u", 1.2, within=None)
-    assert pooled_spread([failed, old]).df == 0
+    assert set_speedups([failed, old]).cases == 0
     set_speedups([failed, old, unknown])
     assert failed.speedup is None
     assert old.speedup is None

@@ -93,7 +93,7 @@ def _mean(backend: str, rows: Sequence[Row]) -> str:
     if summary.speedup is None or summary.speedup_clipped is None:
         return f"{name}: no speedup counts{rest}"
     text = f"{name}: geometric mean {summary.speedup:.3f}x"
-    if summary.measured > 1:
+    if summary.speedup_low is not None and summary.speedup_high is not None:
         text += f" (95 %: {summary.speedup_low:.3f} to {summary.speedup_high:.3f})"
     return f"{text} over {summary.measured}; clipped at 1 from below: {summary.speedup_clipped:.3f}x{rest}"
 

@@ -19,7 +19,7 @@ from perfdash.report.plots.drawing import BLACK, WIDTH, Picture, heading, number
 from perfdash.report.plots.layout import PlotSetting, colour_of, marker_of
 
 _PANELS = (
-    ("speedup", "geometric mean speedup\n(band: 95 % over models;\ndashed, x: clipped at 1)"),
+    ("speedup", "geometric mean speedup\n(band: 95 %;\ndashed, x: clipped at 1)"),
     ("pass_rate", "pass rate, %\n(of those attempted)"),
     ("compilation_s", "mean compilation\ntime, s"),
     ("compression_ratio", "memory compression\nratio, geometric mean"),

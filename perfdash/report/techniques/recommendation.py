@@ -50,7 +50,7 @@ class Candidate:
         speed = self.speed
         if speed is None or speed.low is None or speed.high is None:
             return False
-        return verdict("processes", speed.low, speed.high) == "faster"
+        return verdict(speed.low, speed.high) == "faster"
 
 
 @dataclass(frozen=True)
