@@ -20,7 +20,7 @@ from pathlib import Path
 
 from perfdash.records import PASSING, Case, Result, RunInfo
 from perfdash.report.terminal_tables import verdict_text
-from perfdash.runner.run_folder import find_run, read_info, read_results
+from perfdash.runner.run_journal import find_run, read_info, read_results
 from perfdash.stats.means import arithmetic_mean, clipped_geometric_mean, geometric_mean
 
 HERE = Path(__file__).with_name("dashboard.csv")

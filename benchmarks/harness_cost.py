@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from perfdash.runner.run_folder import read_results
+from perfdash.runner.run_journal import read_results
 
 NEEDED = ("load", "compile", "accuracy", "latency")
 

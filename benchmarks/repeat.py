@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from perfdash.runner.run_folder import read_info, read_results
+from perfdash.runner.run_journal import read_info, read_results
 
 
 def main() -> None:

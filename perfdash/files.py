@@ -1,4 +1,4 @@
-"""Files: atomic writes, lines that survive a power cut, locks, JSON without NaN, the data that ships.
+"""Files: atomic writes, lines that survive a power cut, locks, temporary folders, finite JSON, bundled data.
 
 What readers get (`write`) holds no secret of this process; what perfdash itself reads again is kept as it is.
 """
@@ -11,7 +11,9 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from perfdash.errors import UsageError
+from perfdash.errors import MachineError, UsageError
 from perfdash.redaction import redact
 
 _PACKAGE = Path(__file__).resolve().parent
+_TEMPORARY_PREFIX = "perfdash-scratch-"
+_HELD = ".held"  # locked by the process that made the folder, until it ends
 
 
 def bundled(kind: str) -> Path:
@@ -178,6 +182,63 @@ def make_dated_folder(out: Path, below: str = "", kind: str = "run") -> Path:
             raise UsageError(f"--out {out}: no {kind} folder can be made there: {error.strerror}") from error
         return folder
     raise UsageError(f"--out {out}: a hundred {kind}s began there this second")
+
+
+class TemporaryFolder:
+    """A temporary folder that is removed at the end: a context manager, or call remove().
+
+    A killed process leaves its folder behind; remove_abandoned_folders() of a later run removes it. The
+    caches of one case and the precompiled headers take some hundred megabytes.
+    """
+
+    def __init__(self) -> None:
+        """Raises MachineError where there is no room for one."""
+        while True:
+            try:
+                self.path = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX)
+                self._held = os.open(os.path.join(self.path, _HELD), os.O_CREAT | os.O_RDWR, 0o600)
+            except OSError as error:
+                raise MachineError(
+                    f"no temporary folder in {tempfile.gettempdir()}: {error.strerror}; "
+                    "make room there or set TMPDIR"
+                ) from error
+            fcntl.flock(self._held, fcntl.LOCK_EX)
+            if _is_linked(self._held):
+                return
+            os.close(self._held)  # the sweep of another process came before the lock
+
+    def __enter__(self) -> str:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Removes the folder with all in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._held)
+
+
+def remove_abandoned_folders() -> None:
+    """Remove temporary folders whose process has ended, as far as this user may."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY_PREFIX}*"):
+        try:
+            held = os.open(folder / _HELD, os.O_RDWR)
+        except OSError:  # just being made, or another user's
+            continue
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_linked(held):  # else its maker has removed it, and the name may be another's
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(held)
+
+
+def _is_linked(fd: int) -> bool:
+    """Whether an open file still has a name."""
+    return os.fstat(fd).st_nlink > 0
 
 
 def _sync(path: Path, flags: int) -> None:

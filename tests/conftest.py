@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.records import Result, RunInfo
-from perfdash.runner.run_folder import read_info, read_results
+from perfdash.runner.run_journal import read_info, read_results
 from tests.command_server import CommandServer
 from tests.lazy import note_imports
 from tests.stores import address, postgres, postgres_address, store  # noqa: F401 (fixtures)

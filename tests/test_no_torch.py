@@ -14,7 +14,7 @@ from perfdash.runner.messages import Options
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import backend_names, select
-from perfdash.suites.definition import load_suite
+from perfdash.suites.suite_file import load_suite
 from perfdash.worker import registry
 
 WORKER = Path(registry.__file__).parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.runner.run_folder import read_info, read_results
+from perfdash.runner.run_journal import read_info, read_results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CHECKOUT = Path(__file__).parents[1]

@@ -23,7 +23,8 @@ from perfdash.bisection.metrics import Reading
 from perfdash.bisection.replay import Act, Confirm, Course, Descend, MakeFresh, Stage, why_not
 from perfdash.bisection.sources import Revision
 from perfdash.errors import MachineError, PerfdashError, UsageError
-from perfdash.runner import orphans, scratch
+from perfdash.files import remove_abandoned_folders
+from perfdash.runner import orphans
 from perfdash.runner.cores import away_from
 from perfdash.settings import RunSettings
 
@@ -309,7 +310,7 @@ def work(session: Session, tell: Tell) -> tuple[str, PerfdashError | None]:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _interrupt)
     orphans.end_strays()
-    scratch.sweep()
+    remove_abandoned_folders()
     folder = session.machine.folder = session.journal.folder.absolute()
     state: str = DONE
     failed: PerfdashError | None = None

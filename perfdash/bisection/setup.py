@@ -38,10 +38,10 @@ from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets, redact_all
 from perfdash.runner import host
+from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import gpus_of, slots_of
 from perfdash.runner.messages import options_of
 from perfdash.runner.paired_measurement import AlternatingBuilds
-from perfdash.runner.preflight import check_machine
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.cases import Planned, planned_from_json
 

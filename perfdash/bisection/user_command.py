@@ -21,7 +21,7 @@ from perfdash.bisection.metrics import BAD, GOOD, SKIP, Reading
 from perfdash.errors import MachineError
 from perfdash.metrics import Metric
 from perfdash.redaction import mask_secrets
-from perfdash.runner.core_locks import Locks, core_names
+from perfdash.runner.cores import Locks, core_names
 
 CODE_SKIP, CODE_LAST_BAD = 125, 127
 TIMEOUT, NO_NUMBER, FAILED = "timeout", "no number", "failed"

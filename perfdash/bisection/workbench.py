@@ -25,8 +25,7 @@ from perfdash.errors import UsageError
 from perfdash.files import finite
 from perfdash.metrics import Metric
 from perfdash.records import to_json
-from perfdash.runner.core_locks import Locks, core_names
-from perfdash.runner.cores import available_cores
+from perfdash.runner.cores import Locks, available_cores, core_names
 from perfdash.runner.paired_measurement import AlternatingBuilds, Environment
 from perfdash.suites.cases import Planned
 

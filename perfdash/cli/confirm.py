@@ -42,10 +42,10 @@ def confirm(
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
+    from perfdash.runner.compatibility import check_machine
     from perfdash.runner.confirmation import remeasure, settings_of_run, with_secrets
-    from perfdash.runner.preflight import check_machine
-    from perfdash.runner.run_folder import find_run as find_folder
-    from perfdash.runner.run_folder import read_info, read_plan
+    from perfdash.runner.run_journal import find_run as find_folder
+    from perfdash.runner.run_journal import read_info, read_plan
     from perfdash.settings import resolve
     from perfdash.suites.cases import planned_from_json
 

@@ -19,7 +19,7 @@ def list_suites(
 ) -> None:
     """List the suites, or the models of one with their batch sizes."""
     from perfdash.settings import resolve
-    from perfdash.suites.definition import BatchSize, Suite, load_suite, suite_names
+    from perfdash.suites.suite_file import BatchSize, Suite, load_suite, suite_names
     from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite
 
     path = resolve({"torchbench": torchbench})[0].torchbench

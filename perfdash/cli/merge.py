@@ -25,7 +25,7 @@ def merge(
     from perfdash.report.terminal_tables import summary
     from perfdash.runner.merge_shards import merge as merge_runs
     from perfdash.runner.merge_shards import read_shard
-    from perfdash.runner.run_folder import find_run
+    from perfdash.runner.run_journal import find_run
     from perfdash.settings import resolve
 
     settings = resolve({"out": out, "db": db, "no_history": no_history})[0]

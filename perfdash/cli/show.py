@@ -19,7 +19,7 @@ def show(
 
     from perfdash.errors import UsageError
     from perfdash.report.terminal_tables import details, phase_table, summary
-    from perfdash.runner.run_folder import find_run, is_being_measured, read_saved
+    from perfdash.runner.run_journal import find_run, is_being_measured, read_saved
     from perfdash.settings import resolve
 
     below = resolve({"out": out})[0].out

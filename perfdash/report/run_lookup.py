@@ -28,7 +28,7 @@ from perfdash.history.results import Imported, from_run
 from perfdash.history.run_selection import select
 from perfdash.history.store import NoHistory, open_store
 from perfdash.report.night import Night, against, nightlies_before, of_history
-from perfdash.runner.run_folder import find_run, read_saved
+from perfdash.runner.run_journal import find_run, read_saved
 
 Warn = Callable[[str], None]
 

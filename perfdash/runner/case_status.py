@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfdash.records import Failure, Result, Status
-from perfdash.runner.watch import Outcome
+from perfdash.runner.messages import ProcessOutcome
 
 StatusOfCase = tuple[Status, str | None, Failure | None]
 
@@ -26,7 +26,7 @@ _ACCURACY_STATUS = {
 }
 
 
-def status_of(outcome: Outcome) -> StatusOfCase:
+def status_of(outcome: ProcessOutcome) -> StatusOfCase:
     """(status, failed phase, failure) of a case's main process; the failure without its log."""
     phase = outcome.find("phase")
     where = phase["name"] if phase else "start"
@@ -105,14 +105,14 @@ def final_status(result: Result, attempts: Sequence[Mapping[str, Any]]) -> Statu
     return Status.CRASH if lost and kinds and set(kinds) == {"WorkerLost"} else result.status
 
 
-def memory_limit(outcome: Outcome) -> dict[str, object] | None:
+def memory_limit(outcome: ProcessOutcome) -> dict[str, object] | None:
     """The limit of memory that a process ran under, as in records.Failure."""
     if outcome.memory_limit_bytes is None:
         return None
     return {"what": "memory", "scope": "case", "limit": outcome.memory_limit_bytes, "unit": "bytes"}
 
 
-def _past_limit(outcome: Outcome, where: str) -> StatusOfCase:
+def _past_limit(outcome: ProcessOutcome, where: str) -> StatusOfCase:
     limit = outcome.limit or {}
     text = _limit_message(limit, where)
     if limit["what"] == "memory":
@@ -142,7 +142,7 @@ def _limit_message(limit: dict[str, object] | None, where: str) -> str:
     return f"needed more memory than its limit of {value / 2**30:.2f} GiB, in phase {where}"
 
 
-def _signal(outcome: Outcome) -> int | None:
+def _signal(outcome: ProcessOutcome) -> int | None:
     """The signal that ended the case's process, or the child in which it measures eager."""
     died = outcome.find("died")
     if died and died["signal"]:

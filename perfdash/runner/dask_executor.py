@@ -22,8 +22,7 @@ from perfdash.files import now
 from perfdash.records import to_json
 from perfdash.runner import compatibility, dask_worker
 from perfdash.runner.executors import NO_FREE_CORE, Message
-from perfdash.runner.messages import Answer, Options, Order, answer_from_text, to_text
-from perfdash.runner.watch import Outcome
+from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome, answer_from_text, to_text
 from perfdash.suites.cases import Planned
 
 CONNECT_S = 10.0
@@ -99,7 +98,7 @@ class DaskExecutor:
         self._expected = json.dumps(compatibility.fingerprint(introductions[0]["environment"]))
         return introductions
 
-    def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[Outcome]]:
+    def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[ProcessOutcome]]:
         text = json.dumps(to_json(like))
         replies = self._everywhere(dask_worker.null, text, processes, count=slots)
         answers = [answer_from_text(reply["ok"]) for reply in replies]
@@ -287,4 +286,4 @@ class DaskExecutor:
 
 def _failed(kind: str, message: str) -> Answer:
     failed = {"event": "failed", "status": "infra_error", "phase": "start", "type": kind, "message": message}
-    return Answer([Outcome([failed], status=0)], now(), 0.0, 0.0, {})
+    return Answer([ProcessOutcome([failed], status=0)], now(), 0.0, 0.0, {})

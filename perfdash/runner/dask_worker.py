@@ -20,11 +20,12 @@ from typing import Any
 
 from perfdash import __version__
 from perfdash.errors import MachineError, PerfdashError, UsageError
-from perfdash.runner import compatibility, orphans, scratch
+from perfdash.files import remove_abandoned_folders
+from perfdash.runner import compatibility, orphans
 from perfdash.runner.cores import available_cores, every_slot, physical_core, visible_gpus
+from perfdash.runner.limits import RunStopped, Stop
 from perfdash.runner.messages import Answer, Options, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
-from perfdash.runner.watch import Stop, Stopped
 from perfdash.suites.cases import planned_from_json
 
 IDLE_S = 120.0  # then the cores are given up
@@ -184,7 +185,7 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
         except _NoFreeCore as error:
             # Without a slot from now on: else this worker, always free, would be given every case.
             return json.dumps({"no_core": str(error), "worker": _withdraw(options)})
-        except Stopped:
+        except RunStopped:
             _close()
             return json.dumps({"error": ["MachineError", "cancelled"]})
         except (PerfdashError, OSError) as error:
@@ -202,7 +203,7 @@ def _slot(options: str) -> Slot:
     _close()
     _without_nannys_variables()
     orphans.end_strays()
-    scratch.sweep()
+    remove_abandoned_folders()
     parsed = options_from_text(options)
     deadline = time.monotonic() + LOCK_S
     while True:

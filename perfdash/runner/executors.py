@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from perfdash.errors import PerfdashError
 from perfdash.runner.cores import gpus_of
-from perfdash.runner.messages import Options, Order, options_of
+from perfdash.runner.limits import RunStopped, Stop
+from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.slot import Slot
-from perfdash.runner.watch import Outcome, Stop, Stopped
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
@@ -39,7 +39,7 @@ class Executor(Protocol):
     def introduce(self, planned: Sequence[Planned]) -> list[dict[str, Any]]:
         """Slot.introduce of all slots; raises the first error. `notes` of the first: for the user."""
 
-    def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[Outcome]]:
+    def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[ProcessOutcome]]:
         """Slot.null of the first `slots` (all) at the same time."""
 
     def shrink(self, slots: int) -> None:
@@ -104,7 +104,7 @@ class LocalExecutor:
     def introduce(self, planned: Sequence[Planned]) -> list[dict[str, Any]]:
         return self._everywhere(lambda slot: slot.introduce(planned), self.slots)
 
-    def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[Outcome]]:
+    def null(self, like: Planned, processes: int, slots: int | None = None) -> list[list[ProcessOutcome]]:
         log = self._logs / "null.log"
         return self._everywhere(lambda slot: slot.null(like, processes, log), slots or self.slots)
 
@@ -153,7 +153,7 @@ class LocalExecutor:
                     self._outbox.put(Message(number, "answer", work(slot)))
                 except PerfdashError as error:
                     self._outbox.put(Message(number, "failed", error))
-        except Stopped:
+        except RunStopped:
             pass
         except BaseException as error:  # a fault of ours: the run must end, not wait for ever
             self._outbox.put(Message(number, "failed", error))

@@ -14,12 +14,11 @@ from pathlib import Path
 from perfdash.errors import UsageError
 from perfdash.records import Case, Status
 from perfdash.runner.case_status import status_of
+from perfdash.runner.compatibility import check_machine, check_slots
 from perfdash.runner.cores import slots_of
 from perfdash.runner.executors import Executor, open_executor
-from perfdash.runner.messages import Order
+from perfdash.runner.messages import Order, ProcessOutcome
 from perfdash.runner.plan import make_plan
-from perfdash.runner.preflight import check_machine, check_slots
-from perfdash.runner.watch import Outcome
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
@@ -175,6 +174,6 @@ def _variant(planned: Planned) -> str:
     return ", ".join(f"{key}={value}" for key, value in planned.variant.items())
 
 
-def _ended(outcome: Outcome) -> tuple[Status | None, str]:
+def _ended(outcome: ProcessOutcome) -> tuple[Status | None, str]:
     status, _, failure = status_of(outcome)
     return (status, failure.message) if failure else (None, "")

@@ -17,21 +17,21 @@ from typing import Any
 
 from perfdash.child_environment import HUB, without_secrets
 from perfdash.errors import MachineError
+from perfdash.files import TemporaryFolder
 from perfdash.records import Job, to_json
 from perfdash.runner import orphans
 from perfdash.runner.allocator import preload
-from perfdash.runner.cgroup import MemoryGroup
-from perfdash.runner.scratch import Scratch
-from perfdash.runner.watch import (
+from perfdash.runner.limits import (
     GRACE_S,
     MAX_MESSAGE,
+    CaseMonitor,
+    MemoryGroup,
     OnEvent,
-    Outcome,
+    RunStopped,
     Stop,
-    Stopped,
-    Watch,
     ready_of,
 )
+from perfdash.runner.messages import ProcessOutcome
 
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
 GUARD_S = 5.0  # for the guard to end what is below it
@@ -61,10 +61,10 @@ class ForkParent:
         self._locks = locks
         self._stop = stop
         self._mark = orphans.new_mark()
-        self._home: Scratch | None = None
+        self._home: TemporaryFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._watch: Watch | None = None
+        self._watch: CaseMonitor | None = None
 
     def __enter__(self) -> ForkParent:
         try:
@@ -125,7 +125,7 @@ class ForkParent:
         Only perfdash becomes importable there, not the packages that are installed beside it here: a
         torch from this environment under that interpreter would be a silent wrong measurement.
         """
-        self._home = Scratch()
+        self._home = TemporaryFolder()
         home = Path(self._home.path)
         try:
             (home / "perfdash").symlink_to(Path(__file__).resolve().parents[1], target_is_directory=True)
@@ -144,10 +144,10 @@ class ForkParent:
         log: Path,
         on_event: OnEvent = lambda event: None,
         stop: Stop | None = None,
-    ) -> Outcome:
+    ) -> ProcessOutcome:
         """Measures one job, its output appended to `log`; ends it when it passes one of its limits.
 
-        Raises Stopped when `stop` is set meanwhile, the case ended.
+        Raises RunStopped when `stop` is set meanwhile, the case ended.
         """
         assert self._control is not None
         self.forks += 1
@@ -158,7 +158,7 @@ class ForkParent:
             watch = self._send(job, log, group, on_event, stop)
             if watch is None:
                 self.close()
-                return Outcome(memory_limit_bytes=job.memory_limit_bytes)
+                return ProcessOutcome(memory_limit_bytes=job.memory_limit_bytes)
             self._watch = watch
             outcome = watch.run()
             if group and group.oom_kills():
@@ -172,7 +172,7 @@ class ForkParent:
 
     def _send(
         self, job: Job, log: Path, group: MemoryGroup | None, on_event: OnEvent, stop: Stop | None
-    ) -> Watch | None:
+    ) -> CaseMonitor | None:
         """The job with the pipes for its events and output; None when the fork parent is gone."""
         assert self._control is not None
         pipes = [os.pipe(), os.pipe()]
@@ -189,7 +189,7 @@ class ForkParent:
         finally:
             os.close(events_writer)
             os.close(output_writer)
-        return Watch(
+        return CaseMonitor(
             self._control,
             job,
             events=events,
@@ -204,7 +204,7 @@ class ForkParent:
         assert self._control is not None
         ready = ready_of([self._control.fileno(), *([stop.fd] if stop else [])], timeout_s)
         if stop and stop.fd in ready:
-            raise Stopped
+            raise RunStopped
         try:
             data = self._control.recv(MAX_MESSAGE) if ready else b""
         except OSError:

@@ -13,7 +13,7 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.records import Result, RunInfo
 from perfdash.runner import compatibility
 from perfdash.runner.plan import Plan, differences, plan_from_json
-from perfdash.runner.run_folder import RunFolder, is_being_measured, read_plan, read_results, read_saved
+from perfdash.runner.run_journal import RunJournal, is_being_measured, read_plan, read_results, read_saved
 from perfdash.stats.speedup import margin_of, set_speedups
 
 # Settings in which shards may differ: which part, where it ran, when it gave up.
@@ -89,7 +89,7 @@ def merge(shards: Sequence[Shard], out: Path) -> tuple[Path, RunInfo, list[Resul
     results = [measured[planned.case] for planned in plan.cases if planned.case in measured]
     missing = [planned.case.name for planned in plan.cases if planned.case not in measured]
     spread = set_speedups(results, margin=margin_of(shards[0].info))
-    journal = RunFolder.create(out)
+    journal = RunJournal.create(out)
     try:
         info = _info(journal.folder.name, shards, plan, complete=not missing)
         if spread.cases:

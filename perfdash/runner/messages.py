@@ -12,7 +12,6 @@ from typing import Any
 
 from perfdash.errors import UsageError
 from perfdash.records import Sampling
-from perfdash.runner.watch import Outcome
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned, planned_from_json
 
@@ -73,6 +72,23 @@ class Order:
 
 
 @dataclass
+class ProcessOutcome:
+    """How a case's process ended, with the events that it sent before."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+    status: int | None = None  # of waitpid; None when the fork parent was lost with it
+    limit: dict[str, Any] | None = None  # the one that it passed, as in records.Failure
+    frozen: bool = False  # something of it was stopped (SIGSTOP), and so it was ended
+    oom_killed: str | None = None  # limit: by its own memory limit; kernel: for want of memory
+    memory_limit_bytes: int | None = None  # the one it ran under
+    tail: list[str] = field(default_factory=list)  # the last lines of its output
+
+    def find(self, name: str) -> dict[str, Any] | None:
+        """The last event of a name."""
+        return next((event for event in reversed(self.events) if event["event"] == name), None)
+
+
+@dataclass
 class Answer:
     """What came of an order: the outcomes of its main process and of its replicas.
 
@@ -80,7 +96,7 @@ class Answer:
     it was written elsewhere than in the run folder.
     """
 
-    outcomes: list[Outcome]
+    outcomes: list[ProcessOutcome]
     started: str
     wall_s: float
     replica_s: float
@@ -108,4 +124,4 @@ def order_from_text(text: str) -> Order:
 def answer_from_text(text: str) -> Answer:
     """The inverse of to_text."""
     data = json.loads(text)
-    return Answer(**{**data, "outcomes": [Outcome(**outcome) for outcome in data["outcomes"]]})
+    return Answer(**{**data, "outcomes": [ProcessOutcome(**outcome) for outcome in data["outcomes"]]})

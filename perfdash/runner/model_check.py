@@ -12,11 +12,11 @@ from perfdash.errors import UsageError
 from perfdash.records import Case, Status
 from perfdash.runner import host
 from perfdash.runner.case_status import status_of
+from perfdash.runner.compatibility import check_slots
 from perfdash.runner.cores import slots_of
 from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.messages import Answer, Order
 from perfdash.runner.plan import make_plan
-from perfdash.runner.preflight import check_slots
 from perfdash.runner.slot import free_slots
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perfdash.records import Case, RunInfo, Sampling
-from perfdash.runner.watch import Outcome
+from perfdash.runner.messages import ProcessOutcome
 from perfdash.stats.speedup import NULL_EXPECTED, null_warning
 from perfdash.suites.cases import Planned
 from perfdash.worker import null_model
@@ -54,12 +54,12 @@ def null_case(like: Planned) -> Planned:
     )
 
 
-def null_ratios(outcomes: Sequence[Outcome]) -> list[float]:
+def null_ratios(outcomes: Sequence[ProcessOutcome]) -> list[float]:
     """Latency over latency of the same model, one a process; 1 where there is no noise."""
     return [round(eager / backend, 6) for eager, backend in _medians(outcomes)]
 
 
-def null_ms(outcomes: Sequence[Outcome]) -> float | None:
+def null_ms(outcomes: Sequence[ProcessOutcome]) -> float | None:
     """The median latency of the null, milliseconds."""
     latencies = [eager / 1e6 for eager, _ in _medians(outcomes)]
     return statistics.median(latencies) if latencies else None
@@ -71,7 +71,7 @@ def within_bounds(ratios: Sequence[float], bound: float = NULL_BOUND) -> bool:
     return bool(ratios) and off <= len(ratios) // 20
 
 
-def _medians(outcomes: Sequence[Outcome]) -> list[tuple[float, float]]:
+def _medians(outcomes: Sequence[ProcessOutcome]) -> list[tuple[float, float]]:
     """Nanoseconds per call of both sides, of each process that has sampled; clean pairs if any."""
     medians = []
     for outcome in outcomes:

@@ -17,11 +17,11 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import dumps
 from perfdash.records import Result, to_json
+from perfdash.runner.limits import RunStopped, Stop
 from perfdash.runner.messages import Options, Order
 from perfdash.runner.result_record import assemble
-from perfdash.runner.run_folder import append_line
+from perfdash.runner.run_journal import append_line
 from perfdash.runner.slot import Slot
-from perfdash.runner.watch import Stop, Stopped
 from perfdash.suites.cases import Planned
 
 FILE = "confirm.jsonl"
@@ -108,7 +108,7 @@ class PairedSlots:
             except BaseException as error:
                 waiting.clear()
                 self._stop.set()
-                if isinstance(error, Stopped):
+                if isinstance(error, RunStopped):
                     raise KeyboardInterrupt from error
                 raise
 
@@ -179,7 +179,7 @@ class AlternatingBuilds:
         try:
             answer = slot.measure(Order(planned, self._processes), log, lambda event: None)
             torch = {name: slot.hello[name] for name in _TORCH_FACTS if slot.hello.get(name)}
-        except Stopped as error:
+        except RunStopped as error:
             raise KeyboardInterrupt from error
         finally:
             slot.renew()
@@ -192,7 +192,7 @@ class AlternatingBuilds:
         slot = self._slot(environment)
         try:
             return slot.introduce([with_variables(planned, environment.variables)])
-        except Stopped as error:
+        except RunStopped as error:
             raise KeyboardInterrupt from error
         finally:
             slot.renew()

@@ -12,8 +12,7 @@ import numpy as np
 from perfdash.records import Failure, Measurement, Result, Status
 from perfdash.redaction import redact_all, remember, secrets_of
 from perfdash.runner.case_status import status_of
-from perfdash.runner.messages import Answer
-from perfdash.runner.watch import Outcome
+from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, ProcessSamples, counted_pairs
 from perfdash.stats.intervals import CONFIDENCE, median_interval
 from perfdash.stats.process_spread import ProcessRatios
@@ -81,7 +80,7 @@ def _without_secrets(result: Result, planned: Planned) -> Result:
     return replace(result, **texts)
 
 
-def _keep_differences(result: Result, main: Outcome) -> None:
+def _keep_differences(result: Result, main: ProcessOutcome) -> None:
     """Keep that two runs of eager differ, where the case then fails for another reason."""
     differ = (main.find("eager") or {}).get("differ")
     if differ and result.status is not Status.EAGER_TWO_RUNS_DIFFER:
@@ -116,7 +115,7 @@ def not_run_after_smaller(planned: Planned, smaller: Result, started: str) -> Re
     return result
 
 
-def _fill_compilation(result: Result, main: Outcome) -> None:
+def _fill_compilation(result: Result, main: ProcessOutcome) -> None:
     compiled = main.find("compiled")
     if not compiled:
         return
@@ -130,7 +129,7 @@ def _fill_compilation(result: Result, main: Outcome) -> None:
     result.notes += compiled.get("notes", [])
 
 
-def _fill_memory(result: Result, main: Outcome) -> None:
+def _fill_memory(result: Result, main: ProcessOutcome) -> None:
     loaded, eager, backend = main.find("loaded"), main.find("eager"), main.find("memory")
     if loaded:
         result.weights_bytes = loaded["weights_bytes"]
@@ -186,7 +185,7 @@ def _peak(loaded: dict[str, Any], figures: dict[str, Any]) -> int | None:
     return int(held + figures["constants_bytes"] + figures["transient_bytes"])
 
 
-def _fill_latency(result: Result, outcomes: Sequence[Outcome], allocator: str) -> None:
+def _fill_latency(result: Result, outcomes: Sequence[ProcessOutcome], allocator: str) -> None:
     events = [event for outcome in outcomes if (event := outcome.find("latency"))]
     if not events:
         return
@@ -292,7 +291,7 @@ def _steps(nanoseconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def process_ratios(outcomes: Sequence[Outcome]) -> ProcessRatios | None:
+def process_ratios(outcomes: Sequence[ProcessOutcome]) -> ProcessRatios | None:
     """The log ratios of the processes that have sampled both sides; None where none has."""
     events = [event for outcome in outcomes if (event := outcome.find("latency"))]
     if not events or events[0].get("alone"):

@@ -19,20 +19,20 @@ from pydantic import ValidationError
 
 from perfdash import __version__
 from perfdash.errors import PerfdashError, UsageError
-from perfdash.files import now
+from perfdash.files import now, remove_abandoned_folders
 from perfdash.records import Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
-from perfdash.runner import compatibility, orphans, scratch
+from perfdash.runner import compatibility, orphans
+from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of
 from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
-from perfdash.runner.preflight import check_machine
-from perfdash.runner.run_folder import RunFolder, find_run, read_info, read_plan, read_results
+from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.cases import backend_names
-from perfdash.suites.definition import near
+from perfdash.suites.suite_file import near
 
 Say = Callable[[str], None]
 
@@ -53,7 +53,7 @@ class Run:
     left: Sequence[int]
     dynamo_names: dict[str, str]
     slots: Sequence[tuple[int, ...]]
-    journal: RunFolder
+    journal: RunJournal
     info: RunInfo
     results: list[Result]  # the latest of each case
     interrupted: bool = False
@@ -64,7 +64,7 @@ def new_run(settings: RunSettings) -> Run:
     plan, dynamo_names = make_plan(settings)
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
-    journal = RunFolder.create(settings.out)
+    journal = RunJournal.create(settings.out)
     try:
         info = _info(journal.folder.name, settings, plan, dynamo_names)
         journal.write_plan(plan.to_json())
@@ -106,7 +106,7 @@ def resumed_run(
     plan = replace(then, cases=tuple(by_case[planned.case] for planned in then.cases))
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
-    journal = RunFolder.reopen(folder)
+    journal = RunJournal.reopen(folder)
     for line in journal.damaged:
         say(f"{line}: moved to {journal.set_aside.name}; its case is measured again")
     results = read_results(folder)
@@ -143,7 +143,7 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
     slots = run.slots if run.left else ()
     session = None
     orphans.end_strays()
-    scratch.sweep()
+    remove_abandoned_folders()
     try:
         with away_from(run.slots), open_executor(settings, slots, journal.logs) as executor:
             session = Session(

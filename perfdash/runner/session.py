@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from perfdash.errors import MachineError
 from perfdash.files import now
 from perfdash.records import Case, Result, RunInfo, Status, to_json
-from perfdash.runner import compatibility, noise, preflight, schedule
+from perfdash.runner import compatibility, noise, schedule
 from perfdash.runner.case_status import check_isa, final_status, is_worth_a_retry
 from perfdash.runner.executors import NO_FREE_CORE, Executor
 from perfdash.runner.messages import Answer, Order
 from perfdash.runner.result_record import assemble, not_run_after_smaller, skipped
-from perfdash.runner.run_folder import RunFolder, read_all
+from perfdash.runner.run_journal import RunJournal, read_all
 from perfdash.stats.speedup import margin_of, set_speedups
 from perfdash.suites.cases import Planned
 
@@ -60,7 +60,7 @@ class Session:
         costs: Sequence[float],
         policy: Policy,
         executor: Executor,
-        journal: RunFolder,
+        journal: RunJournal,
         info: RunInfo,
         watcher: Watcher,
         dynamo_names: dict[str, str],
@@ -135,7 +135,7 @@ class Session:
     def _introduce(self, planned: Sequence[Planned]) -> None:
         """Asks every slot what it can do, refuses what cannot work, writes run.json."""
         introductions = self.executor.introduce(planned)
-        preflight.check_slots(introductions, planned)
+        compatibility.check_slots(introductions, planned)
         for note in introductions[0].get("notes", ()):
             self.watcher.say(note)
         environment = introductions[0]["environment"]

@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError
-from perfdash.files import now
+from perfdash.files import TemporaryFolder, now
 from perfdash.records import Job
 from perfdash.runner import host, noise
 from perfdash.runner.allocator import allocator_library
-from perfdash.runner.core_locks import Locks, core_names
-from perfdash.runner.cores import every_slot
+from perfdash.runner.cores import Locks, core_names, every_slot
 from perfdash.runner.launcher import ForkParent, Launch
-from perfdash.runner.messages import Answer, Options, Order
+from perfdash.runner.limits import OnEvent, Stop
+from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome
 from perfdash.runner.result_record import process_ratios
-from perfdash.runner.scratch import Scratch
-from perfdash.runner.watch import OnEvent, Outcome, Stop
 from perfdash.stats.process_spread import disagree
 from perfdash.suites.cases import Planned
 from perfdash.worker import registry
@@ -61,7 +59,7 @@ class Slot:
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
-        self._headers: Scratch | None = None
+        self._headers: TemporaryFolder | None = None
         self._headers_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
 
     @property
@@ -123,7 +121,7 @@ class Slot:
     def _probe(self, like: Planned, each: Planned, role: str = "probe") -> dict[str, Any]:
         """One look at what the interpreter can do, tried twice: something may have killed the first."""
         for _ in range(2):
-            with Scratch() as scratch:
+            with TemporaryFolder() as scratch:
                 job = replace(
                     self._job(each, scratch),
                     role=role,
@@ -158,17 +156,17 @@ class Slot:
     def _prepare(self, planned: Planned) -> dict[str, Any]:
         """Makes the headers that inductor's cases share, and asks what it compiles for."""
         if self._headers is None:
-            self._headers = Scratch()
+            self._headers = TemporaryFolder()
         probed = self._probe(planned, planned, role="isa")
         self._headers_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
         return probed
 
-    def null(self, like: Planned, processes: int, log: Path) -> list[Outcome]:
+    def null(self, like: Planned, processes: int, log: Path) -> list[ProcessOutcome]:
         """A small model against itself in so many processes (noise.null_case)."""
         planned = noise.null_case(like)
         outcomes = []
         for number in range(processes):
-            with Scratch() as scratch:
+            with TemporaryFolder() as scratch:
                 job = replace(
                     self._job(planned, scratch),
                     role="replica",
@@ -181,7 +179,7 @@ class Slot:
         return outcomes
 
     def measure(self, order: Order, log: Path, on_event: OnEvent) -> Answer:
-        """Measure a case, sampled again in further processes. Raises Stopped when the run ends."""
+        """Measure a case, sampled again in further processes. Raises RunStopped when the run ends."""
         started, start = now(), time.monotonic()
         planned = order.planned
         # A preloaded malloc hides what is resident: all but the timing is done without it.
@@ -191,7 +189,7 @@ class Slot:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
             if order.role == "full" and planned.needs_cpp and asked not in self._headers_for:
                 self._prepare(planned)
-            with Scratch() as scratch:
+            with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
                 job = replace(self._job(planned, scratch), role=role)
                 outcomes = [_too_large(job, planned) or self._process(planned, job, log, on_event)]
@@ -214,7 +212,13 @@ class Slot:
         }
 
     def _sample_again(
-        self, order: Order, job: Job, log: Path, on_event: OnEvent, outcomes: list[Outcome], preload: bool
+        self,
+        order: Order,
+        job: Job,
+        log: Path,
+        on_event: OnEvent,
+        outcomes: list[ProcessOutcome],
+        preload: bool,
     ) -> None:
         """Sample the latency in the other processes of a case, each under another fork parent."""
         wanted = order.processes + preload
@@ -238,7 +242,7 @@ class Slot:
         *,
         parent: int = 0,
         timed: bool = False,
-    ) -> Outcome:
+    ) -> ProcessOutcome:
         """Run a job in a process forked from the parent of that number."""
         try:
             return self._parent_for(planned, parent, timed).run(job, log, on_event, self.stop)
@@ -292,7 +296,7 @@ def free_slots(threads: int) -> list[tuple[int, ...]]:
     return free
 
 
-def _too_large(job: Job, planned: Planned) -> Outcome | None:
+def _too_large(job: Job, planned: Planned) -> ProcessOutcome | None:
     """The outcome of a case whose weights alone pass its limit: it is not even loaded.
 
     Every loader builds in float32 on the host, whatever the dtype and the device of the case.
@@ -305,10 +309,10 @@ def _too_large(job: Job, planned: Planned) -> Outcome | None:
         f"and the limit is {limit / 2**30:.1f} GiB"
     )
     failed = {"status": "eager_oom", "phase": "load", "type": "TooLarge", "message": message}
-    return Outcome([{"event": "failed", **failed}], status=0)
+    return ProcessOutcome([{"event": "failed", **failed}], status=0)
 
 
-def _not_started(error: MachineError) -> Outcome:
+def _not_started(error: MachineError) -> ProcessOutcome:
     """The outcome of a process whose fork parent could not be started."""
     failed = {"status": "infra_error", "phase": "start", "type": "MachineError", "message": str(error)}
-    return Outcome([{"event": "failed", **failed}], status=0)
+    return ProcessOutcome([{"event": "failed", **failed}], status=0)

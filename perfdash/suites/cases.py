@@ -12,9 +12,8 @@ from typing import Any
 from perfdash.errors import UsageError
 from perfdash.records import Case, Job, Specification
 from perfdash.settings import RunSettings
-from perfdash.suites import judging
-from perfdash.suites.definition import BatchSize, Model, Skip, Suite, Training, near
-from perfdash.suites.judging import Setting
+from perfdash.suites import suite_file
+from perfdash.suites.suite_file import BatchSize, Model, Setting, Skip, Suite, Training, near
 from perfdash.suites.torchbench_checkout import find_checkout
 from perfdash.worker import registry
 
@@ -130,7 +129,7 @@ def select(suites: Sequence[Suite], settings: RunSettings) -> list[Planned]:
     data = _data(settings)
     if data and not any(case.data_path for case in planned):
         raise UsageError(
-            f"--data {data}: it holds {judging.kind_of(data)}, and no chosen model "
+            f"--data {data}: it holds {suite_file.kind_of(data)}, and no chosen model "
             f"of {among} is scored on these"
         )
     return list({case.case: case for case in planned}.values())
@@ -170,7 +169,7 @@ def _plan(
     target = _target(suite, model)
     data, data_path = None, None
     if case.scenario == "inference":
-        data, data_path = judging.labelled_data(setting, suite.loader_of(model), target, _data(settings))
+        data, data_path = suite_file.labelled_data(setting, suite.loader_of(model), target, _data(settings))
     memory_gb = settings.memory_limit or setting("memory_limit_gb")
     output_mb = settings.output_limit or setting("output_limit_mb", 64.0)
     freezing = bool(settings.inductor_config.get("freezing"))
@@ -180,8 +179,8 @@ def _plan(
         loader=suite.loader_of(model),
         target=target,
         config=_config(setting("config", {}), suite, model, settings),
-        tolerance=judging.tolerance(setting, case, freezing),
-        factor=judging.factor(setting, dtype),
+        tolerance=suite_file.tolerance(setting, case, freezing),
+        factor=suite_file.factor(setting, dtype),
         env={**setting("env", {}), **settings.env},
         timeout_s=settings.timeout or setting("timeout_s", 3600.0),
         memory_limit_bytes=int(memory_gb * 2**30) if memory_gb else None,
@@ -194,7 +193,7 @@ def _plan(
         output_limit_bytes=int(output_mb * 2**20),
         parameters=model.parameters,
         baseline_dtype=baseline,
-        distance_bound=judging.distance_bound(
+        distance_bound=suite_file.distance_bound(
             setting, dtype, baseline, getattr(module, "LOSSY", False), model.variant or {}
         ),
         data=data,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.suites.definition import BatchSize, Model, Settings, Suite, load_suite
+from perfdash.suites.suite_file import BatchSize, Model, Settings, Suite, load_suite
 
 CHECKOUT_SUITE = "torchbench-checkout"
 _FOLDERS = ("models", "canary_models")

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from perfdash.runner.run_folder import read_results
+from perfdash.runner.run_journal import read_results
 
 
 def test_list(command):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from perfdash.records import Status
-from perfdash.runner.run_folder import read_info, read_results
+from perfdash.runner.run_journal import read_info, read_results
 from tests.conftest import HERE
 from tests.faults.running import left_over
 

@@ -7,7 +7,7 @@ import pytest
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Status
-from perfdash.runner.run_folder import RunFolder
+from perfdash.runner.run_journal import RunJournal
 from tests.history.made import case, row, run
 from tests.report.results import failed, good, info
 
@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_written(command, history):
 
 
 def test_a_run_folder(command, tmp_path):
-    journal = RunFolder.create(tmp_path / "runs")
+    journal = RunJournal.create(tmp_path / "runs")
     results = [good("fast", 1.4, "faster", batch_size=size) for size in (1, 8)]
     results.append(failed("crashed", Status.CRASH, "compile", "ended by SIGSEGV"))
     journal.write_info(replace(info(3), id=journal.folder.name))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from perfdash.records import Status
-from perfdash.runner.run_folder import RunFolder, read_all, read_results
+from perfdash.runner.run_journal import RunJournal, read_all, read_results
 from tests.conftest import HERE
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
     refused(2, "perfdash now measures by another method (latency 0 -> ", "Start a new run")
     (half.folder / "results.jsonl").write_text(json.dumps(record) + "\n")
 
-    journal = RunFolder.reopen(half.folder)
+    journal = RunJournal.reopen(half.folder)
     refused(2, "is being measured by another perfdash")
     journal.close()
 
@@ -147,8 +147,7 @@ def test_shards_are_merged(command, tmp_path, suite):
 
 
 def test_two_runs_on_one_core_are_impossible(command, tmp_path, suite):
-    from perfdash.runner.core_locks import Locks, core_names
-    from perfdash.runner.cores import choose_cores
+    from perfdash.runner.cores import Locks, choose_cores, core_names
 
     (tmp_path / "some.toml").write_text(suite)
     (core,) = choose_cores(1, None)

@@ -10,7 +10,7 @@ import pytest
 from perfdash.cli.show import show
 from perfdash.errors import MachineError
 from perfdash.records import Case, Result, RunInfo, Status, to_json
-from perfdash.runner.run_folder import RunFolder
+from perfdash.runner.run_journal import RunJournal
 
 INFO = RunInfo("r", "2026-11-21T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0", state="done")
 
@@ -55,7 +55,7 @@ def test_the_rest_of_a_torn_run_is_shown(called, tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     journal.write_info(RunInfo("r", "t", "h", ["perfdash"], {}, {}, 2, "0", state="done"))
     for model in ("resnet18", "resnet50"):
         journal.append(Result(Case("s", model), "t", 1.0, Status.CRASH))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.records import Status
-from perfdash.runner.run_folder import read_all, read_info, read_results
+from perfdash.runner.run_journal import read_all, read_info, read_results
 from tests.faults.running import Run, children, left_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(900)]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfdash.records import Status
-from perfdash.runner.run_folder import is_being_measured, read_all, read_info, read_results
+from perfdash.runner.run_journal import is_being_measured, read_all, read_info, read_results
 from tests.faults.running import BAD, GOOD, Run, compilers, hit, left_over, write_suite
 
 pytestmark = [pytest.mark.slow, pytest.mark.machine, pytest.mark.timeout(2400)]

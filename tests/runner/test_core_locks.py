@@ -8,14 +8,13 @@ import threading
 import pytest
 
 from perfdash.errors import MachineError
-from perfdash.runner import core_locks
-from perfdash.runner.core_locks import Locks, core_names, holder
-from perfdash.runner.cores import physical_core
+from perfdash.runner import cores
+from perfdash.runner.cores import Locks, core_names, holder, physical_core
 
 NAME = f"test {os.getpid()}"
 HOLD = """
 import os, sys, time
-from perfdash.runner.core_locks import Locks
+from perfdash.runner.cores import Locks
 name, user, child = sys.argv[1:]
 if user != "me":
     os.setuid(int(user))
@@ -63,10 +62,10 @@ def test_what_was_given_the_lock_holds_it_longer(monkeypatch):
     process.kill()
     process.wait()
     assert Locks.try_take([NAME]) is None
-    monkeypatch.setattr(core_locks, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(cores, "PATIENCE_S", 0.3)
     with pytest.raises(MachineError, match="it has ended; its workers are being ended"):
         Locks.take([NAME])
-    monkeypatch.setattr(core_locks, "PATIENCE_S", 30)
+    monkeypatch.setattr(cores, "PATIENCE_S", 30)
     threading.Timer(0.5, os.killpg, (process.pid, 9)).start()
     Locks.take([NAME]).close()  # it waits for them
 

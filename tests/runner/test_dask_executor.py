@@ -12,7 +12,7 @@ import pytest
 from perfdash import __version__
 from perfdash.errors import MachineError
 from perfdash.runner import dask_worker
-from perfdash.runner.core_locks import Locks
+from perfdash.runner.cores import Locks
 from perfdash.runner.dask_executor import DaskExecutor
 from perfdash.runner.messages import Options, to_text
 
@@ -119,7 +119,7 @@ def worker(monkeypatch):
     monkeypatch.setattr(dask_worker, "_without_nannys_variables", lambda: None)
     monkeypatch.setattr(dask_worker, "LOCK_S", 0.0)
     monkeypatch.setattr(dask_worker.orphans, "end_strays", lambda: None)
-    monkeypatch.setattr(dask_worker.scratch, "sweep", lambda: None)
+    monkeypatch.setattr(dask_worker, "remove_abandoned_folders", lambda: None)
     monkeypatch.setattr(Locks, "try_take", classmethod(lambda cls, names: None))
     yield offered
     dask_worker._Open.idle.cancel()

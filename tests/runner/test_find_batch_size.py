@@ -13,11 +13,10 @@ from perfdash.cli.find_batch_size import limit_words, words
 from perfdash.records import Case, Status
 from perfdash.runner.executors import Message
 from perfdash.runner.find_batch_size import MOST, LargestBatch, judged, next_size, search, sides
-from perfdash.runner.messages import Answer
-from perfdash.runner.watch import Outcome
+from perfdash.runner.messages import Answer, ProcessOutcome
 from tests.runner.planned import PLANNED
 
-DONE = Outcome([{"event": "phase", "name": "eager"}, {"event": "done"}], 0)
+DONE = ProcessOutcome([{"event": "phase", "name": "eager"}, {"event": "done"}], 0)
 
 
 def planned(name="m", backend="eager", **settings):
@@ -28,7 +27,7 @@ def planned(name="m", backend="eager", **settings):
 
 def failed(status, message="why"):
     event = {"event": "failed", "status": status, "phase": "eager", "type": "E", "message": message}
-    return Outcome([{"event": "phase", "name": "eager"}, event], 0)
+    return ProcessOutcome([{"event": "phase", "name": "eager"}, event], 0)
 
 
 class Played:

@@ -6,11 +6,10 @@ from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.records import RunInfo, Status
 from perfdash.runner.merge_shards import merge, read_shard
-from perfdash.runner.messages import Answer
+from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
 from perfdash.runner.result_record import assemble
-from perfdash.runner.run_folder import RunFolder, read_info, read_plan, read_results
-from perfdash.runner.watch import Outcome
+from perfdash.runner.run_journal import RunJournal, read_info, read_plan, read_results
 from tests.runner.planned import CASES, COSTS, events
 
 ENVIRONMENT = {
@@ -26,11 +25,11 @@ def shard(tmp_path):
 
     def make(number, count=2, *, environment=ENVIRONMENT, costs=COSTS, cases=CASES, leave_out=0, **settings):
         plan = cut(cases, costs, (number, count))
-        journal = RunFolder.create(tmp_path / "shards")
+        journal = RunJournal.create(tmp_path / "shards")
         journal.write_plan(plan.to_json())
         for index in plan.mine[leave_out:]:
             processes = 3 if index == plan.mine[-1] else 1
-            outcomes = [Outcome(events(eager=10 + k / 10), status=0) for k in range(processes)]
+            outcomes = [ProcessOutcome(events(eager=10 + k / 10), status=0) for k in range(processes)]
             journal.append(assemble(plan.cases[index], Answer(outcomes, "t", 1.0, 0.0, {}), "steady"))
         (journal.logs / "null.log").write_text("null")
         (journal.logs / f"{plan.cases[plan.mine[0]].case.name}.log").write_text(f"shard {number}")
@@ -141,7 +140,7 @@ def test_a_case_in_two_runs_is_refused(shard, tmp_path):
 
 def test_a_run_under_way_is_refused(shard):
     folder = shard(1)
-    journal = RunFolder.reopen(folder)
+    journal = RunJournal.reopen(folder)
     with pytest.raises(UsageError, match="still being measured"):
         read_shard(folder)
     journal.close()

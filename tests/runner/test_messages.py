@@ -5,12 +5,12 @@ from perfdash.runner.messages import (
     Answer,
     Options,
     Order,
+    ProcessOutcome,
     answer_from_text,
     options_from_text,
     order_from_text,
     to_text,
 )
-from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED, events
 
 
@@ -20,5 +20,7 @@ def test_they_are_read_back():
     order = Order(replace(PLANNED, env={"A": "b"}, phase_timeouts={"load": 1.0}), 3, "check")
     assert order_from_text(to_text(order)) == order
     limit = {"what": "time", "scope": "case", "limit": 1, "unit": "s"}
-    answer = Answer([Outcome(events(), 0), Outcome([], None, limit)], "t", 1.0, 0.5, {"slot": 1}, "log")
+    answer = Answer(
+        [ProcessOutcome(events(), 0), ProcessOutcome([], None, limit)], "t", 1.0, 0.5, {"slot": 1}, "log"
+    )
     assert answer_from_text(to_text(answer)) == answer

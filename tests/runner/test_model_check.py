@@ -7,9 +7,8 @@ import pytest
 
 from perfdash.records import Case, Status
 from perfdash.runner.executors import Message
-from perfdash.runner.messages import Answer
+from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.model_check import check
-from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED
 
 OK = [
@@ -25,7 +24,7 @@ OK = [
 def failed(status, phase="load", message="why"):
     before = OK[:3] if phase == "eager" else []
     event = {"event": "failed", "status": status, "phase": phase, "type": "E", "message": message}
-    return Outcome([*before, event], 0)
+    return ProcessOutcome([*before, event], 0)
 
 
 class Played:
@@ -43,7 +42,7 @@ class Played:
         self.orders.append(order)
         self.busy += 1
         self.most = max(self.most, self.busy)
-        outcome = self.outcomes.get(order.planned.case.model, Outcome(OK, 0))
+        outcome = self.outcomes.get(order.planned.case.model, ProcessOutcome(OK, 0))
         if isinstance(outcome, list):
             outcome = outcome.pop(0)
         self.messages += [
@@ -104,14 +103,14 @@ def test_another_number_of_parameters_than_stated(tmp_path):
 
 def test_what_its_neighbours_may_have_done_is_tried_alone(tmp_path):
     outcomes = {
-        "a": [failed("eager_oom", "eager"), Outcome(OK, 0)],
+        "a": [failed("eager_oom", "eager"), ProcessOutcome(OK, 0)],
         "b": [failed("eager_fail_to_run", "eager")],
         "c": [failed("eager_oom", "eager"), failed("eager_oom", "eager")],
     }
     cases = [planned(name) for name in "abcdefg"]
-    outcomes["e"] = [Outcome(OK[:1], signal.SIGKILL, oom_killed="machine"), Outcome(OK, 0)]
+    outcomes["e"] = [ProcessOutcome(OK[:1], signal.SIGKILL, oom_killed="machine"), ProcessOutcome(OK, 0)]
     large = {"event": "failed", "status": "eager_oom", "phase": "load", "type": "TooLarge", "message": "why"}
-    outcomes["f"] = Outcome([large], 0)
+    outcomes["f"] = ProcessOutcome([large], 0)
     executor, found = run(tmp_path, cases, outcomes)
     names = [order.planned.case.model for order in executor.orders]
     assert names == [*"abcdefg", *"ace"]
@@ -127,6 +126,6 @@ def test_alone_nothing_is_tried_again(tmp_path):
 
 
 def test_a_crash_comes_with_what_it_last_printed(tmp_path):
-    crash = Outcome(OK[:1], signal.SIGSEGV, tail=["first", "free(): invalid pointer"])
+    crash = ProcessOutcome(OK[:1], signal.SIGSEGV, tail=["first", "free(): invalid pointer"])
     _, found = run(tmp_path, [planned("a")], {"a": crash}, slots=1)
     assert found["a"].reason.endswith("it last printed: free(): invalid pointer")

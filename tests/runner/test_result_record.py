@@ -10,9 +10,8 @@ from perfdash.history.results import from_result
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
 from perfdash.report.terminal_tables import status_text
-from perfdash.runner.messages import Answer
+from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.result_record import assemble, skipped
-from perfdash.runner.watch import Outcome
 from perfdash.stats.speedup import kept_ratios, set_speedups
 from tests.runner.planned import MB, PLANNED, TIME, events
 
@@ -20,7 +19,7 @@ from tests.runner.planned import MB, PLANNED, TIME, events
 def ended(phase, status, *, died=None, **flags):
     """A process that ended in a phase, by itself or by the signal of its child."""
     more = [{"event": "died", "phase": phase, "signal": died}] if died else []
-    return Outcome([*events(upto=f"phase {phase}"), *more], status=status, **flags)
+    return ProcessOutcome([*events(upto=f"phase {phase}"), *more], status=status, **flags)
 
 
 def run(*outcomes, beside=None):
@@ -33,11 +32,11 @@ def run(*outcomes, beside=None):
 
 def replicated():
     """A result of three processes that differ by about 1 %."""
-    return run(*[Outcome(events(eager=eager), status=0) for eager in (10.0, 10.2, 9.9)])[0]
+    return run(*[ProcessOutcome(events(eager=eager), status=0) for eager in (10.0, 10.2, 9.9)])[0]
 
 
 def test_everything_measured():
-    result, ratios = run(Outcome(events(), status=0))
+    result, ratios = run(ProcessOutcome(events(), status=0))
     assert result.status is Status.PASS
     assert result.speedup.value == pytest.approx(2.0, rel=0.01)
     assert result.speedup.verdict == "inconclusive", "one process and nothing pooled"
@@ -51,7 +50,7 @@ def test_everything_measured():
 
 
 def test_pooled_and_own_spread():
-    assert run(Outcome(events(), status=0), beside=replicated())[0].speedup.basis == "pooled"
+    assert run(ProcessOutcome(events(), status=0), beside=replicated())[0].speedup.basis == "pooled"
     result = replicated()
     assert result.speedup.basis == "processes"
     assert result.conditions["processes"] == 3
@@ -70,7 +69,7 @@ def test_pooled_and_own_spread():
     ],
 )
 def test_status_from_accuracy_keeps_the_numbers(word, status):
-    result, _ = run(Outcome(events(accuracy=word), status=0))
+    result, _ = run(ProcessOutcome(events(accuracy=word), status=0))
     assert result.status is status
     assert result.speedup is not None
 
@@ -85,7 +84,7 @@ def test_status_from_accuracy_keeps_the_numbers(word, status):
         (ended("memory", signal.SIGKILL, oom_killed="kernel"), Status.OOM, "memory"),
         (ended("latency", signal.SIGKILL, limit=TIME), Status.TIMEOUT, "latency"),
         (ended("accuracy", 0), Status.CRASH, "accuracy"),
-        (Outcome([], status=0), Status.CRASH, "start"),
+        (ProcessOutcome([], status=0), Status.CRASH, "start"),
         (ended("eager", None), Status.INFRA_ERROR, "eager"),
         (
             ended("eager", 0, died=11),
@@ -113,8 +112,9 @@ def test_what_was_measured_before_a_crash_is_kept():
 
 @pytest.mark.parametrize("outcome", [
     ended("accuracy", signal.SIGSEGV), ended("latency", signal.SIGKILL, limit=TIME),
-    Outcome([*events(upto="phase compile"), {"event": "failed", "status": "fail_to_run", "phase": "compile",
-                                             "type": "RuntimeError", "message": "no kernel"}], status=0),
+    ProcessOutcome([*events(upto="phase compile"), {"event": "failed", "status": "fail_to_run",
+                                                    "phase": "compile", "type": "RuntimeError",
+                                                    "message": "no kernel"}], status=0),
 ])  # fmt: skip
 def test_eager_that_does_not_repeat_itself_stays_known_when_the_compiled_side_fails(outcome):
     before = run(outcome)[0]
@@ -130,7 +130,7 @@ def test_eager_that_does_not_repeat_itself_stays_known_when_the_compiled_side_fa
 def test_eager_that_differs_is_told_once_where_all_went_well():
     script = events(accuracy="eager_two_runs_differ")
     script[4]["differ"] = "out differs"
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert result.status is Status.EAGER_TWO_RUNS_DIFFER
     assert not result.notes
 
@@ -153,7 +153,7 @@ def test_peaks_that_are_too_small_have_no_ratio(device, transient, ratio):
     for event in (script[4]["memory"], script[-2]):
         event.update(constants_bytes=0, transient_bytes=transient)
     planned = replace(PLANNED, case=replace(PLANNED.case, device=device))
-    result = assemble(planned, Answer([Outcome(script, status=0)], "t", 9.0, 0.0, {}), "steady")
+    result = assemble(planned, Answer([ProcessOutcome(script, status=0)], "t", 9.0, 0.0, {}), "steady")
     assert result.eager_peak_bytes == transient + 2 * MB
     assert result.compression_ratio == ratio
     assert any("too small for a compression ratio" in note for note in result.notes) == (ratio is None)
@@ -163,16 +163,16 @@ def test_peaks_that_are_too_small_have_no_ratio(device, transient, ratio):
 def test_memory_that_grows_is_told():
     script = events()
     script[4]["memory"] |= {"grown_bytes": 8 * MB}
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert "memory grows with every call: eager by 8.0 MiB, the compiled side by 0.0 MiB" in result.notes[0]
     script[4]["memory"] |= {"grown_bytes": MB // 2}
-    assert run(Outcome(script, status=0))[0].notes == []
+    assert run(ProcessOutcome(script, status=0))[0].notes == []
 
 
 def test_memory_that_could_not_be_measured_costs_nothing_else():
     script = events()
     script[-2] |= {"held_bytes": None, "constants_bytes": 0, "transient_bytes": None, "lost": "no room"}
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert result.status is Status.PASS
     assert result.backend_ms is not None
     assert result.backend_peak_bytes is None
@@ -183,15 +183,15 @@ def test_memory_that_could_not_be_measured_costs_nothing_else():
 def test_a_gpu_that_has_barely_room_is_told():
     script = events()
     script[10] |= {"allocator_retries": 3}
-    assert "took it anew 3 times" in run(Outcome(script, status=0))[0].notes[0]
+    assert "took it anew 3 times" in run(ProcessOutcome(script, status=0))[0].notes[0]
 
 
 def test_the_clean_pairs_count_where_there_are_enough():
-    result, _ = run(Outcome(events(clean=0.75), status=0))
+    result, _ = run(ProcessOutcome(events(clean=0.75), status=0))
     assert result.eager_ms.n == 30
     assert result.conditions["clean_fraction"] == 0.75
     assert not result.notes
-    result, _ = run(Outcome(events(clean=0.1, pairs=400, cpu_ratio=0.8), status=0))
+    result, _ = run(ProcessOutcome(events(clean=0.1, pairs=400, cpu_ratio=0.8), status=0))
     assert (result.eager_ms.n, result.conditions["clean_pairs"]) == (40, [40])
     assert (result.conditions["clock"], result.conditions["pairs"]) == ("wall", "clean")
     assert not result.notes
@@ -204,7 +204,7 @@ def test_cpu_time_counts_where_too_few_pairs_are_clean():
     timed["backend_ns"] = [
         ns * (1.5 if is_dirty else 1) for ns, is_dirty in zip(timed["backend_ns"], dirty, strict=True)
     ]
-    result, _ = run(Outcome(script, status=0), beside=replicated())
+    result, _ = run(ProcessOutcome(script, status=0), beside=replicated())
     assert (result.conditions["clock"], result.conditions["pairs"]) == ("cpu", "all")
     assert result.eager_ms.n == 40
     assert result.speedup.value == pytest.approx(2.0, rel=0.01)
@@ -219,7 +219,7 @@ def test_cpu_time_counts_where_too_few_pairs_are_clean():
 
 
 def test_where_no_clock_serves_the_interval_takes_both_in():
-    result, _ = run(Outcome(events(clean=0.25, cpu_ratio=0.8), status=0))
+    result, _ = run(ProcessOutcome(events(clean=0.25, cpu_ratio=0.8), status=0))
     assert (result.conditions["clock"], result.conditions["pairs"]) == ("wall", "all")
     assert result.eager_ms.n == 40
     assert result.speedup.ci_low == pytest.approx(1.6, rel=0.02), "the CPU-time ratio is taken in"
@@ -233,7 +233,7 @@ def test_where_no_clock_serves_the_interval_takes_both_in():
 def test_several_threads_that_had_no_core_widen_the_interval(no_core, steal, by):
     script = events(no_core=no_core, steal=steal)
     script[10] |= {name: [None] * 40 for name in ("eager_cpu_ns", "backend_cpu_ns")}
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert result.conditions["clocks"]["cpu"] is None
     assert result.conditions.get("widened_by") == by
     assert len(result.notes) == (by is not None)
@@ -244,7 +244,7 @@ def test_parts_are_of_clean_samples_by_the_wall():
     script = events(clean=0.1, pairs=60)
     rows = [[1e6, 2e6] if clean else [9e6, 9e6] for clean in script[10]["clean"]]
     script[10] |= {"parts": ["prefill", "decode"], "eager_parts_ns": rows, "backend_parts_ns": rows}
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert (result.parts_ms["backend"]["decode"]["median"], result.parts_ms["backend"]["decode"]["n"]) == (
         2.0,
         6,
@@ -252,14 +252,16 @@ def test_parts_are_of_clean_samples_by_the_wall():
 
 
 def test_nothing_captured_is_noted():
-    assert "nothing was captured" in run(Outcome(events(graphs=0), status=0))[0].notes[0]
+    assert "nothing was captured" in run(ProcessOutcome(events(graphs=0), status=0))[0].notes[0]
 
 
 def test_no_message_holds_a_secret():
     planned = replace(PLANNED, env={"HF_TOKEN": "hf-0123456789abcdef"})
     said = {"type": "ValueError", "message": "no hf-0123456789abcdef here"}
     failed = {"event": "failed", "status": "fail_to_run", "phase": "compile", **said}
-    outcome = Outcome([*events(upto="compiled"), failed], status=0, tail=["HF_TOKEN=hf-0123456789abcdef"])
+    outcome = ProcessOutcome(
+        [*events(upto="compiled"), failed], status=0, tail=["HF_TOKEN=hf-0123456789abcdef"]
+    )
     result = assemble(planned, Answer([outcome], "t", 1.0, 0.0, {}), "steady")
     assert result.error.message == "no *** here"
     assert result.error.tail == ["HF_TOKEN=***"]
@@ -283,7 +285,9 @@ def test_secrets_are_known_by_the_rule_of_the_environment_and_taken_out_of_keys(
         "type": "E",
         "message": "batterystaple",
     }
-    result = assemble(planned, Answer([Outcome([*script, failed], status=0)], "t", 1.0, 0.0, {}), "steady")
+    result = assemble(
+        planned, Answer([ProcessOutcome([*script, failed], status=0)], "t", 1.0, 0.0, {}), "steady"
+    )
     assert result.capture["break_reasons"] == {"call of ***": 2, "steady": 1}
     assert "graphs" in result.capture
     assert result.error.message == "***"
@@ -295,18 +299,18 @@ def test_secrets_are_known_by_the_rule_of_the_environment_and_taken_out_of_keys(
 def test_a_pass_without_a_judge_is_noted(metric, status, noted):
     script = events()
     script[8] |= {"status": status, "metric": metric, "no_judge": "no memory for it: MemoryError"}
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert any("without a float64 judge: no memory for it" in note for note in result.notes) == noted
 
 
 def test_what_dynamo_did_while_it_was_timed_is_told():
     script = events()
     script[10] |= {"recompiles": 2, "recompile_limit": None}
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert (result.capture["recompiles"], result.capture["recompile_limit"]) == (2, None)
     assert "compiled 2 more graphs while the model was timed" in result.notes[0]
     script[10] |= {"recompile_limit": "recompile_limit reached"}
-    result, _ = run(Outcome(script, status=0))
+    result, _ = run(ProcessOutcome(script, status=0))
     assert "ran in eager (recompile_limit reached)" in result.notes[0]
     row = from_result(result)
     assert (is_counted(row), status_text(result)) == (False, "pass (recompile limit)")
@@ -314,7 +318,7 @@ def test_what_dynamo_did_while_it_was_timed_is_told():
 
 
 def test_a_lost_replica_is_noted():
-    result, _ = run(Outcome(events(), status=0), ended("compile", 9))
+    result, _ = run(ProcessOutcome(events(), status=0), ended("compile", 9))
     assert result.conditions["processes"] == 1
     assert "1 of 2 processes failed" in result.notes[0]
 
@@ -325,7 +329,7 @@ def test_skipped():
 
 
 def test_latencies_are_milliseconds():
-    result, _ = run(Outcome(events(), status=0))
+    result, _ = run(ProcessOutcome(events(), status=0))
     assert result.eager_ms.median == pytest.approx(10.0, rel=0.01)
     assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
     assert result.eager_ms.samples[0] == pytest.approx(10.0, rel=0.01)

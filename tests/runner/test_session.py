@@ -8,10 +8,9 @@ from perfdash.errors import MachineError
 from perfdash.records import Case, RunInfo, Status
 from perfdash.runner import noise
 from perfdash.runner.executors import Message
-from perfdash.runner.messages import Answer
-from perfdash.runner.run_folder import RunFolder, read_info, read_results
+from perfdash.runner.messages import Answer, ProcessOutcome
+from perfdash.runner.run_journal import RunJournal, read_info, read_results
 from perfdash.runner.session import Policy, Session
-from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED, TIME, events
 
 HELLO = {
@@ -25,7 +24,7 @@ HELLO = {
 HOST = {"host_class": "h x 2", "cores": 2}
 LATENCY = [event for event in events() if event["event"] in ("latency", "done")]
 FAILED = {"event": "failed", "phase": "compile", "type": "OSError", "message": "No space left on device"}
-INFRA = Outcome([{**FAILED, "status": "infra_error"}], status=0)
+INFRA = ProcessOutcome([{**FAILED, "status": "infra_error"}], status=0)
 
 
 class Played:
@@ -58,7 +57,7 @@ class Played:
     def null(self, like, processes, slots=None):
         ratio = self.nulls.pop(0) if self.nulls and slots is None else 1.0
         latency = {"event": "latency", "eager_ns": [1e6 * ratio], "backend_ns": [1e6], "clean": [True]}
-        return [[Outcome([latency], status=0)] * processes for _ in range(slots or self.slots)]
+        return [[ProcessOutcome([latency], status=0)] * processes for _ in range(slots or self.slots)]
 
     def shrink(self, slots):
         self.slots = slots
@@ -66,8 +65,8 @@ class Played:
     def start(self, slot, order, log):
         self.orders.append((slot, order))
         scripted = self.script.get(order.planned.case.model)
-        main = scripted.pop(0) if scripted else Outcome(events(), status=0)
-        replicas = [Outcome(LATENCY, status=0)] * (order.processes - 1) if main.find("done") else []
+        main = scripted.pop(0) if scripted else ProcessOutcome(events(), status=0)
+        replicas = [ProcessOutcome(LATENCY, status=0)] * (order.processes - 1) if main.find("done") else []
         log.write_text("printed")
         where = {"slot": slot, "host": "h", "cores": [slot]}
         self.answers.append(Message(slot, "answer", Answer([main, *replicas], "t", 1.0, 0.1, where)))
@@ -88,7 +87,7 @@ class Lines(list):
 @pytest.fixture
 def start(tmp_path):
     def make(planned, executor=None, done=(), journal=None, costs=None, **policy):
-        journal = journal or RunFolder.create(tmp_path)
+        journal = journal or RunJournal.create(tmp_path)
         total = len(planned) + len(done)
         info = RunInfo(journal.folder.name, "t", "h", [], {}, {}, total, "0", sessions=[{}])
         return Session(
@@ -128,7 +127,7 @@ def test_a_run(start):
 def test_a_replica_that_does_not_start_loses_no_row(start):
     run = start([case("a")])
     run.executor.start = lambda slot, order, log: run.executor.answers.append(
-        Message(0, "answer", Answer([Outcome(events(), status=0), INFRA], "t", 1.0, 0.1, {}))
+        Message(0, "answer", Answer([ProcessOutcome(events(), status=0), INFRA], "t", 1.0, 0.1, {}))
     )
     run.run()
     (result,) = run.results
@@ -172,7 +171,7 @@ def test_after_so_many_tries_it_stays(start):
 
 
 def test_a_slot_without_a_core_costs_a_case_no_attempt(start):
-    coreless = Outcome([{**FAILED, "status": "infra_error", "type": "NoFreeCore"}], status=0)
+    coreless = ProcessOutcome([{**FAILED, "status": "infra_error", "type": "NoFreeCore"}], status=0)
     run = start([case("a"), case("b")], Played(script={"a": [coreless] * 5}), retries=1)
     run.run()
     assert [(r.status, r.attempts) for r in run.results] == [(Status.PASS, [])] * 2
@@ -206,7 +205,7 @@ def test_attempts_and_their_budget_survive_the_end_of_perfdash(start):
     with (folder / "attempts.jsonl").open("ab") as file:
         file.write(b'{"torn')
     script = {"a": [INFRA] * 9}
-    again = start([case("a"), case("b")], Played(script=script), journal=RunFolder.reopen(folder))
+    again = start([case("a"), case("b")], Played(script=script), journal=RunJournal.reopen(folder))
     again.run()
     a = next(r for r in again.results if r.case.model == "a")
     assert a.status is Status.INFRA_ERROR
@@ -219,7 +218,7 @@ def test_attempts_and_their_budget_survive_the_end_of_perfdash(start):
     done = read_results(folder)
     script = {"a": [replace(INFRA), replace(INFRA)]}
     retried = start(
-        [case("a")], Played(script=script), done=done, journal=RunFolder.reopen(folder), retries=2
+        [case("a")], Played(script=script), done=done, journal=RunJournal.reopen(folder), retries=2
     )
     retried.run()
     a = next(r for r in retried.results if r.case.model == "a")
@@ -229,14 +228,14 @@ def test_attempts_and_their_budget_survive_the_end_of_perfdash(start):
 @pytest.mark.parametrize(
     ("outcome", "tries"),
     [
-        (Outcome([{**FAILED, "status": "fail_to_run"}], status=0), 1),
-        (Outcome(events(upto="phase compile"), status=11), 1),  # SIGSEGV
-        (Outcome(events(upto="phase compile"), status=9), 3),  # SIGKILL comes from outside
-        (Outcome(events(upto="phase compile"), status=9, oom_killed="limit"), 1),
-        (Outcome(events(upto="phase compile"), status=9, limit=TIME), 1),
-        (Outcome(events(upto="phase compile"), status=9, limit=TIME, frozen=True), 3),
-        (Outcome(events(upto="phase compile"), status=None), 3),
-        (Outcome(events(upto="phase compile"), status=9, oom_killed="kernel"), 1),
+        (ProcessOutcome([{**FAILED, "status": "fail_to_run"}], status=0), 1),
+        (ProcessOutcome(events(upto="phase compile"), status=11), 1),  # SIGSEGV
+        (ProcessOutcome(events(upto="phase compile"), status=9), 3),  # SIGKILL comes from outside
+        (ProcessOutcome(events(upto="phase compile"), status=9, oom_killed="limit"), 1),
+        (ProcessOutcome(events(upto="phase compile"), status=9, limit=TIME), 1),
+        (ProcessOutcome(events(upto="phase compile"), status=9, limit=TIME, frozen=True), 3),
+        (ProcessOutcome(events(upto="phase compile"), status=None), 3),
+        (ProcessOutcome(events(upto="phase compile"), status=9, oom_killed="kernel"), 1),
     ],
 )
 def test_a_models_own_failure_is_never_tried_again(start, outcome, tries):
@@ -247,14 +246,14 @@ def test_a_models_own_failure_is_never_tried_again(start, outcome, tries):
 
 
 def test_memory_of_the_machine_may_be_the_neighbours_fault(start):
-    outcome = Outcome(events(upto="phase compile"), status=9, oom_killed="kernel")
+    outcome = ProcessOutcome(events(upto="phase compile"), status=9, oom_killed="kernel")
     run = start([case("a"), case("b")], Played(slots=2, script={"a": [outcome]}))
     run.run()
     assert {r.status for r in run.results} == {Status.PASS}
 
 
 def test_a_case_that_takes_its_worker_with_it_every_time_is_a_crash(start):
-    lost = Outcome(events(upto="phase compile"), status=None)
+    lost = ProcessOutcome(events(upto="phase compile"), status=None)
     run = start([case("a"), case("b")], Played(script={"a": [lost] * 9, "b": [lost]}))
     run.run()
     assert {r.case.model: r.status for r in run.results} == {"a": Status.CRASH, "b": Status.PASS}
@@ -279,10 +278,10 @@ def test_slots_that_come_and_go(start):
 
 
 def test_a_timing_process_that_was_lost_is_not_a_pass(start):
-    untimed = Outcome([e for e in events() if e["event"] != "latency"], status=0)
+    untimed = ProcessOutcome([e for e in events() if e["event"] != "latency"], status=0)
     run = start([case("a")], retries=1)
     run.executor.start = lambda slot, order, log: run.executor.answers.append(
-        Message(0, "answer", Answer([untimed, Outcome([], status=9)], "t", 1.0, 0.1, {}))
+        Message(0, "answer", Answer([untimed, ProcessOutcome([], status=9)], "t", 1.0, 0.1, {}))
     )
     run.run()
     (result,) = run.results
@@ -293,7 +292,8 @@ def test_code_for_other_instructions_is_the_machines_fault(start):
     lesser = events()
     next(e for e in lesser if e["event"] == "compiled")["capture"]["vector_isa"] = "avx2"
     run = start(
-        [case("a")], Played(script={"a": [Outcome(lesser, status=0)]}, unlike={0: {"vector_isa": "avx512"}})
+        [case("a")],
+        Played(script={"a": [ProcessOutcome(lesser, status=0)]}, unlike={0: {"vector_isa": "avx512"}}),
     )
     run.run()
     (result,) = run.results
@@ -393,8 +393,8 @@ def sizes_of(*pairs, **change):
 
 
 def test_larger_batches_are_not_run_after_one_that_was_out_of_memory(start):
-    oom = Outcome([{**FAILED, "status": "oom"}], status=0)
-    fine = Outcome(events(), status=0)
+    oom = ProcessOutcome([{**FAILED, "status": "oom"}], status=0)
+    fine = ProcessOutcome(events(), status=0)
     planned = sizes_of(("a", 1), ("a", 2), ("a", 4), ("a", 8), ("b", 8), until_oom=True)
     executor = Played(script={"a": [fine, oom]})
     session = start(planned, executor)
@@ -409,7 +409,7 @@ def test_larger_batches_are_not_run_after_one_that_was_out_of_memory(start):
 
 
 def test_nor_after_one_that_took_too_long(start):
-    late = Outcome([{**FAILED, "status": "timeout"}], status=0)
+    late = ProcessOutcome([{**FAILED, "status": "timeout"}], status=0)
     session = start(sizes_of(("a", 1), ("a", 2), until_oom=True), Played(script={"a": [late]}))
     session.run()
     assert [str(result.status) for result in session.results] == ["timeout", "timeout"]
@@ -418,7 +418,7 @@ def test_nor_after_one_that_took_too_long(start):
 
 
 def test_elsewhere_they_are(start):
-    oom = Outcome([{**FAILED, "status": "oom"}], status=0)
+    oom = ProcessOutcome([{**FAILED, "status": "oom"}], status=0)
     executor = Played(script={"a": [oom]})
     start(sizes_of(("a", 1), ("a", 2)), executor).run()
     assert len(executor.orders) == 2
@@ -434,7 +434,7 @@ class Patient(Played):
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_it_ends_where_what_is_left_is_not_run(start, slots):
-    oom = Outcome([{**FAILED, "status": "oom"}], status=0)
+    oom = ProcessOutcome([{**FAILED, "status": "oom"}], status=0)
     planned = sizes_of(("a", 1), ("a", 2), ("a", 4), ("a", 8), until_oom=True)
     executor = Patient(slots=slots, script={"a": [oom]})
     session = start(planned, executor)

@@ -7,10 +7,9 @@ import pytest
 
 from perfdash.records import Case
 from perfdash.runner import slot as slots
-from perfdash.runner.core_locks import Locks, core_names
-from perfdash.runner.messages import Options, Order
+from perfdash.runner.cores import Locks, core_names
+from perfdash.runner.messages import Options, Order, ProcessOutcome
 from perfdash.runner.slot import Slot
-from perfdash.runner.watch import Outcome
 from tests.runner.planned import PLANNED, events
 
 
@@ -26,7 +25,7 @@ def slot(monkeypatch):
 
     def process(planned, job, log, on_event=None, parent=0, timed=False):
         slot.lent.append(job.headers)
-        return Outcome([], status=0)
+        return ProcessOutcome([], status=0)
 
     monkeypatch.setattr(slot, "_probe", probe)
     monkeypatch.setattr(slot, "_process", process)
@@ -81,7 +80,7 @@ class Parent:
 
     def run(self, job, log, on_event=None, stop=None):
         self.forks += 1
-        return Outcome(events(eager=Parent.eager[job.process]), status=0)
+        return ProcessOutcome(events(eager=Parent.eager[job.process]), status=0)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import select
-from perfdash.suites.definition import load_suite, suite_names
+from perfdash.suites.suite_file import load_suite, suite_names
 from perfdash.worker import registry
 from tests.conftest import HERE
 

@@ -3,7 +3,7 @@ import pytest
 from perfdash.errors import UsageError
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import select
-from perfdash.suites.definition import load_suite, own_models, suite_names
+from perfdash.suites.suite_file import load_suite, own_models, suite_names
 
 GOOD = """
 name = "mine"

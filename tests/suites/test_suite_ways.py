@@ -10,7 +10,7 @@ from perfdash.runner.noise import null_case
 from perfdash.runner.plan import cut, differences
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import backend_names, select
-from perfdash.suites.definition import load_suite
+from perfdash.suites.suite_file import load_suite
 
 SUITE = """
 name = "mine"

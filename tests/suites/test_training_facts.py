@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from perfdash.files import bundled
-from perfdash.suites.definition import Suite, load_suite
+from perfdash.suites.suite_file import Suite, load_suite
 
 SUITES = ("torchbench", "huggingface", "timm")
 

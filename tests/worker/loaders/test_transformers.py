@@ -3,7 +3,7 @@
 import pytest
 
 from perfdash.records import Case, Job, Status
-from perfdash.suites.definition import load_suite, suite_names
+from perfdash.suites.suite_file import load_suite, suite_names
 from perfdash.worker import failures
 from tests.lazy import lazy
 

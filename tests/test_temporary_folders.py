@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from perfdash.errors import MachineError
-from perfdash.runner.scratch import Scratch, sweep
+from perfdash.files import TemporaryFolder, remove_abandoned_folders
 
 
 @pytest.fixture(autouse=True)
@@ -19,19 +19,21 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_it_is_removed_with_all_in_it(temporary):
-    with Scratch() as path:
+    with TemporaryFolder() as path:
         os.makedirs(os.path.join(path, "inductor", "cache"))
     assert not list(temporary.iterdir())
 
 
 def test_what_a_killed_process_left_is_swept_and_nothing_else(temporary):
-    script = "import os; from perfdash.runner.scratch import Scratch; Scratch(); os.kill(os.getpid(), 9)"
+    script = (
+        "import os; from perfdash.files import TemporaryFolder; TemporaryFolder(); os.kill(os.getpid(), 9)"
+    )
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(temporary)})
     (temporary / "perfdash-scratch-being-made").mkdir()
     (temporary / "another").mkdir()
     assert len(list(temporary.iterdir())) == 3
-    with Scratch() as mine:
-        sweep()
+    with TemporaryFolder() as mine:
+        remove_abandoned_folders()
         left = {path.name for path in temporary.iterdir()}
     assert left == {"perfdash-scratch-being-made", "another", os.path.basename(mine)}
 
@@ -42,20 +44,20 @@ def test_one_that_is_just_being_made_is_not_swept(temporary, monkeypatch):
 
     def swept_before(fd, how):
         monkeypatch.setattr(fcntl, "flock", lock)
-        sweep()
+        remove_abandoned_folders()
         lock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", swept_before)
-    with Scratch() as path:
+    with TemporaryFolder() as path:
         assert os.path.isdir(path)
-        sweep()
+        remove_abandoned_folders()
         assert os.path.isdir(path), "it is held"
     assert not list(temporary.iterdir())
 
 
 def test_what_was_removed_while_the_sweep_waited_is_left_alone(temporary, monkeypatch):
     """Its name may be another's by then."""
-    scratch = Scratch()
+    scratch = TemporaryFolder()
     lock = fcntl.flock
 
     def removed_before(fd, how):
@@ -64,11 +66,11 @@ def test_what_was_removed_while_the_sweep_waited_is_left_alone(temporary, monkey
         lock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", removed_before)
-    sweep()
+    remove_abandoned_folders()
     assert os.path.isdir(scratch.path)
 
 
 def test_no_room(monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
     with pytest.raises(MachineError, match=r"no temporary folder in /proc/nowhere: .*set TMPDIR"):
-        Scratch()
+        TemporaryFolder()

@@ -1,28 +1,33 @@
-"""Watches one case: reads its events and output, enforces its limits, ends it.
+"""The limits of a running case: time, memory and output; a case that exceeds one is ended.
 
-Nothing here spins: the runner sleeps in poll until the case speaks or ends, a limit is near, or
-it is told to stop. What passes a limit is ended with all that it has started.
+CaseMonitor reads the case's events and output, and ends it with every process that it started. It never
+spins: it sleeps in poll until the case writes or ends, a limit is near, or the run is stopped.
+
+MemoryGroup is a control group with a memory limit for the case and its processes. It needs root or a
+delegated group (systemd's user sessions); versions 1 and 2 of the kernel's interface work. Elsewhere
+CaseMonitor compares the resident memory with the limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
+import re
 import select
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from perfdash.records import Job
 from perfdash.runner import orphans
-from perfdash.runner.cgroup import MemoryGroup
-from perfdash.runner.run_folder import read_json
+from perfdash.runner.messages import ProcessOutcome
+from perfdash.runner.run_journal import read_json
 
 GRACE_S = 10.0  # for a killed process to be gone
 FORK_S = 60.0  # for the fork parent to have forked
@@ -30,6 +35,8 @@ _TAIL_BYTES = 16 << 10
 _RESIDENT_EVERY_S = 0.5
 _STOPPED_EVERY_S = 5.0  # how often it is looked whether a process was stopped; it must be so twice in a row
 MAX_MESSAGE = 1 << 22
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_group_numbers = itertools.count()
 OnEvent = Callable[[dict[str, Any]], None]
 
 
@@ -42,7 +49,7 @@ def ready_of(fds: Iterable[int], timeout_s: float) -> list[int]:
     return [fd for fd, _ in poller.poll(wait_ms)]
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """The run was stopped; the case under way has no result."""
 
 
@@ -65,24 +72,7 @@ class Stop:
         os.close(self.fd)
 
 
-@dataclass
-class Outcome:
-    """How a case's process ended, with the events that it sent before."""
-
-    events: list[dict[str, Any]] = field(default_factory=list)
-    status: int | None = None  # of waitpid; None when the fork parent was lost with it
-    limit: dict[str, Any] | None = None  # the one that it passed, as in records.Failure
-    frozen: bool = False  # something of it was stopped (SIGSTOP), and so it was ended
-    oom_killed: str | None = None  # limit: by its own memory limit; kernel: for want of memory
-    memory_limit_bytes: int | None = None  # the one it ran under
-    tail: list[str] = field(default_factory=list)  # the last lines of its output
-
-    def find(self, name: str) -> dict[str, Any] | None:
-        """The last event of a name."""
-        return next((event for event in reversed(self.events) if event["event"] == name), None)
-
-
-class Watch:
+class CaseMonitor:
     """One job that a fork parent has been sent. `case_pid` is known once it has answered."""
 
     def __init__(
@@ -98,7 +88,7 @@ class Watch:
         stop: Stop | None,
     ) -> None:
         self.case_pid: int | None = None
-        self.outcome = Outcome(memory_limit_bytes=job.memory_limit_bytes)
+        self.outcome = ProcessOutcome(memory_limit_bytes=job.memory_limit_bytes)
         self._control = control
         self._job = job
         self._events = events
@@ -111,8 +101,8 @@ class Watch:
         self._was_stopped = False
         self._buffer = b""
 
-    def run(self) -> Outcome:
-        """Watch until the case has ended. Raises Stopped when `stop` is set, after ending it."""
+    def run(self) -> ProcessOutcome:
+        """Watch until the case has ended. Raises RunStopped when `stop` is set, after ending it."""
         self._case_deadline = time.monotonic() + self._job.timeout_s
         self._next_look = time.monotonic() + _STOPPED_EVERY_S
         self._phase_deadline = self._end_deadline = math.inf
@@ -131,7 +121,7 @@ class Watch:
                 ready = ready_of([*open_sources, *([self._stop.fd] if self._stop else [])], wait)
                 if self._stop and self._stop.fd in ready:
                     self._kill()
-                    raise Stopped
+                    raise RunStopped
                 for source in ready:
                     if not self._read(source):
                         open_sources.discard(source)
@@ -286,3 +276,98 @@ class _Log:
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
+
+
+class MemoryGroup:
+    """A control group for one case; a process joins it by writing to the file `procs`."""
+
+    def __init__(self, folder: Path, version: int) -> None:
+        self.folder = folder
+        self.procs = folder / "cgroup.procs"
+        self._events = folder / ("memory.events" if version == 2 else "memory.oom_control")
+
+    @classmethod
+    def create(cls, limit_bytes: int, root: Path = _CGROUP_ROOT) -> MemoryGroup | None:
+        """A new group with a limit; None where this user may not make one."""
+        for parent, version in _parent_groups(root):
+            _remove_empty_groups(parent)
+            folder = parent / f"perfdash-{os.getpid()}-{next(_group_numbers)}"
+            try:
+                folder.mkdir()
+            except OSError:
+                continue
+            group = cls(folder, version)
+            try:
+                group._limit(limit_bytes, version)
+                if group.oom_kills() is not None and os.access(group.procs, os.W_OK):
+                    return group
+            except OSError:
+                pass
+            group.close()
+        return None
+
+    def _limit(self, limit_bytes: int, version: int) -> None:
+        if version == 1:
+            (self.folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+            return
+        (self.folder / "memory.max").write_text(str(limit_bytes))
+        for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+            with contextlib.suppress(OSError):  # without swap, or an older kernel
+                (self.folder / name).write_text(value)
+
+    def oom_kills(self) -> int | None:
+        """How many of its processes the kernel killed at the limit; None where it is unknown."""
+        try:
+            match = re.search(r"^oom_kill (\d+)$", self._events.read_text(), re.MULTILINE)
+        except OSError:
+            return None
+        return int(match.group(1)) if match else None
+
+    def close(self, patience_s: float = 2.0) -> None:
+        """Removes the group once its processes are gone; one that stays is swept up later."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                self.folder.rmdir()
+                return
+            except FileNotFoundError:
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.01)
+
+
+def _parent_groups(root: Path) -> list[tuple[Path, int]]:
+    """Groups in which one of ours may be made, with the version of their interface."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    parents: list[tuple[Path, int]] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            own = root / "memory" / path.strip("/")
+            parents += [(folder, 1) for folder in (own, root / "memory") if folder.is_dir()]
+        elif controllers == "":
+            own = root / path.strip("/")
+            # Not within our own group: a group with processes has no groups below that are limited.
+            for folder in (own, own.parent):
+                try:
+                    given = (folder / "cgroup.subtree_control").read_text().split()
+                except OSError:
+                    continue
+                if "memory" in given:
+                    parents.append((folder, 2))
+    return parents
+
+
+def _remove_empty_groups(parent: Path) -> None:
+    """Removes the empty groups of runs that were killed."""
+    with contextlib.suppress(OSError):
+        for folder in parent.glob("perfdash-*-*"):
+            pid = folder.name.split("-")[1]
+            if not Path("/proc", pid).exists():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()

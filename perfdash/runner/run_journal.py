@@ -1,4 +1,9 @@
-"""The folder of a run: run.json, plan.json, results.jsonl, logs and the dynamo CSVs."""
+"""The journal of a run: the files of its folder, written so that a power cut loses no result.
+
+results.jsonl gets a line for each finished case, appended and synced to the disk (files.append). run.json and
+plan.json are replaced as a whole (files.replaced). When a run is resumed, half a line at the end is cut off,
+and damaged lines are moved to another file, so that their cases are measured again.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ class DamagedLine:
         return f"{self.path}, line {self.number}: {self.reason}"
 
 
-class RunFolder:
+class RunJournal:
     """The folder of a run that is being measured, locked against a second one at the same time."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +66,7 @@ class RunFolder:
             raise UsageError(f"{folder} is being measured by another perfdash; wait for it, or end it")
 
     @classmethod
-    def create(cls, out: Path) -> RunFolder:
+    def create(cls, out: Path) -> RunJournal:
         """A new folder `<UTC time>_<host>` below `out`. Raises UsageError where none can be made."""
         folder = make_dated_folder(out)
         try:
@@ -71,7 +76,7 @@ class RunFolder:
         return cls(folder)
 
     @classmethod
-    def reopen(cls, folder: Path) -> RunFolder:
+    def reopen(cls, folder: Path) -> RunJournal:
         """The folder of an earlier run that is resumed.
 
         A last line that was cut short (power cut) is taken out; damaged lines are moved to `set_aside`.

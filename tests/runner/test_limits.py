@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from perfdash.records import Case, Job, Status
-from perfdash.runner import watch as watching
+from perfdash.runner import limits
 from perfdash.runner.case_status import status_of
-from perfdash.runner.watch import Watch
+from perfdash.runner.limits import CaseMonitor
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def watch(tmp_path):
     events, writer = os.pipe()
     output, output_writer = os.pipe()
     job = Job(case=Case("s", "m"), loader="python", target="m.py:m", scratch=str(tmp_path))
-    made = Watch(
+    made = CaseMonitor(
         ours, job, events=events, output=output, log=tmp_path / "log", group=None,
         on_event=lambda event: None, stop=None,
     )  # fmt: skip
@@ -48,15 +48,15 @@ def stopped(watch, monkeypatch):
 
     def run(states):
         looks = iter(states)
-        monkeypatch.setattr(watching.orphans, "is_frozen", lambda pid: next(looks, False))
-        monkeypatch.setattr(watching.orphans, "kill_session", killed.append)
-        monkeypatch.setattr(watching.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(limits.orphans, "is_frozen", lambda pid: next(looks, False))
+        monkeypatch.setattr(limits.orphans, "kill_session", killed.append)
+        monkeypatch.setattr(limits.time, "monotonic", lambda: clock[0])
 
         def wait(fds, seconds):
             clock[0] += seconds
             return []
 
-        monkeypatch.setattr(watching, "ready_of", wait)
+        monkeypatch.setattr(limits, "ready_of", wait)
         made.case_pid = 4242
         made._events, made._output = os.dup(made._events), os.dup(made._output)
         return made.run(), clock[0], killed

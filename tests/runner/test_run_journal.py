@@ -6,8 +6,8 @@ import pytest
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.records import Case, Failure, Measurement, Result, RunInfo, Status
-from perfdash.runner.run_folder import (
-    RunFolder,
+from perfdash.runner.run_journal import (
+    RunJournal,
     find_run,
     is_being_measured,
     read_all,
@@ -27,7 +27,7 @@ def result(model="m"):
 
 
 def test_records_are_read_back(tmp_path):
-    journal = RunFolder.create(tmp_path / "a" / "runs")
+    journal = RunJournal.create(tmp_path / "a" / "runs")
     journal.write_info(INFO)
     journal.append(result("one"))
     journal.append(result("two"))
@@ -38,7 +38,7 @@ def test_records_are_read_back(tmp_path):
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     journal.append(result("one"))
     path = journal.folder / "results.jsonl"
     whole = path.read_bytes()
@@ -50,7 +50,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 
 
 def test_reopened_it_goes_on_after_the_last_whole_line(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     journal.append(result("one"))
     journal.append(result("two"))
     journal.close()
@@ -58,7 +58,7 @@ def test_reopened_it_goes_on_after_the_last_whole_line(tmp_path):
     whole = path.read_bytes()
     for torn in (whole[:-30], whole[:-1], whole + b"\0" * 40, whole + whole[:50]):
         path.write_bytes(torn)
-        again = RunFolder.reopen(journal.folder)
+        again = RunJournal.reopen(journal.folder)
         again.append(result("three"))
         again.close()
         names = [r.case.model for r in read_results(journal.folder)]
@@ -66,17 +66,17 @@ def test_reopened_it_goes_on_after_the_last_whole_line(tmp_path):
 
 
 def test_a_run_is_measured_by_one_at_a_time(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     assert is_being_measured(journal.folder)
     with pytest.raises(UsageError, match="is being measured by another"):
-        RunFolder.reopen(journal.folder)
+        RunJournal.reopen(journal.folder)
     journal.close()
     assert not is_being_measured(journal.folder)
-    RunFolder.reopen(journal.folder).close()
+    RunJournal.reopen(journal.folder).close()
 
 
 def test_a_case_measured_again_has_one_result_and_its_history(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     first, other, again = result("one"), result("two"), result("one")
     again.status = Status.TIMEOUT
     for each in (first, other, again):
@@ -95,7 +95,7 @@ def test_a_case_measured_again_has_one_result_and_its_history(tmp_path):
 
 
 def test_every_attempt_has_its_own_log(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     case = Case("s", "m")
     for name in (f"{case.name}.log", f"{case.name}.2.log", f"{case.name}.3.log"):
         path = journal.log_for(case)
@@ -105,7 +105,7 @@ def test_every_attempt_has_its_own_log(tmp_path):
 
 def test_two_cases_at_once_have_two_logs(tmp_path):
     """A name of 300 characters had ended the run here."""
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     cases = [Case("s", model) for model in ("a/b", "a-b", "a_b", "m" * 300)]
     logs = {journal.log_for(case) for case in cases}
     assert len(logs) == 4
@@ -113,7 +113,7 @@ def test_two_cases_at_once_have_two_logs(tmp_path):
 
 
 def test_a_broken_line_in_the_middle_names_its_place(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     (journal.folder / "results.jsonl").write_text("{}\n")
     with pytest.raises(UsageError, match=r"results.jsonl, line 1: not a perfdash result record") as error:
         read_results(journal.folder)
@@ -122,7 +122,7 @@ def test_a_broken_line_in_the_middle_names_its_place(tmp_path):
 
 def damaged_run(tmp_path, *lines):
     """A run of two cases, with these lines between their records."""
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     journal.write_info(INFO)
     for name in ("one", "two"):
         journal.append(result(name))
@@ -146,13 +146,13 @@ def test_reopened_damaged_lines_are_set_aside_and_a_copy_stays(tmp_path):
     folder = damaged_run(tmp_path, b"\0\0\xff", b"[]")
     with (folder / "results.jsonl").open("ab") as file:
         file.write(b'{"torn')
-    journal = RunFolder.reopen(folder)
+    journal = RunJournal.reopen(folder)
     assert [each.number for each in journal.damaged] == [2, 3]
     assert journal.set_aside.read_bytes() == b"\0\0\xff\n[]\n"
     journal.append(result("three"))
     journal.close()
     assert [r.case.model for r in read_results(folder)] == ["one", "two", "three"]
-    again = RunFolder.reopen(folder)
+    again = RunJournal.reopen(folder)
     assert not again.damaged
     again.close()
 
@@ -160,7 +160,7 @@ def test_reopened_damaged_lines_are_set_aside_and_a_copy_stays(tmp_path):
 def test_a_record_of_a_newer_perfdash_is_not_damaged(tmp_path):
     folder = damaged_run(tmp_path, json.dumps({"schema": 10**6}).encode())
     before = (folder / "results.jsonl").read_bytes()
-    for read in (read_results, read_readable, RunFolder.reopen):
+    for read in (read_results, read_readable, RunJournal.reopen):
         with pytest.raises(UsageError, match=r"line 2: record has schema 1000000.*update perfdash"):
             read(folder)
     assert (folder / "results.jsonl").read_bytes() == before
@@ -170,7 +170,7 @@ def test_a_record_of_a_newer_perfdash_is_not_damaged(tmp_path):
 @pytest.fixture
 def measured(tmp_path):
     """A run of one case that is done and closed."""
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     journal.write_info(replace(INFO, state="done"))
     journal.append(result("one"))
     journal.close()
@@ -203,25 +203,25 @@ def test_a_line_that_is_left_out_is_named(measured):
 
 def test_a_line_that_is_being_written_is_no_damage(measured):
     (measured / "results.jsonl").write_bytes(b'{"schema": 1')
-    journal = RunFolder(measured)
+    journal = RunJournal(measured)
     assert read_saved(measured)[1:] == ([], [])
     journal.close()
 
 
 def test_two_runs_in_one_second_have_two_folders(tmp_path):
-    assert RunFolder.create(tmp_path).folder != RunFolder.create(tmp_path).folder
+    assert RunJournal.create(tmp_path).folder != RunJournal.create(tmp_path).folder
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--out"):
-        RunFolder.create(tmp_path / "file")
+        RunJournal.create(tmp_path / "file")
     with pytest.raises(UsageError, match="--out"):
-        RunFolder.create(tmp_path / "file" / "below")
+        RunJournal.create(tmp_path / "file" / "below")
 
 
 def test_a_disk_that_refuses(tmp_path):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     journal.append(result())
     (journal.folder / "results.jsonl").unlink()
     (journal.folder / "results.jsonl").symlink_to("/dev/full")
@@ -231,7 +231,7 @@ def test_a_disk_that_refuses(tmp_path):
 
 def test_a_disk_that_is_full_from_the_start_promises_nothing(tmp_path):
     """The folder is removed then: there is nothing to go on with."""
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     (journal.folder / ".plan.json.part").symlink_to("/dev/full")
     with pytest.raises(MachineError, match="No space left on device: make room there") as error:
         journal.write_plan({})
@@ -249,7 +249,7 @@ def test_a_plan_that_is_none_is_one_message(tmp_path, text):
 
 def test_a_lone_surrogate_is_replaced(tmp_path):
     """As in the name of a file that is not UTF-8, in a message: it could be neither printed nor stored."""
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     bad = result("a\udcff")
     bad.error = Failure("OSError", "no file 'b\ud800' \U0001f600", tail=["\udfff"])
     journal.append(bad)
@@ -261,7 +261,7 @@ def test_a_lone_surrogate_is_replaced(tmp_path):
 def test_find_run(tmp_path):
     with pytest.raises(UsageError, match="none"):
         find_run("last", tmp_path)
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     journal.write_info(INFO)
     for name in ("last", journal.folder.name, str(journal.folder)):
         assert find_run(name, tmp_path) == journal.folder
@@ -272,7 +272,7 @@ def test_find_run(tmp_path):
 def test_last_is_the_last_run_with_results(tmp_path):
     for name, records in (("2026-11-01", 1), ("2026-11-02", 0)):
         (tmp_path / name).mkdir()
-        journal = RunFolder(tmp_path / name)
+        journal = RunJournal(tmp_path / name)
         journal.write_info(INFO)
         for _ in range(records):
             journal.append(result())
@@ -291,7 +291,7 @@ def test_not_a_run_folder(tmp_path):
 
 
 def test_a_record_is_on_the_disk_when_append_returns(tmp_path, monkeypatch):
-    journal = RunFolder.create(tmp_path)
+    journal = RunJournal.create(tmp_path)
     path, kept, synced = journal.folder / "results.jsonl", os.fsync, []
 
     def fsync(descriptor):
