@@ -30,11 +30,11 @@ from perfdash.bisection.events import (
     Built,
     Done,
     Measured,
-    Outcome,
     Question,
+    RangeOutcome,
     Resumed,
 )
-from perfdash.bisection.search import Bisection
+from perfdash.bisection.search import RangeSearch
 
 COMMITS = 128
 SURE = 0.95
@@ -160,7 +160,7 @@ class Truth:
 class Trial:
     """One bisection: what was said, whether it is so, what it took."""
 
-    outcome: Outcome
+    outcome: RangeOutcome
     right: bool
     sure: bool
     held: bool | None
@@ -172,7 +172,7 @@ class Trial:
 
 def trial(setting: Setting, rng: np.random.Generator) -> Trial:
     truth = Truth(setting, rng)
-    search = Bisection(Question(setting.commits, answers=bool(setting.answers), jobs=setting.jobs))
+    search = RangeSearch(Question(setting.commits, answers=bool(setting.answers), jobs=setting.jobs))
     builds = rounds = measurements = 0
     slowest = 0.0
     while not isinstance(search.action, Done):

@@ -14,7 +14,7 @@ import pytest
 from perfdash import files
 from perfdash.bisection import events
 from perfdash.bisection.journal import FILE, Journal
-from perfdash.bisection.setup import _command
+from perfdash.bisection.setup import resumed_command
 from perfdash.bisection.sources import Revision
 from perfdash.detect.comparison import ComparedRuns, compare
 from perfdash.errors import UsageError
@@ -141,7 +141,7 @@ def test_a_command_that_held_a_secret_is_asked_for_again(tmp_path):
     with Journal.create(tmp_path) as journal:
         begun = journal.append({"event": "begun", "command": ["curl", f"-u:{NAME}"]})
     with pytest.raises(UsageError, match="was not kept; give it again, after --"):
-        _command(begun, None)
-    assert _command(begun, ["curl", f"-u:{NAME}"]) == ["curl", f"-u:{NAME}"]
+        resumed_command(begun, None)
+    assert resumed_command(begun, ["curl", f"-u:{NAME}"]) == ["curl", f"-u:{NAME}"]
     with pytest.raises(UsageError, match="another command"):
-        _command(begun, ["wget", f"-u:{NAME}"])
+        resumed_command(begun, ["wget", f"-u:{NAME}"])

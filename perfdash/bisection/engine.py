@@ -1,4 +1,4 @@
-"""Carry out the next action of a bisection, and write each observation, until nothing is left to do.
+"""Run a bisection: take the next step, record what came of it, until nothing is left to do.
 
 Building and measuring are passed in; each observation is in the journal before the next step.
 """
@@ -11,29 +11,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from perfdash.bisection import events
-from perfdash.bisection.environments import Builder, Built, Stopped, Unbuildable
-from perfdash.bisection.events import Build, Measure
+from perfdash.bisection.environments import Builder, BuildStopped, BuiltEnvironment, Unbuildable
+from perfdash.bisection.events import Build
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import Reading
-from perfdash.bisection.replay import Act, Confirm, Course, Descend, MakeFresh, Stage, why_not
-from perfdash.bisection.sources import Revision
+from perfdash.bisection.replay import Bisection, BuildFresh, Confirm, Descend, Stage, why_not
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import remove_abandoned_folders
 from perfdash.runner import orphans
 from perfdash.runner.cores import away_from
-from perfdash.settings import RunSettings
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE, STOPPED, INTERRUPTED, FAILED = "done", "stopped", "interrupted", "failed"
 
 
-class NoWay(Exception):
-    """A way down that leads nowhere; `again`: another time it may."""
+class DeadEnd(Exception):
+    """A finer stage that cannot be opened; `again`: a later session may try again."""
 
     def __init__(self, why: str, again: bool = False) -> None:
         super().__init__(why)
@@ -45,130 +42,169 @@ class LimitReached(Exception):
 
 
 class Workbench(Protocol):
-    """What a bisection does its work with."""
+    """Builds and measures for the engine."""
 
     folder: Path  # of the bisection
 
     def open(self, stage: Stage) -> Builder:
         """The builder of a stage. Raises UsageError, MachineError."""
 
-    def measure(self, built: Built, log: Path, fresh: bool) -> tuple[Reading, dict[str, Any]]:
+    def measure(self, built: BuiltEnvironment, log: Path, fresh: bool) -> tuple[Reading, dict[str, Any]]:
         """One measurement of an environment, and the whole record of it."""
 
-    def descend(self, course: Course, step: Descend, builder: Builder) -> events.Event:
-        """The event of a new stage. Raises NoWay."""
+    def descend(self, bisection: Bisection, step: Descend, builder: Builder) -> events.Event:
+        """The event of a new stage. Raises DeadEnd."""
 
     def stop(self) -> None:
-        """Ends the measurement that is under way, from another thread."""
+        """End the measurement that is running, from another thread."""
 
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]  # shows a line to the user
 
 
-class Drive:
-    """Use as a context manager: at the end the builds are let go of."""
+class Engine:
+    """One session of a bisection. Use as a context manager: at its end the builds are released.
+
+    `cores` are the measured ones; `history` is the address of the store that takes the result.
+    """
 
     def __init__(
         self,
-        course: Course,
+        bisection: Bisection,
         journal: Journal,
         workbench: Workbench,
-        tell: Tell,
+        notify: Notify,
         most_builds: int | None = None,
+        cores: Sequence[int] = (),
+        history: str | None = None,
     ) -> None:
-        self._course = course
-        self._journal = journal
+        self.bisection = bisection
+        self.journal = journal
+        self.most_builds = most_builds
+        self.history = history
         self._workbench = workbench
-        self._tell = tell
-        self._most_builds = most_builds
+        self._notify = notify
+        self._cores = cores
         self._builders: dict[int, Builder] = {}
-        self._built: dict[tuple[int, int, bool], Built] = {}
+        self._built: dict[tuple[int, int, bool], BuiltEnvironment] = {}
         self._stop = threading.Event()
         self._stack = ExitStack()
 
-    def __enter__(self) -> Drive:
+    def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def record(self, event: events.Event) -> None:
-        """An event into the journal, then into the state."""
-        self._course.take(self._journal.append(event))
+    def work(self) -> tuple[str, PerfdashError | None]:
+        """Run until it is done, stopped or interrupted: its state, and the error that ended it.
+
+        The journal keeps all observations, however it ends.
+        """
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                signal.signal(number, _interrupt)
+        orphans.end_strays()
+        remove_abandoned_folders()
+        folder = self._workbench.folder = self.journal.folder.absolute()
+        state: str = DONE
+        failed: PerfdashError | None = None
+        try:
+            with away_from([self._cores]), self:
+                self.run()
+        except LimitReached:
+            state = STOPPED
+        except KeyboardInterrupt:
+            state = INTERRUPTED
+        except PerfdashError as error:
+            state, failed = FAILED, error
+        except OSError as error:  # no room for a log or a temporary folder
+            where = error.filename or folder
+            state, failed = FAILED, MachineError(f"{where}: {error.strerror or error}")
+        try:
+            self.record({"event": events.ENDED, "state": state})
+        except PerfdashError as error:
+            failed = failed or error
+        return state, failed
 
     def run(self) -> None:
-        """Until nothing is left to do. Raises LimitReached, UsageError, MachineError, KeyboardInterrupt."""
-        while (step := self._course.next_step()) is not None:
-            if isinstance(step, Act):
-                self._act(step.stage, step.action)
-            elif isinstance(step, Descend):
+        """Take every step that is left. Raises LimitReached, UsageError, MachineError, KeyboardInterrupt."""
+        while (step := self.bisection.next_step()) is not None:
+            if isinstance(step, Descend):
                 self._descend(step)
-            elif isinstance(step, MakeFresh):
-                self._make_fresh(step)
-            else:
+            elif isinstance(step, BuildFresh):
+                self._build_fresh(step)
+            elif isinstance(step, Confirm):
                 self._confirm(step)
+            elif isinstance(step.action, Build):
+                self._build_all(step.stage, step.action.places)
+            else:
+                self._measure(step.stage, step.action.place)
 
-    def _act(self, stage: Stage, action: Build | Measure) -> None:
-        if isinstance(action, Build):
-            self._make(stage, action.places)
-        else:
-            self._measure(stage, action.place)
+    def record(self, event: events.Event) -> None:
+        """Append an event to the journal, then apply it to the state."""
+        self.bisection.apply(self.journal.append(event))
+
+    def _record_at(self, kind: str, stage: Stage, place: int, **more: Any) -> None:
+        self.record(events.at(kind, stage.number, place, stage.revisions[place], **more))
 
     def _builder(self, stage: Stage) -> Builder:
         if stage.number not in self._builders:
             self._builders[stage.number] = self._stack.enter_context(self._workbench.open(stage))
         return self._builders[stage.number]
 
-    def _make(self, stage: Stage, places: Sequence[int]) -> None:
-        """Builds some places at once."""
-        if self._most_builds is not None:
-            counts = self._course.counts()
-            places = places[: max(0, self._most_builds - counts["builds"] - counts["failed"])]
+    def _build_all(self, stage: Stage, places: Sequence[int]) -> None:
+        """Build some places side by side."""
+        if self.most_builds is not None:
+            counts = self.bisection.counts()
+            places = places[: max(0, self.most_builds - counts["builds"] - counts["failed"])]
             if not places:
                 raise LimitReached
         self._builder(stage)
+
+        def build(place: int) -> BuiltEnvironment:
+            if self._stop.is_set():
+                raise BuildStopped
+            self._notify(f"building {_shown(stage, place)}")
+            return self._build(stage, place)
+
         first: Exception | None = None
         with _threads(stage.question.jobs, self._stop.set) as pool:
-            futures = {pool.submit(self._begin, stage, place): place for place in places}
+            futures = {pool.submit(build, place): place for place in places}
             for future in as_completed(futures):
                 try:
-                    self._made(stage, futures[future], future)
-                except Stopped:
+                    self._record_build(stage, futures[future], future)
+                except BuildStopped:
                     pass
-                except Exception as error:  # the others are ended
+                except Exception as error:  # the other builds are ended
                     first = first or error
                     self._stop.set()
         if first:
             raise first
 
-    def _begin(self, stage: Stage, place: int) -> Built:
-        if self._stop.is_set():
-            raise Stopped
-        self._tell(f"building {_shown(stage, place)}")
-        return self._build(stage, place)
-
-    def _build(self, stage: Stage, place: int, fresh: bool = False) -> Built:
-        # What failed the other day is tried again at an end: without that there is nothing to tell.
+    def _build(self, stage: Stage, place: int, fresh: bool = False) -> BuiltEnvironment:
+        # A failed build of an end is tried again: without both ends nothing can be compared.
         again = not fresh and place in (0, stage.question.last)
         return self._builder(stage).build(stage.revisions[place], stop=self._stop, fresh=fresh, again=again)
 
-    def _made(self, stage: Stage, place: int, future: Future[Built]) -> None:
-        revision = stage.revisions[place]
+    def _record_build(self, stage: Stage, place: int, future: Future[BuiltEnvironment]) -> None:
+        label = stage.revisions[place].label
         try:
             built = future.result()
         except Unbuildable as error:
-            self._tell(f"{revision.label} cannot be built: {error.reason}")
+            self._notify(f"{label} cannot be built: {error.reason}")
             log = str(error.log) if error.log else None
-            said = {"why": error.reason, "log": log, "remembered": error.remembered}
-            self.record(events.at(events.BROKEN, stage.number, place, revision, **said))
+            self._record_at(
+                events.BROKEN, stage, place, why=error.reason, log=log, remembered=error.remembered
+            )
             return
         self._built[stage.number, place, False] = built
-        self.record(events.at(events.BUILT, stage.number, place, revision, **_of_build(built)))
+        self._record_at(events.BUILT, stage, place, **_build_fields(built))
         for note in built.notes:
-            self._tell(f"{revision.label}: {note}")
+            self._notify(f"{label}: {note}")
 
-    def _environment(self, stage: Stage, place: int, fresh: bool = False) -> Built:
-        """A build that was made before: from the cache, and again only where it was pruned."""
+    def _environment(self, stage: Stage, place: int, fresh: bool = False) -> BuiltEnvironment:
+        """An earlier build from the cache; built again only if it was pruned."""
         key = stage.number, place, fresh
         if key not in self._built:
             label = stage.revisions[place].label
@@ -178,88 +214,79 @@ class Drive:
                 raise UsageError(
                     f"{label} was built before, and cannot be built any more: {error.reason}; begin anew"
                 ) from error
-            except Stopped as error:
+            except BuildStopped as error:
                 raise KeyboardInterrupt from error
-            then = (stage.fresh if fresh else stage.builds)[place].key
-            if built.key != then:
+            before = (stage.fresh if fresh else stage.builds)[place].key
+            if built.key != before:
                 raise UsageError(
-                    f"the environment of {label} is another than it was ({then} | {built.key}): other "
+                    f"the environment of {label} is another than it was ({before} | {built.key}): other "
                     "packages in the base interpreter, or another recipe? Begin anew"
                 )
             self._built[key] = built
         return self._built[key]
 
     def _measure(self, stage: Stage, place: int) -> None:
-        built = self._environment(stage, place)
-        revision = stage.revisions[place]
-        said = self._taken(stage, revision, built, fresh=False)
-        self.record(events.at(events.MEASURED, stage.number, place, revision, **said))
+        self._record_at(events.MEASURED, stage, place, **self._measurement(stage, place, fresh=False))
         if stage.end_fails(place):
             raise MachineError(
-                f"{revision.label}, an end of the range, was measured before and now fails again and again: "
-                f"{why_not(stage.taken[-1].reading)}; its logs are in {self._journal.logs}"
+                f"{stage.revisions[place].label}, an end of the range, was measured before and now fails "
+                f"again and again: {why_not(stage.measurements[-1].reading)}; its logs are in "
+                f"{self.journal.logs}"
             )
 
     def _confirm(self, step: Confirm) -> None:
-        stage = step.stage
-        revision = stage.revisions[step.place]
-        built = self._environment(stage, step.place, fresh=True)
-        said = self._taken(stage, revision, built, fresh=True)
+        measurement = self._measurement(step.stage, step.place, fresh=True)
         culprit = [step.outcome.first, step.outcome.last]
-        self.record(events.at(events.CONFIRMED, stage.number, step.place, revision, culprit=culprit, **said))
+        self._record_at(events.CONFIRMED, step.stage, step.place, culprit=culprit, **measurement)
 
-    def _taken(self, stage: Stage, revision: Revision, built: Built, fresh: bool) -> dict[str, Any]:
-        log = (
-            self._journal.logs / f"{stage.number}.{_file_name(revision.label)}{'.fresh' if fresh else ''}.log"
-        )
+    def _measurement(self, stage: Stage, place: int, fresh: bool) -> dict[str, Any]:
+        """Measure a build once: the fields of its event."""
+        built, label = self._environment(stage, place, fresh), stage.revisions[place].label
+        log = self.journal.logs / f"{stage.number}.{_file_name(label)}{'.fresh' if fresh else ''}.log"
         began = time.monotonic()
         with _threads(1, self._workbench.stop) as pool:
             reading, record = pool.submit(self._workbench.measure, built, log, fresh).result()
         number = f" {reading.value:.6g}" if reading.value is not None else ""
         why = f" ({reading.message.splitlines()[0][:200]})" if reading.message else ""
-        self._tell(f"measured {revision.label}{' anew' if fresh else ''}: {reading.status}{number}{why}")
+        self._notify(f"measured {label}{' anew' if fresh else ''}: {reading.status}{number}{why}")
         return {
             "environment": built.key,
-            "harness": self._course.begun["harness"],
+            "harness": self.bisection.begun["harness"],
             "seconds": round(time.monotonic() - began, 3),
             "reading": reading.to_json(),
             "record": record,
         }
 
-    def _make_fresh(self, step: MakeFresh) -> None:
-        stage, revision = step.stage, step.stage.revisions[step.place]
+    def _build_fresh(self, step: BuildFresh) -> None:
+        stage, place = step.stage, step.place
         self._builder(stage)
-        self._tell(f"building {_shown(stage, step.place)} anew, to confirm")
+        self._notify(f"building {_shown(stage, place)} anew, to confirm")
         try:
-            built = self._fresh(stage, step.place)
+            with _threads(1, self._stop.set) as pool:
+                built = pool.submit(self._build, stage, place, True).result()
         except Unbuildable as error:
-            self.record(events.at(events.NOT_FRESH, stage.number, step.place, revision, why=error.reason))
+            self._record_at(events.NOT_FRESH, stage, place, why=error.reason)
             return
-        self._built[stage.number, step.place, True] = built
-        self.record(events.at(events.FRESH, stage.number, step.place, revision, **_of_build(built)))
-
-    def _fresh(self, stage: Stage, place: int) -> Built:
-        with _threads(1, self._stop.set) as pool:
-            return pool.submit(self._build, stage, place, True).result()
+        self._built[stage.number, place, True] = built
+        self._record_at(events.FRESH, stage, place, **_build_fields(built))
 
     def _descend(self, step: Descend) -> None:
         stage, place = step.stage, step.outcome.first
         try:
-            event = self._workbench.descend(self._course, step, self._builder(stage))
-        except NoWay as error:
-            said = {"way": step.way, "why": str(error), "again": error.again}
+            event = self._workbench.descend(self.bisection, step, self._builder(stage))
+        except DeadEnd as error:
             if error.again:
-                self._tell(str(error))
-            self.record(events.at(events.DEAD_END, stage.number, place, stage.revisions[place], **said))
+                self._notify(str(error))
+            self._record_at(events.DEAD_END, stage, place, way=step.way, why=str(error), again=error.again)
             return
         self.record(event)
-        into = self._course.stages[-1]
-        self._tell(f"{stage.revisions[place].label}: {step.way}: {len(into.revisions)} revisions to look at")
+        count = len(self.bisection.stages[-1].revisions)
+        self._notify(f"{stage.revisions[place].label}: {step.way}: {count} revisions to look at")
 
 
 @contextmanager
 def _threads(count: int, stop: Callable[[], None]) -> Iterator[ThreadPoolExecutor]:
-    """Threads that are told to stop by whatever ends the wait for them: at the end they are waited for."""
+    """Threads that `stop` ends if waiting for them fails; they are joined at the end."""
     with ThreadPoolExecutor(count) as pool:
         try:
             yield pool
@@ -268,7 +295,7 @@ def _threads(count: int, stop: Callable[[], None]) -> Iterator[ThreadPoolExecuto
             raise
 
 
-def _of_build(built: Built) -> dict[str, Any]:
+def _build_fields(built: BuiltEnvironment) -> dict[str, Any]:
     return {
         "environment": built.key,
         "seconds": round(built.seconds, 3),
@@ -289,55 +316,8 @@ def _file_name(label: str) -> str:
     return "".join(letter if letter.isalnum() or letter in ".-_+" else "-" for letter in label)[:80]
 
 
-@dataclass(frozen=True)
-class Session:
-    """What one call of `perfdash bisect` works with; `cores` are the measured ones."""
-
-    journal: Journal
-    course: Course
-    machine: Workbench
-    settings: RunSettings
-    most_builds: int | None
-    cores: Sequence[int]
-
-
-def work(session: Session, tell: Tell) -> tuple[str, PerfdashError | None]:
-    """Runs a bisection until it is done, stopped or interrupted: its state, and the error that ended it.
-
-    The journal keeps what was seen, however it ends.
-    """
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _interrupt)
-    orphans.end_strays()
-    remove_abandoned_folders()
-    folder = session.machine.folder = session.journal.folder.absolute()
-    state: str = DONE
-    failed: PerfdashError | None = None
-    try:
-        with (
-            away_from([session.cores]),
-            Drive(session.course, session.journal, session.machine, tell, session.most_builds) as drive,
-        ):
-            drive.run()
-    except LimitReached:
-        state = STOPPED
-    except KeyboardInterrupt:
-        state = INTERRUPTED
-    except PerfdashError as error:
-        state, failed = FAILED, error
-    except OSError as error:  # no room for a log or a temporary folder
-        where = error.filename or folder
-        state, failed = FAILED, MachineError(f"{where}: {error.strerror or error}")
-    try:
-        session.course.take(session.journal.append({"event": events.ENDED, "state": state}))
-    except PerfdashError as error:
-        failed = failed or error
-    return state, failed
-
-
 def _interrupt(*_: object) -> None:
-    # Once: a shell and a time limit may both send a signal, and the report must still be written whole.
+    # Only once: a shell and a time limit may both send a signal, and the report must still be written.
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

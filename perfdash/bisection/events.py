@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfdash.bisection.sources import Revision
-from perfdash.stats.step_likelihood import RESOLUTION, Known
+from perfdash.stats.step_likelihood import RESOLUTION, KnownNoise
 
 SCHEMA = 1
 
@@ -72,7 +72,7 @@ def question_from_json(data: Mapping[str, Any]) -> Question:
         said = dict(data)
         said["build_cost"] = tuple(math.inf if cost is None else float(cost) for cost in said["build_cost"])
         said["prior"] = tuple(said["prior"])
-        said["known"] = Known(**said["known"]) if said["known"] else None
+        said["known"] = KnownNoise(**said["known"]) if said["known"] else None
         return Question(**said)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a question: {error}") from error
@@ -114,7 +114,7 @@ class Question:
     minimum_change: float = 0.0
     most_pairs: int = 24
     most_repeats: int = 24
-    known: Known | None = None
+    known: KnownNoise | None = None
     resolution: float = RESOLUTION
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RangeOutcome:
     """What came out of the search in the places low..high.
 
     first, last: the culprit is one of these (0, 0: none). probability: that it is, all taken together.
@@ -212,7 +212,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class BuildSeen:
+class MeasuredBuild:
     """One build as measured: how often, its level (NaN for answers), failing share, chance to be bad."""
 
     place: int
@@ -226,11 +226,11 @@ class BuildSeen:
 class Done:
     """outcomes: of the whole range first, then of the ranges left and right of each culprit."""
 
-    outcomes: tuple[Outcome, ...]
-    builds: tuple[BuildSeen, ...] = field(default=())
+    outcomes: tuple[RangeOutcome, ...]
+    builds: tuple[MeasuredBuild, ...] = field(default=())
 
     @property
-    def culprits(self) -> tuple[Outcome, ...]:
+    def culprits(self) -> tuple[RangeOutcome, ...]:
         return tuple(each for each in self.outcomes if each.verdict == "found")
 
 

@@ -112,7 +112,7 @@ def plain(metric: Metric, value: float) -> float:
     return math.exp(min(value, 700.0)) if metric.comparison == "ratio" else value
 
 
-def answer(metric: Metric, status: str, of_good: Sequence[str], of_bad: Sequence[str]) -> bool | None:
+def answer_of(metric: Metric, status: str, of_good: Sequence[str], of_bad: Sequence[str]) -> bool | None:
     """Whether a status is the fault that is looked for; None where it is neither that nor its absence.
 
     of_good, of_bad: what the two ends have said so far. The good end's first word is what is right; so

@@ -20,8 +20,8 @@ from perfdash.bisection.events import (
     Built,
     Marked,
     Observation,
-    Outcome,
     Question,
+    RangeOutcome,
     Resumed,
     Side,
 )
@@ -42,7 +42,7 @@ PAUSE = 5.0  # a build takes the host as far as so many measurements
 
 
 @dataclass(frozen=True)
-class Range:
+class SearchRange:
     """The places low..high; `whole`: the step that was found beside it, 0 in the whole row.
 
     reproduced: its ends were seen to differ.
@@ -55,7 +55,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class State:
+class SearchState:
     """built, broken (place: why), marks; the measurements in order as places, times and values.
 
     pending: ranges yet to be searched, the first now; outcomes: of those that were. second_thoughts:
@@ -70,8 +70,8 @@ class State:
     times: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
     clock: float = 0.0
-    pending: tuple[Range, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()
+    pending: tuple[SearchRange, ...] = ()
+    outcomes: tuple[RangeOutcome, ...] = ()
     second_thoughts: int = 0
 
     def measurable(self, place: int) -> bool:
@@ -104,11 +104,11 @@ class State:
         return self.places.count(place)
 
 
-def start(question: Question) -> State:
-    return State(question, pending=(Range(0, question.last),))
+def start(question: Question) -> SearchState:
+    return SearchState(question, pending=(SearchRange(0, question.last),))
 
 
-def seen(state: State, observation: Observation) -> State:
+def seen(state: SearchState, observation: Observation) -> SearchState:
     """The state with one observation more.
 
     Raises ValueError for one that the question cannot hold, and for a mark that contradicts another.
@@ -142,7 +142,7 @@ def seen(state: State, observation: Observation) -> State:
         return dataclasses.replace(
             state,
             marks=marks,
-            pending=(Range(0, question.last),),
+            pending=(SearchRange(0, question.last),),
             outcomes=(),
             second_thoughts=0,
         )
@@ -230,7 +230,7 @@ def culprits(now: Belief, measurable: NDArray[np.bool_], confidence: float) -> C
 
 
 @dataclass(frozen=True)
-class View:
+class RangeView:
     """Of a range of n + 1 places, numbered from its low end: belief, measured places, their values.
 
     measurable (n + 1,): may be built and measured. numbers or answers: the evidence, one of them None.
@@ -262,7 +262,7 @@ class View:
         return np.asarray(abs(self.numbers.step) / np.sqrt(self.numbers.bias**2 + noise))
 
 
-def look(state: State, within: Range, none_prior: float) -> View:
+def look(state: SearchState, within: SearchRange, none_prior: float) -> RangeView:
     """The view of a range whose two ends were measured."""
     question, n = state.question, within.high - within.low
     by_place = {p: v for p, v in state.by_place().items() if within.low <= p <= within.high}
@@ -283,10 +283,10 @@ def look(state: State, within: Range, none_prior: float) -> View:
     inside = range(within.low, within.high + 1)
     measurable = np.array([state.measurable(place) or state.told(place) for place in inside])
     assert len(measurable) == n + 1
-    return View(now, tested, values, measurable, numbers, answers, resolution)
+    return RangeView(now, tested, values, measurable, numbers, answers, resolution)
 
 
-def _log_prior(state: State, within: Range) -> Array:
+def _log_prior(state: SearchState, within: SearchRange) -> Array:
     """(n,): of the culprit's place in the range, with a person's marks, which outweigh what was expected."""
     question = state.question
     weights = np.array(question.prior or [1.0] * question.last, dtype=float)[within.low : within.high]

@@ -21,11 +21,11 @@ from perfdash.files import bundled
 _ARGUMENT = "{argument}"
 
 
-class _Strict(BaseModel):
+class _RecipeTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Versions(_Strict):
+class VersionsRecipe(_RecipeTable):
     """Versions of one package: which are listed, and what becomes of the packages that they need.
 
     `dependencies`: `base` takes those of the base interpreter, and a version that they do not suit is
@@ -53,7 +53,7 @@ class Versions(_Strict):
         return value
 
 
-class Build(_Strict):
+class BuildRecipe(_RecipeTable):
     """How a commit is built: a command for the shell, or a script beside the recipe.
 
     It installs into $PREFIX, unless `in_place`: then the worktree is the environment. `incremental`
@@ -71,7 +71,7 @@ class Build(_Strict):
     env: dict[str, str] = {}
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> Build:
+    def _one_of_each(self) -> BuildRecipe:
         if (self.command is None) == (self.script is None):
             raise ValueError("give either 'command' or 'script'")
         if self.in_place and self.incremental:
@@ -81,7 +81,7 @@ class Build(_Strict):
         return self
 
 
-class Overlay(_Strict):
+class Overlay(_RecipeTable):
     """Files that are copied over a finished build where nothing else differs, instead of building.
 
     Patterns as in .gitignore's `**`. `rebuild` are exceptions. `into` maps a folder of the repository
@@ -93,7 +93,7 @@ class Overlay(_Strict):
     into: dict[str, str] = {"": ""}
 
 
-class Pin(_Strict):
+class Pin(_RecipeTable):
     """What of another repository a commit of this one takes: its commit is in a file or a submodule."""
 
     name: str = Field(min_length=1)
@@ -113,14 +113,14 @@ class Pin(_Strict):
         return self.file or self.submodule or ""
 
 
-class Recipe(_Strict):
+class Recipe(_RecipeTable):
     """A recipe file. `kind` names its modules: sources/KIND_source.py and environments/KIND_builder.py."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     title: str = ""
     kind: Literal["versions", "commits"]
-    versions: Versions | None = None
-    build: Build | None = None
+    versions: VersionsRecipe | None = None
+    build: BuildRecipe | None = None
     overlay: Overlay | None = None
     ignore: tuple[str, ...] = ()  # files of the repository that are in no build
     pins: tuple[Pin, ...] = ()

@@ -24,8 +24,8 @@ from perfdash.bisection.events import (
     Measure,
     Measured,
     Observation,
-    Outcome,
     Question,
+    RangeOutcome,
     Resumed,
 )
 from perfdash.bisection.metrics import (
@@ -33,12 +33,12 @@ from perfdash.bisection.metrics import (
     OF_COMMAND,
     SKIP,
     Reading,
-    answer,
+    answer_of,
     comparable,
     reading_from_json,
 )
 from perfdash.bisection.posterior import culprits, look
-from perfdash.bisection.search import Bisection
+from perfdash.bisection.search import RangeSearch
 from perfdash.bisection.sources import Revision
 from perfdash.errors import UsageError
 from perfdash.metrics import Metric
@@ -61,46 +61,46 @@ class Confirmation:
     why: str = ""
 
 
-def ends(outcome: Outcome) -> tuple[int, int]:
+def ends(outcome: RangeOutcome) -> tuple[int, int]:
     """The places that are held against each other: the last good one, and the (last possible) culprit."""
     return outcome.first - 1, outcome.last
 
 
-def confirmation(stage: Stage, outcome: Outcome) -> Confirmation:
+def confirmation(stage: Stage, outcome: RangeOutcome) -> Confirmation:
     """What the pairs so far say of a culprit."""
     good, bad = ends(outcome)
     for place in (good, bad):
         if place in stage.not_fresh:
             label = stage.revisions[place].label
             return Confirmation("cannot tell", why=f"{label} cannot be built anew: {stage.not_fresh[place]}")
-    taken = stage.confirming.get((outcome.first, outcome.last), [])
-    failed = [one for one in taken if _failed(stage, one)]
+    measurements = stage.confirming.get((outcome.first, outcome.last), [])
+    failed = [one for one in measurements if _failed(stage, one)]
     if len(failed) >= _FAILURES:
         why = f"{stage.revisions[failed[-1].place].label}: {failed[-1].reading.status}"
         return Confirmation("cannot tell", why=f"it was not measured ({why})")
-    usable = [one for one in taken if not _failed(stage, one)]
+    usable = [one for one in measurements if not _failed(stage, one)]
     sides = [one for one in usable if one.place == good], [one for one in usable if one.place == bad]
     pairs = list(zip(*sides, strict=False))
     return _of_answers(pairs) if stage.metric.is_answer else _of_numbers(stage, outcome, pairs)
 
 
-def next_place(stage: Stage, outcome: Outcome) -> int:
+def next_place(stage: Stage, outcome: RangeOutcome) -> int:
     """Which of the two is next: good, bad, bad, good, so that a drift of the host hits both alike."""
     good, bad = ends(outcome)
-    taken = [
+    measurements = [
         one for one in stage.confirming.get((outcome.first, outcome.last), []) if not _failed(stage, one)
     ]
-    count = {place: sum(one.place == place for one in taken) for place in (good, bad)}
+    count = {place: sum(one.place == place for one in measurements) for place in (good, bad)}
     if count[good] != count[bad]:
         return min((good, bad), key=lambda place: count[place])
-    return taken[-1].place if taken else good
+    return measurements[-1].place if measurements else good
 
 
-def _failed(stage: Stage, one: Taken) -> bool:
+def _failed(stage: Stage, one: Measurement) -> bool:
     return one.answer is None if stage.metric.is_answer else one.reading.value is None
 
 
-def _of_answers(pairs: Sequence[tuple[Taken, Taken]]) -> Confirmation:
+def _of_answers(pairs: Sequence[tuple[Measurement, Measurement]]) -> Confirmation:
     good = [bool(one.answer) for one, _ in pairs]
     bad = [bool(other.answer) for _, other in pairs]
     n = len(pairs)
@@ -114,7 +114,9 @@ def _of_answers(pairs: Sequence[tuple[Taken, Taken]]) -> Confirmation:
     return Confirmation("not confirmed", n)
 
 
-def _of_numbers(stage: Stage, outcome: Outcome, pairs: Sequence[tuple[Taken, Taken]]) -> Confirmation:
+def _of_numbers(
+    stage: Stage, outcome: RangeOutcome, pairs: Sequence[tuple[Measurement, Measurement]]
+) -> Confirmation:
     metric = stage.metric
     differences = [
         comparable(metric, other.reading.value) - comparable(metric, one.reading.value)
@@ -123,12 +125,12 @@ def _of_numbers(stage: Stage, outcome: Outcome, pairs: Sequence[tuple[Taken, Tak
     ]
     if metric.comparison == "count" and (len(differences) < ANSWER_PAIRS or len(set(differences)) == 1):
         return _of_counts(outcome, differences)
-    count = len(stage.taken)
+    count = len(stage.measurements)
     found = confirmation_test.decide(
         differences,
         suspected=outcome.step or 1.0,
         sd=max(outcome.sd, stage.question.resolution),
-        df=max(count - len({one.place for one in stage.taken}), 1),
+        df=max(count - len({one.place for one in stage.measurements}), 1),
         minimum_change=0.0,
     )
     word: Word = "more"
@@ -140,7 +142,7 @@ def _of_numbers(stage: Stage, outcome: Outcome, pairs: Sequence[tuple[Taken, Tak
     return Confirmation(word, found.pairs, found.estimate, found.low, found.high)
 
 
-def _of_counts(outcome: Outcome, differences: Sequence[float]) -> Confirmation:
+def _of_counts(outcome: RangeOutcome, differences: Sequence[float]) -> Confirmation:
     """Whole numbers that do not scatter."""
     if len(differences) < ANSWER_PAIRS:
         return Confirmation("more", len(differences))
@@ -155,7 +157,7 @@ MARKS = ("good", "bad", "skip")
 
 
 @dataclass(frozen=True)
-class Taken:
+class Measurement:
     """A measurement as it was taken: when, how long it took, what it said; `answer`: of a status."""
 
     place: int
@@ -166,7 +168,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Making:
+class BuildRecord:
     """A build that succeeded: the environment's key, seconds that it took, whether it was there before."""
 
     key: str
@@ -177,7 +179,7 @@ class Making:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Progress:
     """Where a search is: what it is at, and the places that hold the culprit so far (0, 0: all)."""
 
     phase: str
@@ -204,14 +206,14 @@ class Stage:
             raise ValueError(f"{len(self.revisions)} revisions for the places 0..{self.question.last}")
         self.metric = metric
         self.began = str(event.get("at", ""))
-        self.bisection = Bisection(self.question)
-        self.builds: dict[int, Making] = {}
+        self.search = RangeSearch(self.question)
+        self.builds: dict[int, BuildRecord] = {}
         self.broken: dict[int, str] = {}
         self.logs: dict[int, str] = {}  # of what could not be built
-        self.taken: list[Taken] = []
-        self.fresh: dict[int, Making] = {}
+        self.measurements: list[Measurement] = []
+        self.fresh: dict[int, BuildRecord] = {}
         self.not_fresh: dict[int, str] = {}
-        self.confirming: dict[tuple[int, int], list[Taken]] = {}
+        self.confirming: dict[tuple[int, int], list[Measurement]] = {}
         self.closed: dict[tuple[int, str], str] = {}  # ways down that lead nowhere, and why
         self.open_again: set[tuple[int, str]] = set()  # of these: those that another session may try again
         self._strikes: dict[int, int] = {}
@@ -219,10 +221,10 @@ class Stage:
     @property
     def done(self) -> Done | None:
         """What came out of it, once the search is at its end."""
-        return self.bisection.action if isinstance(self.bisection.action, Done) else None
+        return self.search.action if isinstance(self.search.action, Done) else None
 
     @property
-    def found(self) -> tuple[Outcome, ...]:
+    def found(self) -> tuple[RangeOutcome, ...]:
         """The culprits; none as long as it is searched."""
         return self.done.culprits if self.done else ()
 
@@ -235,26 +237,26 @@ class Stage:
 
     def readings(self, place: int) -> list[Reading]:
         """What was measured of a place, in order, confirmations left out."""
-        return [each.reading for each in self.taken if each.place == place]
+        return [each.reading for each in self.measurements if each.place == place]
 
     def end_fails(self, place: int) -> bool:
         """Whether an end that was measured before has now failed so often that it is not gone on."""
         return place not in self.broken and self._strikes.get(place, 0) >= STRIKES_OF_AN_END
 
-    def standing(self) -> Standing:
+    def standing(self) -> Progress:
         """What the search is at, for who looks at it meanwhile."""
-        state = self.bisection.state
+        state = self.search.state
         if self.done or not state.pending:
-            return Standing("done")
+            return Progress("done")
         now = state.pending[0]
         if not now.reproduced:
-            return Standing("comparing the two ends" if now.whole == 0 else "looking for a second change")
+            return Progress("comparing the two ends" if now.whole == 0 else "looking for a second change")
         view = look(state, now, 0.5)
         found = culprits(view.belief, view.measurable, self.question.confidence)
         chance = found.probability * (1 - view.belief.none)
-        return Standing("searching", now.low + found.first, now.low + found.last, chance)
+        return Progress("searching", now.low + found.first, now.low + found.last, chance)
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """One event more. Raises ValueError for one that does not belong here."""
         kind, place = event["event"], int(event["place"])
         if not 0 <= place <= self.question.last or event.get("commit") != self.revisions[place].id:
@@ -264,20 +266,20 @@ class Stage:
         elif kind == events.BROKEN:
             self.broken[place] = str(event["why"])
             self.logs[place] = str(event.get("log") or "")
-            self.bisection.observe(Broken(place, self.broken[place]))
+            self.search.observe(Broken(place, self.broken[place]))
         elif kind == events.MEASURED:
             self._measured(place, event)
         elif kind == events.MARKED:
             if event["side"] not in MARKS:
                 raise ValueError(f"a mark is one of {', '.join(MARKS)}, not {event['side']!r}")
-            self.bisection.observe(Marked(place, event["side"]))
+            self.search.observe(Marked(place, event["side"]))
         elif kind == events.FRESH:
             self.fresh[place] = _making(event)
         elif kind == events.NOT_FRESH:
             self.not_fresh[place] = str(event["why"])
         elif kind == events.CONFIRMED:
             first, last = event["culprit"]
-            self.confirming.setdefault((first, last), []).append(self._taken(place, event))
+            self.confirming.setdefault((first, last), []).append(self._measurement(place, event))
         elif kind == events.DEAD_END:
             self.closed[place, str(event["way"])] = str(event["why"])
             if event.get("again"):
@@ -291,7 +293,7 @@ class Stage:
         other_host: so long after that what was known of the host no longer holds.
         """
         if other_host:
-            self.bisection.observe(Resumed())
+            self.search.observe(Resumed())
         for key in self.open_again:
             self.closed.pop(key, None)
         self.open_again.clear()
@@ -302,43 +304,49 @@ class Stage:
             raise ValueError(f"{self.revisions[place].label} was built as {self.builds[place].key} before")
         self.builds[place] = made
         self.broken.pop(place, None)
-        self.bisection.observe(Built(place))
+        self.search.observe(Built(place))
 
     def _measured(self, place: int, event: Event) -> None:
         key = event.get("environment")
         if place in self.builds and key != self.builds[place].key:
             raise ValueError(f"{self.revisions[place].label} was measured in another environment, {key}")
-        taken = self._taken(place, event)
-        self.taken.append(taken)
-        seen = self._observation(taken)
+        measurement = self._measurement(place, event)
+        self.measurements.append(measurement)
+        seen = self._observation(measurement)
         if seen is not None:
             self._strikes[place] = 0
-            self.bisection.observe(seen)
+            self.search.observe(seen)
             return
         self._strikes[place] = self._strikes.get(place, 0) + 1
-        if place in (0, self.question.last) and self.bisection.state.count(place):
+        if place in (0, self.question.last) and self.search.state.count(place):
             return
-        if self._strikes[place] >= STRIKES or taken.reading.status == SKIP:
-            self.broken[place] = why_not(taken.reading)
-            self.bisection.observe(Broken(place, self.broken[place]))
+        if self._strikes[place] >= STRIKES or measurement.reading.status == SKIP:
+            self.broken[place] = why_not(measurement.reading)
+            self.search.observe(Broken(place, self.broken[place]))
 
-    def _taken(self, place: int, event: Event) -> Taken:
-        reading = reading_from_json(event["reading"])
-        of = {end: [one.reading.status for one in self.taken if one.place == end and one.answer is not None]
-              for end in (0, self.question.last)}  # fmt: skip
-        said = None
+    def _measurement(self, place: int, event: Event) -> Measurement:
+        reading, answer = reading_from_json(event["reading"]), None
         if self.metric.is_answer:
-            of_bad = [*of[self.question.last], *([reading.status] if place == self.question.last else [])]
-            said = answer(self.metric, reading.status, of[0], of_bad)
-        return Taken(place, reading, float(event.get("seconds", 0.0)), str(event.get("at", "")), said)
+            last = self.question.last
+            of_bad = [*self._answers(last), *([reading.status] if place == last else [])]
+            answer = answer_of(self.metric, reading.status, self._answers(0), of_bad)
+        return Measurement(place, reading, float(event.get("seconds", 0.0)), str(event.get("at", "")), answer)
 
-    def _observation(self, taken: Taken) -> Observation | None:
+    def _answers(self, place: int) -> list[str]:
+        """The statuses of a place that were answers."""
+        return [
+            measurement.reading.status
+            for measurement in self.measurements
+            if measurement.place == place and measurement.answer is not None
+        ]
+
+    def _observation(self, measurement: Measurement) -> Observation | None:
         if self.metric.is_answer:
-            return None if taken.answer is None else Answered(taken.place, taken.answer)
-        value = taken.reading.value
+            return None if measurement.answer is None else Answered(measurement.place, measurement.answer)
+        value = measurement.reading.value
         if value is None or not math.isfinite(value) or (self.metric.comparison == "ratio" and value <= 0):
             return None
-        return Measured(taken.place, comparable(self.metric, value))
+        return Measured(measurement.place, comparable(self.metric, value))
 
 
 def why_not(reading: Reading) -> str:
@@ -353,8 +361,8 @@ def names(revisions: Sequence[Revision]) -> str:
     return ", ".join(labels if len(labels) <= 4 else [*labels[:2], "...", labels[-1]])
 
 
-def _making(event: Event) -> Making:
-    return Making(
+def _making(event: Event) -> BuildRecord:
+    return BuildRecord(
         str(event["environment"]),
         float(event.get("seconds", 0.0)),
         bool(event.get("reused")),
@@ -369,7 +377,7 @@ LONG_PAUSE_S = 600.0  # after which the host may be another than it was
 
 
 @dataclass(frozen=True)
-class Act:
+class SearchStep:
     """Build or measure for the search in a stage."""
 
     stage: Stage
@@ -381,12 +389,12 @@ class Descend:
     """Look for a finer range behind a culprit: the next rung, a merge's side, what is pinned."""
 
     stage: Stage
-    outcome: Outcome
+    outcome: RangeOutcome
     way: str
 
 
 @dataclass(frozen=True)
-class MakeFresh:
+class BuildFresh:
     """Build a place once more, independently, for confirming."""
 
     stage: Stage
@@ -398,14 +406,14 @@ class Confirm:
     """Measure one side of a culprit in its fresh environment."""
 
     stage: Stage
-    outcome: Outcome
+    outcome: RangeOutcome
     place: int
 
 
-Step = Act | Descend | MakeFresh | Confirm
+Step = SearchStep | Descend | BuildFresh | Confirm
 
 
-class Course:
+class Bisection:
     """The state of a bisection. `begun` is the first event: what was asked, with what it is measured."""
 
     def __init__(self, recorded: Iterable[Event]) -> None:
@@ -417,7 +425,7 @@ class Course:
         self._at: str | None = None  # of the last event
         for number, event in enumerate(recorded, start=1):
             try:
-                self.take(event)
+                self.apply(event)
             except (LookupError, ValueError, TypeError, AttributeError) as error:
                 raise UsageError(
                     f"line {number} of the journal does not fit what is before it: {error}"
@@ -433,7 +441,7 @@ class Course:
         """Whether culprits are to be confirmed."""
         return bool(self.begun.get("confirm", True))
 
-    def take(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """One event more. Raises ValueError for one that does not fit."""
         kind = event["event"]
         self._at, before = event.get("at"), self._at
@@ -452,14 +460,14 @@ class Course:
                 raise ValueError(f"stage {event['stage']} follows {len(self.stages)} stages")
             self.stages.append(Stage(event, self.metric))
         else:
-            self.stages[int(event["stage"])].take(event)
+            self.stages[int(event["stage"])].apply(event)
         self.ended = None  # what came after an end has opened it again
 
     def next_step(self) -> Step | None:
         """What is to be done next; None at the end, or before the first stage."""
         return self._step(self.stages[0]) if self.stages else None
 
-    def culprits(self) -> list[tuple[Stage, Outcome]]:
+    def culprits(self) -> list[tuple[Stage, RangeOutcome]]:
         """The finest culprits found so far, in the order of the revisions."""
         return list(self._culprits(self.stages[0])) if self.stages else []
 
@@ -468,7 +476,7 @@ class Course:
         origin = {"stage": stage.number, "place": place, "way": way}
         return next((each for each in self.stages if each.origin == origin), None)
 
-    def ways(self, stage: Stage, outcome: Outcome) -> list[str]:
+    def ways(self, stage: Stage, outcome: RangeOutcome) -> list[str]:
         """Ways to go on from a culprit, the first that leads somewhere counts."""
         if stage.more.get("rung", 0) < self.begun.get("rungs", 1) - 1:
             return [RUNG]
@@ -482,16 +490,16 @@ class Course:
 
     def _step(self, stage: Stage) -> Step | None:
         if stage.done is None:
-            action = stage.bisection.action
+            action = stage.search.action
             assert isinstance(action, Build | Measure)
-            return Act(stage, action)
+            return SearchStep(stage, action)
         for outcome in stage.found:
             step = self._below(stage, outcome)
             if step is not None:
                 return step
         return None
 
-    def _below(self, stage: Stage, outcome: Outcome) -> Step | None:
+    def _below(self, stage: Stage, outcome: RangeOutcome) -> Step | None:
         """What is left to do about one culprit."""
         for way in self.ways(stage, outcome):
             child = self.child(stage, outcome.first, way)
@@ -507,11 +515,11 @@ class Course:
         if self.confirms and confirmation(stage, outcome).word == "more":
             for place in ends(outcome):
                 if place not in stage.fresh:
-                    return MakeFresh(stage, place)
+                    return BuildFresh(stage, place)
             return Confirm(stage, outcome, next_place(stage, outcome))
         return self._taking_back(stage, outcome)
 
-    def _taking_back(self, stage: Stage, outcome: Outcome) -> Step | None:
+    def _taking_back(self, stage: Stage, outcome: RangeOutcome) -> Step | None:
         """Whether the culprit's revert is still to be made, or measured against the bad end."""
         if not self.begun.get("revert") or outcome.first != outcome.last:
             return None
@@ -519,10 +527,10 @@ class Course:
         if child is None:
             known = (outcome.first, REVERT) in stage.closed
             return None if known else Descend(stage, outcome, REVERT)
-        action = child.bisection.action
-        return None if isinstance(action, Done) else Act(child, action)
+        action = child.search.action
+        return None if isinstance(action, Done) else SearchStep(child, action)
 
-    def _culprits(self, stage: Stage) -> Iterator[tuple[Stage, Outcome]]:
+    def _culprits(self, stage: Stage) -> Iterator[tuple[Stage, RangeOutcome]]:
         for outcome in sorted(stage.found, key=lambda one: one.first):
             children = [self.child(stage, outcome.first, way) for way in self.ways(stage, outcome)]
             finer = [each for child in children if child for each in self._culprits(child)]
@@ -531,16 +539,16 @@ class Course:
     def counts(self) -> dict[str, Any]:
         """Builds made, builds that failed, measurements, and hours of both."""
         made = [one for stage in self.stages for one in (*stage.builds.values(), *stage.fresh.values())]
-        taken = [one for stage in self.stages for one in stage.taken]
+        measurements = [one for stage in self.stages for one in stage.measurements]
         again = [one for stage in self.stages for pairs in stage.confirming.values() for one in pairs]
         return {
             "builds": sum(not one.reused for one in made),
             "reused": sum(one.reused for one in made),
             "failed": sum(len(stage.logs) for stage in self.stages),
-            "measurements": len(taken),
+            "measurements": len(measurements),
             "confirming": len(again),
             "build_s": sum(one.seconds for one in made if not one.reused),
-            "measure_s": sum(one.seconds for one in (*taken, *again)),
+            "measure_s": sum(one.seconds for one in (*measurements, *again)),
         }
 
 

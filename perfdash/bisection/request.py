@@ -1,9 +1,8 @@
-"""What a user asks of `perfdash bisect`: checked, and in the form that the journal keeps."""
+"""What a user asks of `perfdash bisect`, by flags or by the number of an alert, checked."""
 
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 import shutil
@@ -15,18 +14,16 @@ from typing import Any, Protocol
 
 from packaging.utils import canonicalize_name
 
-import perfdash
 from perfdash.bisection.recipes import Recipe, load_recipes
-from perfdash.bisection.sources import Where
+from perfdash.bisection.sources import BuildContext
 from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.errors import UsageError
-from perfdash.files import dumps
 from perfdash.history import alert_store
 from perfdash.history.queries import RunLine, command_of
 from perfdash.history.store import open_store
-from perfdash.metrics import METRICS, Metric
-from perfdash.records import Case, to_json
+from perfdash.metrics import METRICS
+from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.cases import Planned
@@ -37,12 +34,15 @@ _RUN = (
     "torchbench", "python", "allocator", "weights", "compile_mode", "inductor_config", "env", "timeout",
     "processes", "out", "db", "batch_size", "no_history", "optimizer",
 )  # fmt: skip
-_LARGEST_FILE = 1 << 20  # of a command: larger ones are data, not scripts
 
 
 @dataclass(frozen=True)
 class BisectionRequest:
-    """Plain values. repo, pin_repos: absolute paths. wheels: without a password."""
+    """What a user asks of `perfdash bisect`, as the journal keeps it.
+
+    repo, pin_repos: absolute paths. priors: weights by patterns of touched files; other files have 1.
+    settings: keys of the recipe that are set anew.
+    """
 
     good: str
     bad: str
@@ -59,96 +59,89 @@ class BisectionRequest:
     confirm: bool = True
     revert: bool = False
 
+    @classmethod
+    def from_flags(cls, flags: Mapping[str, Any], command: Sequence[str] | None) -> BisectionRequest:
+        """Read the command line. Raises UsageError."""
+        for name in ("good", "bad"):
+            if not flags[name]:
+                raise UsageError(f"--{name} is missing: between which two revisions? (good is the older one)")
+        repo = flags["repo"]
+        priors = pairs(flags["prior"], "--prior")
+        return cls(
+            good=flags["good"],
+            bad=flags["bad"],
+            recipe=_absolute_recipe(flags["recipe"] or ("command" if command else "git")),
+            repo=os.path.abspath(repo.expanduser()) if repo else None,
+            wheels=absolute_wheels(flags["wheels"]),
+            first_parent=not flags["all_commits"],
+            pin_repos=pin_clones(flags),
+            priors={pattern: _weight(pattern, text) for pattern, text in priors.items()},
+            settings=recipe_settings(flags["settings"]),
+            jobs=flags["jobs"] or 1,
+            confidence=flags["confidence"] or 0.9,
+            minimum_change=flags["minimum_change"] or 0.0,
+            confirm=flags["confirm"],
+            revert=flags["revert"],
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BisectionRequest:
+        """The inverse of to_json. Raises UsageError for one of a newer perfdash."""
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise UsageError(f"it was begun by another perfdash: {error}") from error
+
     def to_json(self) -> dict[str, Any]:
-        """For the journal."""
+        """Plain values for the journal."""
         return asdict(self)
 
+    def without_secrets(self) -> BisectionRequest:
+        """A copy that may be written down: secrets are HIDDEN, and given again when it is resumed."""
+        settings = {}
+        for key, value in self.settings.items():
+            texts = [f"{name}={item}" for name, item in value.items()] if isinstance(value, dict) else []
+            texts.append(f"{key}={value}")
+            settings[key] = value if mask_secrets(texts) == texts else HIDDEN
+        wheels = without_credentials(self.wheels) if self.wheels else self.wheels
+        return replace(self, wheels=wheels, settings=settings)
 
-def read_asked(flags: Mapping[str, Any], command: Sequence[str] | None) -> BisectionRequest:
-    """From the command line. Raises UsageError."""
-    for name in ("good", "bad"):
-        if not flags[name]:
-            raise UsageError(f"--{name} is missing: between which two revisions? (good is the older one)")
-    repo = flags["repo"]
-    recipe = flags["recipe"] or ("command" if command else "git")
-    return BisectionRequest(
-        good=flags["good"],
-        bad=flags["bad"],
-        recipe=_absolute_recipe(recipe),
-        repo=os.path.abspath(repo.expanduser()) if repo else None,
-        wheels=absolute_wheels(flags["wheels"]),
-        first_parent=not flags["all_commits"],
-        pin_repos={
-            name: os.path.abspath(path) for name, path in pairs(flags["pin_repo"], "--pin-repo").items()
-        },
-        priors={
-            pattern: _weight(pattern, text) for pattern, text in pairs(flags["prior"], "--prior").items()
-        },
-        settings=recipe_settings(flags["settings"]),
-        jobs=flags["jobs"] or 1,
-        confidence=flags["confidence"] or 0.9,
-        minimum_change=flags["minimum_change"] or 0.0,
-        confirm=flags["confirm"],
-        revert=flags["revert"],
-    )
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The rungs of the ladder, coarse first, each with its --set. Raises UsageError."""
+        rungs = load_recipes(self.recipe)
+        chosen = []
+        for recipe in rungs:
+            settings = {
+                key: value
+                for key, value in self.settings.items()
+                if len(rungs) == 1 or key.startswith("versions.") == (recipe.kind == "versions")
+            }
+            chosen.append(recipe.with_settings(settings) if settings else recipe)
+        return tuple(chosen)
+
+    def context(self, python: str, cores: Sequence[int]) -> BuildContext:
+        """Where revisions come from, and the interpreter below their builds. Raises UsageError."""
+        path = python if os.sep in python else shutil.which(python)
+        if not path or not os.access(path, os.X_OK):
+            raise UsageError(f"--python {python}: there is no such interpreter")
+        return BuildContext(
+            python=Path(os.path.abspath(path)),
+            repo=Path(self.repo) if self.repo else None,
+            links=self.wheels,
+            first_parent=self.first_parent,
+            cores=tuple(cores),
+            builders=self.jobs,
+        )
+
+
+def pin_clones(flags: Mapping[str, Any]) -> dict[str, str]:
+    """The clones of pinned dependencies by name (--pin-repo). Raises UsageError."""
+    return {name: os.path.abspath(path) for name, path in pairs(flags["pin_repo"], "--pin-repo").items()}
 
 
 def recipe_settings(given: Sequence[str] | None) -> dict[str, Any]:
-    """What --set says, by key. Raises UsageError."""
+    """The values of --set by key. Raises UsageError."""
     return {key: _literal(text) for key, text in pairs(given, "--set").items()}
-
-
-def asked_from_json(data: Mapping[str, Any]) -> BisectionRequest:
-    """The inverse of BisectionRequest.to_json. Raises UsageError for one of a newer perfdash."""
-    try:
-        return BisectionRequest(**data)
-    except TypeError as error:
-        raise UsageError(f"it was begun by another perfdash: {error}") from error
-
-
-def without_secrets(asked: BisectionRequest) -> BisectionRequest:
-    """As it may be written down: what is left out is HIDDEN, and asked for when it is resumed."""
-
-    settings = {}
-    for key, value in asked.settings.items():
-        pairs_of = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else []
-        pairs_of.append(f"{key}={value}")
-        settings[key] = value if mask_secrets(pairs_of) == pairs_of else HIDDEN
-    wheels = without_credentials(asked.wheels) if asked.wheels else asked.wheels
-    return replace(asked, wheels=wheels, settings=settings)
-
-
-def where(asked: BisectionRequest, python: str, cores: Sequence[int]) -> Where:
-    """Where revisions come from and what they are laid over. Raises UsageError."""
-
-    found = python if os.sep in python else shutil.which(python)
-    if not found or not os.access(found, os.X_OK):
-        raise UsageError(f"--python {python}: there is no such interpreter")
-    return Where(
-        python=Path(os.path.abspath(found)),
-        repo=Path(asked.repo) if asked.repo else None,
-        links=asked.wheels,
-        first_parent=asked.first_parent,
-        cores=tuple(cores),
-        builders=asked.jobs,
-    )
-
-
-def rungs(asked: BisectionRequest) -> tuple[Recipe, ...]:
-    """The recipes, each with the --set that are meant for it. Raises UsageError."""
-
-    found = load_recipes(asked.recipe)
-    if len(found) == 1:
-        return (found[0].with_settings(asked.settings),) if asked.settings else found
-    chosen = []
-    for recipe in found:
-        mine = {
-            key: value
-            for key, value in asked.settings.items()
-            if key.startswith("versions.") == (recipe.kind == "versions")
-        }
-        chosen.append(recipe.with_settings(mine) if mine else recipe)
-    return tuple(chosen)
 
 
 def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
@@ -182,41 +175,6 @@ def planned_case(settings: RunSettings) -> Planned:
     if cases[0].skip_reason:
         raise UsageError(f"{cases[0].case.model} is not measured: {cases[0].skip_reason}")
     return cases[0]
-
-
-def harness(
-    metric: Metric, planned: Planned | None, command: Sequence[str] | None, settings: RunSettings
-) -> str:
-    """A digest of all that decides what a measurement says, beside the build: measurements with another
-    one must not be mixed with these.
-    """
-
-    package = Path(perfdash.__file__).parent
-    sources = [] if command else [package / name for name in ("records.py", "methods.py")]
-    sources += [] if command else sorted((package / "worker").rglob("*.py"))
-    if planned and planned.loader == "python":
-        sources.append(Path(planned.target.rpartition(":")[0]))
-    if planned and planned.backend_file:
-        sources.append(Path(planned.backend_file))
-    sources += [path for word in command or () if (path := Path(word)).is_absolute() and _is_script(path)]
-    case = to_json(planned) if planned else {}
-    case["env"] = mask_secrets([f"{key}={value}" for key, value in case.get("env", {}).items()])
-    said = {
-        "metric": metric.name if command else "",  # any metric is in the record of a case
-        "case": case,
-        "command": mask_secrets(list(command or ())),
-        "processes": settings.processes,
-        "allocator": settings.allocator,
-        "weights": settings.weights,
-        "compile_mode": settings.compile_mode,
-        "inductor_config": settings.inductor_config,
-        "threads": settings.threads,
-        "timeout": settings.timeout,
-    }
-    digest = hashlib.sha256(dumps(said, sort_keys=True).encode())
-    for path in sources:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
@@ -264,10 +222,6 @@ def _literal(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _is_script(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size <= _LARGEST_FILE
 
 
 def _absolute_recipe(text: str) -> str:

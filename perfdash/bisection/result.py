@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfdash.bisection.events import BuildSeen, Outcome, finite
+from perfdash.bisection.events import MeasuredBuild, RangeOutcome, finite
 from perfdash.bisection.metrics import comparable, plain
 from perfdash.bisection.replay import (
     MERGE,
     PIN,
     REVERT,
     RUNG,
+    Bisection,
     Confirmation,
-    Course,
+    Progress,
     Stage,
-    Standing,
     confirmation,
 )
 from perfdash.bisection.sources import Revision
@@ -32,7 +32,6 @@ from perfdash.history import alert_store
 from perfdash.history.alert_store import BisectionRow, save_bisection
 from perfdash.history.store import open_store
 from perfdash.metrics import Metric
-from perfdash.settings import RunSettings
 from perfdash.stats.step_likelihood import robust_level, weigh
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ _HEAVY = 0.95  # of the chance that a build is bad, or good: what the table call
 
 
 @dataclass(frozen=True)
-class Change:
+class MetricChange:
     """From one level to another: `ratio` 1.08 is 8 % more (of a count: the difference), with its 95 %
     interval; None for answers.
     """
@@ -68,21 +67,21 @@ class Culprit:
     revisions: tuple[Revision, ...]
     parent: Revision
     probability: float
-    change: Change
+    change: MetricChange
     confirmed: str  # confirmed | not confirmed | cannot tell | more | "" (not asked for)
-    confirmed_change: Change
+    confirmed_change: MetricChange
     confirmed_pairs: int
     confirmed_why: str = ""
-    eager: Change | None = None
+    eager: MetricChange | None = None
     reverted: str = (
         ""  # found | not reproduced | ...: whether the bad end differs from it with this taken back
     )
-    reverted_change: Change = Change()
+    reverted_change: MetricChange = MetricChange()
     more: tuple[str, ...] = ()  # what is to be known of it besides
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedRevision:
     """A measured revision: its level in the metric's unit, or what it said; bad: chance that it is."""
 
     place: int
@@ -104,7 +103,7 @@ class Tested:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedRevision:
     label: str
     id: str
     why: str
@@ -112,7 +111,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Range:
+class StageResult:
     """A stage: what was searched, how it was come to, what came out; standing while it is searched."""
 
     number: int
@@ -122,17 +121,17 @@ class Range:
     bad: Revision
     revisions: int
     verdict: str
-    change: Change
+    change: MetricChange
     none: float
     sd: float | None
-    tested: tuple[Tested, ...]
-    skipped: tuple[Skipped, ...]
-    standing: Standing
+    tested: tuple[TestedRevision, ...]
+    skipped: tuple[SkippedRevision, ...]
+    standing: Progress
     last: int
 
 
 @dataclass(frozen=True)
-class Account:
+class BisectionResult:
     """The whole. word: found | found, not confirmed | not reproduced | undecided | cannot tell |
     end not measured | not finished.
     """
@@ -153,7 +152,7 @@ class Account:
     state: str
     line: tuple[str, ...]
     culprits: tuple[Culprit, ...]
-    ranges: tuple[Range, ...]
+    ranges: tuple[StageResult, ...]
     counts: dict[str, Any]
     notes: tuple[str, ...] = ()
     alert: int | None = None
@@ -165,14 +164,14 @@ class Account:
         return {"schema": 1, **said}
 
 
-def account(course: Course) -> Account:
+def result_of(bisection: Bisection) -> BisectionResult:
     """What a course has come to so far."""
-    begun, metric = course.begun, course.metric
-    culprits = tuple(_culprit(course, stage, outcome) for stage, outcome in course.culprits())
-    last = [stage.taken[-1].at for stage in course.stages if stage.taken]
-    return Account(
+    begun, metric = bisection.begun, bisection.metric
+    culprits = tuple(_culprit(bisection, stage, outcome) for stage, outcome in bisection.culprits())
+    last = [stage.measurements[-1].at for stage in bisection.stages if stage.measurements]
+    return BisectionResult(
         name=str(begun.get("name", "")),
-        word=_word(course, culprits),
+        word=_word(bisection, culprits),
         metric=metric.name,
         title=metric.bisect_title,
         kind=metric.comparison,
@@ -183,30 +182,30 @@ def account(course: Course) -> Account:
         host=str(begun.get("host", "")),
         host_class=str(begun.get("host_class", "")),
         began=str(begun.get("at", "")),
-        ended=str(course.ended["at"]) if course.ended else max(last, default=""),
-        state=str(course.ended["state"]) if course.ended else "running",
+        ended=str(bisection.ended["at"]) if bisection.ended else max(last, default=""),
+        state=str(bisection.ended["state"]) if bisection.ended else "running",
         line=tuple(begun.get("line", ())),
         culprits=culprits,
-        ranges=tuple(_range(course, stage) for stage in course.stages),
-        counts=course.counts(),
+        ranges=tuple(_range(bisection, stage) for stage in bisection.stages),
+        counts=bisection.counts(),
         notes=tuple(begun.get("notes", ())),
         alert=begun.get("alert"),
-        unexplained=tuple(_unexplained(course)),
+        unexplained=tuple(_unexplained(bisection)),
     )
 
 
-def _word(course: Course, culprits: Sequence[Culprit]) -> str:
-    if not course.stages or course.stages[0].done is None:
+def _word(bisection: Bisection, culprits: Sequence[Culprit]) -> str:
+    if not bisection.stages or bisection.stages[0].done is None:
         return NOT_FINISHED
     if culprits:
         return NOT_CONFIRMED if any(one.confirmed == "not confirmed" for one in culprits) else FOUND
-    return course.stages[0].done.outcomes[0].verdict
+    return bisection.stages[0].done.outcomes[0].verdict
 
 
-def _unexplained(course: Course) -> list[str]:
+def _unexplained(bisection: Bisection) -> list[str]:
     """Ranges in which something is left that could not be told."""
     found = []
-    for stage in course.stages:
+    for stage in bisection.stages:
         for outcome in stage.done.outcomes[1:] if stage.done else ():
             if outcome.verdict in ("cannot tell", "undecided"):
                 low, high = stage.revisions[outcome.low], stage.revisions[outcome.high]
@@ -214,13 +213,15 @@ def _unexplained(course: Course) -> list[str]:
     return found
 
 
-def _culprit(course: Course, stage: Stage, outcome: Outcome) -> Culprit:
-    stands = confirmation(stage, outcome) if course.confirms else None
+def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culprit:
+    stands = confirmation(stage, outcome) if bisection.confirms else None
     ways = [why for (place, _), why in stage.closed.items() if place == outcome.first]
-    back = course.child(stage, outcome.first, REVERT)
+    back = bisection.child(stage, outcome.first, REVERT)
     tried = back.done.outcomes[0] if back and back.done else None
     children = [
-        child for way in course.ways(stage, outcome) if (child := course.child(stage, outcome.first, way))
+        child
+        for way in bisection.ways(stage, outcome)
+        if (child := bisection.child(stage, outcome.first, way))
     ]
     ways += [
         f"{_how(child)} it shows no such change, so it is what the commit itself does"
@@ -240,26 +241,28 @@ def _culprit(course: Course, stage: Stage, outcome: Outcome) -> Culprit:
         confirmed_why=stands.why if stands else "",
         eager=_eager(stage, outcome),
         reverted=tried.verdict if tried else "",
-        reverted_change=_change(back, tried) if back and tried else Change(),
+        reverted_change=_change(back, tried) if back and tried else MetricChange(),
         more=tuple(ways),
     )
 
 
-def _confirmed(metric: Metric, stands: Confirmation | None) -> Change:
+def _confirmed(metric: Metric, stands: Confirmation | None) -> MetricChange:
     if stands is None or not math.isfinite(stands.step):
-        return Change()
-    return Change(None, None, *(_scaled(metric, value) for value in (stands.step, stands.low, stands.high)))
+        return MetricChange()
+    return MetricChange(
+        None, None, *(_scaled(metric, value) for value in (stands.step, stands.low, stands.high))
+    )
 
 
-def _change(stage: Stage, outcome: Outcome) -> Change:
+def _change(stage: Stage, outcome: RangeOutcome) -> MetricChange:
     metric = stage.metric
     if metric.is_answer or not math.isfinite(outcome.step):
-        return Change()
+        return MetricChange()
     first, last = (outcome.first, outcome.last) if outcome.first else (outcome.high, outcome.high)
     sides = (range(outcome.low, first), range(last, outcome.high + 1))
     before, after = (_level(metric, [v for p in side for v in _values(stage, p)]) for side in sides)
     steps = (outcome.step, outcome.step_low, outcome.step_high)
-    return Change(before, after, *(_scaled(metric, step) for step in steps))
+    return MetricChange(before, after, *(_scaled(metric, step) for step in steps))
 
 
 def _scaled(metric: Metric, step: float) -> float | None:
@@ -278,7 +281,7 @@ def _level(metric: Metric, values: Sequence[float]) -> float | None:
     return plain(metric, robust_level(np.array(compared))) if compared else None
 
 
-def _eager(stage: Stage, outcome: Outcome) -> Change | None:
+def _eager(stage: Stage, outcome: RangeOutcome) -> MetricChange | None:
     """How eager changed at the culprit, where compiled or the ratio of the two was looked at."""
     if stage.metric.name not in ("backend", "speedup"):
         return None
@@ -295,33 +298,35 @@ def _eager(stage: Stage, outcome: Outcome) -> Change | None:
         return None
     found = weigh(sides)
     before, after = (math.exp(robust_level(np.array(side))) for side in sides)
-    return Change(before, after, math.exp(found.step), math.exp(found.low), math.exp(found.high))
+    return MetricChange(before, after, math.exp(found.step), math.exp(found.low), math.exp(found.high))
 
 
-def _range(course: Course, stage: Stage) -> Range:
+def _range(bisection: Bisection, stage: Stage) -> StageResult:
     outcome = stage.done.outcomes[0] if stage.done else None
     told = stage.done and outcome and outcome.verdict in ("found", "cannot tell")
     seen = {each.place: each for each in stage.done.builds} if stage.done and told else {}
-    marks = stage.bisection.state.marks
-    measured = sorted({one.place for one in stage.taken})
+    marks = stage.search.state.marks
+    measured = sorted({one.place for one in stage.measurements})
     skipped = [
-        Skipped(stage.revisions[place].label, stage.revisions[place].id, why, stage.logs.get(place, ""))
+        SkippedRevision(
+            stage.revisions[place].label, stage.revisions[place].id, why, stage.logs.get(place, "")
+        )
         for place, why in sorted(stage.broken.items())
     ]
     skipped += [
-        Skipped(stage.revisions[place].label, stage.revisions[place].id, "marked skip")
+        SkippedRevision(stage.revisions[place].label, stage.revisions[place].id, "marked skip")
         for place, side in sorted(marks.items())
         if side == "skip"
     ]
-    return Range(
+    return StageResult(
         number=stage.number,
         recipe=stage.recipe,
-        how=_how(stage, course),
+        how=_how(stage, bisection),
         good=stage.revisions[0],
         bad=stage.revisions[-1],
         revisions=len(stage.revisions),
         verdict=outcome.verdict if outcome else NOT_FINISHED,
-        change=_change(stage, outcome) if outcome else Change(),
+        change=_change(stage, outcome) if outcome else MetricChange(),
         none=outcome.none if outcome else 1.0,
         sd=outcome.sd if outcome and math.isfinite(outcome.sd) else None,
         tested=tuple(
@@ -333,14 +338,14 @@ def _range(course: Course, stage: Stage) -> Range:
     )
 
 
-def _tested(stage: Stage, place: int, seen: BuildSeen | None) -> Tested:
+def _tested(stage: Stage, place: int, seen: MeasuredBuild | None) -> TestedRevision:
     revision, readings = stage.revisions[place], stage.readings(place)
     values = _values(stage, place)
     said: dict[str, int] = {}
     for one in readings:
         said[one.status] = said.get(one.status, 0) + 1
     level = _level(stage.metric, values)
-    return Tested(
+    return TestedRevision(
         place,
         revision.label,
         revision.id,
@@ -350,18 +355,18 @@ def _tested(stage: Stage, place: int, seen: BuildSeen | None) -> Tested:
         tuple(values),
         said,
         seen.bad if seen else None,
-        stage.bisection.state.marks.get(place, ""),
+        stage.search.state.marks.get(place, ""),
     )
 
 
-def _how(stage: Stage, course: Course | None = None) -> str:
+def _how(stage: Stage, bisection: Bisection | None = None) -> str:
     """How a stage was come to, in words; nothing for the first."""
     if not stage.origin:
         return ""
     way = str(stage.origin["way"])
     where = ""
-    if course:
-        above = course.stages[int(stage.origin["stage"])]
+    if bisection:
+        above = bisection.stages[int(stage.origin["stage"])]
         where = f" of {above.revisions[int(stage.origin['place'])].label}"
     if way == RUNG:
         return f"between the builds around {where.removeprefix(' of ')}".rstrip()
@@ -375,14 +380,16 @@ def _how(stage: Stage, course: Course | None = None) -> str:
     return way
 
 
-def git_log(course: Course, ranges: tuple[Range, ...]) -> str:
+def git_log(bisection: Bisection, ranges: tuple[StageResult, ...]) -> str:
     """The stages over one repository's commits, coarse first; or over versions, foreign to git."""
-    commits = [stage for stage in course.stages if _is_of_commits(stage) and not _is_elsewhere(course, stage)]
-    chosen = commits or course.stages[:1]
+    commits = [
+        stage for stage in bisection.stages if _is_of_commits(stage) and not _is_elsewhere(bisection, stage)
+    ]
+    chosen = commits or bisection.stages[:1]
     lines = ["git bisect start"]
     for stage in chosen:
         lines += _of_stage(stage, ranges[stage.number])
-    for stage, outcome in course.culprits():
+    for stage, outcome in bisection.culprits():
         if stage in chosen:
             named = [stage.revisions[place] for place in range(outcome.first, outcome.last + 1)]
             word = "first bad commit" if len(named) == 1 else "possible first bad commit"
@@ -390,11 +397,11 @@ def git_log(course: Course, ranges: tuple[Range, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_stage(stage: Stage, each: Range) -> Iterator[str]:
+def _of_stage(stage: Stage, each: StageResult) -> Iterator[str]:
     last = stage.question.last
     sides = {tested.place: _side(tested) for tested in each.tested}
     sides.update(dict.fromkeys(stage.broken, "skip"))
-    sides.update(stage.bisection.state.marks)
+    sides.update(stage.search.state.marks)
     sides.update({0: "good", last: "bad"})
     # git takes the last bad revision of the log as the oldest, so the bad ones come newest first.
     rest = sorted(place for place in sides if place not in (0, last))
@@ -406,7 +413,7 @@ def _of_stage(stage: Stage, each: Range) -> Iterator[str]:
             yield f"git bisect {side} {revision.id}"
 
 
-def _side(tested: Tested) -> str:
+def _side(tested: TestedRevision) -> str:
     side = tested.mark or tested.side
     return side if side in ("good", "bad", "skip") else ""
 
@@ -416,12 +423,12 @@ def _is_of_commits(stage: Stage) -> bool:
     return len(name) >= 40 and set(name) <= set("0123456789abcdef")
 
 
-def _is_elsewhere(course: Course, stage: Stage) -> bool:
+def _is_elsewhere(bisection: Bisection, stage: Stage) -> bool:
     """Whether its commits are of another repository."""
     while stage.origin:
         if stage.origin["way"] in (PIN, REVERT):
             return True
-        stage = course.stages[int(stage.origin["stage"])]
+        stage = bisection.stages[int(stage.origin["stage"])]
     return False
 
 
@@ -432,47 +439,49 @@ def _one_line(text: str) -> str:
 _NOTED = 10  # revisions of a set that the alert names
 
 
-def save_to_history(settings: RunSettings, course: Course, said: Account, headline: str) -> None:
-    """Saves the row of a bisection, and its `headline` in the alert that it began with."""
-    asked = course.begun["asked"]
-    culprits = [revision.id for one in said.culprits for revision in one.revisions]
-    details = said.to_json()
-    for each in details["ranges"]:
-        each["tested"] = [{**t, "values": []} for t in each["tested"]]  # the journal has them
+def save_to_history(history: str, bisection: Bisection, result: BisectionResult, headline: str) -> None:
+    """Save a bisection in a history, and its `headline` in the alert that it began with."""
+    request = bisection.begun["asked"]
+    culprits = [revision.id for culprit in result.culprits for revision in culprit.revisions]
+    details = result.to_json()
+    for stage in details["ranges"]:
+        stage["tested"] = [{**tested, "values": []} for tested in stage["tested"]]  # the journal has them
     row = BisectionRow(
-        name=said.name,
-        alert_id=said.alert,
-        started=said.began,
-        ended=said.ended or None,
-        state=said.word if said.state == "done" else said.state,
-        good=asked["good"],
-        bad=asked["bad"],
+        name=result.name,
+        alert_id=result.alert,
+        started=result.began,
+        ended=result.ended or None,
+        state=result.word if result.state == "done" else result.state,
+        good=request["good"],
+        bad=request["bad"],
         culprit=culprits[0] if len(culprits) == 1 else ",".join(culprits[:_NOTED]) or None,
         details=details,
     )
-    with open_store(settings.history) as store, store.write() as connection:
-        if said.alert is not None:
-            alert = alert_store.find(connection, said.alert)
-            if said.state == "done":
-                _note(connection, alert, said, headline)
+    with open_store(history) as store, store.write() as connection:
+        if result.alert is not None:
+            alert = alert_store.find(connection, result.alert)
+            if result.state == "done":
+                _note(connection, alert, result, headline)
         save_bisection(connection, row)
 
 
-def _note(connection: sa.Connection, alert: alert_store.Alert, said: Account, headline: str) -> None:
-    """The alert learns what was found, once."""
-    found = [
+def _note(
+    connection: sa.Connection, alert: alert_store.Alert, result: BisectionResult, headline: str
+) -> None:
+    """Write the culprits into an alert, unless it has them."""
+    culprits = [
         {
-            "commits": [dataclasses.asdict(revision) for revision in one.revisions[:_NOTED]],
-            "of": len(one.revisions),
-            "probability": one.probability,
-            "change": one.change.ratio,
-            "low": one.change.low,
-            "high": one.change.high,
-            "confirmed": one.confirmed,
+            "commits": [dataclasses.asdict(revision) for revision in culprit.revisions[:_NOTED]],
+            "of": len(culprit.revisions),
+            "probability": culprit.probability,
+            "change": culprit.change.ratio,
+            "low": culprit.change.low,
+            "high": culprit.change.high,
+            "confirmed": culprit.confirmed,
         }
-        for one in said.culprits
+        for culprit in result.culprits
     ]
-    bisected = {"name": said.name, "word": said.word, "culprits": found}
+    bisected = {"name": result.name, "word": result.word, "culprits": culprits}
     if alert.details.get("bisected") == bisected:
         return
     changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})

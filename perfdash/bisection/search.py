@@ -20,17 +20,27 @@ from perfdash.bisection.events import (
     Action,
     Answered,
     Build,
-    BuildSeen,
     Done,
     Marked,
     Measure,
     Measured,
+    MeasuredBuild,
     Observation,
-    Outcome,
     Question,
+    RangeOutcome,
     Verdict,
 )
-from perfdash.bisection.posterior import Belief, Culprits, Range, State, View, culprits, look, seen, start
+from perfdash.bisection.posterior import (
+    Belief,
+    Culprits,
+    RangeView,
+    SearchRange,
+    SearchState,
+    culprits,
+    look,
+    seen,
+    start,
+)
 from perfdash.stats.intervals import Array
 from perfdash.stats.step_likelihood import INFORMATION, Evidence, robust_level, weigh
 
@@ -164,12 +174,12 @@ MOST_VALUES, MOST_VALUES_MORE = 24, 60  # and measurements of the builds between
 BUILD_COST = 10.0  # in measurements, where the caller names none
 
 
-def least_repeats(view: View) -> int:
+def least_repeats(view: RangeView) -> int:
     """Measurements that a build's side is believed on at the earliest."""
     return 1 if view.exact else LEAST_WITHIN
 
 
-def first_builds(state: State, within: Range) -> tuple[int, ...]:
+def first_builds(state: SearchState, within: SearchRange) -> tuple[int, ...]:
     """The two ends, and with more builders than two the places that are asked for first."""
     width, spare = within.high - within.low, max(state.question.jobs - 2, 0)
     inner = sorted({within.low + round(width * k / (spare + 1)) for k in range(1, spare + 1)})
@@ -178,7 +188,7 @@ def first_builds(state: State, within: Range) -> tuple[int, ...]:
     return tuple(p for p in (within.low, within.high, *wanted) if p not in state.built)
 
 
-def most_telling(state: State, within: Range, view: View) -> Build | Measure | None:
+def most_telling(state: SearchState, within: SearchRange, view: RangeView) -> Build | Measure | None:
     """The action that tells most for its cost; None where nothing tells anything."""
     rounds = math.log2(within.high - within.low)
     tried = sum(within.low < p < within.high for p in (*state.built, *state.broken))
@@ -204,7 +214,9 @@ def most_telling(state: State, within: Range, view: View) -> Build | Measure | N
     return Measure(place) if place is not None else None
 
 
-def _best_repeat(state: State, within: Range, view: View, price: float) -> tuple[int | None, float]:
+def _best_repeat(
+    state: SearchState, within: SearchRange, view: RangeView, price: float
+) -> tuple[int | None, float]:
     """The build that is best measured again, and nats per cost."""
     bad, least, most = view.belief.bad, least_repeats(view), state.question.most_repeats
     inner = [p for p in sorted(state.built) if within.low < p < within.high]
@@ -223,7 +235,7 @@ def _best_repeat(state: State, within: Range, view: View, price: float) -> tuple
     return best, best_rate
 
 
-def end_beside(state: State, within: Range, after_so_many: int) -> Measure | None:
+def end_beside(state: SearchState, within: SearchRange, after_so_many: int) -> Measure | None:
     """An end to be measured once more, after so many measurements of builds between.
 
     So that what the host does is seen, and the levels become known. Not of answers and exact values.
@@ -245,13 +257,13 @@ def end_beside(state: State, within: Range, after_so_many: int) -> Measure | Non
     return Measure(min((within.low, within.high), key=state.count))
 
 
-def _repeats(view: View) -> int:
+def _repeats(view: RangeView) -> int:
     """About how many measurements a new build takes until its side is known."""
     least = least_repeats(view)
     return next((count for count in range(least, 8) if float(view.strength(count)) >= SURE), 8)
 
 
-def _build_costs(state: State, within: Range) -> Array:
+def _build_costs(state: SearchState, within: SearchRange) -> Array:
     """(n + 1,): of building each place of the range; infinite where it was tried or must not be."""
     question = state.question
     usual = [BUILD_COST * question.measure_cost] * (question.last + 1)
@@ -273,11 +285,11 @@ SECOND = 0.2  # a second step below this share of the first is not looked for
 Judged = Literal["more", "reproduced", "not reproduced", "undecided"]
 
 
-def none_prior(within: Range) -> float:
+def none_prior(within: SearchRange) -> float:
     return NONE_BESIDE if within.whole else NONE_PRIOR
 
 
-def judge_ends(view: View, question: Question, within: Range, pairs: int) -> Judged:
+def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: int) -> Judged:
     """What a view of the range says, its ends measured `pairs` times each or more.
 
     Not reproduced is also what is smaller than the noise of one measurement or than the least change
@@ -299,7 +311,7 @@ def judge_ends(view: View, question: Question, within: Range, pairs: int) -> Jud
     return "not reproduced" if none >= NOT_REPRODUCED_LAST or hidden or not counts else "undecided"
 
 
-def _ends_alone(view: View, question: Question) -> Evidence:
+def _ends_alone(view: RangeView, question: Question) -> Evidence:
     """How the two builds differ, by whatever cause: a step or just the bias of each."""
     ends = [view.values[0], view.values[-1]]
     known = question.known
@@ -310,13 +322,13 @@ def _strength(alone: Evidence, count: int) -> float:
     return abs(alone.step) * math.sqrt(count * INFORMATION) / alone.sd
 
 
-def _none(alone: Evidence, within: Range) -> float:
+def _none(alone: Evidence, within: SearchRange) -> float:
     """Probability that two builds do not differ by anything."""
     prior = none_prior(within)
     return 1 / (1 + (1 - prior) / prior * math.exp(min(float(alone.cut[0]) - alone.none, 700.0)))
 
 
-def _nothing(alone: Evidence, exact: bool, question: Question, within: Range) -> bool:
+def _nothing(alone: Evidence, exact: bool, question: Question, within: SearchRange) -> bool:
     """Whether the ends differ by less than could be told apart, or than counts."""
     smallest = max(question.minimum_change, alone.sd, SECOND * within.whole)
     return (exact and alone.step == 0) or (-smallest < alone.low and alone.high < smallest)
@@ -330,7 +342,7 @@ EXPLAINED = 0.5  # of the largest step: the steps found may miss the ends' diffe
 SECOND_THOUGHTS = 2  # so often all is searched anew, where they miss it
 
 
-class Bisection:
+class RangeSearch:
     """A question and what was seen. `action` is what to do next; `observe` takes what came of it."""
 
     def __init__(self, question: Question, observations: Iterable[Observation] = ()) -> None:
@@ -343,7 +355,7 @@ class Bisection:
         self.state, self.action = after(self.state, self.action, observation)
 
 
-def after(state: State, action: Action, observation: Observation) -> tuple[State, Action]:
+def after(state: SearchState, action: Action, observation: Observation) -> tuple[SearchState, Action]:
     """State and next action, given those before and what was observed since."""
     state = seen(state, observation)
     if isinstance(action, Build) and not isinstance(observation, Marked):
@@ -357,16 +369,16 @@ def after(state: State, action: Action, observation: Observation) -> tuple[State
     return _decide(state)
 
 
-def _decide(state: State) -> tuple[State, Action]:
+def _decide(state: SearchState) -> tuple[SearchState, Action]:
     while state.pending:
         found = _examine(state, state.pending[0])
-        if isinstance(found, Range):
+        if isinstance(found, SearchRange):
             state = dataclasses.replace(state, pending=(found, *state.pending[1:]))
-        elif isinstance(found, Outcome):
+        elif isinstance(found, RangeOutcome):
             pending = (*state.pending[1:], *_beyond(found))
             state = dataclasses.replace(state, outcomes=(*state.outcomes, found), pending=pending)
             if state.second_thoughts < SECOND_THOUGHTS and not _explained(state):
-                again = Range(0, state.question.last, reproduced=True)
+                again = SearchRange(0, state.question.last, reproduced=True)
                 state = dataclasses.replace(
                     state, outcomes=(), pending=(again,), second_thoughts=state.second_thoughts + 1
                 )
@@ -375,11 +387,11 @@ def _decide(state: State) -> tuple[State, Action]:
     return state, Done(_apart(state), _builds(state))
 
 
-def _examine(state: State, within: Range) -> Action | Outcome | Range:
+def _examine(state: SearchState, within: SearchRange) -> Action | RangeOutcome | SearchRange:
     """The next action in a range, or what came out of it, or the range as reproduced."""
     ends = (within.low, within.high)
     if any(not state.measurable(end) or (within.whole > 0 and state.told(end)) for end in ends):
-        return Outcome("end not measured", *ends)
+        return RangeOutcome("end not measured", *ends)
     if any(end not in state.built for end in ends):
         return Build(first_builds(state, within))
     if within.reproduced:
@@ -399,7 +411,7 @@ def _examine(state: State, within: Range) -> Action | Outcome | Range:
     return _outcome(judged, view, within)
 
 
-def _search(state: State, within: Range) -> Action | Outcome:
+def _search(state: SearchState, within: SearchRange) -> Action | RangeOutcome:
     question = state.question
     view = look(state, within, none_prior(within))
     none = view.belief.none
@@ -433,16 +445,16 @@ def _search(state: State, within: Range) -> Action | Outcome:
     return _outcome("not reproduced" if none > 0.5 else "cannot tell", view, within, found)
 
 
-def _beyond(found: Outcome) -> list[Range]:
+def _beyond(found: RangeOutcome) -> list[SearchRange]:
     """The ranges left and right of a culprit."""
     if found.verdict != "found":
         return []
     sides = [(found.low, found.first - 1), (found.last, found.high)]
     whole = abs(found.step) if math.isfinite(found.step) else math.inf
-    return [Range(low, high, whole) for low, high in sides if high > low]
+    return [SearchRange(low, high, whole) for low, high in sides if high > low]
 
 
-def _explained(state: State) -> bool:
+def _explained(state: SearchState) -> bool:
     """Whether several steps together make the ends' difference. If not, one was seen where none is."""
     steps = [each.step for each in state.outcomes if each.verdict == "found"]
     if len(steps) < 2 or state.question.answers:
@@ -454,7 +466,7 @@ def _explained(state: State) -> bool:
     return abs(sum(steps) - (high - low)) <= EXPLAINED * max(abs(step) for step in steps)
 
 
-def _apart(state: State) -> tuple[Outcome, ...]:
+def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
     """The outcomes; of several steps each as large as between its neighbours, no longer between the ends."""
     steps = sorted((each for each in state.outcomes if each.verdict == "found"), key=lambda each: each.first)
     if len(steps) < 2 or state.question.answers:
@@ -465,7 +477,7 @@ def _apart(state: State) -> tuple[Outcome, ...]:
         high = steps[k + 1].first - 1 if k + 1 < len(steps) else state.question.last
         if low not in by_place or high not in by_place:  # it has failed since
             continue
-        seen_apart = look(state, Range(low, high, abs(each.step)), NONE_PRIOR).numbers
+        seen_apart = look(state, SearchRange(low, high, abs(each.step)), NONE_PRIOR).numbers
         assert seen_apart is not None
         better[each.first] = dataclasses.replace(
             each, step=seen_apart.step, step_low=seen_apart.low, step_high=seen_apart.high
@@ -473,9 +485,11 @@ def _apart(state: State) -> tuple[Outcome, ...]:
     return tuple(better.get(each.first, each) if each.verdict == "found" else each for each in state.outcomes)
 
 
-def _outcome(verdict: Verdict, view: View, within: Range, found: Culprits | None = None) -> Outcome:
+def _outcome(
+    verdict: Verdict, view: RangeView, within: SearchRange, found: Culprits | None = None
+) -> RangeOutcome:
     numbers, none = view.numbers, view.belief.none
-    outcome = Outcome(verdict, within.low, within.high, none=none)
+    outcome = RangeOutcome(verdict, within.low, within.high, none=none)
     if found is not None:
         outcome = dataclasses.replace(
             outcome,
@@ -496,9 +510,9 @@ def _outcome(verdict: Verdict, view: View, within: Range, found: Culprits | None
     )
 
 
-def _builds(state: State) -> tuple[BuildSeen, ...]:
+def _builds(state: SearchState) -> tuple[MeasuredBuild, ...]:
     """Each measured build, for the report: chances as in the whole row."""
-    whole = Range(0, state.question.last)
+    whole = SearchRange(0, state.question.last)
     by_place = state.by_place()
     if not {0, whole.high} <= set(by_place):
         return ()
@@ -507,5 +521,5 @@ def _builds(state: State) -> tuple[BuildSeen, ...]:
     for place, values in by_place.items():
         level = math.nan if answers else robust_level(np.array(values))
         fails = sum(values) / len(values) if answers else math.nan
-        builds.append(BuildSeen(place, len(values), level, fails, float(bad[place])))
+        builds.append(MeasuredBuild(place, len(values), level, fails, float(bad[place])))
     return tuple(builds)

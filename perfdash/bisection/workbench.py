@@ -1,91 +1,127 @@
-"""Build and measure revisions on this machine: recipes, environments, cores and their locks."""
+"""Build revisions on this machine, measure them, and open the next stage behind a culprit."""
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import perfdash
 from perfdash.bisection import events
-from perfdash.bisection.engine import NoWay
-from perfdash.bisection.environments import Builder, Built, Unbuildable, open_builder
+from perfdash.bisection.engine import DeadEnd
+from perfdash.bisection.environments import Builder, BuiltEnvironment, Unbuildable, open_builder
 from perfdash.bisection.events import Question
-from perfdash.bisection.metrics import Reading, reading_of
+from perfdash.bisection.measurers import CaseMeasurer, CommandMeasurer, Measurer
+from perfdash.bisection.metrics import Reading
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.replay import MERGE, REVERT, RUNG, Course, Descend, Stage
-from perfdash.bisection.sources import Inside, Revision, Source, Where, open_source
+from perfdash.bisection.replay import MERGE, REVERT, RUNG, Bisection, Descend, Stage
+from perfdash.bisection.request import BisectionRequest
+from perfdash.bisection.sources import BuildContext, InsidePin, Revision, Source, open_source
 from perfdash.bisection.sources.finer_range import between, pin_changes
 from perfdash.bisection.sources.git_repository import taken_back
 from perfdash.errors import UsageError
-from perfdash.files import finite
+from perfdash.files import dumps
 from perfdash.metrics import Metric
 from perfdash.records import to_json
-from perfdash.runner.cores import Locks, available_cores, core_names
-from perfdash.runner.paired_measurement import AlternatingBuilds, Environment
+from perfdash.redaction import mask_secrets
+from perfdash.runner.cores import Locks, available_cores, core_names, gpus_of
+from perfdash.runner.messages import options_of
+from perfdash.runner.paired_measurement import AlternatingBuilds
+from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
-
-class Measurer(Protocol):
-    """Measures a build, holding its cores until the end."""
-
-    def __enter__(self) -> Measurer:
-        """Takes the cores."""
-
-    def __exit__(self, *_: object) -> None:
-        """Gives them up."""
-
-    def measure(self, built: Built, log: Path) -> tuple[Reading, dict[str, Any]]:
-        """Once."""
-
-    def stop(self) -> None:
-        """From another thread."""
+_USUAL_S = 30.0  # of a measurement, until one of the case was timed
+_USUAL_COMMAND_S = 5.0
+_LARGEST_SCRIPT = 1 << 20  # bytes; a larger file in a command is data
 
 
-class CaseMeasurer:
-    """A case by perfdash's own worker."""
+@dataclass(frozen=True)
+class Setup:
+    """What a bisection builds and measures on this machine: the same when it is resumed.
 
-    def __init__(self, turns: AlternatingBuilds, planned: Planned, metric: Metric) -> None:
-        self._turns = turns
-        self._planned = planned
-        self._metric = metric
-        self.stop = turns.stop
+    recipes: the rungs of its ladder, coarse first. Either `planned` (a case) or `command` is measured, on
+    `cores`. context: where revisions come from.
+    """
 
-    def __enter__(self) -> CaseMeasurer:
-        self._turns.__enter__()
-        return self
+    request: BisectionRequest
+    recipes: tuple[Recipe, ...]
+    metric: Metric
+    settings: RunSettings
+    planned: Planned | None
+    command: Sequence[str] | None
+    cores: Sequence[int]
+    context: BuildContext
 
-    def __exit__(self, *error: object) -> None:
-        self._turns.__exit__(*error)
+    @property
+    def measure_cost_s(self) -> float:
+        """About how many seconds a measurement takes."""
+        usual = (self.planned.cost_s or _USUAL_S) if self.planned else _USUAL_COMMAND_S
+        return usual * (self.settings.processes or 1)
 
-    def measure(self, built: Built, log: Path) -> tuple[Reading, dict[str, Any]]:
-        environment = Environment(str(built.python), tuple(sorted(built.variables().items())))
-        result = self._turns.measure(self._planned, environment, log)
-        return reading_of(self._metric, result), finite(to_json(result))
+    def measurer(self) -> Measurer:
+        """Make the measurer; it does not hold the cores yet."""
+        settings = self.settings
+        if self.planned is None:
+            in_build = len(self.recipes) == 1 and self.recipes[0].kind == "commits"
+            folder = None if in_build else Path.cwd()
+            return CommandMeasurer(
+                self.command or (), self.metric, self.cores, folder, settings.env, settings.timeout
+            )
+        gpus = gpus_of(settings)
+        builds = AlternatingBuilds(
+            self.cores, options_of(settings), settings.processes or 1, gpus[0] if gpus else None
+        )
+        return CaseMeasurer(builds, self.planned, self.metric)
+
+    def harness(self) -> str:
+        """A digest of all that decides what a measurement says, beside the build.
+
+        Measurements with different digests must not be mixed.
+        """
+        package = Path(perfdash.__file__).parent
+        command, planned, settings = self.command, self.planned, self.settings
+        sources = [] if command else [package / name for name in ("records.py", "methods.py")]
+        sources += [] if command else sorted((package / "worker").rglob("*.py"))
+        if planned and planned.loader == "python":
+            sources.append(Path(planned.target.rpartition(":")[0]))
+        if planned and planned.backend_file:
+            sources.append(Path(planned.backend_file))
+        sources += [path for word in command or () if (path := Path(word)).is_absolute() and _is_script(path)]
+        case = to_json(planned) if planned else {}
+        case["env"] = mask_secrets([f"{key}={value}" for key, value in case.get("env", {}).items()])
+        parts = {
+            "metric": self.metric.name if command else "",  # any metric is in the record of a case
+            "case": case,
+            "command": mask_secrets(list(command or ())),
+            "processes": settings.processes,
+            "allocator": settings.allocator,
+            "weights": settings.weights,
+            "compile_mode": settings.compile_mode,
+            "inductor_config": settings.inductor_config,
+            "threads": settings.threads,
+            "timeout": settings.timeout,
+        }
+        digest = hashlib.sha256(dumps(parts, sort_keys=True).encode())
+        for path in sources:
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
 
 
 class LocalWorkbench:
     """See engine.Workbench. Use as a context manager: it holds the measured cores."""
 
-    def __init__(
-        self,
-        rungs: Sequence[Recipe],
-        where: Where,
-        measurer: Measurer,
-        metric: Metric,
-        wishes: Wishes,
-        pin_repos: Mapping[str, str],
-    ) -> None:
-        self._rungs = rungs
-        self._where = where
-        self._measurer = measurer
-        self._metric = metric
-        self._wishes = wishes
-        self._pin_repos = pin_repos
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._recipes = setup.recipes
+        self._context = setup.context
+        self._measurer = setup.measurer()
         self.folder = Path()  # of the bisection, once it is known
         self._stack = ExitStack()
 
@@ -102,66 +138,69 @@ class LocalWorkbench:
 
     def open(self, stage: Stage) -> Builder:
         """The builder of a stage."""
-        recipe, place = self._rungs[int(stage.more.get("rung", 0))], self._inside(stage.more.get("inside"))
+        context = self._inside(stage.more.get("inside"))
         if own := stage.more.get("repo"):
-            place = dataclasses.replace(place, repo=Path(own))
-        return open_builder(recipe, place)
+            context = dataclasses.replace(context, repo=Path(own))
+        return open_builder(self._recipes[_rung(stage)], context)
 
-    def measure(self, built: Built, log: Path, fresh: bool) -> tuple[Reading, dict[str, Any]]:
+    def measure(self, built: BuiltEnvironment, log: Path, fresh: bool) -> tuple[Reading, dict[str, Any]]:
         """One measurement."""
         return self._measurer.measure(built, log)
 
     def stop(self) -> None:
-        """Ends the measurement that is under way."""
+        """End the measurement that is running."""
         self._measurer.stop()
 
-    def descend(self, course: Course, step: Descend, builder: Builder) -> events.Event:
-        """The event of a finer stage. Raises NoWay."""
+    def descend(self, bisection: Bisection, step: Descend, builder: Builder) -> events.Event:
+        """The event of a finer stage. Raises DeadEnd."""
         stage, outcome = step.stage, step.outcome
+        number = len(bisection.stages)
         origin = {"stage": stage.number, "place": outcome.first, "way": step.way}
-        rung, inside = int(stage.more.get("rung", 0)), stage.more.get("inside")
+        rung, inside = _rung(stage), stage.more.get("inside")
         try:
+            if step.way == REVERT:
+                return self._reverted(bisection, step, origin)
             if step.way == RUNG:
                 rung += 1
-                if self._where.repo is None:
-                    raise NoWay("to go on by commits, give the repository: --repo, with --resume", again=True)
-                names = between(self._rungs[rung - 1], self._where.repo, *self._around(step, builder))
+                if self._context.repo is None:
+                    raise DeadEnd(
+                        "to go on by commits, give the repository: --repo, with --resume", again=True
+                    )
+                ends = between(self._recipes[rung - 1], self._context.repo, *self._around(step, builder))
                 source, builder = self._opened(rung, None)
-                revisions = source.revisions(*names)
-            elif step.way == REVERT:
-                return self._taken_back(course, step, origin)
+                revisions = source.revisions(*ends)
             elif step.way.startswith(MERGE):
-                source = open_source(self._rungs[rung], self._inside(inside))
+                source = open_source(self._recipes[rung], self._inside(inside))
                 revisions = source.inside(stage.revisions[outcome.first], int(step.way.split()[1]))
                 if len(revisions) < 2:
-                    raise NoWay("the merge brought in nothing of its own")
+                    raise DeadEnd("the merge brought in nothing of its own")
             else:
-                inside, names = self._pin(step, rung, inside)
+                inside, ends = self._pin(step, rung, inside)
                 source, builder = self._opened(rung, inside)
-                revisions = source.revisions(*names)
+                revisions = source.revisions(*ends)
         except UsageError as error:
-            raise NoWay(str(error), again=True) from error
+            raise DeadEnd(str(error), again=True) from error
         more = {"rung": rung, **({"inside": inside} if inside else {})}
-        return self._event(len(course.stages), rung, source, builder, revisions, origin, more)
+        return self._event(number, rung, source, builder, revisions, origin, more)
 
-    def _taken_back(self, course: Course, step: Descend, origin: Mapping[str, Any]) -> events.Event:
-        """The bad end, and it with the culprit taken back. Raises NoWay, UsageError."""
-        stage, rung = step.stage, int(step.stage.more.get("rung", 0))
-        if self._rungs[rung].kind != "commits" or stage.more.get("inside") or self._where.repo is None:
-            raise NoWay("only a commit of --repo can be taken back")
-        top = next(each for each in course.stages if each.more.get("rung", 0) == rung)
+    def _reverted(self, bisection: Bisection, step: Descend, origin: Mapping[str, Any]) -> events.Event:
+        """The stage of the bad end without and with the culprit reverted. Raises DeadEnd, UsageError."""
+        stage, rung, repo = step.stage, _rung(step.stage), self._context.repo
+        recipe = self._recipes[rung]
+        if recipe.kind != "commits" or stage.more.get("inside") or repo is None:
+            raise DeadEnd("only a commit of --repo can be taken back")
+        top = next(stage for stage in bisection.stages if _rung(stage) == rung)
         bad, culprit = top.revisions[-1], stage.revisions[step.outcome.first]
         own = self.folder / f"without-{culprit.label}"
-        revisions = [bad, taken_back(self._where.repo, bad, culprit, own)]
-        place = dataclasses.replace(self._where, repo=own)
-        source = open_source(self._rungs[rung], place)
-        builder = open_builder(self._rungs[rung], place)
+        revisions = [bad, taken_back(repo, bad, culprit, own)]
+        context = dataclasses.replace(self._context, repo=own)
+        source, builder = open_source(recipe, context), open_builder(recipe, context)
         more = {"rung": rung, "repo": str(own)}
-        return self._event(len(course.stages), rung, source, builder, revisions, origin, more)
+        return self._event(len(bisection.stages), rung, source, builder, revisions, origin, more)
 
     def _opened(self, rung: int, inside: Mapping[str, Any] | None) -> tuple[Source, Builder]:
-        recipe, place = self._rungs[rung], self._inside(inside)
-        return open_source(recipe, place), open_builder(recipe, place)
+        recipe, context = self._recipes[rung], self._inside(inside)
+        return open_source(recipe, context), open_builder(recipe, context)
 
     def _event(
         self,
@@ -173,10 +212,9 @@ class LocalWorkbench:
         origin: Mapping[str, Any] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> events.Event:
-        name = self._rungs[rung].name
-        return stage_event(
-            number, name, source, builder, revisions, self._metric, self._wishes, origin=origin, more=more
-        )
+        setup = self._setup
+        question = question_of(source, builder, revisions, setup.metric, setup.request, setup.measure_cost_s)
+        return events.stage(number, self._recipes[rung].name, revisions, question, origin, more)
 
     def _around(self, step: Descend, builder: Builder) -> tuple[Path, Path]:
         """The folders of the builds around a culprit."""
@@ -184,30 +222,32 @@ class LocalWorkbench:
         try:
             before, after = (builder.build(step.stage.revisions[place]).folder for place in places)
         except Unbuildable as error:
-            raise NoWay(str(error)) from error
+            raise DeadEnd(str(error)) from error
         return before, after
 
     def _pin(
         self, step: Descend, rung: int, inside: Mapping[str, Any] | None
     ) -> tuple[dict[str, Any], tuple[str, str]]:
-        """What a culprit pins anew: where to go on, and between which commits there."""
+        """The dependency that a culprit pins anew, for the journal, and its two commits."""
         culprit = step.stage.revisions[step.outcome.first].id
-        repo = Path(inside["repo"]) if inside else self._where.repo
+        repo = Path(inside["repo"]) if inside else self._context.repo
         assert repo
-        changes = pin_changes(self._rungs[rung].pins, repo, culprit)
+        changes = pin_changes(self._recipes[rung].pins, repo, culprit)
         if not changes:
-            raise NoWay("it pins nothing anew")
-        change = next((one for one in changes if one.pin.name in self._pin_repos), None)
+            raise DeadEnd("it pins nothing anew")
+        clones = self._setup.request.pin_repos
+        change = next((change for change in changes if change.pin.name in clones), None)
         if change is None:
-            one = changes[0]
-            raise NoWay(
-                f"it pins {one.pin.name} anew ({one.old[:10]} .. {one.new[:10]}): to go on inside, clone "
-                f"{one.pin.repository} and give --pin-repo {one.pin.name}=PATH with --resume",
+            change = changes[0]
+            name = change.pin.name
+            raise DeadEnd(
+                f"it pins {name} anew ({change.old[:10]} .. {change.new[:10]}): to go on inside, clone "
+                f"{change.pin.repository} and give --pin-repo {name}=PATH with --resume",
                 again=True,
             )
-        said: dict[str, Any] = {
+        finer: dict[str, Any] = {
             "name": change.pin.name,
-            "repo": self._pin_repos[change.pin.name],
+            "repo": clones[change.pin.name],
             "outer": culprit,
             "folder": "",
             "fixed": [],
@@ -216,65 +256,50 @@ class LocalWorkbench:
             above = self._inside(inside).inside
             assert above
             fixed = [*inside["fixed"], [above.place, culprit, inside["repo"]]]
-            said.update(outer=inside["outer"], folder=above.place, fixed=fixed)
-        return said, (change.old, change.new)
+            finer.update(outer=inside["outer"], folder=above.place, fixed=fixed)
+        return finer, (change.old, change.new)
 
-    def _inside(self, said: Mapping[str, Any] | None) -> Where:
-        if not said:
-            return self._where
-        pin = next(pin for recipe in self._rungs for pin in recipe.pins if pin.name == said["name"])
-        fixed = tuple((str(path), str(commit), Path(repo)) for path, commit, repo in said["fixed"])
-        inside = Inside(pin, Path(said["repo"]), said["outer"], said["folder"], fixed)
-        return dataclasses.replace(self._where, inside=inside)
+    def _inside(self, recorded: Mapping[str, Any] | None) -> BuildContext:
+        """The context of a stage inside a pin, as the journal has it."""
+        if not recorded:
+            return self._context
+        pin = next(pin for recipe in self._recipes for pin in recipe.pins if pin.name == recorded["name"])
+        fixed = tuple((str(path), str(commit), Path(repo)) for path, commit, repo in recorded["fixed"])
+        inside = InsidePin(pin, Path(recorded["repo"]), recorded["outer"], recorded["folder"], fixed)
+        return dataclasses.replace(self._context, inside=inside)
 
 
 def unmeasured_cores() -> tuple[int, ...]:
-    """The cores of this process on which nobody measures now: builds may use them."""
-    found = []
+    """The cores of this process that no measurement holds now: builds may use them."""
+    free = []
     for core in available_cores():
         locks = Locks.try_take(core_names([core]))
         if locks is not None:
             locks.close()
-            found.append(core)
-    return tuple(found) or tuple(sorted(os.sched_getaffinity(0)))
+            free.append(core)
+    return tuple(free) or tuple(sorted(os.sched_getaffinity(0)))
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """How a user wants it searched. priors: weights by patterns of touched paths; others have 1."""
-
-    confidence: float = 0.9
-    jobs: int = 1
-    measure_cost_s: float = 30.0
-    minimum_change: float = 0.0
-    priors: Mapping[str, float] = field(default_factory=dict)
-
-
-def stage_event(
-    number: int,
-    recipe: str,
+def question_of(
     source: Source,
     builder: Builder,
     revisions: Sequence[Revision],
     metric: Metric,
-    wishes: Wishes,
-    *,
-    origin: Mapping[str, Any] | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> events.Event:
-    """The event of a stage over some revisions, the good one first."""
+    request: BisectionRequest,
+    measure_cost_s: float,
+) -> Question:
+    """The question of a stage over some revisions, the good one first."""
     touched = source.touched(revisions)
-    question = Question(
+    return Question(
         last=len(revisions) - 1,
         answers=metric.is_answer,
         build_cost=tuple(builder.costs(revisions, touched)),
-        measure_cost=wishes.measure_cost_s,
-        prior=weights(touched, wishes.priors),
-        jobs=wishes.jobs,
-        confidence=wishes.confidence,
-        minimum_change=wishes.minimum_change,
+        measure_cost=measure_cost_s,
+        prior=weights(touched, request.priors),
+        jobs=request.jobs,
+        confidence=request.confidence,
+        minimum_change=math.log1p(request.minimum_change),
     )
-    return events.stage(number, recipe, revisions, question, origin, more)
 
 
 def weights(touched: Sequence[Sequence[str]], priors: Mapping[str, float]) -> tuple[float, ...]:
@@ -294,5 +319,14 @@ def weights(touched: Sequence[Sequence[str]], priors: Mapping[str, float]) -> tu
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """As a shell does, `*` within a folder too; a folder stands for all in it."""
+    """Match like a shell, but `*` also crosses folders; a folder matches all files in it."""
     return fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
+
+
+def _rung(stage: Stage) -> int:
+    """The index of a stage's recipe."""
+    return int(stage.more.get("rung", 0))
+
+
+def _is_script(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size <= _LARGEST_SCRIPT

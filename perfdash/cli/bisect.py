@@ -1,4 +1,4 @@
-"""`perfdash bisect`: names the change that made a number worse, under noise; its log; a person's marks."""
+"""`perfdash bisect`: find the change that made a number worse, print its log, mark revisions by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMMAND = "perfdash.bisect.command"
 
 
 class _WithCommand(TyperGroup):
-    """Takes what comes after `--` as the user's own command, not as a sub-command."""
+    """Take the words after `--` as the user's own command, not as a sub-command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
@@ -144,16 +144,16 @@ def bisect(
         typer.echo(context.get_help())
         raise typer.Exit(2)
     if status is not None:
-        from perfdash.cli.bisect_output import tell_status
+        from perfdash.cli.bisect_output import show_status
 
-        tell_status(status, flags)
+        show_status(status, flags)
         return
     if resume is not None:
         from perfdash.bisection.setup import resumed
-        from perfdash.cli.bisect_output import show, tell
+        from perfdash.cli.bisect_output import notify, run
 
-        with resumed(resume, command, flags, tell) as session:
-            raise typer.Exit(show(session, as_json))
+        with resumed(resume, command, flags, notify) as engine:
+            raise typer.Exit(run(engine, as_json))
     if alert is not None:
         from perfdash.bisection.request import complete_from_alert
         from perfdash.report import reproduce
@@ -163,22 +163,22 @@ def bisect(
             flags, command, reproduce, lambda found: f"{what(found.alert)} of {model_of(found.case)}"
         )
     from perfdash.bisection.setup import started
-    from perfdash.cli.bisect_output import show, tell
+    from perfdash.cli.bisect_output import notify, run
 
-    with started(command, flags, tell) as session:
-        if isinstance(session, str):
-            typer.echo(session)
+    with started(command, flags, notify) as engine:
+        if isinstance(engine, str):  # the plan of --dry-run
+            typer.echo(engine)
         else:
-            raise typer.Exit(show(session, as_json))
+            raise typer.Exit(run(engine, as_json))
 
 
 @app.command("log")
 def log(name: Name = "last", out: Out = None) -> None:
     """Print it as `git bisect log` would; `git bisect replay` takes it."""
-    from perfdash.bisection.result import account, git_log
+    from perfdash.bisection.result import git_log, result_of
 
-    _, course = _course(name, out)
-    typer.echo(git_log(course, account(course).ranges), nl=False)
+    _, bisection = _bisection(name, out)
+    typer.echo(git_log(bisection, result_of(bisection).ranges), nl=False)
 
 
 @app.command("mark")
@@ -192,14 +192,14 @@ def mark(
     from perfdash.bisection.setup import marked
     from perfdash.report.markdown import plain
 
-    folder, _ = _course(of, out)
+    folder, _ = _bisection(of, out)
     typer.echo(plain(marked(folder, revision, side), 2000))
 
 
-def _course(name: str, out: Path | None) -> tuple[Path, Any]:
+def _bisection(name: str, out: Path | None) -> tuple[Path, Any]:
     from perfdash.bisection.journal import find, read
-    from perfdash.bisection.replay import Course
+    from perfdash.bisection.replay import Bisection
     from perfdash.settings import resolve
 
     folder = find(name, resolve({"out": out})[0].out)
-    return folder, Course(read(folder))
+    return folder, Bisection(read(folder))

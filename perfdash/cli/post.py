@@ -61,9 +61,9 @@ def post(
         raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
     address = checked_address(base_url or API)
     if bisection is not None:
-        from perfdash.cli.bisect_output import posted
+        from perfdash.cli.bisect_output import post_report
 
-        posted(bisection, repo, issue, address, dry_run, out)
+        post_report(bisection, repo, issue, address, dry_run, out)
         return
     runs = lookup(db, out)
     folder, night = runs.folder(run), runs.night(run, baseline)

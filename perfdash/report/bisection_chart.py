@@ -6,7 +6,7 @@ import math
 import unicodedata
 from html import escape
 
-from perfdash.bisection.result import Account, Range, Tested
+from perfdash.bisection.result import BisectionResult, StageResult, TestedRevision
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import with_unit
 
@@ -19,16 +19,16 @@ _TEXT_WIDTH = 24  # characters of a text chart's axis
 _LABEL = 24
 
 
-def text_chart(account: Account, each: Range) -> str:
+def text_chart(result: BisectionResult, stage: StageResult) -> str:
     """One line per tested revision: its level, how often it was measured, its side."""
-    levels = [t.level for t in each.tested if t.level is not None]
+    levels = [t.level for t in stage.tested if t.level is not None]
     low, high = (min(levels), max(levels)) if levels else (0.0, 0.0)
-    labels = {t.place: plain(t.label, _LABEL) for t in each.tested}
+    labels = {t.place: plain(t.label, _LABEL) for t in stage.tested}
     width = max(map(_columns, labels.values()))
-    said = {t.place: _said(account, t) for t in each.tested}
+    said = {t.place: _said(result, t) for t in stage.tested}
     wide = max(map(len, said.values()))
     lines = []
-    for t in each.tested:
+    for t in stage.tested:
         bar = ""
         if t.level is not None:
             at = round((t.level - low) / (high - low) * (_TEXT_WIDTH - 1)) if high > low else 0
@@ -39,9 +39,9 @@ def text_chart(account: Account, each: Range) -> str:
     return "\n".join(lines)
 
 
-def _said(account: Account, t: Tested) -> str:
+def _said(result: BisectionResult, t: TestedRevision) -> str:
     if t.level is not None:
-        return with_unit(account.column, t.level) if account.column else f"{t.level:.5g}"
+        return with_unit(result.column, t.level) if result.column else f"{t.level:.5g}"
     return plain(", ".join(f"{word} {n}" if len(t.said) > 1 else word for word, n in t.said.items()), 60)
 
 
@@ -49,21 +49,21 @@ def _columns(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def svg(account: Account, each: Range) -> str:
+def svg(result: BisectionResult, stage: StageResult) -> str:
     """A chart of every measurement over its revision, as HTML without an empty line."""
-    ticks, points = _numbers(account, each) if any(t.values for t in each.tested) else _words(each)
+    ticks, points = _numbers(result, stage) if any(t.values for t in stage.tested) else _words(stage)
     parts = [
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
-        f'aria-label="{escape(plain(account.title))} over the tested revisions" '
+        f'aria-label="{escape(plain(result.title))} over the tested revisions" '
         'font-size="11" fill="currentColor" style="max-width:100%;height:auto">'
     ]
     right = _WIDTH - _RIGHT
     for y, text in ticks:
         parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8884"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>')
-    parts += _culprits(account, each)
-    parts += [_mark(each, t, y) for t, y in points]
-    for t, anchor in ((each.good, "start"), (each.bad, "end")):
+    parts += _culprits(result, stage)
+    parts += [_mark(stage, t, y) for t, y in points]
+    for t, anchor in ((stage.good, "start"), (stage.bad, "end")):
         x = _LEFT if anchor == "start" else right
         label = escape(plain(t.label, _LABEL))
         parts.append(f'<text x="{x}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{label}</text>')
@@ -71,13 +71,15 @@ def svg(account: Account, each: Range) -> str:
     return "\n".join([*parts, "</svg>", f"<figcaption>{legend}</figcaption></figure>"])
 
 
-def _x(each: Range, place: int) -> float:
-    return _LEFT + 8 + (_WIDTH - _LEFT - _RIGHT - 16) * place / max(each.last, 1)
+def _x(stage: StageResult, place: int) -> float:
+    return _LEFT + 8 + (_WIDTH - _LEFT - _RIGHT - 16) * place / max(stage.last, 1)
 
 
-def _numbers(account: Account, each: Range) -> tuple[list[tuple[float, str]], list[tuple[Tested, float]]]:
+def _numbers(
+    result: BisectionResult, stage: StageResult
+) -> tuple[list[tuple[float, str]], list[tuple[TestedRevision, float]]]:
     """The ticks with their labels, and the position of each value."""
-    values = [value for t in each.tested for value in t.values]
+    values = [value for t in stage.tested for value in t.values]
     low, high = min(values), max(values)
     if high <= low:
         low, high = low - (abs(low) * 0.01 or 1), high + (abs(high) * 0.01 or 1)
@@ -89,27 +91,27 @@ def _numbers(account: Account, each: Range) -> tuple[list[tuple[float, str]], li
     step = next(s for s in (step, 2 * step, 5 * step, 10 * step) if (high - low) / s <= 5)
     first = math.ceil(low / step)
     marks = [n * step for n in range(first, math.floor(high / step) + 1)]
-    ticks = [(y(mark), with_unit(account.column, mark) if account.column else f"{mark:g}") for mark in marks]
-    return ticks, [(t, y(value)) for t in each.tested for value in t.values]
+    ticks = [(y(mark), with_unit(result.column, mark) if result.column else f"{mark:g}") for mark in marks]
+    return ticks, [(t, y(value)) for t in stage.tested for value in t.values]
 
 
-def _words(each: Range) -> tuple[list[tuple[float, str]], list[tuple[Tested, float]]]:
-    words = list(dict.fromkeys(word for t in each.tested for word in t.said))
+def _words(stage: StageResult) -> tuple[list[tuple[float, str]], list[tuple[TestedRevision, float]]]:
+    words = list(dict.fromkeys(word for t in stage.tested for word in t.said))
     gap = (_HEIGHT - _TOP - _BOTTOM) / (len(words) + 1)
     at = {word: _TOP + gap * (number + 1) for number, word in enumerate(words)}
     ticks = [(at[word], plain(word, 14)) for word in words]
-    return ticks, [(t, at[word]) for t in each.tested for word in t.said]
+    return ticks, [(t, at[word]) for t in stage.tested for word in t.said]
 
 
-def _culprits(account: Account, each: Range) -> list[str]:
+def _culprits(result: BisectionResult, stage: StageResult) -> list[str]:
     """A band over each culprit of this range."""
-    places = {t.id: t.place for t in each.tested}
+    places = {t.id: t.place for t in stage.tested}
     bands = []
-    for one in account.culprits:
-        if one.stage == each.number:
-            before, last = places.get(one.parent.id), places.get(one.revisions[-1].id)
+    for culprit in result.culprits:
+        if culprit.stage == stage.number:
+            before, last = places.get(culprit.parent.id), places.get(culprit.revisions[-1].id)
             if before is not None and last is not None:
-                x, until = _x(each, before), _x(each, last)
+                x, until = _x(stage, before), _x(stage, last)
                 bands.append(
                     f'<rect x="{x:.1f}" y="{_TOP}" width="{max(until - x, 2):.1f}" '
                     f'height="{_HEIGHT - _TOP - _BOTTOM}" fill="#D55E0033"/>'
@@ -117,8 +119,8 @@ def _culprits(account: Account, each: Range) -> list[str]:
     return bands
 
 
-def _mark(each: Range, t: Tested, y: float) -> str:
-    x, side = _x(each, t.place), t.mark or t.side
+def _mark(stage: StageResult, t: TestedRevision, y: float) -> str:
+    x, side = _x(stage, t.place), t.mark or t.side
     colour = _COLOURS.get(side, _GREY)
     title = f"<title>{escape(plain(f'{t.label} {t.title}', 120))}</title>"
     if side == "bad":

@@ -33,7 +33,7 @@ _CHUNK = 30  # so many factors are multiplied before a logarithm is taken
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNoise:
     """Standard deviation of one measurement as other nights had it, and its degrees of freedom."""
 
     sd: float
@@ -71,7 +71,7 @@ class _Grid:
 def weigh(
     values: Sequence[Sequence[float]],
     *,
-    known: Known | None = None,
+    known: KnownNoise | None = None,
     resolution: float = RESOLUTION,
     biases: Sequence[float] = BIASES,
     bias_weights: Sequence[float] = BIAS_WEIGHTS,
@@ -142,7 +142,9 @@ def lumped(values: Sequence[Sequence[float]]) -> float:
     return float(min(usual, ends) if ends > 0 else usual) * math.sqrt(len(apart) / len(away))
 
 
-def _grid(data: list[Array], known: Known | None, resolution: float, bias_weights: Sequence[float]) -> _Grid:
+def _grid(
+    data: list[Array], known: KnownNoise | None, resolution: float, bias_weights: Sequence[float]
+) -> _Grid:
     scale, df = _scale(data)
     known_df = min(known.df, TRUSTED) if known else 0.0
     if known:

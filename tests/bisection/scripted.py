@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfdash.bisection import events
-from perfdash.bisection.engine import Drive, NoWay
-from perfdash.bisection.environments import Built, Unbuildable
+from perfdash.bisection.engine import DeadEnd, Engine
+from perfdash.bisection.environments import BuiltEnvironment, Unbuildable
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import METRICS, OF_COMMAND, Reading
-from perfdash.bisection.replay import Course
+from perfdash.bisection.replay import Bisection
+from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.sources import Revision
-from perfdash.bisection.workbench import Wishes, stage_event
+from perfdash.bisection.workbench import question_of
 
 
 def revision(number, parents=1, prefix=""):
@@ -82,9 +83,9 @@ class Script:
             raise Unbuildable(refused[revision.label])
         self.built.append((revision.label, fresh))
         key = f"key-{revision.label}{'-fresh' if fresh else ''}"
-        return Built(revision, Path("python"), (), {}, key, Path(), Path("log"), 2.0, False)
+        return BuiltEnvironment(revision, Path("python"), (), {}, key, Path(), Path("log"), 2.0, False)
 
-    # Of a world.
+    # Of a workbench.
     def open(self, stage):
         return self
 
@@ -100,22 +101,23 @@ class Script:
         value = self.levels[label] * (1 + self.sd * noise(label, fresh, count))
         return Reading("pass", value, {"eager_ms": 3.0 * (1 + self.sd * noise("e", label, fresh, count))}), {}
 
-    def descend(self, course, step, builder):
+    def descend(self, bisection, step, builder):
         stage, place = step.stage, step.outcome.first
         side = self.sides.get(stage.revisions[place].label)
         if not side or not step.way.startswith("merge"):
-            raise NoWay("nothing there", again=step.way == "pin")
+            raise DeadEnd("nothing there", again=step.way == "pin")
         origin = {"stage": stage.number, "place": place, "way": step.way}
-        return self.stage(len(course.stages), side, origin)
+        return self.stage(len(bisection.stages), side, origin)
 
     def stop(self):
         pass
 
-    def stage(self, number=0, listed=None, origin=None, wishes=None):
+    def stage(self, number=0, listed=None, origin=None, **wanted):
         metric = METRICS.get(self.metric) or OF_COMMAND[self.metric]
-        return stage_event(
-            number, "git", self, self, listed or self.revisions, metric, wishes or Wishes(), origin=origin
-        )
+        listed = listed or self.revisions
+        request = BisectionRequest("good", "bad", "git", **wanted)
+        question = question_of(self, self, listed, metric, request, measure_cost_s=30.0)
+        return events.stage(number, "git", listed, question, origin)
 
     def begun(self, **more):
         return {
@@ -141,24 +143,24 @@ class Script:
         }
 
 
-def begin(script, folder, wishes=None, **more):
+def begin(script, folder, jobs=1, **more):
     """A journal with its first two events, closed."""
     folder.mkdir(parents=True, exist_ok=True)
     with Journal(folder) as journal:
-        course = Course([])
-        for event in (script.begun(**more), script.stage(wishes=wishes)):
-            course.take(journal.append(event))
+        bisection = Bisection([])
+        for event in (script.begun(**more), script.stage(jobs=jobs)):
+            bisection.apply(journal.append(event))
     return folder
 
 
 def go_on(script, folder, tell=lambda line: None, **more):
     """To the end; the course as it then is."""
     with Journal(folder) as journal:
-        course = Course(journal.events())
-        with Drive(course, journal, script, tell, **more) as drive:
-            drive.run()
-    return course
+        bisection = Bisection(journal.events())
+        with Engine(bisection, journal, script, tell, **more) as engine:
+            engine.run()
+    return bisection
 
 
-def bisected(script, folder, wishes=None, **more):
-    return go_on(script, begin(script, folder, wishes, **more))
+def bisected(script, folder, **more):
+    return go_on(script, begin(script, folder, **more))

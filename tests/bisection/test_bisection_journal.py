@@ -14,7 +14,7 @@ from perfdash.bisection import events
 from perfdash.bisection.events import Question
 from perfdash.bisection.journal import FILE, Journal, find, is_being_worked_on, read
 from perfdash.errors import MachineError, UsageError
-from perfdash.stats.step_likelihood import Known
+from perfdash.stats.step_likelihood import KnownNoise
 
 BEGUN = {"event": "begun", "schema": 1}
 
@@ -107,7 +107,7 @@ def test_names(folder, tmp_path):
 @given(
     st.lists(st.floats(0, allow_nan=False), min_size=4, max_size=4),
     st.booleans(),
-    st.none() | st.builds(Known, st.floats(1e-3, 1), st.floats(1, 50)),
+    st.none() | st.builds(KnownNoise, st.floats(1e-3, 1), st.floats(1, 50)),
 )
 def test_a_question_comes_back_as_it_was(costs, answers, known):
     question = Question(3, answers, tuple(costs), prior=(1.0, 2.0, 0.5), jobs=2, known=known)

@@ -9,16 +9,16 @@ import pytest
 
 from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, Journal, read
-from perfdash.bisection.replay import Course
-from perfdash.bisection.result import account, git_log
+from perfdash.bisection.replay import Bisection
+from perfdash.bisection.result import git_log, result_of
 from perfdash.bisection.setup import marked
-from perfdash.bisection.workbench import Wishes, weights
+from perfdash.bisection.workbench import weights
 from perfdash.errors import UsageError
 from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revision
 
 
-def named(course):
-    return [[each.label for each in one.revisions] for one in account(course).culprits]
+def named(bisection):
+    return [[each.label for each in one.revisions] for one in result_of(bisection).culprits]
 
 
 def without_times(recorded):
@@ -29,8 +29,8 @@ def without_times(recorded):
 
 def test_a_step_is_found_confirmed_and_told(tmp_path):
     script = Script.step(100, at=63, by=1.06)
-    course = bisected(script, tmp_path)
-    said = account(course)
+    bisection = bisected(script, tmp_path)
+    said = result_of(bisection)
     assert said.word == "found"
     (one,) = said.culprits
     assert [each.label for each in one.revisions] == ["63"]
@@ -41,14 +41,14 @@ def test_a_step_is_found_confirmed_and_told(tmp_path):
     assert one.eager is None  # it is what was looked at
     assert {label for label, fresh in script.built if fresh} == {"62", "63"}
     assert len(script.built) <= 15
-    assert course.next_step() is None
+    assert bisection.next_step() is None
     json.dumps(said.to_json(), allow_nan=False)
 
 
 def test_the_same_journal_is_the_same_course(tmp_path):
-    course = bisected(Script.step(60, at=20), tmp_path)
-    again = Course(read(tmp_path))
-    assert account(again) == account(course)
+    bisection = bisected(Script.step(60, at=20), tmp_path)
+    again = Bisection(read(tmp_path))
+    assert result_of(again) == result_of(bisection)
 
 
 @pytest.mark.parametrize("seed", [0, 2])
@@ -72,7 +72,7 @@ def test_cut_off_after_any_event_it_comes_to_the_same_end(tmp_path, seed):
 
 
 def test_no_change_is_not_reproduced(tmp_path):
-    said = account(bisected(Script.step(64, at=999), tmp_path))
+    said = result_of(bisected(Script.step(64, at=999), tmp_path))
     assert said.word == "not reproduced"
     assert said.culprits == ()
     assert said.ranges[0].change.low < 1 < said.ranges[0].change.high
@@ -81,9 +81,9 @@ def test_no_change_is_not_reproduced(tmp_path):
 
 def test_a_culprit_among_unbuildable_ones_is_a_set(tmp_path):
     script = Script.step(50, at=30, unbuildable={str(n): "it does not compile" for n in (29, 30, 31)})
-    course = bisected(script, tmp_path)
-    assert named(course) == [["29", "30", "31", "32"]]
-    said = account(course)
+    bisection = bisected(script, tmp_path)
+    assert named(bisection) == [["29", "30", "31", "32"]]
+    said = result_of(bisection)
     assert {one.label for one in said.ranges[0].skipped} == {"29", "30", "31"}
     assert said.culprits[0].parent.label == "28"
 
@@ -91,7 +91,7 @@ def test_a_culprit_among_unbuildable_ones_is_a_set(tmp_path):
 @pytest.mark.parametrize("end", ["0", "29"])
 def test_an_end_that_does_not_build_ends_it_at_once(tmp_path, end):
     script = Script.step(30, at=10, unbuildable={end: "gcc: no"})
-    said = account(bisected(script, tmp_path))
+    said = result_of(bisected(script, tmp_path))
     assert said.word == "end not measured"
     assert said.ranges[0].skipped[0].why == "gcc: no"
     assert script.measured == []
@@ -99,25 +99,25 @@ def test_an_end_that_does_not_build_ends_it_at_once(tmp_path, end):
 
 def test_what_fails_is_measured_once_more_and_then_skipped(tmp_path):
     script = Script.step(33, at=20, says={"16": "crash", "32": ["crash", None]})
-    course = bisected(script, tmp_path)
-    assert named(course) == [["20"]]
+    bisection = bisected(script, tmp_path)
+    assert named(bisection) == [["20"]]
     assert script.measured.count(("16", False)) == 2
-    assert account(course).ranges[0].skipped[0].why == "crash: because"
-    assert account(course).ranges[0].tested[-1].said["crash"] == 1
+    assert result_of(bisection).ranges[0].skipped[0].why == "crash: because"
+    assert result_of(bisection).ranges[0].tested[-1].said["crash"] == 1
 
 
 def test_a_status_is_found_and_another_fault_is_skipped(tmp_path):
     says = {str(n): "fail_to_run" if n >= 21 else "pass" for n in range(40)} | {"20": "timeout", "22": "oom"}
     script = Script.step(40, at=0, metric="status", says=says)
-    course = bisected(script, tmp_path)
-    assert named(course) == [["20", "21"]]
-    assert account(course).culprits[0].confirmed == "confirmed"
+    bisection = bisected(script, tmp_path)
+    assert named(bisection) == [["20", "21"]]
+    assert result_of(bisection).culprits[0].confirmed == "confirmed"
 
 
 def test_a_fix_is_found_as_a_fault_is(tmp_path):
     says = {str(n): "wrong" if n < 9 else "right" for n in range(32)}
-    course = bisected(Script.step(32, at=0, metric="accuracy", says=says), tmp_path)
-    assert named(course) == [["9"]]
+    bisection = bisected(Script.step(32, at=0, metric="accuracy", says=says), tmp_path)
+    assert named(bisection) == [["9"]]
 
 
 def test_a_fault_that_shows_now_and_then_is_found(tmp_path):
@@ -125,8 +125,8 @@ def test_a_fault_that_shows_now_and_then_is_found(tmp_path):
         str(n): ["right"] if n < 18 else ["wrong" if noise(n, k) > -0.8 else "right" for k in range(40)]
         for n in range(32)
     }
-    course = bisected(Script.step(32, at=0, metric="accuracy", says=says), tmp_path)
-    assert named(course) == [["18"]]
+    bisection = bisected(Script.step(32, at=0, metric="accuracy", says=says), tmp_path)
+    assert named(bisection) == [["18"]]
 
 
 def test_two_steps_are_found_one_after_the_other(tmp_path):
@@ -142,11 +142,11 @@ def test_a_merge_is_descended_into(tmp_path):
     side = [script.revisions[5], *(revision(n, prefix="b") for n in range(8))]
     script.levels.update({f"b{n}": 1.1 if n >= 3 else 1.0 for n in range(8)})
     script.sides["12"] = side
-    course = bisected(script, tmp_path)
-    assert named(course) == [["b3"]]
-    assert account(course).ranges[1].how == "inside the merge of 12"
-    assert course.stages[0].fresh == {}  # what is confirmed is the finest
-    text = git_log(course, account(course).ranges)
+    bisection = bisected(script, tmp_path)
+    assert named(bisection) == [["b3"]]
+    assert result_of(bisection).ranges[1].how == "inside the merge of 12"
+    assert bisection.stages[0].fresh == {}  # what is confirmed is the finest
+    text = git_log(bisection, result_of(bisection).ranges)
     assert f"# first bad commit: [{side[4].id}] change 3" in text
 
 
@@ -155,17 +155,17 @@ def test_a_merge_that_only_together_is_slow_is_the_culprit_itself(tmp_path):
     script.revisions[12] = revision(12, parents=2)
     script.sides["12"] = [script.revisions[5], revision(1, prefix="b"), revision(2, prefix="b")]
     script.levels.update({"b1": 1.0, "b2": 1.0})
-    course = bisected(script, tmp_path)
-    assert named(course) == [["12"]]
-    assert any("shows no such change" in more for more in account(course).culprits[0].more)
+    bisection = bisected(script, tmp_path)
+    assert named(bisection) == [["12"]]
+    assert any("shows no such change" in more for more in result_of(bisection).culprits[0].more)
 
 
 def test_a_way_down_that_lacked_something_is_tried_again_by_another_session(tmp_path):
     script = Script.step(20, at=12)
-    course = bisected(script, tmp_path, pins=True)
-    assert course.stages[0].closed == {(12, "pin"): "nothing there"}
-    course.take({"event": "session"})
-    assert course.next_step().way == "pin"
+    bisection = bisected(script, tmp_path, pins=True)
+    assert bisection.stages[0].closed == {(12, "pin"): "nothing there"}
+    bisection.apply({"event": "session"})
+    assert bisection.next_step().way == "pin"
 
 
 def test_what_does_not_stand_is_said(tmp_path):
@@ -178,13 +178,13 @@ def test_what_does_not_stand_is_said(tmp_path):
         return measure(built, log, fresh)
 
     script.measure = otherwise
-    said = account(bisected(script, tmp_path))
+    said = result_of(bisected(script, tmp_path))
     assert said.word == "found, not confirmed"
     assert said.culprits[0].confirmed == "not confirmed"
 
 
 def test_what_cannot_be_built_anew_is_not_confirmed_nor_refuted(tmp_path):
-    said = account(bisected(Script.step(30, at=10, not_fresh={"9": "the index is gone"}), tmp_path))
+    said = result_of(bisected(Script.step(30, at=10, not_fresh={"9": "the index is gone"}), tmp_path))
     assert said.word == "found"
     assert said.culprits[0].confirmed == "cannot tell"
     assert "the index is gone" in said.culprits[0].confirmed_why
@@ -192,7 +192,7 @@ def test_what_cannot_be_built_anew_is_not_confirmed_nor_refuted(tmp_path):
 
 def test_without_confirming(tmp_path):
     script = Script.step(30, at=10)
-    said = account(bisected(script, tmp_path, confirm=False))
+    said = result_of(bisected(script, tmp_path, confirm=False))
     assert (said.word, said.culprits[0].confirmed) == ("found", "")
     assert not any(fresh for _, fresh in script.built)
 
@@ -203,7 +203,7 @@ def test_a_limit_of_builds_stops_it_and_more_of_them_go_on(tmp_path):
     with pytest.raises(LimitReached):
         go_on(script, tmp_path, most_builds=4)
     assert len(script.built) == 4
-    said = account(Course(read(tmp_path)))
+    said = result_of(Bisection(read(tmp_path)))
     assert said.word == "not finished"
     standing = said.ranges[0].standing
     assert standing.phase == "searching"
@@ -213,7 +213,7 @@ def test_a_limit_of_builds_stops_it_and_more_of_them_go_on(tmp_path):
 
 def test_several_builders_build_at_once(tmp_path):
     script = Script.step(128, at=77)
-    begin(script, tmp_path, Wishes(jobs=3))
+    begin(script, tmp_path, jobs=3)
     told = []
     assert named(go_on(script, tmp_path, told.append)) == [["77"]]
     assert told[2].startswith("building")
@@ -226,7 +226,7 @@ def test_a_mark_reopens_it_and_is_kept(tmp_path):
     text = marked(folder, "19", "good")
     assert "--resume" in text
     assert named(go_on(script, folder)) == [["20"]]
-    assert account(Course(read(folder))).ranges[0].tested
+    assert result_of(Bisection(read(folder))).ranges[0].tested
 
 
 @pytest.mark.parametrize(("word", "side", "why"), [
@@ -284,7 +284,7 @@ def test_a_journal_that_does_not_fit_together_is_refused_with_the_line(tmp_path)
     with Journal(folder) as journal:
         journal.append({"event": "built", "stage": 0, "place": 3, "commit": "other", "environment": "k"})
     with pytest.raises(UsageError, match="line 3"):
-        Course(read(folder))
+        Bisection(read(folder))
 
 
 def test_priors_weigh_by_what_is_touched():
@@ -299,17 +299,17 @@ def test_a_revert_is_measured_against_the_bad_end(tmp_path):
     back = dataclasses.replace(revision(99), label="taken back")
     descend = script.descend
 
-    def descended(course, step, builder):
+    def descended(bisection, step, builder):
         if step.way != "revert":
-            return descend(course, step, builder)
+            return descend(bisection, step, builder)
         origin = {"stage": step.stage.number, "place": step.outcome.first, "way": step.way}
-        return script.stage(len(course.stages), [script.revisions[-1], back], origin)
+        return script.stage(len(bisection.stages), [script.revisions[-1], back], origin)
 
     script.descend = descended
-    course = bisected(script, tmp_path, revert=True)
-    (one,) = account(course).culprits
+    bisection = bisected(script, tmp_path, revert=True)
+    (one,) = result_of(bisection).culprits
     assert one.reverted == "found"
     assert one.reverted_change.low < 1 / 1.1 < one.reverted_change.high
-    assert named(course) == [["12"]]
-    assert "taken back" not in git_log(course, account(course).ranges)
-    assert course.next_step() is None
+    assert named(bisection) == [["12"]]
+    assert "taken back" not in git_log(bisection, result_of(bisection).ranges)
+    assert bisection.next_step() is None

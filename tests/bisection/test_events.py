@@ -5,7 +5,7 @@ import math
 import pytest
 
 from perfdash.bisection.events import Answered, Build, Marked, Measured, Question
-from perfdash.bisection.search import Bisection
+from perfdash.bisection.search import RangeSearch
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from perfdash.bisection.search import Bisection
 )
 def test_observations_that_do_not_belong(seen, words):
     with pytest.raises(ValueError, match=words):
-        Bisection(Question(64)).observe(seen)
+        RangeSearch(Question(64)).observe(seen)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_questions_that_make_no_sense(wrong):
 )
 def test_marks_that_contradict_each_other_are_refused_at_once(first, second):
     """Also before anything was measured: later it would be a measurement that is refused."""
-    bisection = Bisection(Question(64), [first])
+    bisection = RangeSearch(Question(64), [first])
     with pytest.raises(ValueError, match="contradict"):
         bisection.observe(second)
     assert bisection.action == Build((0, 64))
@@ -58,7 +58,7 @@ def test_marks_that_contradict_each_other_are_refused_at_once(first, second):
 
 
 def test_a_mark_outweighs_what_was_expected():
-    bisection = Bisection(Question(2, prior=(1.0, 0.0)), [Marked(1, "good")])
+    bisection = RangeSearch(Question(2, prior=(1.0, 0.0)), [Marked(1, "good")])
     for _ in range(4):
         bisection.observe(Measured(0, 1.0))
         bisection.observe(Measured(2, 2.0))

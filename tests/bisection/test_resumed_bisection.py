@@ -7,10 +7,9 @@ import pytest
 from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import FILE, read
 from perfdash.bisection.posterior import LONG_PAUSE
-from perfdash.bisection.replay import LONG_PAUSE_S, Course
-from perfdash.bisection.result import account
+from perfdash.bisection.replay import LONG_PAUSE_S, Bisection
+from perfdash.bisection.result import result_of
 from perfdash.bisection.setup import marked
-from perfdash.bisection.workbench import Wishes
 from perfdash.cli import bisect_output
 from perfdash.errors import MachineError, UsageError
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision
@@ -18,7 +17,7 @@ from tests.bisection.scripted import Script, begin, bisected, go_on, revision
 
 def test_fewer_builds_than_builders_are_made_before_it_stops(tmp_path):
     script = Script.step(60, at=20)
-    begin(script, tmp_path, Wishes(jobs=3))
+    begin(script, tmp_path, jobs=3)
     with pytest.raises(LimitReached):
         go_on(script, tmp_path, most_builds=2)
     assert {label for label, _ in script.built} == {"0", "59"}
@@ -34,10 +33,12 @@ def test_after_a_long_pause_the_host_counts_as_another(tmp_path, hour, pause):
     begin(script, tmp_path)
     with pytest.raises(LimitReached):
         go_on(script, tmp_path, most_builds=4)
-    course = Course([*read(tmp_path), {"event": "ended", "state": "stopped", "at": "2030-01-01T00:00:00Z"}])
-    before = course.stages[0].bisection.state.clock
-    course.take({"event": "session", "at": f"2030-01-01T0{hour}:00:01Z"})
-    assert course.stages[0].bisection.state.clock == before + pause
+    bisection = Bisection(
+        [*read(tmp_path), {"event": "ended", "state": "stopped", "at": "2030-01-01T00:00:00Z"}]
+    )
+    before = bisection.stages[0].search.state.clock
+    bisection.apply({"event": "session", "at": f"2030-01-01T0{hour}:00:01Z"})
+    assert bisection.stages[0].search.state.clock == before + pause
 
 
 def test_a_commit_that_is_an_end_inside_a_merge_is_marked_outside(tmp_path):
@@ -56,7 +57,7 @@ def test_a_journal_that_lost_the_line_of_a_stage_is_refused(tmp_path):
     lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
     (tmp_path / FILE).write_bytes(b"".join([lines[0], *lines[2:]]))
     with pytest.raises(UsageError, match="line 2 of the journal"):
-        Course(read(tmp_path))
+        Bisection(read(tmp_path))
 
 
 @pytest.mark.parametrize(("failures", "stops"), [(2, False), (4, True)])
@@ -67,9 +68,9 @@ def test_an_end_that_was_measured_and_fails_for_a_while_loses_nothing(tmp_path, 
     if stops:
         with pytest.raises(MachineError, match="now fails again and again: infra_error"):
             go_on(script, tmp_path)
-    (found,) = account(go_on(script, tmp_path)).culprits
+    (found,) = result_of(go_on(script, tmp_path)).culprits
     assert [each.label for each in found.revisions] == ["20"]
-    assert not account(Course(read(tmp_path))).ranges[0].skipped
+    assert not result_of(Bisection(read(tmp_path))).ranges[0].skipped
 
 
 def test_who_looked_on_may_be_gone(monkeypatch):
@@ -77,4 +78,4 @@ def test_who_looked_on_may_be_gone(monkeypatch):
         raise BrokenPipeError
 
     monkeypatch.setattr(bisect_output.typer, "echo", broken)
-    bisect_output.tell("measured")
+    bisect_output.notify("measured")

@@ -20,7 +20,7 @@ from perfdash.bisection.events import (
     Question,
     Resumed,
 )
-from perfdash.bisection.search import Bisection, after
+from perfdash.bisection.search import RangeSearch, after
 from tests.effort import trials
 
 
@@ -61,13 +61,13 @@ def stepped(n, *steps):
 
 
 def search(world, last, **options):
-    bisection = Bisection(Question(last, **options))
+    bisection = RangeSearch(Question(last, **options))
     return bisection, world.run(bisection)
 
 
 def test_it_begins_with_both_ends_in_turn():
     world = World(stepped(64, (23, 0.1)))
-    bisection = Bisection(Question(64))
+    bisection = RangeSearch(Question(64))
     assert bisection.action == Build((0, 64))
     bisection.observe(Built(0))
     assert bisection.action == Build((64,))
@@ -187,7 +187,7 @@ def test_a_step_there_and_half_back():
 def test_three_builders_take_five_rounds():
     for culprit in (1, 37, 64, 65, 100, 128):
         world = World(stepped(128, (culprit, 0.1)))
-        bisection, rounds = Bisection(Question(128, jobs=3)), 0
+        bisection, rounds = RangeSearch(Question(128, jobs=3)), 0
         while not isinstance(bisection.action, Done):
             rounds += isinstance(bisection.action, Build)
             for each in world.answers(bisection.action):
@@ -199,18 +199,18 @@ def test_three_builders_take_five_rounds():
 @pytest.mark.parametrize("options", [{}, {"jobs": 3}])
 def test_played_back_it_asks_for_the_same(options):
     world = World(stepped(128, (45, 0.03)), broken={44, 60}, seed=4)
-    bisection, asked = Bisection(Question(128, **options)), []
+    bisection, asked = RangeSearch(Question(128, **options)), []
     while not isinstance(bisection.action, Done):
         for each in world.answers(bisection.action):
             bisection.observe(each)
             world.seen.append(each)
             asked.append(bisection.action)
-    again = Bisection(Question(128, **options))
+    again = RangeSearch(Question(128, **options))
     for k, each in enumerate(world.seen):
         again.observe(each)
         assert again.action == asked[k]
     half = len(world.seen) // 2
-    assert Bisection(Question(128, **options), world.seen[:half]).action == asked[half - 1]
+    assert RangeSearch(Question(128, **options), world.seen[:half]).action == asked[half - 1]
 
 
 def test_answers():
@@ -247,7 +247,7 @@ def test_a_person_overrules():
 
 def test_what_was_measured_may_fail_later():
     world = World(stepped(128, (30, 0.06), (90, 0.10)), seed=2)
-    bisection, late = Bisection(Question(128)), 0
+    bisection, late = RangeSearch(Question(128)), 0
     while not isinstance(bisection.action, Done):
         world.seen += (seen := world.answers(bisection.action))
         for each in seen:
@@ -263,7 +263,7 @@ def test_what_was_measured_may_fail_later():
 
 def test_exact_but_for_one_value():
     world = World(stepped(64, (50, 1.0)), sd=0)
-    bisection, seen = Bisection(Question(64)), set()
+    bisection, seen = RangeSearch(Question(64)), set()
     while not isinstance(bisection.action, Done):
         for each in world.answers(bisection.action):
             flaw = isinstance(each, Measured) and each.place == 32 and 32 not in seen
@@ -283,7 +283,7 @@ def test_weights_save_builds_but_its_neighbour_is_seen():
 
 def test_a_host_that_moves_while_it_was_interrupted():
     world = World(stepped(64, (20, 0.05)))
-    bisection = Bisection(Question(64))
+    bisection = RangeSearch(Question(64))
     for number in itertools.count():
         if isinstance(bisection.action, Done):
             break
@@ -303,7 +303,7 @@ def test_a_host_that_moves_while_it_was_interrupted():
 )
 @settings(max_examples=trials(25))
 def test_whatever_is_measured_it_ends(last, values, broken, jobs):
-    bisection = Bisection(Question(last, jobs=jobs, most_pairs=6, most_repeats=6))
+    bisection = RangeSearch(Question(last, jobs=jobs, most_pairs=6, most_repeats=6))
     asked, turn = 0, itertools.cycle(values)
     while not isinstance(bisection.action, Done):
         asked += 1

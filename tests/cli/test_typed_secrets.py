@@ -6,29 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.bisection import request
-from perfdash.bisection.setup import _asked, _command
+from perfdash.bisection.request import BisectionRequest
+from perfdash.bisection.setup import resumed_command, resumed_request
 from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.runner.confirmation import with_secrets
 from perfdash.suites.cases import Planned
 
-ASKED = request.BisectionRequest(
-    "v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3}
-)
+ASKED = BisectionRequest("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})
 NOTHING = {"wheels": None, "repo": None, "pin_repo": None, "settings": None}
 
 
 def test_a_secret_in_a_setting_of_the_recipe_is_asked_for_again():
-    written = request.without_secrets(ASKED)
+    written = ASKED.without_secrets()
     assert written.settings == {"build.env.HF_TOKEN": "***", "build.cost_s": 3}
     begun = {"asked": written.to_json()}
     with pytest.raises(UsageError, match=r"give --set build\.env\.HF_TOKEN=\.\.\. again"):
-        _asked(begun, NOTHING)
+        resumed_request(begun, NOTHING)
     with pytest.raises(UsageError, match=r"--set build\.cost_s belongs to a new bisection"):
-        _asked(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret", "build.cost_s=4"]})
-    assert _asked(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret"]}) == ASKED
+        resumed_request(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret", "build.cost_s=4"]})
+    assert resumed_request(begun, {**NOTHING, "settings": ["build.env.HF_TOKEN=s3cret"]}) == ASKED
 
 
 @pytest.mark.parametrize("words", [
@@ -39,15 +37,15 @@ def test_no_command_with_a_mask_in_it_is_run(words):
     begun = {"command": mask_secrets(words)}
     assert "s3cret" not in str(begun)
     with pytest.raises(UsageError, match="a value in the command was not kept"):
-        _command(begun, None)
-    assert _command(begun, words) == words
+        resumed_command(begun, None)
+    assert resumed_command(begun, words) == words
     with pytest.raises(UsageError, match="another command"):
-        _command(begun, [*words, "more"])
+        resumed_command(begun, [*words, "more"])
 
 
 def test_a_command_without_secrets_is_run_as_it_was_begun():
     words = ["pip", "install", "git+ssh://git@github.com/a/b"]
-    assert _command({"command": mask_secrets(words)}, None) == words
+    assert resumed_command({"command": mask_secrets(words)}, None) == words
 
 
 def test_confirm_takes_a_secret_from_its_environment_and_never_the_mask(monkeypatch):

@@ -13,8 +13,8 @@ import pytest
 
 from perfdash.bisection.engine import LimitReached
 from perfdash.bisection.journal import read
-from perfdash.bisection.replay import Course
-from perfdash.bisection.result import account
+from perfdash.bisection.replay import Bisection
+from perfdash.bisection.result import result_of
 from perfdash.bisection.sources import Revision
 from perfdash.report.bisection_report import headline, markdown, page
 from tests.bisection.scripted import Script, begin, bisected, go_on, revision
@@ -77,7 +77,7 @@ CASES = {
 def told(script, folder, **more):
     """The account, as if all had been done at one time."""
     bisected(script, folder, notes=["3 files have changes that are not committed"], **more)
-    return account(Course(at_once(read(folder))))
+    return result_of(Bisection(at_once(read(folder))))
 
 
 def at_once(recorded):
@@ -112,17 +112,17 @@ def test_the_page_is_whole_and_nothing_in_it_runs(name, tmp_path):
 def test_a_bisection_on_its_way_says_where_it_is(tmp_path):
     script = Script.step(60, at=20)
     begin(script, tmp_path)
-    said = account(Course(read(tmp_path)))
+    said = result_of(Bisection(read(tmp_path)))
     assert "Not finished: comparing the two ends" in markdown(said)
     with pytest.raises(LimitReached):
         go_on(script, tmp_path, most_builds=4)
-    text = markdown(account(Course(read(tmp_path))))
+    text = markdown(result_of(Bisection(read(tmp_path))))
     assert re.search(r"Not finished: searching; \d+ of 59 revisions left", text)
 
 
 def test_an_end_that_cannot_be_measured(tmp_path):
     script = Script.step(10, at=5, unbuildable={"0": "gcc: no"})
-    assert "`0`: gcc: no" in markdown(account(bisected(script, tmp_path)))
+    assert "`0`: gcc: no" in markdown(result_of(bisected(script, tmp_path)))
 
 
 def test_eager_that_moved_as_well_is_not_blamed_on_the_back_end(tmp_path):
@@ -135,7 +135,7 @@ def test_eager_that_moved_as_well_is_not_blamed_on_the_back_end(tmp_path):
         return dataclasses.replace(reading, beside={"eager_ms": reading.beside["eager_ms"] * slower}), record
 
     script.measure = both
-    said = account(bisected(script, tmp_path))
+    said = result_of(bisected(script, tmp_path))
     assert "it moved as well" in markdown(said)
     assert headline(said) == "compiled latency of timm/resnet18: found 63"
 
@@ -149,7 +149,7 @@ def test_what_did_not_stand_is_in_the_headline(tmp_path):
         return measure(built, log, fresh)
 
     script.measure = otherwise
-    said = account(bisected(script, tmp_path))
+    said = result_of(bisected(script, tmp_path))
     assert "did not stand being measured again" in headline(said)
     assert "not confirmed against `9`" in markdown(said)
 
@@ -157,7 +157,7 @@ def test_what_did_not_stand_is_in_the_headline(tmp_path):
 def test_of_two_culprits_only_the_one_that_fell_is_said_to_have_fallen(tmp_path):
     script = Script.step(64, at=20, by=1.1)
     script.levels.update({str(n): 1.32 for n in range(45, 64)})
-    said = account(bisected(script, tmp_path))
+    said = result_of(bisected(script, tmp_path))
     one, other = said.culprits
     fell = dataclasses.replace(other, confirmed="not confirmed")
     said = dataclasses.replace(said, word="found, not confirmed", culprits=(one, fell))

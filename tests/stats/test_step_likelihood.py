@@ -13,7 +13,7 @@ from perfdash.stats.step_likelihood import (
     BIASES,
     REACH,
     TAILS,
-    Known,
+    KnownNoise,
     log_sum,
     lumped,
     robust_level,
@@ -133,7 +133,7 @@ def test_values_that_lump():
 
 def test_what_is_known_of_the_noise_counts_where_little_was_measured():
     builds = [[0.0, 0.001], [0.02, 0.021]]
-    free, told = weigh(builds), weigh(builds, known=Known(0.02))
+    free, told = weigh(builds), weigh(builds, known=KnownNoise(0.02))
     assert free.cut[0] - free.none > told.cut[0] - told.none
     assert told.sd > 3 * free.sd
     assert told.high - told.low > free.high - free.low

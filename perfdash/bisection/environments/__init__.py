@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources import BuildContext, Revision
 
 KNOWN_NOT_TO_BUILD = math.inf
 
@@ -35,12 +35,12 @@ class Unbuildable(Exception):
         self.remembered = remembered
 
 
-class Stopped(Exception):
+class BuildStopped(Exception):
     """A build that was told to stop; the next attempt begins anew."""
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltEnvironment:
     """An environment: an interpreter, and folders that come before its own packages."""
 
     revision: Revision
@@ -83,7 +83,7 @@ class Builder(Protocol):
         stop: threading.Event | None = None,
         fresh: bool = False,
         again: bool = False,
-    ) -> Built:
+    ) -> BuiltEnvironment:
         """The environment, from the cache where it is there; `fresh`: a second one, built independently.
 
         Raises Unbuildable (`again` tries what has failed before), Stopped when `stop` is set meanwhile,
@@ -106,7 +106,7 @@ class Builder(Protocol):
         """It may be pruned."""
 
 
-def open_builder(recipe: Recipe, where: Where) -> Builder:
+def open_builder(recipe: Recipe, where: BuildContext) -> Builder:
     """The builder that a recipe's kind names. Raises UsageError and MachineError for what is missing."""
     recipe = recipe.with_settings(where.settings) if where.settings else recipe
     module = importlib.import_module(f"perfdash.bisection.environments.{recipe.kind}_builder")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfdash.bisection.environments import Stopped
+from perfdash.bisection.environments import BuildStopped
 from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.errors import MachineError
 from perfdash.redaction import redact
@@ -122,6 +122,6 @@ class Commands:
             if message == b"":
                 raise MachineError(f"the command's process was ended from outside; its log is {self.log}")
             if self.stop and self.stop.is_set():
-                raise Stopped
+                raise BuildStopped
             if self._deadline and time.monotonic() > self._deadline:
                 raise TimedOut(f"it was not done in {self._limit_s:g} s")

@@ -23,7 +23,7 @@ SAME, OVERLAY, BUILD = "same", "overlay", "build"
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """A file to copy over a build: where it lies in the repository and in the build; `gone` removes it."""
 
     path: str
@@ -62,18 +62,18 @@ def compiled_digest(recipe: Recipe, files: Entries) -> str:
     return _digest(files, (path for path in files if of_change(recipe, path) == BUILD))
 
 
-def changes(recipe: Recipe, before: Entries, after: Entries) -> list[Change]:
+def changes(recipe: Recipe, before: Entries, after: Entries) -> list[FileChange]:
     """The files to copy over a build of `before`, so that it becomes one of `after`."""
     found = []
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path) and of_change(recipe, path) == OVERLAY:
             into = place_of(recipe, path)
             if into is not None:
-                found.append(Change(path, into, gone=path not in after))
+                found.append(FileChange(path, into, gone=path not in after))
     return found
 
 
-def new_tops(recipe: Recipe, before: Entries, changed: Sequence[Change]) -> set[str]:
+def new_tops(recipe: Recipe, before: Entries, changed: Sequence[FileChange]) -> set[str]:
     """Topmost folders of a build that are new: whether a build would install them is not known."""
     had = {(place_of(recipe, path) or "").partition("/")[0] for path in before}
     return {one.into.partition("/")[0] for one in changed if "/" in one.into and not one.gone} - had
@@ -135,7 +135,7 @@ def _digest(files: Entries, paths: Iterable[str]) -> str:
 _LINK, _PROGRAM = "120000", "100755"
 
 
-def lay_over(below: Path, place: Path, repo: Path, files: Entries, changes: Sequence[Change]) -> int:
+def lay_over(below: Path, place: Path, repo: Path, files: Entries, changes: Sequence[FileChange]) -> int:
     """Makes `place` of the build in `below` with changes applied; the number of files that were.
 
     What is not changed shares its disk space with `below` (hard links). A file that the build did not

@@ -18,13 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Built, Stopped, Unbuildable
+from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, BuildStopped, BuiltEnvironment, Unbuildable
 from perfdash.bisection.environments.build_command import Commands, TimedOut
 from perfdash.bisection.environments.build_reuse import digest
 from perfdash.bisection.environments.interpreter import Interpreter, origins
 from perfdash.bisection.environments.pip import not_the_revisions_fault
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.errors import MachineError
 from perfdash.files import replaced
@@ -130,7 +130,7 @@ class Cache:
             number += 1
         if stop and stop.is_set():
             hold.let_go()
-            raise Stopped
+            raise BuildStopped
         try:
             place = self.folder / "lanes" / f"{family}.{number}"
             place.mkdir(exist_ok=True)
@@ -235,7 +235,7 @@ class Cache:
             if hold:
                 return hold
             if stop and stop.wait(_LOOK_S):
-                raise Stopped
+                raise BuildStopped
             if not stop:
                 time.sleep(_LOOK_S)
 
@@ -290,10 +290,10 @@ _MIB = 1 << 20
 _FORM = 1  # a higher one with whatever makes environments come out differently
 
 
-class KeptBuilder(ABC):
+class CachedBuilder(ABC):
     """A builder of one kind: what it adds is the key of a revision, and how it is made."""
 
-    def __init__(self, recipe: Recipe, where: Where, base: Interpreter, thing: str = "") -> None:
+    def __init__(self, recipe: Recipe, where: BuildContext, base: Interpreter, thing: str = "") -> None:
         """`thing` is what the revisions are of, for the key: without credentials."""
         self.recipe = recipe
         self.where = where
@@ -338,7 +338,7 @@ class KeptBuilder(ABC):
     def usual_s(self) -> float:
         """How long a build takes, while none was measured."""
 
-    def __enter__(self) -> KeptBuilder:
+    def __enter__(self) -> CachedBuilder:
         return self
 
     def __exit__(
@@ -375,7 +375,7 @@ class KeptBuilder(ABC):
         stop: threading.Event | None = None,
         fresh: bool = False,
         again: bool = False,
-    ) -> Built:
+    ) -> BuiltEnvironment:
         """See Builder."""
         key = self.key(revision, fresh)
         try:
@@ -498,9 +498,9 @@ class KeptBuilder(ABC):
             self._holds[key] = hold
             return True
 
-    def _built(self, revision: Revision, key: str, said: dict[str, Any], reused: bool) -> Built:
+    def _built(self, revision: Revision, key: str, said: dict[str, Any], reused: bool) -> BuiltEnvironment:
         place = self.cache.place(key)
-        return Built(
+        return BuiltEnvironment(
             revision=revision,
             python=self.where.python,
             pythonpath=tuple(place / folder for folder in said["pythonpath"]),

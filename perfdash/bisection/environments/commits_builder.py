@@ -17,11 +17,11 @@ from typing import Any
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Unbuildable, build_reuse, pip
 from perfdash.bisection.environments.build_command import Commands
 from perfdash.bisection.environments.build_reuse import digest, lay_over
-from perfdash.bisection.environments.cached_builder import GIB, Hold, KeptBuilder, packages_in, remove
+from perfdash.bisection.environments.cached_builder import GIB, CachedBuilder, Hold, packages_in, remove
 from perfdash.bisection.environments.interpreter import Interpreter, look_at, origins, plain_environment
 from perfdash.bisection.environments.worktrees import Worktree
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import GitFailed, environment, find
 from perfdash.child_environment import INDEXES
 from perfdash.errors import MachineError
@@ -90,10 +90,10 @@ SOURCE, SITE = "source", "site"
 _CHECK_OUT_S, _OVERLAY_S = 2.0, 3.0
 
 
-class CommitBuilder(KeptBuilder):
+class CommitsBuilder(CachedBuilder):
     """Builds commits of one repository, in worktrees of our own."""
 
-    def __init__(self, recipe: Recipe, where: Where, base: Interpreter) -> None:
+    def __init__(self, recipe: Recipe, where: BuildContext, base: Interpreter) -> None:
         super().__init__(recipe, where, base, thing=toolchain() if recipe.build else "")
         self.repo = find(where.repo)
         self._lanes = f"{recipe.name}-{digest(self.family, str(self.repo))}"
@@ -318,6 +318,6 @@ class CommitBuilder(KeptBuilder):
         return self._files[commit]
 
 
-def open_builder(recipe: Recipe, where: Where) -> CommitBuilder:
+def open_builder(recipe: Recipe, where: BuildContext) -> CommitsBuilder:
     """Raises UsageError for a base interpreter or a repository that is not there."""
-    return CommitBuilder(recipe, where, look_at(where.python))
+    return CommitsBuilder(recipe, where, look_at(where.python))

@@ -61,14 +61,14 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|OSError: \[Errn
 
 
 @dataclass(frozen=True)
-class Links:
+class WheelSource:
     """Where a user keeps wheels: a folder of them, a page that links to them, or an index (PEP 503)."""
 
     address: str = field(repr=False)  # may hold a password
     index: bool
 
     @classmethod
-    def read(cls, text: str, package: str) -> Links:
+    def read(cls, text: str, package: str) -> WheelSource:
         """Raises UsageError for what is neither a folder nor an address."""
         if "://" in text:
             return cls(text, index=not text.endswith((".html", ".htm")))
@@ -91,7 +91,9 @@ class Links:
         return without_credentials(self.address)
 
 
-def environment(base: Interpreter, links: Links | None, also_configured: bool = False) -> dict[str, str]:
+def environment(
+    base: Interpreter, links: WheelSource | None, also_configured: bool = False
+) -> dict[str, str]:
     """Variables for pip. With `links`, packages come from there alone, whatever else is configured.
 
     The address is in a variable, since it may hold a password and arguments can be read by anyone on the
@@ -126,7 +128,7 @@ def configured_places() -> str:
 
 
 def versions(
-    base: Interpreter, package: str, *, pre: bool, only_binary: bool, links: Links | None
+    base: Interpreter, package: str, *, pre: bool, only_binary: bool, links: WheelSource | None
 ) -> list[str]:
     """Those that suit the interpreter; none that was withdrawn (yanked). Raises UsageError, MachineError."""
     command = [*base.pip(), "index", "versions", package, *(["--pre"] if pre else [])]

@@ -20,15 +20,15 @@ from packaging.version import InvalidVersion, Version
 
 from perfdash.bisection.environments import Unbuildable, pip
 from perfdash.bisection.environments.build_command import Commands
-from perfdash.bisection.environments.cached_builder import KeptBuilder
+from perfdash.bisection.environments.cached_builder import CachedBuilder
 from perfdash.bisection.environments.interpreter import Interpreter, look_at
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.errors import MachineError
 
 
 @dataclass(frozen=True)
-class Unmet:
+class UnmetRequirement:
     """A requirement, who has it, and what is there instead (None: nothing)."""
 
     by: str
@@ -42,7 +42,7 @@ class Unmet:
 
 def unmet(
     of: Mapping[str, Iterable[str]], packages: Mapping[str, str], markers: Mapping[str, str]
-) -> list[Unmet]:
+) -> list[UnmetRequirement]:
     """Requirements (`of`: by the package that has them) that `packages` (name: version) do not meet.
 
     Extras are not asked for. A requirement that cannot be read is left to pip and to the import.
@@ -59,13 +59,13 @@ def unmet(
             name = canonicalize_name(wanted.name)
             have = packages.get(name)
             if have is None or not _suits(wanted, have):
-                found.append(Unmet(by, f"{wanted.name}{wanted.specifier}", name, have))
+                found.append(UnmetRequirement(by, f"{wanted.name}{wanted.specifier}", name, have))
     return found
 
 
 def broken_by(
     overlaid: Mapping[str, str], requires: Mapping[str, Iterable[str]], markers: Mapping[str, str]
-) -> list[Unmet]:
+) -> list[UnmetRequirement]:
     """Requirements of the base's packages that are no longer met with `overlaid` before them."""
     others = {by: needs for by, needs in requires.items() if by not in overlaid}
     return [one for one in unmet(others, overlaid, markers) if one.have is not None]
@@ -84,13 +84,13 @@ _NEEDED_BYTES = 256 << 20
 _USUAL_S = 20.0
 
 
-class VersionBuilder(KeptBuilder):
+class VersionsBuilder(CachedBuilder):
     """Installs one version beside, not into, the base."""
 
-    def __init__(self, recipe: Recipe, where: Where, base: Interpreter) -> None:
+    def __init__(self, recipe: Recipe, where: BuildContext, base: Interpreter) -> None:
         assert recipe.versions
         self._said = recipe.versions
-        self._links = pip.Links.read(where.links, self._said.package) if where.links else None
+        self._links = pip.WheelSource.read(where.links, self._said.package) if where.links else None
         super().__init__(recipe, where, base, thing=str(self._links or pip.configured_places()))
 
     @property
@@ -161,7 +161,7 @@ class VersionBuilder(KeptBuilder):
         wanted: list[str],
         site: Path,
         commands: Commands,
-        links: pip.Links | None,
+        links: pip.WheelSource | None,
         also_configured: bool = False,
     ) -> None:
         command = [*self.base.pip(), "install", "--target", str(site), "--no-deps", "--upgrade", *wanted]
@@ -194,6 +194,6 @@ def installed_in(site: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
     return packages, requires
 
 
-def open_builder(recipe: Recipe, where: Where) -> VersionBuilder:
+def open_builder(recipe: Recipe, where: BuildContext) -> VersionsBuilder:
     """Raises UsageError for a base interpreter or a folder that is not there."""
-    return VersionBuilder(recipe, where, look_at(where.python))
+    return VersionsBuilder(recipe, where, look_at(where.python))

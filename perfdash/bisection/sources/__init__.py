@@ -29,7 +29,7 @@ class Revision:
 
 
 @dataclass(frozen=True)
-class Inside:
+class InsidePin:
     """A bisection inside a pin: the commits are the pin's, each built into one commit of the outer.
 
     `fixed` are pins set to other commits than that one says (where pins lie in pins, outermost first).
@@ -48,7 +48,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Where:
+class BuildContext:
     """What the user says beside the recipe's name."""
 
     python: Path  # the base interpreter, absolute, its symbolic link not followed
@@ -59,7 +59,7 @@ class Where:
     cache_limit_gb: float | None = None
     cores: tuple[int, ...] = ()  # that builds may use; empty: those of this process
     builders: int = 1  # builds at the same time, which share the memory
-    inside: Inside | None = None
+    inside: InsidePin | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ class Source(Protocol):
         """The files that each changes against the one before it in the list; nothing for the first."""
 
 
-def open_source(recipe: Recipe, where: Where) -> Source:
+def open_source(recipe: Recipe, where: BuildContext) -> Source:
     """The source that a recipe's kind names. Raises UsageError for what is not there."""
     recipe = recipe.with_settings(where.settings) if where.settings else recipe
     module = importlib.import_module(f"perfdash.bisection.sources.{recipe.kind}_source")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
     changed_files,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LABEL = 10  # characters of a commit's name
 
 
-class Commits:
+class GitCommits:
     """The commits of a repository; a bisection inside a pin lists those of the pinned one."""
 
     def __init__(self, repo: Path, first_parent: bool = True) -> None:
@@ -142,11 +142,11 @@ class Commits:
         )
 
 
-def open_source(recipe: Recipe, where: Where) -> Commits:
+def open_source(recipe: Recipe, where: BuildContext) -> GitCommits:
     """The commits of --repo, or those of a pin. Raises UsageError."""
     if where.inside:
-        return Commits(where.inside.repo, where.first_parent)
-    source = Commits(find(where.repo), where.first_parent)
+        return GitCommits(where.inside.repo, where.first_parent)
+    source = GitCommits(find(where.repo), where.first_parent)
     source.look_at_the_worktree()
     return source
 

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from perfdash.bisection.environments import pip
 from perfdash.bisection.environments.interpreter import look_at
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.sources import Revision, Where
+from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.finer_range import commit_in_wheel
 from perfdash.errors import UsageError
 
@@ -21,7 +21,7 @@ _NIGHTLY = re.compile(r"\.dev(20\d{6})")
 _DATE = re.compile(r"(20\d\d)-?(\d\d)-?(\d\d)")
 
 
-class Versions:
+class PackageVersions:
     """The versions of one package that pip could install, ordered."""
 
     def __init__(
@@ -125,7 +125,7 @@ def ordered(found: Sequence[str], by_date: bool = False) -> list[Version]:
     return sorted(versions)
 
 
-def open_source(recipe: Recipe, where: Where) -> Versions:
+def open_source(recipe: Recipe, where: BuildContext) -> PackageVersions:
     """Asks pip. Raises UsageError, and MachineError where the index cannot be reached."""
     said = recipe.versions
     assert said
@@ -133,11 +133,11 @@ def open_source(recipe: Recipe, where: Where) -> Versions:
         raise UsageError(
             f"--recipe {recipe.name}: say where the wheels are: --wheels FOLDER, or the address of an index"
         )
-    links = pip.Links.read(where.links, said.package) if where.links else None
+    links = pip.WheelSource.read(where.links, said.package) if where.links else None
     found = pip.versions(
         look_at(where.python), said.package, pre=said.pre, only_binary=said.only_binary, links=links
     )
-    source = Versions(recipe, found, _commits(recipe, links))
+    source = PackageVersions(recipe, found, _commits(recipe, links))
     if said.order == "date" and not ordered(found, by_date=True):
         raise UsageError(
             f"no version of {said.package} has a date in it, as 2.15.0.dev20261101; use wheels:{said.package}"
@@ -145,7 +145,7 @@ def open_source(recipe: Recipe, where: Where) -> Versions:
     return source
 
 
-def _commits(recipe: Recipe, links: pip.Links | None) -> dict[Version, str]:
+def _commits(recipe: Recipe, links: pip.WheelSource | None) -> dict[Version, str]:
     """Which commit each wheel of a folder was built from, read without installing it."""
     assert recipe.versions
     if links is None or "://" in links.address or not recipe.versions.commit_file:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.sources import Where
+from perfdash.bisection.sources import BuildContext
 from tests.repositories import Repository
 
 
@@ -20,4 +20,4 @@ def pure(tmp_path) -> Repository:
 
 @pytest.fixture
 def where(tmp_path):
-    return Where(python=Path(sys.executable), repo=tmp_path, cache=tmp_path / "cache")
+    return BuildContext(python=Path(sys.executable), repo=tmp_path, cache=tmp_path / "cache")

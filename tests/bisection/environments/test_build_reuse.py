@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.bisection.environments import build_reuse
-from perfdash.bisection.recipes import Build, Overlay, Recipe, load_recipe
+from perfdash.bisection.recipes import BuildRecipe, Overlay, Recipe, load_recipe
 
 
 def recipe(**more):
-    return Recipe(name="r", kind="commits", path="/r.toml", build=Build(command="true"), **more)
+    return Recipe(name="r", kind="commits", path="/r.toml", build=BuildRecipe(command="true"), **more)
 
 
 OVER = recipe(
@@ -95,9 +95,9 @@ def test_digests_and_changes():
     assert build_reuse.compiled_digest(OVER, python) == build_reuse.compiled_digest(OVER, before)
     assert build_reuse.compiled_digest(OVER, compiled) != build_reuse.compiled_digest(OVER, before)
     assert build_reuse.changes(OVER, before, python) == [
-        build_reuse.Change("pkg/a.py", "lib/pkg/a.py", gone=False),
-        build_reuse.Change("pkg/b.py", "lib/pkg/b.py", gone=True),
-        build_reuse.Change("pkg/new.py", "lib/pkg/new.py", gone=False),
+        build_reuse.FileChange("pkg/a.py", "lib/pkg/a.py", gone=False),
+        build_reuse.FileChange("pkg/b.py", "lib/pkg/b.py", gone=True),
+        build_reuse.FileChange("pkg/new.py", "lib/pkg/new.py", gone=False),
     ]
 
 

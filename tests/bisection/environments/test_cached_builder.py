@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.environments import Stopped, open_builder
+from perfdash.bisection.environments import BuildStopped, open_builder
 from perfdash.bisection.environments import cached_builder as caching
 from perfdash.bisection.environments.cached_builder import GIB, Cache, default_folder
 from perfdash.bisection.recipes import load_recipe
-from perfdash.bisection.sources import Where, open_source
+from perfdash.bisection.sources import BuildContext, open_source
 from perfdash.errors import MachineError
 from tests.environments import sleeping
 from tests.repositories import Repository
@@ -30,9 +30,9 @@ import sys
 from pathlib import Path
 from perfdash.bisection.environments import open_builder
 from perfdash.bisection.recipes import load_recipe
-from perfdash.bisection.sources import Where, open_source
+from perfdash.bisection.sources import BuildContext, open_source
 recipe = load_recipe(sys.argv[1])
-where = Where(python=Path(sys.executable), repo=Path(sys.argv[2]), cache=Path(sys.argv[3]))
+where = BuildContext(python=Path(sys.executable), repo=Path(sys.argv[2]), cache=Path(sys.argv[3]))
 revision = open_source(recipe, where).revisions("main~1", "main")[0]
 print("ready", flush=True)
 with open_builder(recipe, where) as builder:
@@ -112,7 +112,7 @@ def test_killed_at_any_moment(tmp_path, repo, incremental):
 def test_a_lane_is_mended(tmp_path, repo):
     """As git leaves it when it is killed: locked, and with half a commit checked out."""
     recipe = load_recipe(str(slow(tmp_path, "true", pause=0)))
-    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
     first, second = open_source(recipe, where).revisions("main~1", "main")
     with open_builder(recipe, where) as builder:
         builder.build(first)
@@ -130,14 +130,14 @@ def test_what_a_killed_build_has_half_written_in_a_lane(tmp_path, repo):
     (tmp_path / "half.toml").write_text(HALF)
     recipe = load_recipe(str(tmp_path / "half.toml"))
     repo.commit("ignores", {".gitignore": "made\n"})
-    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
     first, second = open_source(recipe, where).revisions("main~1", "main")
     with open_builder(recipe, where) as builder:
         stop = threading.Event()
         threading.Thread(
             target=lambda: (wait_for(lambda: list((tmp_path / "cache").glob("lanes/*/*/made"))), stop.set())
         ).start()
-        with pytest.raises(Stopped):
+        with pytest.raises(BuildStopped):
             builder.build(second, stop=stop)
         assert (builder.build(first).folder / "made").read_text() == "whole"
         (lane,) = (tmp_path / "cache" / "lanes").iterdir()
@@ -164,7 +164,7 @@ def test_two_processes_build_once(tmp_path, repo):
 
 def test_two_threads_build_side_by_side_in_two_lanes(tmp_path, repo):
     recipe = load_recipe(str(slow(tmp_path, "true")))
-    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
     revisions = open_source(recipe, where).revisions("main~1", "main")
     built = {}
     with open_builder(recipe, where) as builder:
@@ -244,7 +244,7 @@ def test_read_only_files_are_removed(tmp_path):
 
 def test_no_space_is_told_before_the_build(tmp_path, repo, monkeypatch):
     recipe = load_recipe(str(slow(tmp_path))).with_settings({"build.disk_gib": 3})
-    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
     revisions = open_source(recipe, where).revisions("main~1", "main")
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(caching.shutil, "disk_usage", lambda path: usage(100 * GIB, 98 * GIB, 2 * GIB))
@@ -271,7 +271,7 @@ def test_room_is_made_by_pruning(tmp_path, monkeypatch):
 
 def test_what_is_needed_is_learned(tmp_path, repo, monkeypatch):
     recipe = load_recipe(str(slow(tmp_path, pause=0)))
-    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
     first, second = open_source(recipe, where).revisions("main~1", "main")
     with open_builder(recipe, where) as builder:
         builder.build(first)
@@ -297,7 +297,7 @@ def test_where_it_lies(monkeypatch):
 
 def test_torn_files_are_as_if_not_there(tmp_path, repo):
     recipe = load_recipe(str(slow(tmp_path, pause=0)))
-    where = Where(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
     first = open_source(recipe, where).revisions("main~1", "main")[0]
     with open_builder(recipe, where) as builder:
         built = builder.build(first)

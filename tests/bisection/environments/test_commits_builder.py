@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Stopped, Unbuildable, open_builder
+from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, BuildStopped, Unbuildable, open_builder
 from perfdash.bisection.recipes import load_recipe
 from perfdash.errors import MachineError
 from tests.environments import ask, listed, own, sleeping
@@ -135,7 +135,7 @@ def test_a_command_gets_a_worktree_of_its_own(pure, where):
         with open_builder(recipe, where) as other:  # as another bisection: waits until the first lets go
             stop = threading.Event()
             threading.Timer(0.3, stop.set).start()
-            with pytest.raises(Stopped):
+            with pytest.raises(BuildStopped):
                 other.build(revisions[0], stop=stop)
             builder.release(revisions[0])
             assert other.build(revisions[0]).reused
@@ -257,7 +257,7 @@ def test_a_build_is_stopped(pure, where, tmp_path):
     _, revisions = listed(recipe, where)
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()
-    with open_builder(recipe, where) as builder, pytest.raises(Stopped):
+    with open_builder(recipe, where) as builder, pytest.raises(BuildStopped):
         builder.build(revisions[0], stop=stop)
     assert not sleeping("62.125")
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfdash.bisection.environments import Unbuildable, open_builder
 from perfdash.bisection.recipes import load_recipe
-from perfdash.bisection.sources import Inside, Where, open_source
+from perfdash.bisection.sources import BuildContext, InsidePin, open_source
 from perfdash.bisection.sources.finer_range import pin_changes
 from perfdash.bisection.sources.git_repository import taken_back
 from perfdash.errors import MachineError
@@ -57,7 +57,7 @@ def made(tmp_path):
     outer.commit("o3 pins b", {"pin.txt": f"{'b' * 40}\n"})
     (tmp_path / "outer.toml").write_text(RECIPE)
     recipe = load_recipe(str(tmp_path / "outer.toml"))
-    where = Where(python=Path("/usr/bin/env"), repo=outer.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path("/usr/bin/env"), repo=outer.folder, cache=tmp_path / "cache")
     return outer, inner, deep, recipe, where
 
 
@@ -123,7 +123,7 @@ def test_a_folder_that_becomes_a_submodule_and_back(tmp_path):
         "command = 'cat inner/n.txt > $PREFIX/said; touch inner/left.o'"
     )
     recipe = load_recipe(str(tmp_path / "own.toml"))
-    where = Where(python=Path("/usr/bin/env"), repo=outer.folder, cache=tmp_path / "cache")
+    where = BuildContext(python=Path("/usr/bin/env"), repo=outer.folder, cache=tmp_path / "cache")
     revisions = open_source(recipe, where).revisions("main~2", "main~1")
     revisions += open_source(recipe, where).revisions("main~1", "main")[1:]
     with open_builder(recipe, where) as builder:
@@ -190,7 +190,7 @@ def test_inside_a_pin(made):
     outer, inner, deep, recipe, where = made
     culprit = outer.git("rev-parse", "main~1")
     (change,) = pin_changes(recipe.pins, outer.folder, culprit)
-    inside = Inside(pin=change.pin, repo=inner.folder, outer=culprit)
+    inside = InsidePin(pin=change.pin, repo=inner.folder, outer=culprit)
     there = replace(where, inside=inside)
     revisions = open_source(recipe, there).revisions(change.old, change.new)
     assert [revision.title for revision in revisions] == ["i1", "i2", "i3", "i4"]
@@ -203,7 +203,7 @@ def test_inside_a_pin(made):
 
     deep.commit("d2", {"d.txt": "d2\n"})
     pins = {pin.name: pin for pin in recipe.pins}
-    deeper = Inside(
+    deeper = InsidePin(
         pin=pins["deep"], repo=deep.folder, outer=culprit, folder="inner",
         fixed=(("inner", revisions[2].id, inner.folder),),
     )  # fmt: skip
@@ -216,7 +216,7 @@ def test_inside_a_pin(made):
 def test_inside_a_file_that_pins(made):
     outer, inner, _, recipe, where = made
     pin = next(pin for pin in recipe.pins if pin.file)
-    there = replace(where, inside=Inside(pin=pin, repo=inner.folder, outer=outer.head))
+    there = replace(where, inside=InsidePin(pin=pin, repo=inner.folder, outer=outer.head))
     revisions = open_source(recipe, there).revisions("main~1", "main")
     with open_builder(recipe, there) as builder:
         assert said(builder.build(revisions[0]))[2] == revisions[0].id

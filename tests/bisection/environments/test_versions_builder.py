@@ -11,7 +11,7 @@ from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Unbuildable, ope
 from perfdash.bisection.environments import pip as pip_calls
 from perfdash.bisection.environments.interpreter import look_at, plain_environment
 from perfdash.bisection.recipes import load_recipe
-from perfdash.bisection.sources import Where, open_source
+from perfdash.bisection.sources import BuildContext, open_source
 from perfdash.errors import MachineError, UsageError
 from tests.wheels import make_index, make_interpreter, make_wheel, site_of
 
@@ -26,7 +26,7 @@ def base(tmp_path_factory) -> Path:
 @pytest.fixture
 def where(tmp_path, base):
     def make(links=None, **settings):
-        return Where(python=base, cache=tmp_path / "cache", links=links, settings=settings)
+        return BuildContext(python=base, cache=tmp_path / "cache", links=links, settings=settings)
 
     return make
 
@@ -53,7 +53,7 @@ def test_no_such_interpreter(tmp_path, where):
     bad.chmod(0o755)
     for python, said in ((tmp_path / "none", "cannot be run"), (bad, "no working interpreter: broken")):
         with pytest.raises(UsageError, match=said):
-            open_builder(recipe(), Where(python=python, cache=tmp_path / "c"))
+            open_builder(recipe(), BuildContext(python=python, cache=tmp_path / "c"))
 
 
 def test_an_interpreter_that_says_more(tmp_path):
@@ -173,7 +173,7 @@ def test_what_the_base_has_is_not_what_it_should_be(tmp_path):
     make_wheel(links, "alpha", "1.0")
     make_wheel(links, "alpha", "2.0", requires=["beta<1"])
     make_wheel(links, "alpha", "3.0")
-    place = Where(python=python, cache=tmp_path / "cache", links=str(links))
+    place = BuildContext(python=python, cache=tmp_path / "cache", links=str(links))
     _, second, third = open_source(recipe(), place).revisions("1.0", "3.0")
     with open_builder(recipe(), place) as builder:
         with pytest.raises(Unbuildable, match=r"alpha needs beta<1, and there is 1.0 in the base"):
@@ -199,7 +199,7 @@ def test_a_base_without_pip(tmp_path):
     for version in ("1.0", "2.0"):
         make_wheel(tmp_path / "w", "alpha", version)
     python = make_interpreter(tmp_path / "base", with_pip=False)
-    place = Where(python=python, cache=tmp_path / "cache", links=str(tmp_path / "w"))
+    place = BuildContext(python=python, cache=tmp_path / "cache", links=str(tmp_path / "w"))
     first = open_source(recipe(), place).revisions("1.0", "2.0")[0]
     with open_builder(recipe(), place) as builder:
         assert imported(builder.build(first)) == "1.0"
@@ -273,7 +273,7 @@ def test_a_base_that_has_its_own_way_is_noticed(tmp_path):
     (site / "finder.pth").write_text("import finder\n")
     for version in ("1.0", "2.0"):
         make_wheel(tmp_path / "w", "alpha", version)
-    place = Where(python=python, cache=tmp_path / "cache", links=str(tmp_path / "w"))
+    place = BuildContext(python=python, cache=tmp_path / "cache", links=str(tmp_path / "w"))
     first = open_source(recipe(), place).revisions("1.0", "2.0")[0]
     with (
         open_builder(recipe(), place) as builder,

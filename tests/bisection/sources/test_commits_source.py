@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfdash.bisection.recipes import load_recipe
-from perfdash.bisection.sources import Where, open_source
-from perfdash.bisection.sources.commits_source import Commits
+from perfdash.bisection.sources import BuildContext, open_source
+from perfdash.bisection.sources.commits_source import GitCommits
 from perfdash.bisection.sources.git_repository import web_page, without_credentials
 from perfdash.errors import UsageError
 from tests.repositories import Repository, picture
@@ -34,12 +34,12 @@ def titles(revisions):
     return [revision.title for revision in revisions]
 
 
-def where(repo: Repository) -> Where:
-    return Where(python=Path("/usr/bin/python3"), repo=repo.folder)
+def where(repo: Repository) -> BuildContext:
+    return BuildContext(python=Path("/usr/bin/python3"), repo=repo.folder)
 
 
 def test_first_parents_oldest_first(repo):
-    found = Commits(repo.folder).revisions("v1", "main")
+    found = GitCommits(repo.folder).revisions("v1", "main")
     assert titles(found) == ["first", "second", "Merge branch 'side'", "last <script>|`x`"]
     assert found[-1].id == repo.head
     assert found[-1].label == repo.head[:10]
@@ -49,14 +49,14 @@ def test_first_parents_oldest_first(repo):
 
 
 def test_all_commits_when_told(repo):
-    found = titles(Commits(repo.folder, first_parent=False).revisions("v1", "main"))
+    found = titles(GitCommits(repo.folder, first_parent=False).revisions("v1", "main"))
     assert found[0] == "first"
     assert sorted(found[1:-2]) == ["s1", "s2", "second"]
     assert found.index("s1") < found.index("s2")
 
 
 def test_what_a_merge_brought(repo):
-    source = Commits(repo.folder)
+    source = GitCommits(repo.folder)
     merge = source.revisions("v1", "main")[2]
     assert titles(source.inside(merge)) == ["first", "s1", "s2"]
     assert source.inside(source.revisions("v1", "main")[1]) == []
@@ -64,7 +64,7 @@ def test_what_a_merge_brought(repo):
 
 
 def test_what_each_touches(repo):
-    source = Commits(repo.folder)
+    source = GitCommits(repo.folder)
     touched = source.touched(source.revisions("v1", "main"))
     assert touched == [(), ("a.py",), ("b.py", "c/ü.py"), ("a.py", "spaced name.py")]
     assert source.touched([]) == []
@@ -88,11 +88,11 @@ def test_bad_ends(repo, good, bad, said):
     repo.commit("alone")
     repo.git("checkout", "--quiet", "main")
     with pytest.raises(UsageError, match=said):
-        Commits(repo.folder).revisions(good, bad)
+        GitCommits(repo.folder).revisions(good, bad)
 
 
 def test_good_beside_the_line_is_told(repo):
-    source = Commits(repo.folder)
+    source = GitCommits(repo.folder)
     assert titles(source.revisions("side", "main"))[0] == "s2"
     assert "not on the line of first parents" in source.notes[0]
 
@@ -100,7 +100,7 @@ def test_good_beside_the_line_is_told(repo):
 def test_no_repository(tmp_path):
     for folder, said in ((None, "--repo PATH"), (tmp_path, "no git repository"), (tmp_path / "x", "no such")):
         with pytest.raises(UsageError, match=said):
-            open_source(load_recipe("git"), Where(python=Path("python"), repo=folder))
+            open_source(load_recipe("git"), BuildContext(python=Path("python"), repo=folder))
 
 
 def test_what_is_not_committed_is_noted_and_nothing_touched(repo):
@@ -145,13 +145,13 @@ def test_bare_repositories_and_linked_worktrees(repo, tmp_path):
 def test_names_by_sha256_are_told(tmp_path):
     subprocess.run(["git", "init", "--quiet", "--object-format=sha256", tmp_path / "new"], check=True)
     with pytest.raises(UsageError, match="SHA-256"):
-        Commits(tmp_path / "new")
+        GitCommits(tmp_path / "new")
 
 
 def test_a_shallow_clone_says_so(repo, tmp_path):
     repo.git("clone", "--quiet", "--depth=1", f"file://{repo.folder}", tmp_path / "shallow")
     with pytest.raises(UsageError, match="shallow"):
-        Commits(tmp_path / "shallow").revisions(repo.git("rev-parse", "v1"), "main")
+        GitCommits(tmp_path / "shallow").revisions(repo.git("rev-parse", "v1"), "main")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_shallow_clone_says_so(repo, tmp_path):
 def test_links(repo, address, page):
     repo.git("config", "remote.origin.url", address)
     assert web_page(repo.folder) == page
-    link = Commits(repo.folder).revisions("v1", "main")[-1].link
+    link = GitCommits(repo.folder).revisions("v1", "main")[-1].link
     assert link == (f"{page}/commit/{repo.head}" if page else None)
 
 
@@ -179,10 +179,10 @@ def test_a_password_with_an_at_in_it():
 
 def test_git_gets_no_secret(repo, monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "s3cret")
-    source = Commits(repo.folder)
+    source = GitCommits(repo.folder)
     assert "s3cret" not in source._git.git.execute(["env"])
     monkeypatch.setenv("PERFDASH_WEBHOOK", "s3cret")
-    assert "s3cret" not in Commits(repo.folder)._git.git.execute(["env"])
+    assert "s3cret" not in GitCommits(repo.folder)._git.git.execute(["env"])
 
 
 def test_inside_a_hook(repo, tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_thousand_commits(tmp_path):
         )
     given = "".join(stream).encode()
     subprocess.run(["git", "fast-import", "--quiet"], cwd=repo.folder, input=given, check=True)
-    source = Commits(repo.folder)
+    source = GitCommits(repo.folder)
     found = source.revisions("main~999", "main")
     assert len(found) == 1000
     assert source.touched(found)[1:8] == [(f"f{n % 7}",) for n in range(1, 8)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfdash.bisection.sources.commits_source import Commits
+from perfdash.bisection.sources.commits_source import GitCommits
 from perfdash.bisection.sources.git_repository import git, taken_back
 from perfdash.errors import UsageError
 from tests.repositories import Repository, picture
@@ -18,7 +18,7 @@ def repository(tmp_path):
 
 
 def listed(repository, good="HEAD~2"):
-    return Commits(repository.folder).revisions(good, "HEAD")
+    return GitCommits(repository.folder).revisions(good, "HEAD")
 
 
 def files(folder, commit, name):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from perfdash.bisection.recipes import load_recipe
-from perfdash.bisection.sources import Where, open_source
-from perfdash.bisection.sources.versions_source import Versions
+from perfdash.bisection.sources import BuildContext, open_source
+from perfdash.bisection.sources.versions_source import PackageVersions
 from perfdash.errors import UsageError
 from tests.wheels import make_interpreter, make_wheel
 
@@ -19,7 +19,7 @@ def base(tmp_path_factory) -> Path:
 @pytest.fixture
 def where(tmp_path, base):
     def make(links=None, **settings):
-        return Where(python=base, cache=tmp_path / "cache", links=links, settings=settings)
+        return BuildContext(python=base, cache=tmp_path / "cache", links=links, settings=settings)
 
     return make
 
@@ -56,7 +56,7 @@ def test_versions_of_a_folder_in_order(tmp_path, where):
     ],
 )
 def test_bad_ends(good, bad, said):
-    source = Versions(recipe(), ["3.0", "2.0+cpu", "2.0+cu128", "1.0", "2004b"])
+    source = PackageVersions(recipe(), ["3.0", "2.0+cpu", "2.0+cu128", "1.0", "2004b"])
     with pytest.raises(UsageError, match=said):
         source.revisions(good, bad)
 

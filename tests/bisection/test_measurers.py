@@ -1,4 +1,4 @@
-"""A command of the user's in a build: what it finds around it, and what is written down of it."""
+"""A command of the user's in a build: its environment, and what of it is written down."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from pathlib import Path
 
 import pytest
 
-from perfdash.bisection.environments import Built
+from perfdash.bisection.environments import BuiltEnvironment
+from perfdash.bisection.measurers import CommandMeasurer, command_environment
 from perfdash.bisection.metrics import OF_COMMAND
 from perfdash.bisection.sources import Revision
-from perfdash.bisection.user_command import UserCommand, variables
 from perfdash.errors import MachineError
 
 
 @pytest.fixture
 def built(tmp_path):
     revision = Revision("c" * 40, "c" * 10, "a change")
-    return Built(
+    return BuiltEnvironment(
         revision, Path(sys.executable), (tmp_path / "build",), {}, "k", tmp_path, tmp_path, 0.0, False
     )
 
 
 def test_a_secret_in_the_command_is_given_and_not_written_down(built, tmp_path):
     command = ["env", "DB_PASSWORD=hunter2", "sh", "-c", 'test "$DB_PASSWORD" = hunter2 && exit 130']
-    shown = ["env", "DB_PASSWORD=***", *command[2:]]
     log = tmp_path / "log"
     with pytest.raises(MachineError, match="exit code 130") as raised:
-        UserCommand(command, OF_COMMAND["exit-code"], shown=shown).ask(built, log)
+        CommandMeasurer(command, OF_COMMAND["exit-code"]).measure(built, log)
     for text in (str(raised.value), log.read_text()):
         assert "DB_PASSWORD=***" in text
         assert "DB_PASSWORD=hunter2" not in text
 
 
 def test_a_word_with_blanks_and_quotes_comes_through(built, tmp_path):
-    said = UserCommand(["printf", "%s\n", "it's $HOME\n7"], OF_COMMAND["stdout"]).ask(built, tmp_path / "log")
-    assert said.value == 7
+    measurer = CommandMeasurer(["printf", "%s\n", "it's $HOME\n7"], OF_COMMAND["stdout"])
+    assert measurer.measure(built, tmp_path / "log")[0].value == 7
 
 
 def test_a_command_that_prints_its_environment_tells_no_secret(built, tmp_path, monkeypatch):
     for name in ("GITHUB_TOKEN", "PERFDASH_DB", "HF_TOKEN"):
         monkeypatch.setenv(name, "s3cret")
     log = tmp_path / "log"
-    assert UserCommand(["sh", "-c", "env; echo 7"], OF_COMMAND["stdout"]).ask(built, log).value == 7
+    measurer = CommandMeasurer(["sh", "-c", "env; echo 7"], OF_COMMAND["stdout"])
+    assert measurer.measure(built, log)[0].value == 7
     assert "PERFDASH_REVISION=" in log.read_text()
     assert "s3cret" not in log.read_text()
 
@@ -51,13 +51,13 @@ def test_a_command_gets_no_password_of_pip(built, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "https://u:s3cret@h/simple")
     monkeypatch.setenv("UV_PUBLISH_TOKEN", "s3cret")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    found = variables(built, {"MY_TOKEN": "given"})
+    found = command_environment(built, {"MY_TOKEN": "given"})
     assert not {"PIP_INDEX_URL", "UV_PUBLISH_TOKEN"} & set(found)
     assert (found["PIP_NO_INDEX"], found["MY_TOKEN"]) == ("1", "given")
 
 
 def test_of_pythonpath_the_build_comes_first(built, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/shell")
-    found = variables(built, {"PYTHONPATH": "/mine", "A": "b"})
+    found = command_environment(built, {"PYTHONPATH": "/mine", "A": "b"})
     assert found["PYTHONPATH"] == f"{tmp_path / 'build'}:/shell:/mine"
     assert found["A"] == "b"
