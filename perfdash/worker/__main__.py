@@ -2,7 +2,7 @@
 
     python -m perfdash.worker '{"control": FD, "locks": [FD ...], "cores": [...], "packages": [...]}'
 
-It stands under a guard (guard.py), which ends everything when it ends or its starter does. It speaks
+It stands under a guard (watchdog.py), which ends everything when it ends or its starter does. It speaks
 over a SOCK_SEQPACKET socket, one JSON object a message. First it says `hello`. Then each message to
 it is a Job, with two file descriptors: where its events go (JSON lines) and what it prints. The answer
 is {"pid": ...} at once and {"exit": ...} when the process has ended and nothing that it started is
@@ -24,7 +24,7 @@ from typing import Any, Iterable
 
 from perfdash.records import job_from_json
 from perfdash.worker import linux
-from perfdash.worker.guard import fork_under_guard
+from perfdash.worker.watchdog import fork_under_watchdog
 
 # Compiling imports these at the first call; they belong to no case's compilation latency.
 _COMPILER_MODULES = (
@@ -42,7 +42,7 @@ def main() -> None:
     """Serves cases until the control socket closes."""
     orders = json.loads(sys.argv[1])
     control = socket.socket(fileno=orders["control"])
-    fork_under_guard(control, orders["locks"])
+    fork_under_watchdog(control, orders["locks"])
     linux.adopt_orphans()
     # Before torch is imported: it counts the cores to decide how many compilers to start.
     os.sched_setaffinity(0, orders["cores"])

@@ -20,8 +20,7 @@ import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker import (
-    accuracy,
-    checks,
+    capabilities,
     climbing,
     compilation,
     device,
@@ -29,14 +28,15 @@ from perfdash.worker import (
     footprint,
     latency,
     linux,
-    memory,
-    probing,
+    output_comparison,
+    peak_memory,
     registry,
     room,
-    sides,
     weights,
 )
+from perfdash.worker.accuracy import Compared, accuracy_of, observed, quality_of
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
+from perfdash.worker.eager_and_compiled import Side, backend_side, baseline_side, variant_side
 
 Emit = Callable[..., None]
 
@@ -47,9 +47,9 @@ def run_case(job: Job, emit: Emit) -> None:
     try:
         case = _Case(job, emit)  # imports the back end, which may be a file of the user's
         if job.role == "probe":
-            probing.probe(job, emit)
+            capabilities.probe(job, emit)
         elif job.role == "isa":
-            probing.isa(job, emit)
+            capabilities.isa(job, emit)
         elif job.role == "check":
             case.check()
         elif job.role == "room_eager":
@@ -74,7 +74,7 @@ class _Case:
         self.job = job
         self.emit = emit
         self.phase_name = "start"
-        self.sides: list[sides.Side] = []
+        self.sides: list[Side] = []
         self.eager_lost = False
         self.unrepeated: str | None = None  # why it is not known whether eager repeats itself
         self.backend = registry.backend(job.backend)
@@ -99,7 +99,7 @@ class _Case:
             self.eager_step()
             self.device.synchronize()
             if self.job.variant or self.job.baseline_dtype:  # the model of the other side
-                own = self.variant() if self.job.variant else sides.backend_side(self.baseline, self.job)
+                own = self.variant() if self.job.variant else backend_side(self.baseline, self.job)
                 self.make_step(own, own.module)()
                 self.device.synchronize()
         self.emit("done")
@@ -122,7 +122,7 @@ class _Case:
             # After the timing: scoring may take longer than a case may.
             if job.role != "replica" and job.data and not self.eager_lost:
                 with self.phase("quality"):
-                    self.emit("quality", **checks.quality_of(self.compared()))
+                    self.emit("quality", **quality_of(self.compared()))
             # Last: it changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
@@ -132,12 +132,12 @@ class _Case:
     def begin(self) -> None:
         """Caches and limits of its own, then the model; but not for what cannot be measured anyway."""
         job = self.job
-        probing.use_own_caches(job)
+        capabilities.use_own_caches(job)
         if job.group:
             linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":
             linux.limit_data(job.memory_limit_bytes)
-        probing.refuse(job)
+        capabilities.refuse(job)
         with self.phase("load"):
             self.load()
 
@@ -151,7 +151,7 @@ class _Case:
         self.scenario.set_mode(module)
         # CUDA starts here, in the forked process and nowhere earlier.
         self.device = device.open_device(job.case.device, job.case.threads)
-        self.baseline = sides.baseline_side(module, inputs, job, self.device.torch_device)
+        self.baseline = baseline_side(module, inputs, job, self.device.torch_device)
         if not job.role.startswith("room"):
             self.baseline.keep_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))
         self.sides.append(self.baseline)
@@ -159,12 +159,12 @@ class _Case:
         held = self.baseline.held()
         self.emit(
             "loaded",
-            weights_bytes=sum(memory.storage_bytes(memory.weights(module)).values()),
+            weights_bytes=sum(peak_memory.storage_bytes(peak_memory.weights(module)).values()),
             held_bytes=sum(held.values()),
             parameters=sum(p.numel() for p in module.parameters()),
         )
 
-    def make_step(self, side: sides.Side, model: Any) -> Callable[[], Any]:
+    def make_step(self, side: Side, model: Any) -> Callable[[], Any]:
         """The scenario's step of a model over a side."""
         step: Callable[[], Any] = self.scenario.make_step(model, side, self.device)
         return step
@@ -194,19 +194,19 @@ class _Case:
         def work() -> dict[str, Any]:
             self.use_threads()
             gc.collect()  # else what comes alive may get the address of what was garbage
-            live_before = memory.live_storages()
+            live_before = peak_memory.live_storages()
             # A step that is compared lets go of the optimizer's state, which the compiled side's calls keep.
             lets_go = hasattr(self.eager_step, "release")
             if lets_go:
                 for _ in range(2):
                     self.eager_step()
                 gc.collect()
-                constants = memory.owned_since(live_before)
+                constants = peak_memory.owned_since(live_before)
             repeated = climbing.repeated(self)
             self.seed()  # the steps that were compared leave other parameters than those that are measured
             gc.collect()
             if not lets_go:
-                constants = memory.owned_since(live_before)
+                constants = peak_memory.owned_since(live_before)
             return {
                 **repeated,
                 "constants_bytes": constants,
@@ -221,24 +221,24 @@ class _Case:
     def differs(self) -> str | None:
         """How two eager runs of one seed differ; None where they do not."""
         self.seed()
-        first = checks.observed(self.eager_step)
+        first = observed(self.eager_step)
         self.seed()
-        second = checks.observed(self.eager_step)
-        return accuracy.two_runs_differ(first, second, getattr(self.scenario, "OF_GROUP", 0.0))
+        second = observed(self.eager_step)
+        return output_comparison.two_runs_differ(first, second, getattr(self.scenario, "OF_GROUP", 0.0))
 
     def accuracy(self) -> None:
         why = "eager ran out of memory: nothing to compare with" if self.eager_lost else self.unrepeated
         if why:
             self.emit("accuracy", status="skipped", detail=why)
             return
-        self.emit("accuracy", **checks.accuracy_of(self.compared(), self.eager_differs))
+        self.emit("accuracy", **accuracy_of(self.compared(), self.eager_differs))
 
     def compile(self) -> None:
         self.use_threads()
         self.seed()  # the parameters as they were: on a GPU eager has trained in this process
-        own = self.own = self.variant() if self.job.variant else sides.backend_side(self.baseline, self.job)
+        own = self.own = self.variant() if self.job.variant else backend_side(self.baseline, self.job)
         self.sides.append(own)
-        probing.import_packages(self.job)
+        capabilities.import_packages(self.job)
         if self.eager_lost:
             footprint.drop_eager(self.device, self.baseline, own, self.eager_step)
         gc.unfreeze()  # compiling collects garbage as it does in any other process
@@ -246,10 +246,10 @@ class _Case:
         # What two calls leave is counted apart, as of eager: some models keep more with each.
         self.held_bytes, self.constants_bytes = sum(own.held().values()), 0
         is_replica = self.job.role == "replica"
-        live_before = memory.live_storages() if not is_replica else {}
+        live_before = peak_memory.live_storages() if not is_replica else {}
 
         def count_constants() -> None:
-            self.constants_bytes = 0 if is_replica else memory.owned_since(live_before)
+            self.constants_bytes = 0 if is_replica else peak_memory.owned_since(live_before)
 
         def make_step() -> Callable[[], Any]:
             self.model = self.backend.prepare(own.module, own.inputs, self.job)
@@ -267,7 +267,7 @@ class _Case:
         if not getattr(self.backend, "CAPTURES", True):
             capture = {}  # dynamo was not asked
         elif self.job.case.device == "cpu":
-            capture["vector_isa"] = probing.vector_isa(self.job, find_out=False)
+            capture["vector_isa"] = capabilities.vector_isa(self.job, find_out=False)
         notes = self.backend.notes(self.model) if hasattr(self.backend, "notes") else []
         self.emit("compiled", **figures, capture=capture, notes=notes)
 
@@ -278,17 +278,17 @@ class _Case:
         )
         self.emit("memory", **figures)
 
-    def variant(self) -> sides.Side:
+    def variant(self) -> Side:
         """The back end's side, where it is the model in another configuration."""
         job = self.job
         varied = {key: value for key, value in job.variant.items() if key != "channels_last"}
         other = replace(job, config={**job.config, **varied})
         module, _ = registry.find("loaders", job.loader).load(other)
         self.scenario.set_mode(module)
-        return sides.variant_side(self.baseline, module, job, self.device.torch_device)
+        return variant_side(self.baseline, module, job, self.device.torch_device)
 
-    def compared(self) -> checks.Compared:
-        return checks.Compared(
+    def compared(self) -> Compared:
+        return Compared(
             job=self.job,
             scenario=self.scenario,
             backend=self.backend,

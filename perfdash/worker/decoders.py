@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfdash.worker.decoding import keeps_last_logits
+from perfdash.worker.greedy_decoding import keeps_last_logits
 
 # Tensors of the inner size (4 x hidden) that live at once in the eager activation. The approximate GELU
 # written out: GPT-2's "gelu_new" and BLOOM's own; any other activation is one kernel, input and output.

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from perfdash.worker.flat import Flat, Tensors, is_batched, root_cause, with_batch
+from perfdash.worker.model_export import Flat, Tensors, is_batched, root_cause, with_batch
 
 
 @dataclass

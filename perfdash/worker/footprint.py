@@ -6,19 +6,19 @@ from typing import Any, Callable, ContextManager, Optional
 
 import torch
 
-from perfdash.worker import memory, nest
-from perfdash.worker.checks import Compared
+from perfdash.worker import peak_memory, pytree
+from perfdash.worker.accuracy import Compared
 from perfdash.worker.device import Cpu, Cuda
-from perfdash.worker.sides import Side
+from perfdash.worker.eager_and_compiled import Side
 
 Context = Callable[[], ContextManager[None]]
 
 
 def of_step(step: Callable[[], Any], device: Cpu | Cuda, context: Context) -> dict[str, Optional[int]]:
-    """What steady calls need beyond what is held (memory.transient_bytes), or on a GPU the whole peak."""
+    """What steady calls need beyond what is held (transient_bytes), or on a GPU the whole peak."""
     if isinstance(device, Cuda):
-        return memory.cuda_peak(device, step)
-    return memory.transient_bytes(step, context)
+        return peak_memory.cuda_peak(device, step)
+    return peak_memory.transient_bytes(step, context)
 
 
 def of_backend(
@@ -31,7 +31,7 @@ def of_backend(
     it once more. The last phase: eager is not called after it.
     """
     backend, own = compared.backend, compared.own
-    inputs = list(nest.tensors_in(own.inputs))
+    inputs = list(pytree.tensors_in(own.inputs))
     if getattr(backend, "OPAQUE_ON_GPU", False) and isinstance(compared.device, Cuda):
         return {"held_bytes": None, "constants_bytes": 0, "peak_bytes": None, "reserved_bytes": None}
     if hasattr(backend, "reopen") and compared.device.kind == "cpu":
@@ -42,13 +42,13 @@ def of_backend(
             )
             return step
 
-        grown, figures = memory.reopened_bytes(again, context)
-        held = sum(memory.storage_bytes(inputs).values()) + grown
+        grown, figures = peak_memory.reopened_bytes(again, context)
+        held = sum(peak_memory.storage_bytes(inputs).values()) + grown
         return {"held_bytes": held, "constants_bytes": 0, **figures}
     held, constants = held_bytes, constants_bytes
     named = backend.held_tensors(compared.model) if hasattr(backend, "held_tensors") else None
     if named is not None:
-        held, constants = sum(memory.storage_bytes([*named, *inputs]).values()), 0
+        held, constants = sum(peak_memory.storage_bytes([*named, *inputs]).values()), 0
     drop_eager(compared.device, compared.baseline, own, compared.eager_step)
     if compared.device.kind == "cuda" and named is not None:  # it has its own weights
         own.state = None
@@ -66,7 +66,7 @@ def drop_eager(device: Cpu | Cuda, baseline: Side, own: Side, eager_step: Any) -
     if not isinstance(device, Cuda):
         return
     if own.inputs is not baseline.inputs:
-        for tensor in nest.tensors_in(baseline.inputs):
+        for tensor in pytree.tensors_in(baseline.inputs):
             tensor.data = tensor.data.to("cpu")
     if own.module is not baseline.module:
         baseline.state = None  # it holds the buffers that are to go

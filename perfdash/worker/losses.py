@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from perfdash.records import Job, Status
-from perfdash.worker import nest
+from perfdash.worker import pytree
 from perfdash.worker.failures import Unmeasurable
 
 
@@ -83,7 +83,7 @@ def _mean_square(outputs: Any) -> Tensor:
 
 def _floating(outputs: Any) -> list[Tensor]:
     """The outputs that a gradient comes from."""
-    found = [each for each in nest.tensors_in(outputs) if each.is_floating_point() and each.requires_grad]
+    found = [each for each in pytree.tensors_in(outputs) if each.is_floating_point() and each.requires_grad]
     if not found:
         raise Unmeasurable(
             Status.SKIPPED, "the model returns no floating output that its parameters have a part in"

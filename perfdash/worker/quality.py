@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 from torch import Tensor
 
-from perfdash.worker import nest
+from perfdash.worker import pytree
 
 # No class: the logits of the sample hold NaN.
 NO_CLASS = -1
@@ -52,7 +52,7 @@ def score(
             whole = filled_up(inputs, rows, batch_size)
             for name, model in (("eager", eager), ("back end", backend)):
                 # A copy each: a model may change its inputs.
-                found = logits(model(nest.detach(whole)))
+                found = logits(model(pytree.detach(whole)))
                 classes = classes or found.shape[1]
                 if tuple(found.shape) != (batch_size, classes):
                     raise ValueError(
@@ -103,7 +103,7 @@ def filled_up(inputs: Any, rows: int, batch_size: int) -> Any:
     if rows == batch_size:
         return inputs
     index = torch.arange(batch_size) % rows
-    return nest.map_tensors(inputs, lambda tensor: tensor[index] if tensor.dim() else tensor)
+    return pytree.map_tensors(inputs, lambda tensor: tensor[index] if tensor.dim() else tensor)
 
 
 def macro_f1(labels: Tensor, predictions: Tensor, classes: int) -> float:

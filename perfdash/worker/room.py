@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from perfdash.worker import linux, probing, sides
+from perfdash.worker import capabilities, eager_and_compiled, linux
 
 _STEPS = 2  # the optimiser has its state from the first step on
 
@@ -24,11 +24,11 @@ def of_backend(case: Any) -> None:
     job = case.job
     with case.scenario.context(job), case.phase("compile"):
         case.use_threads()
-        own = case.variant() if job.variant else sides.backend_side(case.baseline, job)
+        own = case.variant() if job.variant else eager_and_compiled.backend_side(case.baseline, job)
         case.sides, case.baseline, case.eager_step = [own], None, None
         gc.collect()
         linux.malloc_trim()
-        probing.import_packages(job)
+        capabilities.import_packages(job)
         case.seed()
         _run(case, case.make_step(own, case.backend.prepare(own.module, own.inputs, job)))
 

@@ -1,307 +1,196 @@
+"""What the accuracy check says of two sides that are told apart by construction; both run in eager."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
+from perfdash.records import Case, Job
 from tests.lazy import lazy
 
 torch = lazy("torch")
+output_comparison = lazy("perfdash.worker.output_comparison")
 accuracy = lazy("perfdash.worker.accuracy")
+device = lazy("perfdash.worker.device")
+inference = lazy("perfdash.worker.scenarios.inference")
+modules = lazy("tests.worker.modules")
+eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
+training = lazy("perfdash.worker.scenarios.training")
+
+JOB = Job(Case("s", "m"), "python", "")
 
 
-def judge_case(error, scale=1.0, tolerance=1e-3):
+def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eager_differs=None, **settings):
+    """The event of two functions, the second of which stands for the compiled side."""
     torch.manual_seed(0)
-    judge = torch.randn(1000, dtype=torch.float64) * scale
-    eager = (judge * (1 + 1e-7 * torch.randn(1000, dtype=torch.float64))).float()
-    compiled = (judge * (1 + error * torch.randn(1000, dtype=torch.float64))).float()
-    return accuracy.compare(eager, compiled, judge, tolerance=tolerance, factor=2.0)
+    inputs = (torch.randn(32, 8),) if inputs is None else inputs
+    job = replace(JOB, **settings)
+    module = modules.Calls(eager, buffer)
+    baseline = eager_and_compiled.baseline_side(module, inputs, job, torch.device("cpu"))
+    baseline.keep_state(parameters=False)
+    own = eager_and_compiled.backend_side(baseline, job)
+
+    def model(*arguments):
+        return (compiled or eager)(module, *arguments)
+
+    def seed():
+        torch.manual_seed(0)
+        baseline.restore(), own.restore()
+
+    compared = accuracy.Compared(
+        job=job, scenario=inference, backend=backend or SimpleNamespace(), device=device.Cpu(1),
+        baseline=baseline, own=own, model=model,
+        eager_step=inference.make_step(module, baseline, device.Cpu(1)),
+        backend_step=inference.make_step(model, own, device.Cpu(1)), seed=seed,
+    )  # fmt: skip
+    with inference.context(job):
+        return accuracy.accuracy_of(compared, eager_differs)
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 1e4])
-def test_the_same_relative_error_has_the_same_verdict_at_every_scale(scale):
-    assert judge_case(1e-6, scale)["status"] == "pass"
-    assert judge_case(1e-1, scale)["status"] == "fail"
+def in_float32(module, x):
+    """No float64 copy of it runs."""
+    if x.dtype != torch.float32:
+        raise TypeError("float32 only")
+    return x.sin()
 
 
-def test_as_far_from_the_judge_as_eager_passes():
-    judge = torch.linspace(1, 2, 100, dtype=torch.float64)
-    eager, compiled = (judge * 1.01).float(), (judge * 0.985).float()
-    verdict = accuracy.compare(eager, compiled, judge, tolerance=1e-3, factor=2.0)
-    assert (verdict["status"], verdict["metric"]) == ("pass", "rmse_to_float64")
-    assert accuracy.compare(eager, compiled, judge, tolerance=1e-3, factor=1.0)["status"] == "fail"
+def out_of_memory(module, x):
+    if x.dtype != torch.float32:
+        raise MemoryError("DefaultCPUAllocator: can't allocate memory")
+    return x.sin()
 
 
-def test_structure_dtype_and_keys_must_agree():
-    x = torch.ones(2)
-    for other in ((x, x), [x], {"a": x}, x.double(), torch.ones(3), (x, None)):
-        assert accuracy.compare((x,), other, None, tolerance=1e-3, factor=2)["metric"] == "structure"
-    assert accuracy.compare({"a": x}, {"a": x.clone()}, None, tolerance=1e-3, factor=2)["status"] == "pass"
+def test_without_a_judge_twice_the_right_value_is_wrong():
+    found = verdict(in_float32, lambda module, x: 2 * x.sin())
+    assert (found["status"], found["metric"]) == ("fail", "relative_rmse")
+    assert found["distance"]["cosine"] == pytest.approx(1.0)
+    assert verdict(in_float32, lambda module, x: 1.004 * x.sin())["status"] == "pass"
 
 
-def test_nan_equals_nan_only_in_the_same_places():
-    nan = float("nan")
-    a, b = torch.tensor([1.0, nan]), torch.tensor([nan, 1.0])
-    assert accuracy.compare(a, a.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
-    assert "NaN" in accuracy.compare(a, a.clone(), None, tolerance=1e-3, factor=2)["detail"]
-    assert accuracy.compare(a, b, None, tolerance=1e-3, factor=2)["status"] == "fail"
-    inf = torch.tensor([float("inf"), -float("inf")])
-    assert accuracy.compare(inf, inf.clone(), None, tolerance=1e-3, factor=2)["status"] == "pass"
-    assert accuracy.compare(inf, -inf, None, tolerance=1e-3, factor=2)["status"] == "fail"
-
-
-@pytest.mark.parametrize(("change", "status"), [
-    (lambda x: x * 2, "fail"),  # cosine similarity 1.000
-    (lambda x: x * (1 + 0.13 * torch.randn(1000)), "fail"),  # 13 % noise: cosine similarity 0.992
-    (lambda x: x * 1.05, "fail"), (lambda x: -x, "fail"),
-    (lambda x: x * 1.005, "pass"), (lambda x: x * (1 + 0.004 * torch.randn(1000)), "pass"),
+@pytest.mark.parametrize(("dtype", "by", "status"), [
+    ("bfloat16", 1.03, "pass"), ("bfloat16", 1.1, "fail"),
+    ("float16", 1.015, "pass"), ("float16", 1.05, "fail"),
 ])  # fmt: skip
-def test_without_a_judge_direction_and_distance_both_count(change, status):
-    torch.manual_seed(0)
-    x = torch.randn(1000)
-    verdict = accuracy.compare(x, change(x), None, tolerance=1e-3, factor=2)
-    assert verdict["status"] == status, verdict
-    assert verdict["metric"] in ("relative_rmse", "cosine")
-    assert "relative rmse to eager" in verdict["detail"]
+def test_fewer_bits_may_be_further_away_without_a_judge(dtype, by, status):
+    def eager(module, x):
+        if x.dtype == torch.float64:
+            raise TypeError("no float64")
+        return x.sin()
+
+    case = replace(JOB.case, dtype=dtype)
+    assert verdict(eager, lambda module, x: by * x.sin(), case=case)["status"] == status
 
 
-def test_what_may_be_away_without_a_judge_is_told_by_the_caller():
-    x = torch.linspace(1, 2, 100)
-    assert accuracy.compare(x, x * 1.04, None, tolerance=1e-3, factor=2, unjudged=0.05)["status"] == "pass"
-    assert accuracy.compare(x, x * 1.06, None, tolerance=1e-3, factor=2, unjudged=0.05)["status"] == "fail"
+@pytest.mark.parametrize("until_oom", [False, True])
+def test_a_judge_that_had_no_memory_says_so(until_oom):
+    found = verdict(out_of_memory, lambda module, x: 1.004 * x.sin(), until_oom=until_oom)
+    assert "no float64 judge: no memory for it" in found["detail"]
+    assert found["no_judge"].startswith("no memory for it")
+    assert found["status"] == ("skipped" if until_oom else "pass")
 
 
-def test_a_suite_that_asks_for_the_cosine_still_gets_the_size_checked():
-    x = torch.linspace(1, 2, 100)
-    assert (
-        accuracy.compare(x, x * 1.08, x.double(), tolerance=1e-3, factor=2, cosine=True)["status"] == "pass"
-    )
-    assert accuracy.compare(x, x * 2, x.double(), tolerance=1e-3, factor=2, cosine=True)["status"] == "fail"
-
-
-def test_a_gate_that_rounding_opens_is_allowed_without_a_judge_too():
-    x = torch.linspace(1, 2, 100)
-    one, other = {"gradients": {"w": x}}, {"gradients": {"w": x * 1.02}}
-    allowed = {"tolerance": 1e-3, "factor": 2, "of_group": 0.01}
-    assert accuracy.compare(one, other, None, gated=("gradients",), **allowed)["status"] == "pass"
-    assert accuracy.compare(one, other, None, **allowed)["status"] == "fail"
-
-
-def test_integers_must_be_equal():
-    x = torch.arange(5)
-    assert accuracy.compare(x, x.clone(), None, tolerance=1, factor=2)["status"] == "pass"
-    assert accuracy.compare(x, x + 1, None, tolerance=1, factor=2)["status"] == "fail"
-
-
-def test_one_wrong_leaf_among_right_ones_fails():
-    x = torch.ones(10)
-    verdict = accuracy.compare([x, x, x], [x, x * 2, x], [x.double()] * 3, tolerance=1e-3, factor=2)
-    assert verdict["status"] == "fail"
-    assert "out[1]" in verdict["detail"]
-
-
-def test_zero_outputs():
-    zero = torch.zeros(10)
-    assert accuracy.compare(zero, zero.clone(), zero.double(), tolerance=1e-3, factor=2)["status"] == "pass"
-    assert accuracy.compare(zero, zero + 1e-3, zero.double(), tolerance=1e-3, factor=2)["status"] == "fail"
-
-
-def test_two_runs():
-    x = torch.randn(100)
-    assert accuracy.two_runs_differ((x,), (x.clone(),)) is None
-    assert accuracy.two_runs_differ((x,), (x * (1 + 1e-7),)) is None
-    assert "differs" in accuracy.two_runs_differ((x,), (x + 0.1,))
-    assert "structure" in accuracy.two_runs_differ((x,), [x])
-
-
-@pytest.mark.parametrize("convert", ["to_sparse", "to_sparse_csr", "to_mkldnn"])
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
-def test_outputs_that_are_not_dense(convert):
-    def same(x):
-        return getattr(x, convert)()
-
-    torch.manual_seed(0)
-    x = torch.randn(6, 6).relu()
-    judged = {"tolerance": 1e-3, "factor": 2}
-    assert accuracy.two_runs_differ(same(x), same(x.clone())) is None
-    assert accuracy.two_runs_differ(same(x), same(2 * x)) is not None
-    assert accuracy.compare(same(x), same(x), x.double(), **judged)["status"] == "pass"
-    assert accuracy.compare(same(x), same(2 * x), x.double(), **judged)["status"] == "fail"
-
-
-def test_sparse_whole_numbers():
-    x = torch.eye(4, dtype=torch.int64)
-    found = accuracy.compare(x.to_sparse(), (2 * x).to_sparse(), None, tolerance=1e-3, factor=2)
-    assert (found["status"], found["value"]) == ("fail", 4)
-    assert accuracy.compare(x.to_sparse(), x.to_sparse(), None, tolerance=1e-3, factor=2)["status"] == "pass"
-
-
-def test_objects_and_arrays():
-    class Output:
-        def __init__(self, x):
-            self.logits = x
-            self.marker = object()
-
-    import numpy as np
-
-    x = torch.randn(10)
-    assert accuracy.two_runs_differ(Output(x), Output(x.clone())) is None
-    assert accuracy.compare(Output(x), Output(x * 1.004), None, tolerance=1e-3, factor=2)["status"] == "pass"
-    assert accuracy.compare(Output(x), Output(-x), None, tolerance=1e-3, factor=2)["status"] == "fail"
-    assert accuracy.compare(Output(x), Output(x[:5]), None, tolerance=1e-3, factor=2)["metric"] == "structure"
-    assert accuracy.two_runs_differ(np.ones(3), np.ones(3)) is None
-    assert accuracy.two_runs_differ(np.ones(3), np.zeros(3)) is not None
-
-
-def test_rounding_of_bfloat16_is_no_difference():
-    x = torch.randn(100).bfloat16()
-    assert accuracy.two_runs_differ(x, (x.float() * 1.004).bfloat16()) is None
-    assert accuracy.two_runs_differ(x, x * 1.2) is not None
-
-
-def test_the_distance_is_that_of_the_worst_leaf():
-    x = torch.tensor([3.0, 4.0])
-    found = accuracy.distance({"a": x, "b": x, "n": 1}, {"a": x * 1.1, "b": x * 1.01, "n": 2})
-    assert found["relative_rmse"] == pytest.approx(0.1, rel=1e-5)
-    assert found["cosine"] == pytest.approx(1.0)
-    turned = accuracy.distance(x, torch.tensor([4.0, -3.0]))
-    assert turned["cosine"] == pytest.approx(0.0, abs=1e-7)
-    assert turned["relative_rmse"] == pytest.approx(2**0.5)
-
-
-def test_the_distance_to_what_is_not_finite_or_not_alike():
-    nan = float("nan")
-    x = torch.tensor([1.0, nan])
-    assert accuracy.distance(x, x) == {"relative_rmse": 0.0, "cosine": 1.0}, (
-        "what eager has not finite does not count"
-    )
-    assert accuracy.distance(x.nan_to_num(), x) == {"relative_rmse": None, "cosine": None}
-    assert accuracy.distance(x, torch.ones(3)) is None
-    assert accuracy.distance((x,), {"a": x}) is None
-    assert accuracy.distance(torch.zeros(2), torch.zeros(2)) == {"relative_rmse": 0.0, "cosine": 1.0}
-    assert accuracy.distance(torch.zeros(2), torch.ones(2))["relative_rmse"] == 1.0
-    assert accuracy.distance(torch.ones(2), torch.ones(2, dtype=torch.bfloat16))["relative_rmse"] == 0.0
-
-
-def test_within_a_bound():
-    x = torch.ones(10)
-    assert accuracy.within(x, x * 1.05, 0.06)["status"] == "pass"
-    beyond = accuracy.within(x, x * 1.05, 0.04)
-    assert (beyond["status"], beyond["metric"], beyond["tolerance"]) == ("fail", "relative_rmse", 0.04)
-    assert accuracy.within(x, torch.full((10,), float("nan")), 0.1)["status"] == "fail"
-    assert accuracy.within(x, torch.ones(9), 0.1)["metric"] == "structure"
-
-
-def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
-    torch.manual_seed(0)
-    noise = 1e-8 * torch.randn(100)
-    eager = {"gradients": {"a": torch.randn(1000), "bias": noise}, "loss": torch.tensor(1.0)}
-    compiled = {**eager, "gradients": {**eager["gradients"], "bias": -noise}}
-    assert accuracy.compare(eager, compiled, None, tolerance=1e-3, factor=2)["status"] == "fail"
-    assert (
-        accuracy.compare(eager, compiled, None, tolerance=1e-3, factor=2, of_group=0.01)["status"] == "pass"
-    )
-    # A small gradient that is wrong by a tenth is found all the same.
-    eager["gradients"]["bias"] = 1e-2 * torch.randn(100)
-    compiled["gradients"]["bias"] = eager["gradients"]["bias"] * 1.1
-    judge = {key: value.double() if key == "loss" else {k: v.double() for k, v in value.items()}
-             for key, value in eager.items()}  # fmt: skip
-    found = accuracy.compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
-    assert found["status"] == "fail"
-    assert "bias" in found["detail"]
-
-
-def test_nothing_to_compare_is_not_within_a_bound():
-    assert accuracy.within(torch.arange(3), torch.arange(3), 0.1)["status"] == "fail"
-    assert accuracy.within((torch.ones(2), None), (None, torch.ones(2)), 0.1)["status"] == "fail"
-    nan = torch.full((2,), float("nan"))
-    assert accuracy.within(nan, torch.ones(2), 0.1)["status"] == "fail"
-    tokens = {"logits": torch.ones(2), "tokens": torch.arange(2)}
-    assert accuracy.within(tokens, {**tokens, "tokens": torch.ones(2)}, 0.1)["status"] == "pass"
-
-
-def test_two_runs_of_what_is_zero_but_for_rounding():
-    """A leaf counts as at least a share of its group, as where both sides are compared."""
-    first = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), 1e-9)}}
-    second = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), -1e-9)}}
-    assert accuracy.two_runs_differ(first, second) is not None
-    assert accuracy.two_runs_differ(first, second, of_group=0.01) is None
-    other = {"gradients": {"weight": torch.ones(8), "bias": torch.full((8,), 1e-3)}}
-    assert accuracy.two_runs_differ(first, other, of_group=0.01) is not None
-
-
-def _gradients(**leaves):
-    return {"loss": torch.tensor(1.0), "gradients": leaves}
-
-
-def test_errors_of_a_group_are_relative_to_each_leaf():
-    judge = _gradients(a=torch.full((4,), 2.0), b=torch.full((4,), 1.0), tiny=torch.full((4,), 1e-9))
-    eager = _gradients(a=torch.full((4,), 2.02), b=torch.full((4,), 1.03), tiny=torch.full((4,), -1e-9))
-    found = accuracy.relative_errors(eager, judge, 0.01)
-    assert found["out['gradients'"] == pytest.approx(0.03 / 1.03), (
-        "one that is zero but for rounding has no say"
-    )
-    assert found["out['loss'"] == 0.0
-
-
-@pytest.mark.parametrize(("by", "verdict"), [(1.02, "pass"), (1.06, "fail"), (0.0, "fail"), (-1.0, "fail")])
-def test_no_leaf_need_be_nearer_than_eagers_others_are(by, verdict):
-    """A ReLU's gate met `b` in eager and `a` in the other: neither is wrong."""
-    judge = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 1.0))
-    eager = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 1.015))
-    other = _gradients(a=torch.full((4,), by), b=torch.full((4,), 1.0))
-    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
-    noise = accuracy.relative_errors(eager, judge, 0.01)
-    found = accuracy.compare(eager, other, judge, noise=noise, **arguments)
-    assert found["status"] == verdict
-    assert accuracy.compare(eager, other, judge, **arguments)["status"] == "fail"
-    assert verdict == "pass" or "relative to their size" in found["detail"]
-
-
-@pytest.mark.parametrize(("rounding", "verdict"), [(3e-4, "pass"), (3e-3, "fail")])
-def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits(rounding, verdict):
-    judge = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-15))
-    eager = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-6))
-    other = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), -rounding))
-    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
-    assert accuracy.compare(eager, other, judge, **arguments)["status"] == verdict
-    small = _gradients(large=torch.full((40,), 1.0), zero=torch.full((4,), 1e-4))
-    assert accuracy.compare(small, other, small, **arguments)["status"] == "fail", "small, and not zero"
-
-
-@pytest.mark.parametrize(("by", "gated", "verdict"), [
-    (1.008, ["gradients"], "pass"), (1.008, [], "fail"), (1.008, ["updates"], "fail"),
-    (1.03, ["gradients"], "fail"),
-])  # fmt: skip
-def test_one_gate_moves_a_gradient_by_near_to_a_per_cent(by, gated, verdict):
-    judge = _gradients(a=torch.full((4,), 1.0))
-    other = _gradients(a=torch.full((4,), by))
-    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "gated": gated}
-    assert accuracy.compare(judge, other, judge, **arguments)["status"] == verdict
+NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
-    ("by", "verdict"), [(1.3, "pass"), (1.9, "skipped"), (0.0, "skipped"), (4.0, "fail")]
+    "outputs",
+    [
+        lambda x: x * NAN,
+        lambda x: x / 0,
+        lambda x: {"logits": x * NAN, "tokens": torch.arange(3)},
+        lambda x: None,
+        lambda x: x[:0],
+    ],
 )
-def test_where_eager_is_too_far_away_nothing_can_be_said(by, verdict):
-    """Least of all that a gradient that was left out is right."""
-    judge = _gradients(a=torch.full((4,), 1.0))
-    other = _gradients(a=torch.full((4,), by))
-    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "gated": ["gradients"]}
-    found = accuracy.compare(judge, other, judge, noise={"out['gradients'": 0.4}, **arguments)
-    assert found["status"] == verdict
-    assert ("not judged" in found["detail"]) == (verdict == "skipped")
+def test_where_no_output_is_finite_nothing_was_compared(outputs):
+    found = verdict(lambda module, x: outputs(x))
+    assert found["status"] == "no_finite_output"
+    assert "nothing could be compared" in found["detail"]
 
 
-def test_one_that_is_wrong_is_told_before_one_that_cannot_be_judged():
-    judge = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 1.0))
-    arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "noise": {"out['gradients'": 0.4}}
-    for wrong in ("a", "b"):
-        leaves = {"a": torch.full((4,), 1.8), "b": torch.full((4,), 1.8), wrong: torch.full((4,), -9.0)}
-        assert accuracy.compare(judge, _gradients(**leaves), judge, **arguments)["status"] == "fail"
+@pytest.mark.parametrize(
+    "outputs",
+    [lambda x: (x * NAN, x), lambda x: torch.arange(3), lambda x: 7, lambda x: torch.tensor([NAN, 1.0])],
+)
+def test_one_finite_output_is_something_to_compare(outputs):
+    assert verdict(lambda module, x: outputs(x))["status"] == "pass"
 
 
-def test_distances_of_each_leaf():
-    one = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 2.0))
-    two = _gradients(a=torch.full((4,), 1.5), b=torch.full((4,), 2.0))
-    assert accuracy.distances(one, two) == {
-        "out['loss']": 0.0,
-        "out['gradients']['a']": 0.5,
-        "out['gradients']['b']": 0.0,
-    }
+def test_a_side_that_alone_is_not_finite_is_wrong():
+    assert verdict(lambda module, x: x * NAN, lambda module, x: x)["status"] == "fail"
+    assert verdict(lambda module, x: x, lambda module, x: x * INF)["status"] == "fail"
+
+
+def test_of_a_training_step_the_loss_is_what_is_shown():
+    compared = SimpleNamespace(scenario=training)
+    observation = {"loss": torch.tensor(NAN), "buffers": {"running_mean": torch.ones(3)}}
+    assert output_comparison.nothing_finite(accuracy._shown(compared, observation))
+    assert not output_comparison.nothing_finite(observation)
+
+
+def plain(module, x):
+    return x.sin()
+
+
+def in_place(module, x):
+    found = x.sin()
+    x.add_(1)
+    return found
+
+
+def other_place(module, x):
+    found = x.sin()
+    x.add_(2)
+    return found
+
+
+def counts(module, x):
+    module.seen += 1
+    return x.sin()
+
+
+def counts_double(module, x):
+    module.seen += 2
+    return x.sin()
+
+
+def clears(module, x):
+    module.seen = None
+    return x.sin()
+
+
+def deletes(module, x):
+    del module.seen
+    return x.sin()
+
+
+@pytest.mark.parametrize(("eager", "compiled", "says"), [
+    (clears, clears, None), (deletes, deletes, None),
+    (clears, plain, "eager changes buffer seen, the compiled side leaves it"),
+    (plain, deletes, "the compiled side changes buffer seen"),
+    (clears, counts, "to other values: "), (counts, clears, "to other values: "),
+    (plain, in_place, "the compiled side changes inputs[0]"),
+    (in_place, plain, "eager changes inputs[0], the compiled side leaves it"),
+    (in_place, other_place, "to other values: out['inputs[0]']"),
+    (counts, plain, "eager changes buffer seen, the compiled side leaves it"),
+    (plain, counts, "the compiled side changes buffer seen"),
+    (counts, counts_double, "to other values: out['buffer seen']"),
+    (in_place, in_place, None), (counts, counts, None), (plain, plain, None),
+])  # fmt: skip
+def test_what_a_call_leaves_behind_is_part_of_its_answer(eager, compiled, says):
+    found = verdict(eager, compiled, buffer=torch.zeros(()))
+    assert found["status"] == ("pass" if says is None else "fail"), found
+    assert says is None or says in found["detail"]
+
+
+def test_a_model_that_is_converted_elsewhere_may_leave_updates_out_but_not_change_its_inputs():
+    elsewhere = SimpleNamespace(CAPTURES=False)
+    assert verdict(counts, plain, buffer=torch.zeros(()), backend=elsewhere)["status"] == "pass"
+    assert verdict(plain, in_place, backend=elsewhere)["status"] == "fail"
+
+
+def test_inputs_with_nan_are_not_changed_by_being_so():
+    inputs = (torch.tensor([1.0, NAN]),)
+    assert verdict(plain, inputs=inputs)["status"] == "pass"

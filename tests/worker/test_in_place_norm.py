@@ -7,7 +7,7 @@ from tests.lazy import lazy
 torch = lazy("torch")
 nn = lazy("torch.nn")
 F = lazy("torch.nn.functional")
-activated = lazy("perfdash.worker.activated")
+norm_activation = lazy("perfdash.worker.norm_activation")
 
 
 LAYOUTS = ("contiguous_format", "channels_last")
@@ -16,13 +16,13 @@ LAYOUTS = ("contiguous_format", "channels_last")
 def pair(activation="leaky_relu", dtype="float32"):
     """A plain and an in-place norm of 5 channels with the same random state; some weights are negative."""
     torch.manual_seed(0)
-    plain = activated.NormActivation(5, activation)
+    plain = norm_activation.NormActivation(5, activation)
     with torch.no_grad():
         plain.weight.copy_(torch.tensor([1.0, -0.5, 2.0, 0.3, -1.5]))
         plain.bias.normal_()
         plain.running_mean.normal_()
         plain.running_var.uniform_(0.5, 2)
-    in_place = activated.InPlaceNorm(5, activation)
+    in_place = norm_activation.InPlaceNorm(5, activation)
     in_place.load_state_dict(plain.state_dict())
     kind = getattr(torch, dtype)
     return plain.to(kind), in_place.to(kind)
@@ -90,7 +90,7 @@ def lambda_norm(norm, after):
 
 
 def test_writes_over_its_input_only_where_that_is_allowed():
-    norm = activated.InPlaceNorm(5)
+    norm = norm_activation.InPlaceNorm(5)
     x = torch.randn(2, 5, 3, 3)
     y = x.clone()
     assert norm(y) is y
@@ -107,19 +107,19 @@ def test_an_input_that_somebody_kept_is_refused_in_the_backward_pass():
     x = torch.randn(2, 5, 3, 3, requires_grad=True)
     kept = torch.sigmoid(x)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        activated.InPlaceNorm(5)(kept).sum().backward()
+        norm_activation.InPlaceNorm(5)(kept).sum().backward()
 
 
 def test_keeps_its_output_alone():
     x = torch.randn(2, 5, 3, 3, requires_grad=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        activated.InPlaceNorm(5)(x + 0)
+        norm_activation.InPlaceNorm(5)(x + 0)
     assert sorted(kept) == [5, 5, 5, x.numel()]
 
 
 def test_a_weight_of_zero_counts_as_eps():
-    norm = activated.InPlaceNorm(5)
+    norm = norm_activation.InPlaceNorm(5)
     nn.init.zeros_(norm.weight)
     out, *grads = step(norm, torch.randn(4, 5, 3, 3), torch.ones(4, 5, 3, 3))
     assert out.abs().max() < 10 * norm.eps
@@ -128,7 +128,7 @@ def test_a_weight_of_zero_counts_as_eps():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: activated.InPlaceNorm(5), lambda: activated.NormActivation(5, "relu")],
+    [lambda: norm_activation.InPlaceNorm(5), lambda: norm_activation.NormActivation(5, "relu")],
     ids=["InPlaceNorm", "NormActivation"],
 )
 def test_one_value_per_channel_is_refused_in_training_alone(make):
@@ -142,7 +142,7 @@ def test_under_autocast():
     grads = []
     for name in ("plain", "in_place"):
         torch.manual_seed(0)
-        norm = activated.norm_named(name, 8, "leaky_relu")
+        norm = norm_activation.norm_named(name, 8, "leaky_relu")
         module = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), norm, nn.Conv2d(8, 2, 3))
         with torch.autocast("cpu", torch.bfloat16):
             out = module(torch.randn(4, 3, 8, 8))
@@ -160,7 +160,7 @@ def test_compiled_with_a_break_in_the_graph():
     grads = []
     for wrap in (lambda module: module, lambda module: torch.compile(module, backend="aot_eager")):
         torch.manual_seed(0)
-        module = nn.Sequential(nn.Conv2d(3, 4, 3), activated.InPlaceNorm(4), nn.Conv2d(4, 2, 3))
+        module = nn.Sequential(nn.Conv2d(3, 4, 3), norm_activation.InPlaceNorm(4), nn.Conv2d(4, 2, 3))
         wrap(module)(torch.randn(2, 3, 8, 8)).square().sum().backward()
         grads.append([parameter.grad for parameter in module.parameters()])
     torch.testing.assert_close(*grads)
@@ -169,15 +169,15 @@ def test_compiled_with_a_break_in_the_graph():
 @pytest.mark.parametrize(("one", "other"), [("mish", "mish_naive"), ("swish", "swish_naive")])
 def test_naive_activations_compute_the_same(one, other):
     x = torch.randn(100, dtype=torch.float64, requires_grad=True)
-    y, z = activated.ACTIVATIONS[one](x), activated.ACTIVATIONS[other](x)
+    y, z = norm_activation.ACTIVATIONS[one](x), norm_activation.ACTIVATIONS[other](x)
     torch.testing.assert_close(z, y)
     torch.testing.assert_close(torch.autograd.grad(z.sum(), x), torch.autograd.grad(y.sum(), x))
 
 
 def test_saving_swish():
     x = torch.randn(100, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(activated.ACTIVATIONS["swish_saving"](x), F.silu(x))
-    assert torch.autograd.gradcheck(activated.ACTIVATIONS["swish_saving"], (x,))
+    torch.testing.assert_close(norm_activation.ACTIVATIONS["swish_saving"](x), F.silu(x))
+    assert torch.autograd.gradcheck(norm_activation.ACTIVATIONS["swish_saving"], (x,))
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "mish", "swish", "none"])
@@ -188,8 +188,8 @@ def test_checkpointed_segments_change_no_gradient(cut, activation):
         torch.manual_seed(0)
         layers = []
         for channels in (3, 4, 4):
-            layers += [nn.Conv2d(channels, 4, 3, padding=1), activated.NormActivation(4, activation)]
-        chain = activated.Chain([*layers, nn.MaxPool2d(2)], checkpoint)
+            layers += [nn.Conv2d(channels, 4, 3, padding=1), norm_activation.NormActivation(4, activation)]
+        chain = norm_activation.Chain([*layers, nn.MaxPool2d(2)], checkpoint)
         chain(torch.randn(2, 3, 8, 8)).square().sum().backward()
         grads.append([parameter.grad for parameter in chain.parameters()])
     torch.testing.assert_close(*grads, rtol=0, atol=0)
@@ -199,16 +199,22 @@ def test_checkpointed_segments_change_no_gradient(cut, activation):
     ("make", "message"),
     [
         (
-            lambda: activated.norm_named("layer", 4, "relu"),
+            lambda: norm_activation.norm_named("layer", 4, "relu"),
             "norm 'layer' is unknown; known are plain, in_place",
         ),
-        (lambda: activated.norm_named("plain", 4, "gelu"), "activation 'gelu' is unknown; known are relu"),
         (
-            lambda: activated.InPlaceNorm(4, "relu"),
+            lambda: norm_activation.norm_named("plain", 4, "gelu"),
+            "activation 'gelu' is unknown; known are relu",
+        ),
+        (
+            lambda: norm_activation.InPlaceNorm(4, "relu"),
             "cannot invert activation 'relu'; it takes leaky_relu or none",
         ),
-        (lambda: activated.Chain([activated.InPlaceNorm(4)], "pre"), "checkpoint takes norm = plain"),
-        (lambda: activated.Chain([], "both"), "checkpoint 'both' is unknown; known are post and pre"),
+        (
+            lambda: norm_activation.Chain([norm_activation.InPlaceNorm(4)], "pre"),
+            "checkpoint takes norm = plain",
+        ),
+        (lambda: norm_activation.Chain([], "both"), "checkpoint 'both' is unknown; known are post and pre"),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):

@@ -12,12 +12,12 @@ from perfdash.worker.failures import Unmeasurable
 from tests.lazy import lazy
 
 torch = lazy("torch")
-accuracy = lazy("perfdash.worker.accuracy")
+output_comparison = lazy("perfdash.worker.output_comparison")
 device = lazy("perfdash.worker.device")
 losses = lazy("perfdash.worker.losses")
-nest = lazy("perfdash.worker.nest")
+pytree = lazy("perfdash.worker.pytree")
 training = lazy("perfdash.worker.scenarios.training")
-sides = lazy("perfdash.worker.sides")
+eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
 modules = lazy("tests.worker.modules")
 
 
@@ -26,7 +26,7 @@ def job(**settings):
 
 
 def made(module, inputs, **settings):
-    side = sides.baseline_side(module, inputs, job(**settings), torch.device("cpu"))
+    side = eager_and_compiled.baseline_side(module, inputs, job(**settings), torch.device("cpu"))
     side.keep_state()
     return training.make_step(module, side, device.Cpu(1)), side
 
@@ -63,11 +63,11 @@ def test_a_step_that_is_left_out_done_twice_or_turned_round_is_wrong(monkeypatch
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.ReLU(), torch.nn.Linear(20, 5))
     step, side = made(module, (torch.randn(8, 30),))
-    right = nest.detach(step.observe())
+    right = pytree.detach(step.observe())
     side.restore()
     kind = type("Kind", (modules.WrongSgd,), {"times": times, "sign": sign})
     monkeypatch.setattr(torch.optim, "SGD", kind)
-    found = accuracy.compare(right, nest.detach(step.observe()), right, tolerance=1e-2, factor=2.0,
+    found = output_comparison.compare(right, pytree.detach(step.observe()), right, tolerance=1e-2, factor=2.0,
                              of_group=training.OF_GROUP)  # fmt: skip
     assert found["status"] == verdict
     assert verdict == "pass" or "updates" in found["detail"]
@@ -121,7 +121,7 @@ def test_the_backward_pass_runs_in_the_context_of_what_was_compiled():
             yield
             within.append(module.weight.grad.clone())
 
-    side = sides.baseline_side(module, inputs, job(), torch.device("cpu"))
+    side = eager_and_compiled.baseline_side(module, inputs, job(), torch.device("cpu"))
     training.make_step(Compiled(), side, device.Cpu(1))()
     assert len(within) == 1
 

@@ -9,11 +9,11 @@ import pytest
 from tests.lazy import lazy
 
 torch = lazy("torch")
-memory = lazy("perfdash.worker.memory")
+peak_memory = lazy("perfdash.worker.peak_memory")
 
 
 def held(module):
-    return sum(memory.storage_bytes(memory.weights(module)).values())
+    return sum(peak_memory.storage_bytes(peak_memory.weights(module)).values())
 
 
 def test_tied_weights_count_once():

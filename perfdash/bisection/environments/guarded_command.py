@@ -1,7 +1,7 @@
 """Runs one command of a build so that nothing of it outlives whoever started it, however that ended.
 
 build_command.py starts it as a file, under its own interpreter: `guarded_command.py ORDERS`, with JSON
-{control, locks, cores, command, cwd}. The guard (worker/guard.py) keeps the locks until all is ended.
+{control, locks, cores, command, cwd}. The guard (worker/watchdog.py) keeps the locks until all is ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 def main() -> None:
     """Answers on the control socket with the exit code, or the reason why nothing was started."""
     sys.path[0] = str(Path(__file__).resolve().parents[3])
-    from perfdash.worker.guard import fork_under_guard
+    from perfdash.worker.watchdog import fork_under_watchdog
 
     orders = json.loads(sys.argv[1])
     control = socket.socket(fileno=orders["control"])
@@ -26,7 +26,7 @@ def main() -> None:
         os.set_inheritable(lock, False)
     if orders["cores"]:
         os.sched_setaffinity(0, orders["cores"])
-    fork_under_guard(control, orders["locks"])
+    fork_under_watchdog(control, orders["locks"])
     try:
         code = subprocess.run(orders["command"], cwd=orders["cwd"], stdin=subprocess.DEVNULL).returncode
         answer: dict[str, int | str] = {"code": code}

@@ -24,10 +24,10 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     import torch
     import torch._dynamo.config
 
-    from perfdash.worker.calibration import calibration_batches
     from perfdash.worker.exporting import export
     from perfdash.worker.failures import Unmeasurable
-    from perfdash.worker.flat import Converted, Flat, Structure, shapes_of
+    from perfdash.worker.int8_calibration import calibration_batches
+    from perfdash.worker.model_export import Converted, Flat, Structure, shapes_of
 
     structure = Structure(module, inputs)
     tensors = structure.flatten(inputs)

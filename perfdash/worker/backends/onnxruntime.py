@@ -27,7 +27,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
 def open_exported(module: Any, inputs: Any, job: Job, providers: Sequence[Any]) -> Any:
     """The module exported (once a case), in a session with these providers."""
-    from perfdash.worker.flat import Converted, Flat, Structure, shapes_of
+    from perfdash.worker.model_export import Converted, Flat, Structure, shapes_of
     from perfdash.worker.onnx_export import onnx_model
 
     structure = Structure(module, inputs)
@@ -51,7 +51,7 @@ def complaints(job: Job) -> list[str]:
 
 def reopen(model: Any) -> Any:
     """A second session on the same file. Its arena has what a call needs only once it was called."""
-    from perfdash.worker.flat import Converted
+    from perfdash.worker.model_export import Converted
 
     return Converted(model.structure, model.run.again(), model.notes, model.shapes)
 
@@ -108,7 +108,7 @@ class Session:
         """onnxruntime reads and writes torch's own memory on the GPU."""
         import torch
 
-        from perfdash.worker.flat import shapes_of
+        from perfdash.worker.model_export import shapes_of
         from perfdash.worker.onnx_export import place
 
         tensors = [tensor.detach().contiguous() for tensor in tensors]  # held until the call has ended

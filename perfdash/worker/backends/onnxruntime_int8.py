@@ -32,7 +32,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
     Raises RuntimeError where the model cannot be exported, Unmeasurable where nothing is quantised.
     """
-    from perfdash.worker.flat import Converted, Flat, Structure, shapes_of
+    from perfdash.worker.model_export import Converted, Flat, Structure, shapes_of
     from perfdash.worker.onnx_export import onnx_model
 
     structure = Structure(module, inputs)
@@ -64,7 +64,7 @@ def _quantize(source: str, path: str, structure: Any, inputs: Any, job: Job) -> 
     import onnx
     from onnxruntime import quantization
 
-    from perfdash.worker.calibration import calibration_batches
+    from perfdash.worker.int8_calibration import calibration_batches
 
     batches, remark = calibration_batches(inputs, job)
     ready = os.path.join(os.path.dirname(path), "ready.onnx")

@@ -26,7 +26,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
     Raises RuntimeError that says what could not be converted.
     """
-    from perfdash.worker.flat import Converted, Structure, shapes_of
+    from perfdash.worker.model_export import Converted, Structure, shapes_of
 
     structure = Structure(module, inputs)
     tensors = structure.flatten(inputs)
@@ -40,7 +40,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
 def reopen(model: Any) -> Any:
     """A second one, read from the same file and compiled for the case's shapes."""
-    from perfdash.worker.flat import Converted
+    from perfdash.worker.model_export import Converted
 
     return Converted(model.structure, model.run.again(), model.notes, model.shapes)
 
@@ -55,7 +55,7 @@ def _file(module: Any, structure: Any, tensors: Any, job: Job) -> Any:
     import openvino
 
     from perfdash.worker.exporting import export
-    from perfdash.worker.flat import Flat, root_cause
+    from perfdash.worker.model_export import Flat, root_cause
 
     folder = os.path.join(job.scratch, "openvino")
     path, done = os.path.join(folder, "model.xml"), os.path.join(folder, "done.json")
@@ -85,7 +85,7 @@ class _Compiled:
     def __call__(self, *tensors: Any) -> list[Any]:
         import torch
 
-        from perfdash.worker.flat import shapes_of
+        from perfdash.worker.model_export import shapes_of
 
         request = self._request(shapes_of(tensors))
         request.infer({index: _shared(tensor) for index, tensor in enumerate(tensors)}, share_inputs=True)

@@ -20,7 +20,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """
     import torch
 
-    from perfdash.worker.flat import Converted, Flat, Structure, root_cause
+    from perfdash.worker.model_export import Converted, Flat, Structure, root_cause
 
     structure = Structure(module, inputs)
     flat = Flat(module, structure).eval()

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.activated import activation_named
+from perfdash.worker.norm_activation import activation_named
 
 VARIANTS = ("b0", "b1", "b2", "b3")
 

@@ -8,7 +8,7 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.activated import Chain, InPlaceNorm, activation_named, norm_named
+from perfdash.worker.norm_activation import Chain, InPlaceNorm, activation_named, norm_named
 
 BLOCKS = {34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 REDUCTION = 16

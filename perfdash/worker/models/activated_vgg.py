@@ -8,7 +8,7 @@ from typing import Optional
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.activated import Chain, norm_named
+from perfdash.worker.norm_activation import Chain, norm_named
 
 WIDTHS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 HIDDEN = 4096

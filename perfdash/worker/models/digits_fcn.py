@@ -1,4 +1,4 @@
-"""A fully connected network for the handwritten digits, trained (perfdash.worker.trained)."""
+"""A fully connected network for the handwritten digits, trained (digits_training.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from perfdash.worker.datasets import digits
-from perfdash.worker.trained import trained
+from perfdash.worker.digits_training import trained
 
 _HIDDEN = 1024
 

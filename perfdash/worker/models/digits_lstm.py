@@ -1,4 +1,4 @@
-"""A recurrent network that reads the handwritten digits row by row, trained (perfdash.worker.trained)."""
+"""A recurrent network that reads the handwritten digits row by row, trained (digits_training.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from perfdash.worker.datasets import digits
-from perfdash.worker.trained import trained
+from perfdash.worker.digits_training import trained
 
 _HIDDEN = 256
 _LAYERS = 2

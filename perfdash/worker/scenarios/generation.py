@@ -8,10 +8,10 @@ from typing import Any, Iterator, Optional
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import decoders, nest
-from perfdash.worker.decoding import Decoder
+from perfdash.worker import decoders, pytree
+from perfdash.worker.eager_and_compiled import Side
 from perfdash.worker.failures import Unmeasurable
-from perfdash.worker.sides import Side
+from perfdash.worker.greedy_decoding import Decoder
 
 _KEPT_LOGITS = 1 << 24
 
@@ -76,7 +76,7 @@ class GenerationStep:
         with self._casting():
             decoded = self._decoder(keep_logits=self._rows, forced=self._forced)
         self.tokens = decoded.tokens if self._forced is None else self._forced
-        return {"logits": nest.detach(decoded.logits)}
+        return {"logits": pytree.detach(decoded.logits)}
 
     def follow(self, other: GenerationStep) -> None:
         """`observe` goes along the tokens that the other step has chosen."""

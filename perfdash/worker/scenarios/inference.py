@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, Callable, Iterator
 
 from perfdash.records import Job
-from perfdash.worker.sides import Side
+from perfdash.worker.eager_and_compiled import Side
 
 
 def set_mode(module: Any) -> None:

@@ -9,8 +9,8 @@ import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker import losses
+from perfdash.worker.eager_and_compiled import Side
 from perfdash.worker.failures import Unmeasurable
-from perfdash.worker.sides import Side
 
 CHANGES_MODULE = True
 OUTPUT = "loss"  # of what `observe` returns

@@ -14,7 +14,7 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
-probing = lazy("perfdash.worker.probing")
+capabilities = lazy("perfdash.worker.capabilities")
 modules = lazy("tests.worker.modules")
 
 
@@ -59,5 +59,5 @@ def test_a_model_whose_layers_it_does_not_know_is_skipped(package):
 def test_without_the_package_the_row_says_which_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "deepspeed", raising=False)
     with pytest.raises(Unmeasurable, match=r"perfdash\[deepspeed\]") as raised:
-        probing.refuse(JOB)
+        capabilities.refuse(JOB)
     assert raised.value.status is Status.MISSING_DEPENDENCY

@@ -14,9 +14,9 @@ calls = ("socket.connect", "socket.getaddrinfo")
 sys.addaudithook(lambda event, _: connections.append(event) if event in calls else None)
 import torch
 from perfdash.records import Case, Job
-from perfdash.worker import probing, registry
+from perfdash.worker import capabilities, registry
 job = Job(case=Case("s", "m", backend="openvino"), loader="", target="", scratch=sys.argv[1])
-probing.import_packages(job)
+capabilities.import_packages(job)
 module = torch.nn.Linear(4, 4).eval()
 model = registry.find("backends", "openvino").prepare(module, (torch.ones(1, 4),), job)
 assert torch.allclose(model(torch.ones(1, 4)), module(torch.ones(1, 4)))

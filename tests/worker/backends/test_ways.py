@@ -15,8 +15,8 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
-memory = lazy("perfdash.worker.memory")
-nest = lazy("perfdash.worker.nest")
+peak_memory = lazy("perfdash.worker.peak_memory")
+pytree = lazy("perfdash.worker.pytree")
 modules = lazy("tests.worker.modules")
 
 
@@ -62,14 +62,14 @@ def call(model: Any, inputs: Any) -> Any:
 
 def prepared(backend: str, module: nn.Module, inputs: Any, folder: Path) -> Any:
     with torch.no_grad():
-        batch = next(nest.tensors_in(inputs)).shape[0]
+        batch = next(pytree.tensors_in(inputs)).shape[0]
         return find(backend).prepare(module, inputs, job(backend, folder, batch))
 
 
 def assert_like(backend: str, got: Any, wanted: Any) -> None:
-    assert nest.structure(got) == nest.structure(wanted)
+    assert pytree.structure(got) == pytree.structure(wanted)
     bound = 0.1 if getattr(find(backend), "LOSSY", False) else 1e-5
-    for mine, eager in zip(nest.tensors_in(got), nest.tensors_in(wanted), strict=True):
+    for mine, eager in zip(pytree.tensors_in(got), pytree.tensors_in(wanted), strict=True):
         assert float((mine - eager).norm() / eager.norm()) < bound
 
 
@@ -92,12 +92,12 @@ def test_outputs_are_those_of_eager(backend, kind, tmp_path):
     before = copy.deepcopy(module.state_dict())
     model = prepared(backend, module, inputs, tmp_path)
     first = call(model, inputs)
-    kept = nest.detach(first)
+    kept = pytree.detach(first)
     assert_like(backend, first, call(module, inputs))
     _, others = case(kind, 3)
     assert_like(backend, call(model, others), call(module, others))
     assert all(
-        torch.equal(a, b) for a, b in zip(nest.tensors_in(first), nest.tensors_in(kept), strict=True)
+        torch.equal(a, b) for a, b in zip(pytree.tensors_in(first), pytree.tensors_in(kept), strict=True)
     ), "a later call wrote into an earlier result"
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert all(isinstance(note, str) for note in getattr(find(backend), "notes", lambda model: [])(model))
@@ -128,7 +128,7 @@ def test_reopened_is_just_like_it(backend, tmp_path):
     assert all(
         torch.equal(a, b)
         for a, b in zip(
-            nest.tensors_in(call(again, inputs)), nest.tensors_in(call(model, inputs)), strict=True
+            pytree.tensors_in(call(again, inputs)), pytree.tensors_in(call(model, inputs)), strict=True
         )
     )
 
@@ -191,7 +191,7 @@ def test_held_is_the_weights(backend, factor, layer, tmp_path):
     inputs = (torch.randn(2, 1024) if layer == "linear" else torch.randn(3, 2, 512),)
     model = prepared(backend, nn.Sequential(module).eval(), inputs, tmp_path)
     call(model, inputs)
-    held = sum(memory.storage_bytes(find(backend).held_tensors(model)).values())
+    held = sum(peak_memory.storage_bytes(find(backend).held_tensors(model)).values())
     known = factor * 4 * sum(parameter.numel() for parameter in module.parameters())
     assert held == pytest.approx(known, rel=0.03)
 
@@ -201,7 +201,7 @@ def test_held_by_compiled_ways_is_the_weights(backend, factor, tmp_path):
     module, inputs = nn.Sequential(nn.Conv2d(256, 512, 3)).eval(), (torch.randn(4, 256, 8, 8),)
     model = prepared(backend, module, inputs, tmp_path)
     call(model, inputs)
-    held = sum(memory.storage_bytes(find(backend).held_tensors(model)).values())
+    held = sum(peak_memory.storage_bytes(find(backend).held_tensors(model)).values())
     assert held == pytest.approx(factor * 4 * 256 * 512 * 9, rel=0.03)
 
 

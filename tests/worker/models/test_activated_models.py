@@ -8,7 +8,7 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 F = lazy("torch.nn.functional")
-activated = lazy("perfdash.worker.activated")
+norm_activation = lazy("perfdash.worker.norm_activation")
 activated_efficientnet = lazy("perfdash.worker.models.activated_efficientnet")
 activated_resnet = lazy("perfdash.worker.models.activated_resnet")
 activated_vgg = lazy("perfdash.worker.models.activated_vgg")
@@ -144,7 +144,9 @@ def test_the_share_of_activation_memory_that_is_saved(network, settings, low, hi
 def test_in_place_saves_more_than_a_fifth_against_torch_modules_as_they_come(monkeypatch):
     """nn.LeakyReLU() by default does not overwrite its input, which is then kept as well."""
     in_place = kept_bytes("activated_resnet", norm="in_place")
-    monkeypatch.setitem(activated.ACTIVATIONS, "leaky_relu", lambda x: F.leaky_relu(x, activated.SLOPE))
+    monkeypatch.setitem(
+        norm_activation.ACTIVATIONS, "leaky_relu", lambda x: F.leaky_relu(x, norm_activation.SLOPE)
+    )
     assert 0.40 < 1 - in_place / kept_bytes("activated_resnet") < 0.46
 
 

@@ -13,7 +13,7 @@ torch = lazy("torch")
 nn = lazy("torch.nn")
 digits = lazy("perfdash.worker.datasets.digits")
 quality = lazy("perfdash.worker.quality")
-trained = lazy("perfdash.worker.trained")
+digits_training = lazy("perfdash.worker.digits_training")
 modules = lazy("tests.worker.modules")
 
 
@@ -66,16 +66,16 @@ def test_f1_is_high_and_the_cache_serves_the_second(name, cache, monkeypatch):
 def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
     torch.manual_seed(5)
-    first = trained.trained(modules.Tiny).state_dict()
+    first = digits_training.trained(modules.Tiny).state_dict()
     after = torch.rand(1)
     (file,) = (tmp_path / "trained").iterdir()
     assert file.name.startswith("tiny-")
     torch.manual_seed(5)
-    cached = trained.trained(modules.Tiny).state_dict()
+    cached = digits_training.trained(modules.Tiny).state_dict()
     assert torch.equal(torch.rand(1), after)  # trained or read, what is drawn next is the same
     file.unlink()
     torch.manual_seed(6)
-    anew = trained.trained(modules.Tiny).state_dict()
+    anew = digits_training.trained(modules.Tiny).state_dict()
     for name, tensor in first.items():
         assert torch.equal(tensor, cached[name])
         assert torch.equal(tensor, anew[name])
@@ -85,14 +85,14 @@ def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"broken", None])
 def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path))
-    trained.trained(modules.Tiny)
+    digits_training.trained(modules.Tiny)
     (file,) = (tmp_path / "trained").iterdir()
     good = file.read_bytes()
     if content is None:  # whole, but of another model
         torch.save(nn.Linear(1, 1).state_dict(), file)
     else:
         file.write_bytes(content)
-    trained.trained(modules.Tiny)
+    digits_training.trained(modules.Tiny)
     assert file.read_bytes() == good
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
@@ -100,29 +100,29 @@ def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path / "file"))
-    assert trained.trained(modules.Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert digits_training.trained(modules.Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_digest_follows_torch_and_the_sources(monkeypatch):
-    before = trained._digest(modules.Tiny)
-    assert trained._digest(modules.Tiny) == before
+    before = digits_training._digest(modules.Tiny)
+    assert digits_training._digest(modules.Tiny) == before
     monkeypatch.setattr("torch.__version__", "0.0")
-    assert trained._digest(modules.Tiny) != before
+    assert digits_training._digest(modules.Tiny) != before
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("PERFDASH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert trained._cache() == tmp_path / "perfdash" / "trained"
+    assert digits_training._cache() == tmp_path / "perfdash" / "trained"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert trained._cache() == tmp_path / "home" / ".cache" / "perfdash" / "trained"
+    assert digits_training._cache() == tmp_path / "home" / ".cache" / "perfdash" / "trained"
 
 
 def test_many_writers_leave_one_whole_file(tmp_path):
     file, content = tmp_path / "a" / "w.pt", os.urandom(1 << 20)
-    writers = [threading.Thread(target=trained._keep, args=(content, file)) for _ in range(8)]
+    writers = [threading.Thread(target=digits_training._keep, args=(content, file)) for _ in range(8)]
     for writer in writers:
         writer.start()
     for writer in writers:

@@ -15,7 +15,7 @@ speech_transformer = lazy("perfdash.worker.models.speech_transformer")
 tacotron2 = lazy("perfdash.worker.models.tacotron2")
 transformer = lazy("perfdash.worker.models.transformer")
 tts_angular = lazy("perfdash.worker.models.tts_angular")
-nest = lazy("perfdash.worker.nest")
+pytree = lazy("perfdash.worker.pytree")
 
 
 PARAMETERS = {
@@ -63,7 +63,7 @@ def run(module, inputs):
 
 
 def tensors(value):
-    return list(nest.tensors_in(value))
+    return list(pytree.tensors_in(value))
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -94,8 +94,8 @@ def test_other_precisions(name, dtype):
 
     module, inputs = small(name)
     reference = tensors(run(module, inputs))
-    nest.cast_module(module, cast)
-    outputs = tensors(run(module, nest.map_tensors(inputs, cast)))
+    pytree.cast_module(module, cast)
+    outputs = tensors(run(module, pytree.map_tensors(inputs, cast)))
     assert all(output.dtype == dtype for output in outputs)
     error = 0.1 if dtype == torch.bfloat16 else 1e-4
     for output, expected in zip(outputs, reference, strict=True):

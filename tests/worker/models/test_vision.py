@@ -15,7 +15,7 @@ efficientdet = lazy("perfdash.worker.models.efficientdet")
 learning_to_paint = lazy("perfdash.worker.models.learning_to_paint")
 super_slomo = lazy("perfdash.worker.models.super_slomo")
 yolov3 = lazy("perfdash.worker.models.yolov3")
-nest = lazy("perfdash.worker.nest")
+pytree = lazy("perfdash.worker.pytree")
 
 
 PARAMETERS = {
@@ -77,7 +77,7 @@ def run(module, inputs):
 
 
 def tensors(value):
-    return list(nest.tensors_in(value))
+    return list(pytree.tensors_in(value))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_parameters_and_full_shapes(name):
 def test_a_seed_settles_the_output_and_inputs_matter(name, small):
     module, inputs, first = small(name)
     again = tensors(run(*build(name, **SMALL[name])))
-    other = tensors(run(module, nest.map_tensors(inputs, lambda tensor: tensor.flip(0))))
+    other = tensors(run(module, pytree.map_tensors(inputs, lambda tensor: tensor.flip(0))))
     for a, b, c in zip(first, again, other, strict=True):
         assert a.isfinite().all()
         assert torch.equal(a, b)
@@ -126,8 +126,8 @@ def test_other_precisions(name, dtype, small):
 
     module, inputs, reference = small(name)
     module = copy.deepcopy(module)
-    nest.cast_module(module, cast)
-    outputs = tensors(run(module, nest.map_tensors(inputs, cast)))
+    pytree.cast_module(module, cast)
+    outputs = tensors(run(module, pytree.map_tensors(inputs, cast)))
     assert all(output.dtype == dtype for output in outputs)
     error = 1e-3 if dtype == torch.float64 else 1 if name in SENSITIVE else 0.1
     for output, expected in zip(outputs, reference, strict=True):

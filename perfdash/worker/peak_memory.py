@@ -17,7 +17,7 @@ from typing import Any, Callable, ContextManager, Iterable, Optional
 
 import torch
 
-from perfdash.worker import linux, nest
+from perfdash.worker import linux, pytree
 from perfdash.worker.device import Cuda
 
 _CALLS = 2
@@ -53,7 +53,7 @@ def _packed(module: torch.nn.Module) -> list[torch.Tensor]:
     for layer in module.modules():
         inside = [inner for inner in layer.modules() if inner is not layer]
         if hasattr(layer, "_weight_bias") and not any(hasattr(inner, "_weight_bias") for inner in inside):
-            found += nest.tensors_in(layer._weight_bias())
+            found += pytree.tensors_in(layer._weight_bias())
     return found
 
 

@@ -16,11 +16,11 @@ worker_case = lazy("perfdash.worker.case")
 compilation = lazy("perfdash.worker.compilation")
 device = lazy("perfdash.worker.device")
 footprint = lazy("perfdash.worker.footprint")
-memory = lazy("perfdash.worker.memory")
+peak_memory = lazy("perfdash.worker.peak_memory")
 modules = lazy("tests.worker.modules")
-probing = lazy("perfdash.worker.probing")
+capabilities = lazy("perfdash.worker.capabilities")
 registry = lazy("perfdash.worker.registry")
-sides = lazy("perfdash.worker.sides")
+eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
 MIB = 1 << 20
 
 
@@ -49,26 +49,30 @@ def closed_over():
 ])  # fmt: skip
 def test_tensors_in_plain_attributes_are_held(attribute):
     module = modules.Holds(attribute())
-    side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu"))
+    side = eager_and_compiled.baseline_side(
+        module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu")
+    )
     assert sum(side.held().values()) == 4 * MIB
 
 
 def test_a_tensor_that_is_held_twice_counts_once():
     module = modules.Holds(None)
     module.attribute = [module.registered, module.registered.view(2, -1)]
-    side = sides.baseline_side(module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu"))
+    side = eager_and_compiled.baseline_side(
+        module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu")
+    )
     assert sum(side.held().values()) == MIB
 
 
 def test_what_is_kept_with_every_call_is_seen():
     kept = []
-    keeps = memory.transient_bytes(lambda: kept.append(modules.mib(8).add_(1)), nullcontext)
+    keeps = peak_memory.transient_bytes(lambda: kept.append(modules.mib(8).add_(1)), nullcontext)
     assert keeps["grown_bytes"] == pytest.approx(8 * MIB, rel=0.1)
-    assert memory.transient_bytes(lambda: modules.mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
+    assert peak_memory.transient_bytes(lambda: modules.mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
 
 
 def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
-    monkeypatch.setattr(probing, "use_own_caches", lambda job: None)
+    monkeypatch.setattr(capabilities, "use_own_caches", lambda job: None)
     monkeypatch.setattr(
         registry.find("loaders", "python"), "load", lambda job: (modules.Keeps(), (torch.ones(3),))
     )

@@ -15,7 +15,7 @@ import socket
 from perfdash.worker import linux
 
 
-def fork_under_guard(control: socket.socket, keep: list[int]) -> None:
+def fork_under_watchdog(control: socket.socket, keep: list[int]) -> None:
     """Forks and returns in the child; the parent stays behind as its guard and never returns.
 
     `control` is the socket to whoever started us: its other end closes when they are gone. `keep`

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from perfdash.worker import headers
+from perfdash.worker import compiler_caches
 from tests.lazy import lazy
 
 codecache = lazy("torch._inductor.codecache", or_skip=True)
@@ -21,7 +21,7 @@ def test_a_case_finds_what_is_lent_and_keeps_what_it_adds(tmp_path):
     lent.mkdir()
     (lent / "a.h.gch").write_bytes(b"whole")
     scratch = tmp_path / "scratch"
-    headers.use_in(str(scratch), str(lent))
+    compiler_caches.use_in(str(scratch), str(lent))
     assert str(scratch / "headers") == codecache._HEADER_DIR
     assert codecache._HEADER_LOCK_DIR.startswith(codecache._HEADER_DIR)
     assert os.path.samefile(scratch / "headers" / "a.h.gch", lent / "a.h.gch"), "a link, not 150 MB"
@@ -30,8 +30,8 @@ def test_a_case_finds_what_is_lent_and_keeps_what_it_adds(tmp_path):
 
 
 def test_without_lent_ones_a_case_makes_its_own(tmp_path):
-    headers.use_in(str(tmp_path), str(tmp_path / "none"))
-    headers.use_in(str(tmp_path), None)
+    compiler_caches.use_in(str(tmp_path), str(tmp_path / "none"))
+    compiler_caches.use_in(str(tmp_path), None)
     assert os.listdir(codecache._HEADER_DIR) == []
 
 
@@ -44,9 +44,9 @@ def test_a_failed_trifle_leaves_nothing(tmp_path, monkeypatch):
 
     target = tmp_path / "target"
     target.mkdir()
-    headers.use_in(str(tmp_path), str(target))
+    compiler_caches.use_in(str(tmp_path), str(target))
     monkeypatch.setattr(torch, "compile", killed)
-    assert not headers.make(str(tmp_path), str(target))
+    assert not compiler_caches.make(str(tmp_path), str(target))
     assert os.listdir(target) == []
 
 
@@ -58,11 +58,11 @@ def test_made_headers_are_used(tmp_path):
 
     script = """
 import sys, torch
-from perfdash.worker import compilation, headers
+from perfdash.worker import compilation, compiler_caches
 scratch, target = sys.argv[1:]
 compilation.use_caches_in(scratch)
-headers.use_in(scratch, target)
-print(headers.make(scratch, target))
+compiler_caches.use_in(scratch, target)
+print(compiler_caches.make(scratch, target))
 """
     target = tmp_path / "target"
     target.mkdir()

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 
 from perfdash.records import Job
-from perfdash.worker import accuracy, memory, nest
+from perfdash.worker import output_comparison, peak_memory, pytree
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -52,9 +52,13 @@ class Side:
     keeps_parameters: bool = False
 
     def held(self) -> dict[int, int]:
-        """Bytes of parameters, buffers, plain attributes and inputs by storage (memory.storage_bytes)."""
-        return memory.storage_bytes(
-            [*memory.weights(self.module), *memory.attributes(self.module), *nest.tensors_in(self.inputs)]
+        """Bytes of parameters, buffers, plain attributes and inputs by storage (storage_bytes)."""
+        return peak_memory.storage_bytes(
+            [
+                *peak_memory.weights(self.module),
+                *peak_memory.attributes(self.module),
+                *pytree.tensors_in(self.inputs),
+            ]
         )
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -75,7 +79,7 @@ class Side:
     def restore(self) -> None:
         """The inputs, and what was kept of the module, as they were at the start."""
         with torch.no_grad():
-            for tensor, pristine in zip(nest.tensors_in(self.inputs), nest.tensors_in(self.pristine)):
+            for tensor, pristine in zip(pytree.tensors_in(self.inputs), pytree.tensors_in(self.pristine)):
                 overwrite(tensor, pristine)
             for name, kept in (self.state or {}).items():
                 overwrite(kept.tensor, kept.values)
@@ -91,8 +95,12 @@ class Side:
         pairs = [
             (path, tensor, pristine)
             for (path, tensor), pristine in zip(
-                ((path, leaf) for path, leaf in nest.leaves(self.inputs, "inputs") if torch.is_tensor(leaf)),
-                nest.tensors_in(self.pristine),
+                (
+                    (path, leaf)
+                    for path, leaf in pytree.leaves(self.inputs, "inputs")
+                    if torch.is_tensor(leaf)
+                ),
+                pytree.tensors_in(self.pristine),
             )
         ]
         if not self.keeps_parameters:
@@ -110,11 +118,11 @@ class Side:
 
     def prepared(self, inputs: Any) -> Any:
         """Other inputs as this side takes them: on its device, in its dtype."""
-        devices = [tensor.device for tensor in nest.tensors_in(self.inputs)]
+        devices = [tensor.device for tensor in pytree.tensors_in(self.inputs)]
         change = _cast(self.job.case.dtype)
         where = devices[0] if devices else "cpu"
-        found = nest.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
-        return nest.map_tensors(found, _channels_last) if self.job.variant.get("channels_last") else found
+        found = pytree.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
+        return pytree.map_tensors(found, _channels_last) if self.job.variant.get("channels_last") else found
 
 
 def _at(module: Any, name: str) -> Optional[torch.Tensor]:
@@ -156,7 +164,7 @@ def _differs(tensor: Optional[torch.Tensor], pristine: torch.Tensor) -> bool:
         return True
     if tensor.is_nested or tensor.layout not in _COMPARABLE:
         return False
-    return tensor.shape != pristine.shape or not accuracy.same(tensor.detach().to("cpu"), pristine)
+    return tensor.shape != pristine.shape or not output_comparison.same(tensor.detach().to("cpu"), pristine)
 
 
 def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
@@ -198,8 +206,8 @@ def backend_side(baseline: Side, job: Job) -> Side:
     """What the back end is given: the baseline's own model, or a copy in the case's dtype."""
     if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(baseline.job.case.dtype, torch.float32):
         return replace(baseline, job=job)
-    where = next((tensor.device for tensor in nest.tensors_in(baseline.inputs)), torch.device("cpu"))
-    own = _side(copy.deepcopy(baseline.module), nest.detach(baseline.pristine), job, where)
+    where = next((tensor.device for tensor in pytree.tensors_in(baseline.inputs)), torch.device("cpu"))
+    own = _side(copy.deepcopy(baseline.module), pytree.detach(baseline.pristine), job, where)
     if baseline.state is not None:
         own.keep_state(baseline.keeps_parameters)
     return own
@@ -211,10 +219,10 @@ def variant_side(baseline: Side, module: Any, job: Job, where: torch.device) -> 
     Raises RuntimeError where the weights do not fit it: then it is another model and no variant.
     """
     module.load_state_dict(baseline.module.state_dict())
-    own = _side(module, nest.detach(baseline.pristine), job, where)
+    own = _side(module, pytree.detach(baseline.pristine), job, where)
     if job.variant.get("channels_last"):
         own.module.to(memory_format=torch.channels_last)
-        own.inputs = nest.map_tensors(own.inputs, _channels_last)
+        own.inputs = pytree.map_tensors(own.inputs, _channels_last)
     if baseline.state is not None:
         own.keep_state(baseline.keeps_parameters)
     return own
@@ -227,10 +235,10 @@ def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
     change = _cast(job.case.dtype)
-    nest.cast_module(module, change)
+    pytree.cast_module(module, change)
     module = module.to(where)
-    inputs = nest.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
-    pristine = nest.map_tensors(inputs, lambda tensor: tensor.detach().to("cpu", copy=True))
+    inputs = pytree.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
+    pristine = pytree.map_tensors(inputs, lambda tensor: tensor.detach().to("cpu", copy=True))
     return Side(job, module, inputs, pristine)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from perfdash.records import Job
-from perfdash.worker import nest, registry
+from perfdash.worker import pytree, registry
 
 _SAMPLES = 64  # whatever the batch size: else it would be another model at each
 _NOISE = 0.1  # of a tensor's own spread
@@ -28,7 +28,7 @@ def calibration_batches(inputs: Any, job: Job) -> tuple[list[Any], str]:
         if hasattr(kind, "calibration"):
             return list(kind.calibration(job, count)), f"calibrated on {what}, training data ({job.data})"
     generator = torch.Generator().manual_seed(job.seed)
-    drawn = [nest.map_tensors(inputs, lambda tensor: _around(tensor, generator)) for _ in range(count)]
+    drawn = [pytree.map_tensors(inputs, lambda tensor: _around(tensor, generator)) for _ in range(count)]
     yours = ", not on your data" if job.data_path else ""
     return drawn, f"calibrated on {what}, drawn around the case's inputs{yours}"
 

@@ -11,7 +11,7 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 modules = lazy("tests.worker.modules")
-sides = lazy("perfdash.worker.sides")
+eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
 
 
 def made(dtype, baseline=None):
@@ -19,8 +19,8 @@ def made(dtype, baseline=None):
     inputs = (torch.randn(3, 4), torch.arange(3))
     case = Case("s", "m", dtype=dtype, amp_dtype="bfloat16" if dtype == "amp" else None)
     job = Job(case, "python", "", baseline_dtype=baseline)
-    one = sides.baseline_side(module, inputs, job, torch.device("cpu"))
-    return one, sides.backend_side(one, job)
+    one = eager_and_compiled.baseline_side(module, inputs, job, torch.device("cpu"))
+    return one, eager_and_compiled.backend_side(one, job)
 
 
 def test_the_same_dtype_shares_model_and_inputs():
@@ -66,7 +66,9 @@ def test_data_are_cast_as_the_inputs_are():
 
 
 def kept(module, inputs, parameters=False):
-    side = sides.baseline_side(module, inputs, Job(Case("s", "m"), "python", ""), torch.device("cpu"))
+    side = eager_and_compiled.baseline_side(
+        module, inputs, Job(Case("s", "m"), "python", ""), torch.device("cpu")
+    )
     side.keep_state(parameters)
     return side
 
@@ -119,8 +121,10 @@ def test_buffers_come_back_in_inference_too():
 def test_a_copy_in_another_dtype_keeps_what_its_baseline_keeps():
     eager, _ = made("float32")
     eager.keep_state(parameters=False)
-    assert not sides.backend_side(eager, eager.job).keeps_parameters
-    own = sides.backend_side(eager, replace(eager.job, case=replace(eager.job.case, dtype="bfloat16")))
+    assert not eager_and_compiled.backend_side(eager, eager.job).keeps_parameters
+    own = eager_and_compiled.backend_side(
+        eager, replace(eager.job, case=replace(eager.job.case, dtype="bfloat16"))
+    )
     assert own.state == {}
 
 

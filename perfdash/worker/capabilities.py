@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import compilation, device, failures, headers, registry
+from perfdash.worker import compilation, compiler_caches, device, failures, registry
 
 
 def probe(job: Job, emit: Callable[..., None]) -> None:
@@ -56,7 +56,7 @@ def isa(job: Job, emit: Callable[..., None]) -> None:
     """Emits what inductor compiles for; on the way it makes the headers that all cases share."""
     use_own_caches(job)
     found = vector_isa(job, find_out=True)
-    whole = headers.make(job.scratch, job.headers) if job.headers else True
+    whole = compiler_caches.make(job.scratch, job.headers) if job.headers else True
     emit("probed", vector_isa=found, whole=whole)
 
 
@@ -69,4 +69,4 @@ def vector_isa(job: Job, find_out: bool) -> Optional[str]:
 def use_own_caches(job: Job) -> None:
     """Everything that compiling leaves behind goes into the job's scratch folder."""
     compilation.use_caches_in(job.scratch)
-    headers.use_in(job.scratch, job.headers)
+    compiler_caches.use_in(job.scratch, job.headers)
