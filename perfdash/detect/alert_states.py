@@ -23,8 +23,8 @@ from perfdash.detect.findings import (
     Key,
     is_pass,
     is_whole,
-    logs,
-    net_logs,
+    metric_logs,
+    net_metric_logs,
 )
 from perfdash.detect.nights import MINIMUM_SHARE
 from perfdash.history.alert_store import (
@@ -317,7 +317,7 @@ def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     if alert.kind == "count":
         return BACK if (value - (alert.before or 0.0)) * alert.direction <= 0 else AGAIN
     places = {run.id: place for place, run in enumerate(panel.runs)}
-    values = net_logs(panel, alert.metric)[row]
+    values = net_metric_logs(panel, alert.metric)[row]
     if alert.state == NEW and alert.kind == "metric":
         return _new_observed(alert, values[places.get(alert.details.get("born_run_id", -1), -1) + 1 :])
     seen = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
@@ -365,7 +365,7 @@ def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
         return AGAIN
     if good is None or alert.change is None:  # so long ago that it is how the host is
         return UNKNOWN
-    values = logs(panel, str(alert.metric))
+    values = metric_logs(panel, str(alert.metric))
     away = values[:, -1] - values[:, good]
     if not np.isfinite(away).any():
         return UNKNOWN

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdash.detect.findings import logs
+from perfdash.detect.findings import metric_logs
 from perfdash.history.queries import Panel, RunLine, of_method
 from perfdash.methods import numbers
 from perfdash.metrics import JUDGED
@@ -41,7 +41,7 @@ def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
         if metric.part_of:  # its changes are the whole's, once more
             continue
         for method in _methods(panel, metric.column):
-            values = np.exp(logs(of_method(panel, method), metric.column))
+            values = np.exp(metric_logs(of_method(panel, method), metric.column))
             dated = [
                 _dated(panel, case_id, metric.column, change)
                 for row, case_id in enumerate(panel.case_ids)
@@ -91,7 +91,7 @@ def date_change(
     near = next((place for place, run in enumerate(panel.runs) if run.id == bad_run_id), None)
     if near is None:
         return None
-    values = np.exp(logs(panel, metric)[panel.case_ids.index(case_id)])
+    values = np.exp(metric_logs(panel, metric)[panel.case_ids.index(case_id)])
     near_changes = [
         change
         for change in change_points(values, min_change=JUDGED[metric].threshold / 2)

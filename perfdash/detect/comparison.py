@@ -1,4 +1,7 @@
-"""Compare two sets of runs over their common cases, with the certainty of each change. Pure."""
+"""Compare two sets of runs over their common cases, with the certainty of each change.
+
+Pure, except `noise_before`, which reads earlier nights from the history.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,38 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 from scipy import special
 
-from perfdash.detect.findings import BETTER, NO_STATUS, OTHER, WORSE, is_pass, status_word, stops_running
+from perfdash.detect.findings import (
+    BETTER,
+    NO_STATUS,
+    OTHER,
+    WORSE,
+    is_pass,
+    metric_logs,
+    status_word,
+    stops_running,
+)
 from perfdash.errors import UsageError
+from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
 from perfdash.history.pass_rates_and_means import gave_up
-from perfdash.history.queries import OF_ITS_NIGHT
-from perfdash.history.results import Imported, Row
+from perfdash.history.queries import OF_ITS_NIGHT, cases_by_id, list_runs, of_method, panel
+from perfdash.history.results import Imported, Row, RunRow
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
-from perfdash.stats.noise_level import levels_and_noise
+from perfdash.stats.noise_level import levels_and_noise, noise_level
 
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
 _NORMAL = 1.96  # an interval of a speedup reaches so many deviations of one run (stats.speedup);
 _INTERVAL_OF_THE_TRUTH = 3  # by earlier methods sqrt(2) times as many: what another run would report
+_PAST_NIGHTS = 20
+_FEWEST_NIGHTS = 5  # with a case, before its past noise is used
 _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
 _ENOUGH = 8.0  # degrees of freedom of the sides' own noise, from which the past is not asked
 _RATE = 0.05  # of false discoveries, over all cases and metrics
@@ -231,6 +247,39 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
         [means for name, pair in logs.items() if (means := _means(name, pair, counted))],
         list(dict.fromkeys(text for run in runs for text in changes(run.method, method))),
     )
+
+
+def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCase:
+    """The noise of the nights before these runs; a step among them counts as noise.
+
+    Only nights of the last run's method count.
+    """
+    digest = testbed_values(runs[0])["digest"]
+    testbed = connection.execute(
+        sa.select(schema.testbeds.c.id).where(schema.testbeds.c.digest == digest)
+    ).scalar()
+    if testbed is None:
+        return {}
+    first = min(run.started for run in runs)
+    before = [
+        line
+        for line in list_runs(connection, testbed_id=testbed, until=first, latest=_PAST_NIGHTS + len(runs))
+        if line.started < first
+    ][-_PAST_NIGHTS:]
+    if len(before) < _FEWEST_NIGHTS:
+        return {}
+    past = of_method(panel(connection, before, COMPARED), runs[-1].method)
+    cases = cases_by_id(connection, past.case_ids)
+    noise: dict[str, dict[Case, PastNoise]] = {}
+    for metric in COMPARED:
+        level = noise_level(metric_logs(past, metric), floor=FLOOR)
+        noise[metric] = {
+            cases[past.case_ids[row]]: PastNoise(
+                float(level.sd[row]), float(level.df[row]), level.inflation[row]
+            )
+            for row in np.flatnonzero(level.count >= _FEWEST_NIGHTS).tolist()
+        }
+    return noise
 
 
 def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:

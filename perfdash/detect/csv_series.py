@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from perfdash.history.importers import text_files
-from perfdash.history.importers.text_files import FilePlace, shown
+from perfdash.history.importers import foreign_files
+from perfdash.history.importers.foreign_files import FilePlace, shown
 from perfdash.stats import changepoints
 from perfdash.stats.changepoints import ChangePoint, SeriesNoise, change_points, is_ratio, noise
 
@@ -118,7 +118,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     def texts() -> Iterator[str]:
         nonlocal number
-        for number, text in text_files.lines(path, end_needed=False):  # noqa: B007 (the reader below tells it)
+        for number, text in foreign_files.lines(path, end_needed=False):  # noqa: B007 (the reader below tells it)
             yield text + "\n"
 
     reader = csv.reader(texts(), strict=True)

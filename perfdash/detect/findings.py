@@ -104,7 +104,7 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
     """
     findings = []
     for name in DRIFTING:
-        values = logs(panel, name)
+        values = metric_logs(panel, name)
         rows, first = _measured(panel, name, values, start or {})
         if not len(rows):
             continue
@@ -141,17 +141,17 @@ def _measured(
     return rows, np.array(first, dtype=np.int64)
 
 
-def logs(panel: Panel, metric: str) -> Array:
+def metric_logs(panel: Panel, metric: str) -> Array:
     """Logs of a metric, cases x nights; NaN where not measured or not passed."""
     values = panel.values[metric]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(_passed(panel) & (values > 0), np.log(values), np.nan)
 
 
-def net_logs(panel: Panel, metric: str) -> Array:
+def net_metric_logs(panel: Panel, metric: str) -> Array:
     """Logs of a metric without the shifts of the whole host."""
-    values = logs(panel, metric)
-    host_metric = logs(panel, JUDGED[metric].part_of or metric)
+    values = metric_logs(panel, metric)
+    host_metric = metric_logs(panel, JUDGED[metric].part_of or metric)
     shift: Array = host_shift(host_metric, np.isfinite(host_metric), nightly_test.FLOOR).night
     return values - shift
 
@@ -174,13 +174,13 @@ def _within(panel: Panel, metric: str) -> Array | None:
 
 
 def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[Finding]:
-    values = logs(panel, metric.column)
+    values = metric_logs(panel, metric.column)
     rows, first = _measured(panel, metric.column, values, start)
     if not len(rows):
         return []
     raw = values
     if metric.part_of:  # too few have parts to tell the host by them
-        whole_step = logs(panel, metric.part_of)
+        whole_step = metric_logs(panel, metric.part_of)
         values = values - host_shift(whole_step, np.isfinite(whole_step), nightly_test.FLOOR).own
     within = _within(panel, metric.column)
     night = nightly_test.judge(

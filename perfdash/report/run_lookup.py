@@ -14,18 +14,17 @@ from perfdash.detect.comparison import (
     Comparison,
     NoiseByCase,
     compare,
+    noise_before,
     refuse_overlap,
     refuse_unlike,
 )
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.detect.past_noise import noise_before
 from perfdash.errors import MachineError, UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
 from perfdash.history.maintenance import read_stored_run
-from perfdash.history.queries import read_run, trend
+from perfdash.history.queries import read_run, select, trend
 from perfdash.history.results import Imported, from_run
-from perfdash.history.run_selection import select
 from perfdash.history.store import NoHistory, open_store
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.runner.run_journal import find_run, read_saved

@@ -9,11 +9,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import ComparedRuns, Comparison, compare, refuse_overlap, refuse_unlike
-from perfdash.detect.past_noise import noise_before
+from perfdash.detect.comparison import (
+    ComparedRuns,
+    Comparison,
+    compare,
+    noise_before,
+    refuse_overlap,
+    refuse_unlike,
+)
 from perfdash.errors import UsageError
-from perfdash.history.queries import RunLine, read_run
-from perfdash.history.run_selection import select
+from perfdash.history.queries import RunLine, read_run, select
 
 LONGEST = 300  # characters of a value
 _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?")

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import ComparedRuns, Comparison, compare
+from perfdash.detect.comparison import ComparedRuns, Comparison, compare, noise_before
 from perfdash.detect.nights import case_counts, earlier_nights, latest_days
-from perfdash.detect.past_noise import noise_before
 from perfdash.files import dumps
 from perfdash.history import schema
 from perfdash.history.queries import RunLine, read_run

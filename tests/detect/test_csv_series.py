@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from perfdash.detect.csv_series import read_column
 from perfdash.errors import UsageError
-from perfdash.history.importers import text_files
+from perfdash.history.importers import foreign_files
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_too_many_values(csv_file, monkeypatch):
 
 
 def test_a_file_above_the_limit(csv_file, monkeypatch):
-    monkeypatch.setattr(text_files, "FILE_LIMIT", 5 << 20)
+    monkeypatch.setattr(foreign_files, "FILE_LIMIT", 5 << 20)
     with pytest.raises(UsageError, match="larger than 5 MiB"):
         read_column(csv_file("v,w\n" + ("1," + "x" * 1000 + "\n") * 6000), "v")
 

@@ -9,9 +9,9 @@ import pytest
 
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import lasting_changes
+from perfdash.detect.comparison import noise_before
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.detect.past_noise import noise_before
 from perfdash.detect.suspects import of_this_method
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in

@@ -8,8 +8,8 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.importers import ImportOptions, read
-from perfdash.history.importers.markdown_tables import read_page
-from perfdash.history.importers.text_files import FilePlace
+from perfdash.history.importers.dashboard import read_page
+from perfdash.history.importers.foreign_files import FilePlace
 from perfdash.stats.means import clipped_geometric_mean, geometric_mean
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdash.errors import UsageError
-from perfdash.history.importers import ImportOptions, checked_values, read, recognise, text_files
+from perfdash.history.importers import ImportOptions, foreign_files, read, recognise
+from perfdash.history.importers.foreign_files import FilePlace
 from perfdash.history.importers.import_options import from_seconds
-from perfdash.history.importers.text_files import FilePlace
 from perfdash.metrics import NUMBERS
 from perfdash.records import Status
 from tests.effort import trials
@@ -135,15 +135,15 @@ def test_an_endless_line_is_not_loaded(tmp_path):
 
 def test_limits(tmp_path, monkeypatch):
     path = tmp_path / "f.csv"
-    path.write_bytes(HEAD + b"cpu,a,1," + b" " * text_files.LINE_LIMIT + b"1.5\n")
+    path.write_bytes(HEAD + b"cpu,a,1," + b" " * foreign_files.LINE_LIMIT + b"1.5\n")
     with pytest.raises(UsageError, match="line 2: the line is longer than 1 MiB"):
         read([path], TOLD)
-    monkeypatch.setattr(text_files, "FILE_LIMIT", 100)
+    monkeypatch.setattr(foreign_files, "FILE_LIMIT", 100)
     path.write_bytes(HEAD + b"".join(b"cpu,a%d,1,1.5\n" % n for n in range(20)))
     with pytest.raises(UsageError, match="line 7: the file is larger than"):
         read([path], TOLD)
     with pytest.raises(UsageError, match="larger than"):
-        text_files.whole_text(path, 10)
+        foreign_files.whole_text(path, 10)
 
 
 def test_told_values_are_checked(tmp_path):
@@ -211,7 +211,7 @@ def test_arbitrary_bytes_are_imported_or_refused(tmp_path, data, head):
 @given(st.text(max_size=80) | st.floats().map(str) | st.integers().map(str))
 def test_a_number_is_finite_or_refused(text):
     try:
-        value = checked_values.number(text, FilePlace(Path("f"), 1), "x")
+        value = foreign_files.parsed_number(text, FilePlace(Path("f"), 1), "x")
     except UsageError:
         return
     assert value == float(text)

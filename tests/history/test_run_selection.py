@@ -4,8 +4,7 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import read_run
-from perfdash.history.run_selection import select
+from perfdash.history.queries import read_run, select
 from tests.history.made import row, run
 
 

@@ -3,9 +3,9 @@
 An importer has NAME (RunRow.origin), TITLE (the format in words, for messages),
 `recognises(sample) -> bool` (by content, never by name; a folder has an empty head) and
 `read(paths, options) -> list[Imported]`, which gets all files of its format at once, and returns all runs
-or raises UsageError. Modules without NAME are shared: bounded reading (text_files), checked numbers and
-names (checked_values), the user's options (import_options), tables in Markdown (markdown_tables) and the
-words of the dynamo runners (dynamo_vocabulary).
+or raises UsageError. Modules without NAME are shared: foreign_files reads files within limits and checks
+their numbers and names, import_options holds the user's options, dynamo_vocabulary the statuses and columns
+of the dynamo runners.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from perfdash.errors import UsageError
+from perfdash.history.importers.foreign_files import FileBeginning, FilePlace, sample
 from perfdash.history.importers.import_options import ImportOptions
-from perfdash.history.importers.text_files import FileBeginning, FilePlace, sample
 from perfdash.history.results import Imported
 
 __all__ = ["Importer", "ImportOptions", "importers", "read", "recognise"]

@@ -18,9 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers import dynamo_vocabulary
+from perfdash.history.importers.foreign_files import (
+    MEMORY_BYTES,
+    TIME_MS,
+    FileBeginning,
+    FilePlace,
+    checked_batch_size,
+    checked_metric,
+    checked_name,
+    finite_number,
+    json_values,
+    shown,
+)
 from perfdash.history.importers.import_options import ImportOptions, from_seconds, run_row, threads
-from perfdash.history.importers.text_files import FileBeginning, FilePlace, json_values, shown
 from perfdash.history.results import Imported, Row, thinned
 from perfdash.records import Case, Status
 
@@ -72,7 +83,7 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
         key = json.dumps([_commit(record, where), _identity(record, where), _workflow(record)])
         first.setdefault(key, (where, record))
         if "timestamp" in record:
-            times.setdefault(key, []).append(checked_values.finite(record["timestamp"], where, "timestamp"))
+            times.setdefault(key, []).append(finite_number(record["timestamp"], where, "timestamp"))
         metrics = groups.setdefault(key, {}).setdefault(_case(record, where, options, thread_count), {})
         name, entry = _entry(record["metric"], where)
         if name in metrics:
@@ -124,7 +135,7 @@ def _part(value: Mapping[str, Any], name: str, where: FilePlace) -> dict[str, An
 def _text(value: Mapping[str, Any], name: str, where: FilePlace) -> str | None:
     """Text in an object; None where it is missing or empty."""
     text = value.get(name)
-    return None if text in (None, "") else checked_values.name(text, where, name)
+    return None if text in (None, "") else checked_name(text, where, name)
 
 
 def _runners(record: Mapping[str, Any], where: FilePlace) -> list[dict[str, Any]]:
@@ -194,10 +205,10 @@ def _case(record: Mapping[str, Any], where: FilePlace, options: ImportOptions, t
     dtype = options.agreed("dtype", _DTYPES.get(dtype or "", dtype), where)
     return Case(
         suite=options.agreed("suite", suite, where),
-        model=checked_values.name(model.get("name"), where, "model.name"),
+        model=checked_name(model.get("name"), where, "model.name"),
         device=options.agreed("device", _text(extra, "device", where), where),
         dtype=dtype,
-        batch_size=checked_values.batch_size(extra.get("batch_size"), where),
+        batch_size=checked_batch_size(extra.get("batch_size"), where),
         threads=thread_count,
         scenario=options.agreed("scenario", _MODES.get(mode or "", mode), where),
         backend=options.agreed("backend", backend, where),
@@ -207,7 +218,10 @@ def _case(record: Mapping[str, Any], where: FilePlace, options: ImportOptions, t
 
 
 def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
-    name, unit = checked_values.name(metric.get("name"), where, "metric.name"), _text(metric, "unit", where)
+    name, unit = (
+        checked_name(metric.get("name"), where, "metric.name"),
+        _text(metric, "unit", where),
+    )
     if match := _WITH_UNIT.fullmatch(name):
         name, unit = match["name"], unit or match["unit"]
     texts = _part(metric, "extra_info", where).get("benchmark_values")
@@ -216,7 +230,7 @@ def _entry(metric: Mapping[str, Any], where: FilePlace) -> tuple[str, Entry]:
         return name, Entry(where, (), tuple(shown(text) for text in texts), unit)
     if not isinstance(values, list) or not values:
         raise where.wrong("metric.benchmark_values is no list of numbers, or empty: remove the record")
-    return name, Entry(where, tuple(checked_values.finite(v, where, name) for v in values), (), unit)
+    return name, Entry(where, tuple(finite_number(v, where, name) for v in values), (), unit)
 
 
 def _row(case: Case, metrics: dict[str, Entry]) -> Row:
@@ -254,7 +268,7 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
             if column in ours:
                 raise entry.where.wrong(f"{column} of this case under two names: remove one of them")
             scaled = round(value * factor) if column.endswith("_bytes") else value * factor
-            ours[column] = checked_values.metric(column, scaled, entry.where, name)
+            ours[column] = checked_metric(column, scaled, entry.where, name)
             if column.endswith("_ms") and len(entry.values) > 1:
                 samples[column] = thinned(value * factor for value in entry.values)
         else:
@@ -276,7 +290,7 @@ def _factor(unit: str, expected: str) -> float | None:
     """The factor from `unit` to the expected unit; None if there is none."""
     if not unit or not expected:
         return 1.0
-    for units in (checked_values.TIME_MS, checked_values.MEMORY_BYTES):
+    for units in (TIME_MS, MEMORY_BYTES):
         if unit in units and expected in units:
             return units[unit] / units[expected]
     return None
@@ -285,11 +299,11 @@ def _factor(unit: str, expected: str) -> float | None:
 def _column(name: str, unit: str, side: str) -> tuple[str, float] | None:
     """Our column and factor for a metric that names its unit; None for others."""
     base = name.lower().replace(" ", "_")
-    if unit in checked_values.TIME_MS:
-        factor = checked_values.TIME_MS[unit]
+    if unit in TIME_MS:
+        factor = TIME_MS[unit]
         if base in _COMPILATIONS:
             return "compilation_s", factor / 1000
         return (f"{side}_ms", factor) if base in _LATENCIES else None
-    if unit in checked_values.MEMORY_BYTES and base in _PEAKS:
-        return f"{side}_peak_bytes", checked_values.MEMORY_BYTES[unit]
+    if unit in MEMORY_BYTES and base in _PEAKS:
+        return f"{side}_peak_bytes", MEMORY_BYTES[unit]
     return None

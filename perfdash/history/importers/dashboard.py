@@ -11,14 +11,22 @@ those of the tables, or the comment is cut off or edited.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers import dynamo_vocabulary
+from perfdash.history.importers.foreign_files import (
+    FileBeginning,
+    FilePlace,
+    checked_batch_size,
+    checked_name,
+    lines,
+    shown,
+    whole_text,
+)
 from perfdash.history.importers.import_options import ImportOptions, run_row
-from perfdash.history.importers.markdown_tables import MarkdownTable, Page, read_page
-from perfdash.history.importers.text_files import FileBeginning, FilePlace, lines, shown, whole_text
 from perfdash.history.results import Imported, Row
 from perfdash.records import PASSING, Case
 
@@ -36,6 +44,11 @@ _HARDWARE = re.compile(r"run these experiments on (.{1,200}?)\.(?:\s|$)")
 _CPU = re.compile(r"\b(CPU|Xeon|EPYC|Graviton|Neoverse)", re.IGNORECASE)
 _GPU = re.compile(r"\b(A100|H100|H200|V100|T4|NVIDIA|CUDA|GPU)", re.IGNORECASE)
 _PASSED = re.compile(r"\d+%, (\d+)/(\d+)")
+_BORDER = re.compile(r"\+([-=:]+\+)+")
+_RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
+_HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*")
+_FENCE = re.compile(r"(```+|~~~+).*")
+_MOST_ROWS = 200_000
 
 Cells = dict[tuple[str, str], tuple[FilePlace, int, str]]  # (model, compiler) -> place, batch size, cell
 
@@ -109,12 +122,12 @@ def _take(table: MarkdownTable, tables: dict[str, Cells]) -> None:
         raise table.where.wrong("the table needs columns name, bs and one for each compiler: correct it")
     cells = tables[metric] = {}
     for where, (model, size, *rest) in table.rows:
-        model = checked_values.name(model, where, "the model's name")
+        model = checked_name(model, where, "the model's name")
         for compiler, cell in zip(compilers, rest, strict=True):
             if (model, compiler) in cells:
                 line = cells[model, compiler][0].line
                 raise where.wrong(f"{shown(model, 80)} again, it is in line {line} too: remove one of them")
-            cells[model, compiler] = where, checked_values.batch_size(size, where), cell
+            cells[model, compiler] = where, checked_batch_size(size, where), cell
 
 
 def _texts(page: Page, section: tuple[str, ...]) -> str:
@@ -175,7 +188,7 @@ def _rows(
             "model": model,
             "dtype": dtype,
             "amp_dtype": amp_dtype,
-            "backend": checked_values.name(compiler, where, "the compiler").replace("_", "-"),
+            "backend": checked_name(compiler, where, "the compiler").replace("_", "-"),
         }
         rows.append(_row(of_compiler, case))
     return rows
@@ -244,3 +257,109 @@ def _compare(
             f"the summary says {said[1]} of {said[2]} pass for {shown(suite, 40)}, "
             f"the tables {passed} of {len(rows)}: import the comment whole and unedited"
         )
+
+
+@dataclass
+class MarkdownTable:
+    """One table: its headings from the outermost in, title, column names, and rows with their place."""
+
+    where: FilePlace
+    headings: tuple[str, ...]
+    title: str
+    columns: list[str]
+    rows: list[tuple[FilePlace, list[str]]] = field(default_factory=list)
+
+
+@dataclass
+class Page:
+    """The tables of a text and the lines that are none, headings among them."""
+
+    tables: list[MarkdownTable]
+    texts: list[tuple[FilePlace, tuple[str, ...], str]]  # place, headings above it, the line
+
+
+def read_page(lines: Iterable[tuple[FilePlace, str]]) -> Page:
+    """The tables of a text. Raises UsageError for one that is cut off or has a row of another width."""
+    page = Page([], [])
+    headings: list[tuple[int, str]] = []
+    title, fence = "", ""
+    drawn: _Drawn | None = None
+    pipes: MarkdownTable | None = None
+    before: tuple[FilePlace, str] | None = None  # the line before, which may be a Markdown table's head
+    for where, raw in lines:
+        text = raw.strip()
+        above = tuple(words for _, words in headings)
+        if drawn is not None:
+            drawn.line(where, text)
+            if drawn.finished:
+                page.tables.append(drawn.table)
+                drawn = None
+            continue
+        if pipes is not None:
+            if text.startswith("|"):
+                _add(pipes, where, _split(text))
+                continue
+            pipes = None
+        if _BORDER.fullmatch(text):
+            drawn = _Drawn(MarkdownTable(where, above, title, []))
+        elif _RULE.fullmatch(text) and before and before[1].startswith("|"):
+            columns = _split(before[1])
+            if len(columns) != len(_split(text)):
+                raise where.wrong("the table's rule has another number of columns than its head: correct it")
+            pipes = MarkdownTable(before[0], above, title, columns)
+            page.tables.append(pipes)
+        elif mark := _FENCE.fullmatch(text):
+            # A fence ends with its own kind; what stands in one is no heading.
+            fence = ("" if text.startswith(fence) else fence) if fence else mark[1]
+        elif not fence and (heading := _HEADING.fullmatch(text)):
+            headings = [(level, words) for level, words in headings if level < len(heading[1])]
+            headings.append((len(heading[1]), heading[2]))
+            title = ""
+        elif text and not text.startswith("|"):
+            title = text
+            page.texts.append((where, above, text))
+        before = (where, text)
+    if drawn is not None:
+        raise drawn.table.where.wrong("the table that begins here has no end: the file seems cut off")
+    return page
+
+
+def _split(text: str) -> list[str]:
+    cells = re.split(r"(?<!\\)\|", text.strip().removeprefix("|").removesuffix("|"))
+    return [cell.strip().replace("\\|", "|") for cell in cells]
+
+
+def _add(table: MarkdownTable, where: FilePlace, cells: list[str]) -> None:
+    if len(cells) != len(table.columns):
+        raise where.wrong(
+            f"the row has {len(cells)} cells, the table {len(table.columns)} columns: cut off or damaged"
+        )
+    if len(table.rows) >= _MOST_ROWS:
+        raise where.wrong(f"a table of more than {_MOST_ROWS} rows: import it in parts")
+    table.rows.append((where, cells))
+
+
+class _Drawn:
+    """A table with borders around its head and below its rows."""
+
+    def __init__(self, table: MarkdownTable) -> None:
+        self.table = table
+        self.borders = 1
+        self.finished = False
+
+    def line(self, where: FilePlace, text: str) -> None:
+        if _BORDER.fullmatch(text):
+            self.borders += 1
+            if self.borders == 2 and not self.table.columns:
+                raise where.wrong("two borders of a table with nothing between them: damaged")
+            self.finished = self.borders == 3
+        elif text.startswith("|") and text.endswith("|") and len(text) > 1:
+            cells = _split(text)
+            if self.borders == 1:
+                if self.table.columns:
+                    raise where.wrong("a table's head of two lines, which is not known here: make it one")
+                self.table.columns = cells
+            else:
+                _add(self.table, where, cells)
+        else:
+            raise where.wrong("the table before has no end here: cut off or damaged")

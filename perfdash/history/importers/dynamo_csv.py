@@ -17,9 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdash.errors import UsageError
-from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers import dynamo_vocabulary
+from perfdash.history.importers.foreign_files import (
+    FileBeginning,
+    FilePlace,
+    cells,
+    checked_batch_size,
+    checked_name,
+    lines,
+    shown,
+)
 from perfdash.history.importers.import_options import ImportOptions, run_row, threads
-from perfdash.history.importers.text_files import FileBeginning, FilePlace, cells, lines, shown
 from perfdash.history.results import Imported, Row
 from perfdash.records import Case, Status
 
@@ -182,16 +190,14 @@ def _lines(path: Path) -> dict[str, CsvLine]:
         if not any(values):
             continue
         row = _padded(columns, values, where)
-        model = checked_values.name(row["name"], where, "the model's name")
-        device = checked_values.name(row["dev"], where, "the device")
+        model = checked_name(row["name"], where, "the model's name")
+        device = checked_name(row["dev"], where, "the device")
         if model in lines_by_model:
             raise where.wrong(
                 f"{shown(model, 80)} again, it is in line {lines_by_model[model].where.line} too: remove one "
                 "of them"
             )
-        lines_by_model[model] = CsvLine(
-            where, device, checked_values.batch_size(row["batch_size"], where), row
-        )
+        lines_by_model[model] = CsvLine(where, device, checked_batch_size(row["batch_size"], where), row)
     return lines_by_model
 
 

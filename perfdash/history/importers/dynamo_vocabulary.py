@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from perfdash.history.importers import checked_values
-from perfdash.history.importers.text_files import FilePlace, shown
+from perfdash.history.importers.foreign_files import FilePlace, checked_metric, parsed_number, shown
 from perfdash.records import PASSING, Status
 
 HARNESS = "dynamo"  # RunRow.setting: CSV, JSON and dashboard of one harness may be compared
@@ -58,7 +57,7 @@ def status(word: str, where: FilePlace) -> Status:
 
 def number_or_nothing(cell: str, where: FilePlace, column: str) -> float | None:
     """A cell: empty and `nan` are "not measured" (pandas and the harness's own f"{x:.6f}" write so)."""
-    return None if cell.lower() in ("", "nan") else checked_values.number(cell, where, column)
+    return None if cell.lower() in ("", "nan") else parsed_number(cell, where, column)
 
 
 @dataclass
@@ -88,7 +87,7 @@ def measured(numbers: Mapping[str, float | None], where: FilePlace, device: str)
         value = given.pop(column, 0.0)
         if value != 0:
             scaled = round(value * factor) if ours.endswith("_bytes") else value * factor
-            row.values[ours] = checked_values.metric(ours, scaled, where, column)
+            row.values[ours] = checked_metric(ours, scaled, where, column)
 
     if row.ran and given.get("abs_latency") == 0:
         raise where.wrong("abs_latency is 0 of a model that ran: correct it, or leave the cell empty")
@@ -96,7 +95,7 @@ def measured(numbers: Mapping[str, float | None], where: FilePlace, device: str)
     take("abs_latency", "backend_ms")
     if {"speedup", "backend_ms"} <= row.values.keys():
         eager = row.values["speedup"] * row.values["backend_ms"]
-        row.values["eager_ms"] = checked_values.metric("eager_ms", eager, where)
+        row.values["eager_ms"] = checked_metric("eager_ms", eager, where)
         row.derived["eager_ms"] = "speedup * abs_latency"
     seconds = given.get("compilation_latency", 0.0)
     if seconds < 0:
@@ -116,7 +115,7 @@ def measured(numbers: Mapping[str, float | None], where: FilePlace, device: str)
             take(column, ours, 1e9)
     for column, ours in _COUNTS.items():
         if column in given:
-            count = checked_values.metric(ours, given.pop(column), where, column)
+            count = checked_metric(ours, given.pop(column), where, column)
             if row.ran or count:  # a row that did not run is padded with zeros
                 row.values[ours] = count
     row.others = {name: value for name, value in given.items() if row.ran or value}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.history.importers.text_files import FilePlace, shown
+from perfdash.history.importers.foreign_files import FilePlace, shown
 from perfdash.history.results import RunRow
 
 BY_FILE = "mtime"  # --started: as the file system has it

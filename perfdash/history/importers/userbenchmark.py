@@ -21,9 +21,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.importers import checked_values, dynamo_vocabulary
+from perfdash.history.importers import dynamo_vocabulary
+from perfdash.history.importers.foreign_files import (
+    FileBeginning,
+    FilePlace,
+    checked_batch_size,
+    checked_metric,
+    checked_name,
+    finite_number,
+    json_values,
+    shown,
+    whole_text,
+)
 from perfdash.history.importers.import_options import UNSPECIFIED, ImportOptions, run_row, threads
-from perfdash.history.importers.text_files import FileBeginning, FilePlace, json_values, shown, whole_text
 from perfdash.history.results import Imported, Row, RunRow, thinned
 from perfdash.records import Case, Status
 
@@ -69,7 +79,7 @@ def _run(path: Path, options: ImportOptions) -> Imported:
     environ, metrics = document.get("environ"), document.get("metrics")
     if not isinstance(environ, dict) or not isinstance(metrics, dict) or not metrics:
         raise where.wrong("environ or metrics is missing or empty: nothing to import")
-    benchmark = checked_values.name(document.get("name"), where, "name")
+    benchmark = checked_name(document.get("name"), where, "name")
     notes: list[str] = []
     thread_count = threads(options, FilePlace(path))
     placed = dict(zip(metrics, _places(path, metrics), strict=True))
@@ -162,8 +172,8 @@ def value_of(value: Any, where: FilePlace, name: str) -> Value:
     if isinstance(value, str):
         return shown(value, 2000)
     if isinstance(value, list) and value:
-        return tuple(checked_values.finite(number, where, name) for number in value)
-    return checked_values.finite(value, where, shown(name, 80))
+        return tuple(finite_number(number, where, name) for number in value)
+    return finite_number(value, where, shown(name, 80))
 
 
 def rows_of_metrics(
@@ -200,10 +210,10 @@ def case_of(
         dtype, amp_dtype = _PRECISIONS.get(precision or "", precision), _AMP.get(precision or "")
     case = Case(
         suite=options.suite or ("torchbench" if match else benchmark),
-        model=checked_values.name(parts.get("model") or name, where, "the metric's name"),
+        model=checked_name(parts.get("model") or name, where, "the metric's name"),
         device=_first(options, "device", parts.get("device") or device, where),
         dtype=_first(options, "dtype", dtype, where),
-        batch_size=checked_values.batch_size(parts.get("size"), where),
+        batch_size=checked_batch_size(parts.get("size"), where),
         threads=threads,
         scenario=_first(options, "scenario", _TESTS.get(parts.get("test") or ""), where),
         backend=_first(options, "backend", backend, where),
@@ -240,12 +250,12 @@ def _put(row: CaseMetrics, case: Case, metric: str, value: Value, where: FilePla
     number = value if isinstance(value, float) else statistics.median(value)
     if metric in _LATENCY and side:
         if isinstance(value, tuple):
-            checked = (checked_values.metric(side, latency, where, metric) for latency in value)
+            checked = (checked_metric(side, latency, where, metric) for latency in value)
             row.samples[side] = thinned(checked)
             row.notes.append(f"{metric}: the median of {len(value)} values")
             row.values.setdefault(side, number)
         else:
-            row.values[side] = checked_values.metric(side, number, where, metric)
+            row.values[side] = checked_metric(side, number, where, metric)
         return
     if isinstance(value, tuple):
         row.notes.append(f"{metric}: the median of {len(value)} values")

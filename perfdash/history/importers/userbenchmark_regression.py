@@ -16,9 +16,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from perfdash.history.importers import checked_values
+from perfdash.history.importers.foreign_files import (
+    FileBeginning,
+    FilePlace,
+    checked_name,
+    parsed_number,
+    shown,
+    whole_text,
+)
 from perfdash.history.importers.import_options import ImportOptions, started_of, threads
-from perfdash.history.importers.text_files import FileBeginning, FilePlace, shown, whole_text
 from perfdash.history.importers.userbenchmark import (
     Value,
     device_of,
@@ -51,7 +57,7 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
     where, document = _document(path)
     notes = [_NOTE]
     thread_count = threads(options, FilePlace(path))
-    benchmark = checked_values.name(document.get("name", (where, None))[1], where, "name")
+    benchmark = checked_name(document.get("name", (where, None))[1], where, "name")
     details = _mapping(document.get("details"), "details", where)
     started = _started(path, options)
     imported = []
@@ -155,7 +161,7 @@ def _scalar(node: Any, where: FilePlace) -> Any:
     """A decimal number of YAML as a number, everything else as text."""
     kind = node.tag.rpartition(":")[2]
     if kind in ("int", "float"):
-        return checked_values.number(node.value, where, "a value")
+        return parsed_number(node.value, where, "a value")
     if kind == "null":
         return None
     return node.value
