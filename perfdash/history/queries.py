@@ -22,7 +22,7 @@ from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
-_CASE = (
+CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
     "amp_dtype",
 )  # fmt: skip
@@ -170,7 +170,7 @@ def rows_of(
     columns = [
         *results.c["id", "status", "started", "verdict", "basis"],
         *results.c[tuple(NUMBERS)],
-        *cases.c[_CASE],
+        *cases.c[CASE_COLUMNS],
     ]
     query = sa.select(*columns).join_from(results, cases, results.c.case_id == cases.c.id)
     order = cases.c["suite", "model", "dtype", "backend", "batch_size", "threads", "id"]
@@ -332,7 +332,7 @@ def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .where(results.c.case_id == cases.c.id, runs.c.testbed_id == testbed_id)
     )
-    query = sa.select(*cases.c["id", *_CASE]).where(measured.exists())
+    query = sa.select(*cases.c["id", *CASE_COLUMNS]).where(measured.exists())
     return {Case(*row[1:]): row[0] for row in connection.execute(query)}
 
 
@@ -341,7 +341,7 @@ def cases_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Case
     cases, wanted = schema.cases, sorted(set(ids))
     found = {}
     for start in range(0, len(wanted), 500):
-        query = sa.select(*cases.c["id", *_CASE]).where(cases.c.id.in_(wanted[start : start + 500]))
+        query = sa.select(*cases.c["id", *CASE_COLUMNS]).where(cases.c.id.in_(wanted[start : start + 500]))
         found.update({row[0]: Case(*row[1:]) for row in connection.execute(query)})
     return found
 

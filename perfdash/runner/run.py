@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from perfdash import __version__
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
-from perfdash.records import Result, RunInfo, Status
+from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.runner import compatibility, orphans
 from perfdash.runner.compatibility import check_machine
@@ -31,6 +31,7 @@ from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
 from perfdash.runner.session import Policy, Session, Watcher
 from perfdash.settings import RunSettings, resolve
+from perfdash.stats.process_spread import ProcessRatios
 from perfdash.suites.cases import backend_names
 from perfdash.suites.suite_file import near
 
@@ -147,8 +148,9 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
     try:
         with away_from(run.slots), open_executor(settings, slots, journal.logs) as executor:
             session = Session(
-                planned, costs, policy, executor, journal, info, watcher, run.dynamo_names, run.results
-            )
+                planned, costs, policy, executor, journal, info, watcher, run.dynamo_names, run.results,
+                earlier=lambda info: earlier_nights(settings, info, plan, watcher.say),
+            )  # fmt: skip
             session.run()
     except KeyboardInterrupt:
         run.interrupted = True
@@ -163,6 +165,31 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
         journal.close()
     if session:
         run.results = session.results
+
+
+def earlier_nights(
+    settings: RunSettings, info: RunInfo, plan: Plan, say: Say
+) -> dict[Case, list[ProcessRatios]]:
+    """The processes of earlier nights on this machine, where there is a history to read.
+
+    A history that cannot be read makes intervals wider, and is no reason not to measure.
+    """
+    if settings.no_history:
+        return {}
+    from perfdash.history.earlier_processes import earlier_processes
+    from perfdash.history.results import from_run
+    from perfdash.history.store import NoHistory, open_store
+
+    try:
+        with open_store(settings.history, create=False) as store, store.read() as connection:
+            return earlier_processes(
+                connection, from_run(info, [], "").run, {planned.case for planned in plan.cases}
+            )
+    except NoHistory:
+        return {}
+    except PerfdashError as error:
+        say(f"the history tells nothing of the noise of earlier nights: {error}")
+        return {}
 
 
 def parse_statuses(words: Sequence[str]) -> set[Status]:

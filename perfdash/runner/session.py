@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,11 +22,15 @@ from perfdash.runner.executors import NO_FREE_CORE, Executor
 from perfdash.runner.messages import Answer, Order
 from perfdash.runner.result_record import assemble, not_run_after_smaller, skipped
 from perfdash.runner.run_journal import RunJournal, read_all
-from perfdash.stats.speedup import margin_of, set_speedups
+from perfdash.stats.process_spread import ProcessRatios
+from perfdash.stats.speedup import keep_earlier, margin_of, set_speedups
 from perfdash.suites.cases import Planned
 
 PROCESSES = 2  # that sample a case, unless the user says otherwise
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
+
+# The processes of earlier nights by case, of the machine that a run's info names.
+Earlier = Callable[[RunInfo], Mapping[Case, Sequence[ProcessRatios]]]
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,12 @@ class Session:
         watcher: Watcher,
         dynamo_names: dict[str, str],
         done: Sequence[Result] = (),
+        earlier: Earlier = lambda info: {},
     ) -> None:
-        """`planned` are the cases that are left, `costs` their seconds; `done` was measured before."""
+        """`planned` are the cases that are left, `costs` their seconds; `done` was measured before.
+
+        `earlier` tells the processes of earlier nights, once the machine is known.
+        """
         self.planned = list(planned)
         self.costs = list(costs)
         self.policy = policy
@@ -83,6 +91,8 @@ class Session:
         self._complained = False
         self.begun = False  # whether a case has been started
         self._margin = margin_of(info)
+        self._read_earlier = earlier
+        self._earlier: Mapping[Case, Sequence[ProcessRatios]] = {}
 
     @property
     def results(self) -> list[Result]:
@@ -146,6 +156,7 @@ class Session:
         self.info.environment = environment
         self.info.sessions[-1]["slots"] = [introduction["where"] for introduction in introductions]
         self.journal.write_info(self.info)
+        self._earlier = self._read_earlier(self.info)
 
     # What is measured next, and where
 
@@ -271,6 +282,7 @@ class Session:
     def _record(self, index: int, result: Result) -> None:
         self._results.pop(result.case, None)  # measured again on request: it counts as new
         self._results[result.case] = result
+        keep_earlier(result, self._earlier.get(result.case, ()))
         set_speedups(self.results, only=result, margin=self._margin)
         self._keep(result)
         try:

@@ -1,7 +1,8 @@
 """Speedup with its interval and verdict, from pairs of samples of two or more processes.
 
 Each result keeps what the interval needs of its samples (`conditions`: process_ratios, within_variance,
-cpu_ratio where the interval must contain it, widened_by where it must be wider). So the intervals of a run
+earlier_processes of earlier nights, cpu_ratio where the interval must contain it, widened_by where it must
+be wider). So the intervals of a run
 are computed anew whenever more of the run is known: after each case, at the end, after a resume, over merged
 shards. The order in which cases were measured does not matter.
 
@@ -13,12 +14,12 @@ The interval is that of the truth; another run differs by up to sqrt(2) times as
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from perfdash.records import Case, Result, RunInfo, Speedup
+from perfdash.records import Result, RunInfo, Speedup
 from perfdash.stats.intervals import CONFIDENCE, Array, log_ratio, log_ratio_deviation
 from perfdash.stats.process_spread import ProcessRatios, SpreadOfRun, spread_of_run, widened_for_few
 
@@ -89,20 +90,29 @@ def kept_ratios(result: Result) -> ProcessRatios | None:
     return ProcessRatios(tuple(math.log(ratio) for ratio in ratios), math.inf if within is None else within)
 
 
-def set_speedups(
-    results: Sequence[Result],
-    only: Result | None = None,
-    *,
-    margin: float = MARGIN,
-    earlier: Mapping[Case, Sequence[ProcessRatios]] | None = None,
-) -> SpreadOfRun:
-    """Set the speedup of every result with samples, or of `only`; return the spread between processes.
+def keep_earlier(result: Result, nights: Sequence[ProcessRatios]) -> None:
+    """Keep in a result what the case's processes were on earlier nights: they say how far these differ.
 
-    `earlier` has the same cases' processes of earlier nights: they say how far a case's processes differ.
+    So its interval can be computed anew anywhere, without the history that they are from.
     """
+    if nights and "process_ratios" in result.conditions:
+        result.conditions["earlier_processes"] = [
+            [[round(ratio, 6) for ratio in night.ratios], night.within] for night in nights
+        ]
+
+
+def set_speedups(
+    results: Sequence[Result], only: Result | None = None, *, margin: float = MARGIN
+) -> SpreadOfRun:
+    """Set the speedup of every result with samples, or of `only`; return the spread between processes."""
     sampled = [(result, ratios) for result in results if (ratios := kept_ratios(result)) is not None]
     spread = spread_of_run(
-        [ratios for _, ratios in sampled], [(earlier or {}).get(result.case, ()) for result, _ in sampled]
+        [ratios for _, ratios in sampled],
+        [
+            [ProcessRatios(tuple(logs), within) for logs, within in nights]
+            for result, _ in sampled
+            for nights in [result.conditions.get("earlier_processes", ())]
+        ],
     )
     for place, (result, ratios) in enumerate(sampled):
         if only is None or result is only:

@@ -1,5 +1,6 @@
 """Calibration at a small size; benchmarks/coverage.py is the same at a large one."""
 
+import json
 import math
 import random
 
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.records import Case, Result, Status
-from perfdash.stats.speedup import Pairs, ratios_of, set_speedups, verdict
+from perfdash.stats.process_spread import ProcessRatios
+from perfdash.stats.speedup import Pairs, keep_earlier, ratios_of, set_speedups, verdict
 
 
 def process(rng, ratio, between, pairs=60, within=0.03):
@@ -182,3 +184,16 @@ def test_records_without_samples_stay_as_they_are():
     assert failed.speedup is None
     assert old.speedup is None
     assert unknown.speedup.verdict == "inconclusive"
+
+
+def test_what_earlier_nights_tell_is_kept_and_counts():
+    nights = [ProcessRatios((0.0, 0.05), 1e-6)] * 8
+    plain, told = result("a", 1.5, 1.51), result("a", 1.5, 1.51)
+    keep_earlier(told, nights)
+    for one in (plain, told):
+        set_speedups([one])
+    assert told.speedup.ci_high - told.speedup.ci_low > 1.5 * (plain.speedup.ci_high - plain.speedup.ci_low)
+    assert json.loads(json.dumps(told.conditions))["earlier_processes"] == [[[0.0, 0.05], 1e-6]] * 8
+    unsampled = Result(Case("s", "f"), "t", 1.0, Status.CRASH)
+    keep_earlier(unsampled, nights)
+    assert unsampled.conditions == {}

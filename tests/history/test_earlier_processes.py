@@ -1,0 +1,59 @@
+"""What the history tells a run of how far processes differed on earlier nights."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from perfdash.history.earlier_processes import earlier_processes
+from perfdash.history.ingest import take_in
+from perfdash.history.results import from_run
+from perfdash.history.store import open_store
+from perfdash.records import Case, Result, RunInfo, Speedup, Status
+from perfdash.stats.process_spread import ProcessRatios
+
+CASE = Case("s", "m")
+
+
+def night(number, *ratios, case=CASE, host_class="h x 2"):
+    info = RunInfo(
+        f"run{number}", f"2026-01-{number:02}T00:00:00Z", "h", [], {}, {"host_class": host_class}, 1, "0"
+    )
+    result = Result(case, info.started, 1.0, Status.PASS, speedup=Speedup(1, 1, 1, "inconclusive"))
+    result.conditions = {"process_ratios": list(ratios), "within_variance": 1e-6}
+    return info, from_run(info, [result], f"run{number}")
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(str(tmp_path / "history.db")) as store:
+        yield store
+
+
+def told(store, info, **options):
+    with store.read() as connection:
+        run = from_run(info, [], "").run
+        return earlier_processes(connection, run, {CASE}, **options)
+
+
+def test_the_nights_before_on_the_same_testbed_newest_first(store):
+    nights = [
+        night(1, 1.5, 1.6),
+        night(2, 1.5, 1.51, 1.52),
+        night(3, 1.5),  # one process
+        night(4, 1.5, 1.7, case=replace(CASE, batch_size=8)),
+        night(5, 1.5, 1.8, host_class="other"),
+        night(7, 1.5, 1.9),  # later
+    ]
+    take_in(store, [imported for _, imported in nights])
+    asked, _ = night(6, 1.0, 1.0)
+    earlier = told(store, asked)
+    assert list(earlier) == [CASE]
+    first, second = earlier[CASE]
+    assert first.ratios == pytest.approx([math.log(ratio) for ratio in (1.5, 1.51, 1.52)])
+    assert second == ProcessRatios((pytest.approx(math.log(1.5)), pytest.approx(math.log(1.6))), 1e-6)
+    assert len(told(store, asked, nights=3)[CASE]) == 1
+
+
+def test_no_nights(store):
+    assert told(store, night(1, 1.0, 1.0)[0]) == {}
