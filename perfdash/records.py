@@ -13,7 +13,7 @@ import enum
 import hashlib
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional, get_args, get_origin, get_type_hints
 
 from perfdash import methods
 
@@ -121,34 +121,60 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Option:
+    """How users set a field that is annotated with it.
+
+    A field of Specification becomes a key of suite files (suites/suite_file.py). With a help text it also
+    becomes an option of `perfdash run`, as every field of run_options.RunOptions does: a flag
+    (cli/settings_flags.py), a PERFDASH_ variable and a key of perfdash.toml (settings.py). `above` and
+    `at_least` are lower bounds.
+    """
+
+    help: str = ""
+    above: Optional[float] = None
+    at_least: Optional[float] = None
+    training: bool = False  # in suite files only among the keys of `training`
+
+
+@dataclass(frozen=True)
 class Specification:
     """How a case is built, run and judged, from its suite and the settings of the run.
 
-    A new option of a case is a field here: it reaches the plan and the worker by its name alone.
+    A new option of a case is a field with an Option here. The suite's value, or the user's, reaches the plan
+    and the worker under the field's name.
     """
 
     case: Case
     loader: str
     target: str  # the model, as its loader knows it
     config: dict[str, Any] = field(default_factory=dict)  # of the model, as its loader understands it
-    inputs: dict[str, Any] = field(default_factory=dict)
+    inputs: Annotated[dict[str, Any], Option()] = field(default_factory=dict)
     tolerance: float = 1e-3
     factor: float = 2.0  # how many times eager's own error the back end's may be
-    cosine: bool = False
-    check_accuracy: bool = True
+    cosine: Annotated[bool, Option()] = False
+    check_accuracy: Annotated[bool, Option()] = True
     # The dtype of the eager side; None: that of the case. Where they differ, or the back end is lossy by
     # intent, outputs are judged by their distance to eager's, which may be so large.
     baseline_dtype: Optional[str] = None
     distance_bound: Optional[float] = None
-    loss: Optional[str] = None  # of a training step (worker/losses)
-    optimizer: str = "sgd"  # sgd | adam | none
-    new_tokens: int = 32  # of a generation
-    cache: str = "dynamic"  # of its keys and values: dynamic | static
+    # What makes one number of the outputs in a training step (worker/losses): the model's own loss, the cross
+    # entropy with labels drawn at random, the mean of the outputs, or the mean of their squares.
+    loss: Annotated[
+        Optional[Literal["model", "cross_entropy", "mean", "mean_square"]], Option(training=True)
+    ] = None
+    optimizer: Annotated[
+        Literal["sgd", "adam", "none"],
+        Option("Of a training step: sgd, adam, none.  [default: the suite's, or sgd]", training=True),
+    ] = "sgd"
+    new_tokens: Annotated[int, Option(above=0)] = 32  # of a generation
+    cache: Annotated[Literal["dynamic", "static"], Option()] = "dynamic"  # of a generation's keys and values
     variant: dict[str, Any] = field(default_factory=dict)  # of the configuration, on the back end's side
     data: Optional[str] = None  # a kind of labelled data (worker/datasets) for the quality
     data_path: Optional[str] = None  # where it lies, unless the kind brings its own
     backend_file: Optional[str] = None  # of a back end of the user's own
-    until_oom: bool = False  # eager may run out of memory, and the back end is measured without it
+    # Of several batch sizes those after the first that is out of memory are not run. Eager may run out of
+    # memory; then the back end is measured without it.
+    until_oom: Annotated[bool, Option()] = False
     memory_limit_bytes: Optional[int] = None
     output_limit_bytes: int = 64 << 20
     timeout_s: float = 3600.0
@@ -178,6 +204,13 @@ class Job(Specification):
     inductor_config: dict[str, Any] = field(default_factory=dict)
     sampling: Sampling = Sampling()
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
+
+
+def declared_options(cls: Any) -> dict[str, tuple[Any, Option]]:
+    """(type, Option) of each field of a class that is annotated with an Option."""
+    hints = get_type_hints(cls, include_extras=True)
+    parts = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Annotated}
+    return {name: (kind, option) for name, (kind, option, *_) in parts.items() if isinstance(option, Option)}
 
 
 @dataclass

@@ -5,86 +5,62 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    ValidationError,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
 from perfdash.errors import UsageError
-from perfdash.records import Dtype, Phase
+from perfdash.records import Option
+from perfdash.run_options import RunOptions, run_options, without_none
 
 CONFIG_FILE = "perfdash.toml"
 
 
-class RunSettings(BaseModel):
-    """The options of `perfdash run`; the names are those of the flags, with underscores."""
+def validated_type(kind: Any, option: Option) -> Any:
+    """The type of an option with its bounds, for pydantic; the bounds of a table hold for its values."""
+    bounds = Field(gt=option.above, ge=option.at_least)
+    if get_origin(kind) is dict:
+        key, value = get_args(kind)
+        return dict[key, Annotated[value, bounds]]  # type: ignore[valid-type]
+    return Annotated[kind, bounds]
+
+
+if TYPE_CHECKING:
+
+    class _Declared(RunOptions, BaseModel): ...
+
+else:
+    _Declared = create_model(
+        "_Declared",
+        **{
+            name: (validated_type(kind, option), default)
+            for name, (kind, option, default) in run_options().items()
+        },
+    )
+
+
+class RunSettings(_Declared):
+    """The options of `perfdash run`, validated; the names are those of the flags, with underscores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-    suite: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    batch_size: tuple[int, ...] = ()
-    device: Literal["cpu", "cuda"] = "cpu"
-    dtype: tuple[Dtype, ...] = ()  # with no back end either: the suite's ways; else float32
-    amp_dtype: Literal["bfloat16", "float16"] | None = None
-    backend: tuple[str, ...] = ()  # the same; else inductor
-    scenario: str | None = None  # the suite's, or inference
-    threads: int = Field(default=1, ge=1)
-    cores: str | None = None
-    quick: bool = False
-    python: str = sys.executable
-    out: Path = Path("runs")
-    fail_on: tuple[Literal["accuracy", "failure", "slower", "regression"], ...] = ()
-    junit: Path | None = None
-    allocator: Literal["steady", "default", "jemalloc", "tcmalloc"] = "steady"
-    processes: int | None = Field(default=None, ge=1)
-    env: dict[str, str] = {}
-    inductor_config: dict[str, Any] = {}
-    compile_mode: str | None = None
-    dynamic: bool = False
-    weights: str = "random"  # random | pretrained | the path of a file
-    data: Path | None = None
-    optimizer: Literal["sgd", "adam", "none"] | None = None
-    timeout: float | None = Field(default=None, gt=0)
-    phase_timeout: dict[Phase, PositiveFloat] = {}
-    memory_limit: float | None = Field(default=None, gt=0)
-    output_limit: float | None = Field(default=None, gt=0)
-    retries: int = Field(default=2, ge=0)
-    retry_pause: float = Field(default=30.0, ge=0)
-    jobs: int | Literal["auto"] = 1
-    shard: str | None = None
-    costs: str | None = None
-    executor: Literal["local", "dask"] = "local"
-    scheduler: str | None = None
-    torchbench: Path | None = None
-    db: str | None = None
-    no_history: bool = False
 
     @property
     def history(self) -> str:
         """The address of the history: beside the runs, unless told otherwise."""
         return self.db or str(self.out / "history.db")
 
-    @field_validator("suite", "model", "models", "batch_size", "dtype", "backend", "fail_on", mode="before")
+    @field_validator("*", mode="before")
     @classmethod
-    def _split_commas(cls, value: Any) -> Any:
-        """`a,b` and ["a,b", "c"] as a list: flags repeat, variables hold one text."""
-        items = [value] if isinstance(value, (str, int)) else value
-        if not isinstance(items, (list, tuple)):
-            return value
-        return [part.strip() if isinstance(part, str) else part for item in items for part in _split(item)]
+    def _from_text(cls, value: Any, info: Any) -> Any:
+        """Lists and tables as flags, which repeat, and variables, which hold one text, give them."""
+        kind = get_origin(without_none(cls.model_fields[info.field_name].annotation))
+        if kind is tuple:
+            return _items(value)
+        return _table(value, info.field_name) if kind is dict else value
 
     @field_validator("batch_size")
     @classmethod
@@ -104,24 +80,6 @@ class RunSettings(BaseModel):
         if value == "auto" or (str(value).isdigit() and int(value) >= 1):
             return value if value == "auto" else int(value)
         raise ValueError("give a number from 1, or auto")
-
-    @field_validator("env", "inductor_config", "phase_timeout", mode="before")
-    @classmethod
-    def _pairs(cls, value: Any, info: Any) -> Any:
-        """["KEY=VALUE", ...] as a table; values but those of env are read as JSON where they are."""
-        if isinstance(value, str):
-            value = value.split(",")
-        if isinstance(value, (list, tuple)) and info.field_name == "phase_timeout":
-            value = [part for item in value for part in _split(item)]
-        if not isinstance(value, (list, tuple)):
-            return value
-        table: dict[str, Any] = {}
-        for item in value:
-            key, equals, text = str(item).partition("=")
-            if not (key and equals):
-                raise ValueError(f"{item!r} is not KEY=VALUE")
-            table[key] = text if info.field_name == "env" else _literal(text)
-        return table
 
 
 def resolve(
@@ -221,6 +179,31 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     if checkout:
         settings["torchbench"] = checkout["path"], "[torchbench] path"
     return settings
+
+
+def _items(value: Any) -> Any:
+    """`a,b` and ["a,b", "c"] as a list."""
+    items = [value] if isinstance(value, (str, int)) else value
+    if not isinstance(items, (list, tuple)):
+        return value
+    return [part.strip() if isinstance(part, str) else part for item in items for part in _split(item)]
+
+
+def _table(value: Any, name: str) -> Any:
+    """["KEY=VALUE", ...] as a table; values but those of env are read as JSON where they are."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, (list, tuple)) and name == "phase_timeout":
+        value = [part for item in value for part in _split(item)]
+    if not isinstance(value, (list, tuple)):
+        return value
+    table: dict[str, Any] = {}
+    for item in value:
+        key, equals, text = str(item).partition("=")
+        if not (key and equals):
+            raise ValueError(f"{item!r} is not KEY=VALUE")
+        table[key] = text if name == "env" else _literal(text)
+    return table
 
 
 def _split(item: Any) -> list[Any]:

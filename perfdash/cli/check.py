@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfdash.cli.settings_flags import takes_settings
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.runner.model_check import Checked
 
 
+@takes_settings(
+    {
+        "suite": None,
+        "model": "A model of your own: file.py:function.",
+        "models": None,
+        "batch_size": "Instead of the suite's batch size.",
+        "device": None,
+        "dtype": "As for run.  [default: float32]",
+        "quick": "Only the suite's few quick models.",
+        "torchbench": "A checkout of torchbench, for the suite torchbench-checkout.",
+        "python": "The interpreter whose torch is used.",
+        "weights": "random, pretrained, or a file.  [default: random]",
+        "timeout": "Seconds that a model may take.",
+        "memory_limit": "GiB that a model may use.",
+        "cores": "Which cores, e.g. 0-3,8.  [default: all]",
+        "jobs": "Models side by side.  [default: as cores and memory allow]",
+    }
+)
 def check(
-    suite: Annotated[
-        list[str] | None, typer.Option(help="Suite by name, or its TOML file by path. Repeatable.")
-    ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="A model of your own: file.py:function.")] = None,
-    models: Annotated[
-        list[str] | None, typer.Option(help="Only models that match, e.g. 'mobile*'. Repeatable, or commas.")
-    ] = None,
-    batch_size: Annotated[list[str] | None, typer.Option(help="Instead of the suite's batch size.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.  [default: cpu]")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="As for run.  [default: float32]")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the suite's few quick models.")] = False,
-    torchbench: Annotated[
-        Path | None, typer.Option(help="A checkout of torchbench, for the suite torchbench-checkout.")
-    ] = None,
-    python: Annotated[str | None, typer.Option(help="The interpreter whose torch is used.")] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="random, pretrained, or a file.  [default: random]")
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that a model may take.")] = None,
-    memory_limit: Annotated[float | None, typer.Option(help="GiB that a model may use.")] = None,
-    cores: Annotated[str | None, typer.Option(help="Which cores, e.g. 0-3,8.  [default: all]")] = None,
-    jobs: Annotated[
-        str | None, typer.Option(help="Models side by side.  [default: as cores and memory allow]")
-    ] = None,
+    flags: Mapping[str, Any],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Load every model and run it once without compiling: what cannot be built, and why.
@@ -45,7 +41,6 @@ def check(
     Exit code 1 where something has to be mended; a model that is too large for this machine, or that
     its suite skips, is told and is no fault.
     """
-    flags = {key: value for key, value in locals().items() if key != "as_json"}
     from perfdash.records import to_json
     from perfdash.runner.model_check import check_models
     from perfdash.settings import resolve

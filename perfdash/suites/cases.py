@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.records import Case, Job, Specification
+from perfdash.records import Case, Job, Specification, declared_options
 from perfdash.settings import RunSettings
 from perfdash.suites import suite_file
-from perfdash.suites.suite_file import BatchSize, Model, Setting, Skip, Suite, Training, near
+from perfdash.suites.suite_file import BatchSize, Model, Setting, Skip, Suite, near
 from perfdash.suites.torchbench_checkout import find_checkout
 from perfdash.worker import registry
 
@@ -30,10 +30,8 @@ PHASE_TIMEOUTS: dict[str, float] = {
     "memory": 1200.0,
 }
 
-# Fields of a specification that a suite, or an option of the same name, sets as they are, without a rule.
-_BY_A_RULE = {"config", "data", "factor", "timeout_s", "tolerance"}
-_OF_A_CASE = {"cost_s", *(each.name for each in fields(Specification))}
-_PLAIN = _OF_A_CASE & set(Training.model_fields) - _BY_A_RULE
+# Fields of a specification that the user's option or the suite's key of the same name sets, without a rule.
+_DECLARED = declared_options(Specification)
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,8 @@ def _plan(
     memory_gb = settings.memory_limit or setting("memory_limit_gb")
     output_mb = settings.output_limit or setting("output_limit_mb", 64.0)
     freezing = bool(settings.inductor_config.get("freezing"))
-    plain = {name: getattr(settings, name, None) or setting(name) for name in _PLAIN}
+    given = {name: getattr(settings, name, None) for name in _DECLARED}
+    declared = {name: setting(name) if value is None else value for name, value in given.items()}
     return Planned(
         case=case,
         loader=suite.loader_of(model),
@@ -200,7 +199,8 @@ def _plan(
         data_path=data_path,
         backend_file=backend if backend.endswith(".py") else None,
         variant=model.variant or {},
-        **{name: value for name, value in plain.items() if value is not None},
+        cost_s=setting("cost_s"),
+        **{name: value for name, value in declared.items() if value is not None},
     )
 
 

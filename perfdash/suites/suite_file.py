@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -19,12 +19,14 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    create_model,
     field_validator,
 )
 
 from perfdash.errors import UsageError
 from perfdash.files import bundled
-from perfdash.records import Case, Dtype, Phase
+from perfdash.records import Case, Dtype, Phase, Specification, declared_options
+from perfdash.settings import validated_type
 from perfdash.worker import registry
 
 PerDtype = float | dict[Dtype, float]
@@ -72,25 +74,40 @@ class Way(_Strict):
     devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]
 
 
-class Common(_Strict):
-    """What may be set in every scenario; None leaves it to the level above."""
+def _keys_of_cases(training: bool) -> type[_Strict]:
+    """The keys that a case's specification declares (records.Option), as a model; None where not set."""
+    keys: dict[str, Any] = {
+        name: (validated_type(kind | None, option), None)
+        for name, (kind, option) in declared_options(Specification).items()
+        if option.training == training
+    }
+    return create_model("_KeysOfCases", __base__=_Strict, **keys)
+
+
+if TYPE_CHECKING:
+
+    class _Keys(_Strict): ...
+
+    class _TrainingKeys(_Strict): ...
+
+else:
+    _Keys, _TrainingKeys = _keys_of_cases(training=False), _keys_of_cases(training=True)
+
+
+class Common(_Keys):
+    """What may be set in every scenario, beside what a case's specification declares.
+
+    None leaves a key to the level above.
+    """
 
     batch_size: BatchSize | None = None
     batch_sizes: tuple[PositiveInt, ...] | None = None  # instead: all of these
-    until_oom: bool | None = (
-        None  # of several batch sizes those after the first that is out of memory are not run
-    )
-    new_tokens: PositiveInt | None = None  # of a generation
-    cache: Literal["dynamic", "static"] | None = None  # of its keys and values
     tolerance: PerDtype | None = None
     tolerance_freezing: float | None = None  # instead of it, where inductor freezes the weights
     factor: PerDtype | None = None
-    cosine: bool | None = None
     distance: dict[Literal["bfloat16", "float16", "amp", "int8"], PositiveFloat] | None = None
     data: Literal["digits", "images", "text"] | None = None  # the labelled data it can be scored on
-    check_accuracy: bool | None = None
     config: dict[str, Any] | None = None  # of the model, as its loader understands it
-    inputs: dict[str, Any] | None = None
     env: dict[str, str] | None = None
     timeout_s: float | None = Field(default=None, gt=0)
     phase_timeout_s: dict[Phase, PositiveFloat] | None = None
@@ -112,13 +129,8 @@ class Common(_Strict):
         return value
 
 
-class Training(Common):
-    """What is set otherwise for training. `loss` makes one number of what the model returns: its own, the
-    cross entropy with labels drawn at random, the mean of the outputs, or that of their squares.
-    """
-
-    loss: Literal["model", "cross_entropy", "mean", "mean_square"] | None = None
-    optimizer: Literal["sgd", "adam", "none"] | None = None
+class Training(_TrainingKeys, Common):
+    """What is set otherwise for training."""
 
 
 class Settings(Common):

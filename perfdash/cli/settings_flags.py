@@ -1,0 +1,57 @@
+"""The flags of commands that take the options of a run, made from their declarations (run_options.py)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from perfdash.run_options import run_options, without_none
+
+Command = Callable[..., None]
+
+
+def takes_settings(texts: Mapping[str, str | None] | None = None) -> Callable[[Command], Command]:
+    """Give a command the flags of a run's options, before its own.
+
+    The command gets their values as its first argument, by name; None and False are those not given. `texts`
+    names the options that it takes, with a help text where it differs from that of `perfdash run`.
+    """
+
+    def decorate(function: Command) -> Command:
+        declared = run_options()
+        names = texts or dict.fromkeys(declared)
+        flags = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=False if declared[name][0] is bool else None,
+                annotation=_flag(name, declared[name][0], text or declared[name][1].help),
+            )
+            for name, text in names.items()
+        ]
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+
+        def command(**values: Any) -> None:
+            function({name: values.pop(name) for name in names}, **values)
+
+        command.__doc__ = function.__doc__
+        command.__signature__ = inspect.Signature([*flags, *own])  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in [*flags, *own]}
+        return command
+
+    return decorate
+
+
+def _flag(name: str, kind: Any, text: str) -> Any:
+    """The annotation of a flag. Its value is read as text where settings.py has the better message."""
+    kind = without_none(kind)
+    if kind is bool:
+        return Annotated[bool, typer.Option(f"--{name.replace('_', '-')}", help=text)]
+    if get_origin(kind) in (tuple, dict):
+        return Annotated[list[str] | None, typer.Option(help=text)]
+    read = kind if kind in (int, float, Path) else str
+    return Annotated[read | None, typer.Option(help=text)]
