@@ -146,7 +146,7 @@ def search(
             busy[slot] = planned_case, largest, size
             trying(largest, size)
             tried = replace(planned_case, case=replace(planned_case.case, batch_size=size), skip_reason=None)
-            role = "room_eager" if largest.side == EAGER else "room"
+            role = "try_eager" if largest.side == EAGER else "try_backend"
             executor.start(slot, Order(tried, role=role), logs / f"{tried.case.name}.{largest.side}.log")
         if not busy:
             continue

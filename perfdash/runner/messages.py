@@ -61,8 +61,8 @@ def weights_of(settings: RunSettings) -> str:
 class Order:
     """One case to be measured, its latency sampled in so many processes; or only to be checked.
 
-    `further`: two more where these disagree. `role` is what its main process does: full, check, room or
-    room_eager (records.Job).
+    `further`: two more where these disagree. `role` is what its main process does: full, check, try_eager
+    or try_backend (records.Job).
     """
 
     planned: Planned

@@ -1,97 +1,87 @@
-"""What is asked of the outputs of both sides: are they right, and how good are they on labelled data."""
+"""The accuracy check of a case: run both sides, make the float64 judge, decide (output_comparison.py).
+
+A training step that fails is judged a second time, once it is known how far eager gets from itself: beside
+ReLUs the rounding of another summation order decides which gradients are zero.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Callable, Iterator
 
 import torch
 
-from perfdash.records import Job, Status
-from perfdash.worker import failures, output_comparison, pytree, quality, registry
-from perfdash.worker.device import Cpu, Cuda
-from perfdash.worker.eager_and_compiled import Side
+from perfdash.worker import failures, output_comparison, pytree
+from perfdash.worker.eager_and_compiled import Comparison, Side
 
-_NEARBY = 4  # runs of eager from parameters nearby
+_PERTURBED_RUNS = 4  # of eager, from parameters moved by rounding
 _NO_MEMORY = "no memory for it: "
-# How far from eager's (relative rmse) outputs may be where no judge could be made, by the case's dtype.
+# The relative rmse to eager that outputs may have where no judge could be made, by the case's dtype.
 _UNJUDGED = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "amp": 0.05}
 
-
-@dataclass
-class Compared:
-    """Both sides, ready to run. `model` is what the back end made; `seed` sets all that is random."""
-
-    job: Job
-    scenario: Any
-    backend: Any
-    device: Cpu | Cuda
-    baseline: Side
-    own: Side
-    model: Any
-    eager_step: Callable[[], Any]
-    backend_step: Callable[[], Any]
-    seed: Callable[[], None]
+Verdict = dict[str, Any]
+Judge = Callable[[Any, Any], Verdict]  # of eager's outputs and the compiled side's
 
 
-def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]:
+def of_case(comparison: Comparison, eager_differs: str | None) -> Verdict:
     """The event `accuracy`. `eager_differs`: how two eager runs differ, None where they do not."""
-    job, seed = compared.job, compared.seed
+    job, seed, scenario = comparison.job, comparison.seed, comparison.scenario
     if not job.check_accuracy:
         return {"status": "skipped", "detail": "the suite skips the check for this model"}
     if eager_differs:
         return {"status": "eager_two_runs_differ", "detail": eager_differs}
     seed()
-    state = compared.device.random_state()
-    eager = observed(compared.eager_step)
-    is_random = not torch.equal(compared.device.random_state(), state)
-    effects = compared.baseline.changed()
+    state = comparison.device.random_state()
+    eager = observed(comparison.eager_step)
+    is_random = not torch.equal(comparison.device.random_state(), state)
+    eager_effects = comparison.eager_side.changed()
     seed()
-    other = observed(compared.backend_step, follows=compared.eager_step)
-    own_effects = compared.own.changed()
-    of_group = getattr(compared.scenario, "OF_GROUP", 0.0)
-    distance = output_comparison.distance(eager, other, of_group)
-    if all(output_comparison.nothing_finite(_shown(compared, each)) for each in (eager, other)):
+    compiled = observed(comparison.compiled_step, follows=comparison.eager_step)
+    compiled_effects = comparison.compiled_side.changed()
+    of_group = getattr(scenario, "OF_GROUP", 0.0)
+    distance = output_comparison.distance(eager, compiled, of_group)
+    if all(output_comparison.nothing_finite(_model_outputs(comparison, side)) for side in (eager, compiled)):
         detail = "neither eager nor the compiled side returns a finite number: nothing could be compared"
         return {"status": "no_finite_output", "detail": detail, "distance": distance}
     unjudged = max(job.tolerance, _UNJUDGED.get(job.case.dtype, 0.01))
-    judge, why_none = None, ""
-    noise: dict[str, float] = {}  # the same dict to the end: it grows when eager is asked again
-    judged: Callable[[Any, Any], dict[str, Any]]
+    float64_outputs, why_none = None, ""
+    noise: dict[str, float] = {}  # `judge` keeps this dict: it grows when eager runs again
+    judge: Judge
     if job.distance_bound is not None:
-        judged = functools.partial(output_comparison.within, bound=job.distance_bound, of_group=of_group)
+        judge = functools.partial(output_comparison.within, bound=job.distance_bound, of_group=of_group)
     else:
-        if is_random and compared.device.kind == "cuda":
+        if is_random and comparison.device.kind == "cuda":
             why_none = "CUDA draws other random numbers in float64"
         else:
-            judge, why_none = _judge(compared)
-        if judge is not None and of_group:
-            noise = output_comparison.relative_errors(eager, judge, of_group)
-        judged = functools.partial(
+            float64_outputs, why_none = _float64_outputs(comparison)
+        if float64_outputs is not None and of_group:
+            noise = output_comparison.relative_errors(eager, float64_outputs, of_group)
+        judge = functools.partial(
             output_comparison.compare,
             noise=noise,
-            judge=judge,
+            judge=float64_outputs,
             tolerance=job.tolerance,
             factor=job.factor,
             cosine=job.cosine,
             of_group=of_group,
-            gated=getattr(compared.scenario, "GATED", ()),
+            gated=getattr(scenario, "GATED", ()),
             unjudged=unjudged,
         )
-    verdict = judged(eager, other)
-    if verdict["status"] == "fail" and is_random and hasattr(compared.backend, "prepare_repeatable"):
-        own = compared.own
-        model = compared.backend.prepare_repeatable(own.module, own.inputs, job)
-        step = compared.scenario.make_step(model, own, compared.device)
+    verdict = judge(eager, compiled)
+    if verdict["status"] == "fail" and is_random and hasattr(comparison.backend, "prepare_repeatable"):
+        side = comparison.compiled_side
+        model = comparison.backend.prepare_repeatable(side.module, side.inputs, job)
+        step = scenario.make_step(model, side, comparison.device)
         seed()
-        again = observed(step, follows=compared.eager_step)
-        verdict, distance = judged(eager, again), output_comparison.distance(eager, again, of_group)
+        compiled = observed(step, follows=comparison.eager_step)
+        verdict = judge(eager, compiled)
+        distance = output_comparison.distance(eager, compiled, of_group)
         verdict["detail"] += "; checked on a second artefact, which draws the random numbers of eager"
-        other, own_effects = again, compared.own.changed()
+        compiled_effects = side.changed()
     if verdict["status"] == "fail" and of_group:
-        verdict = _asked_again(compared, verdict, eager, other, judge, noise, judged)
+        verdict = _judged_again(comparison, verdict, eager, compiled, float64_outputs, noise, judge)
     if (
         why_none.startswith(_NO_MEMORY)
         and job.until_oom
@@ -99,69 +89,99 @@ def accuracy_of(compared: Compared, eager_differs: str | None) -> dict[str, Any]
         and verdict["status"] == "pass"
         and verdict["metric"] in ("cosine", "relative_rmse")
     ):
-        # As far as it goes, which is not far: smaller batches of it were judged.
+        # The distance to eager alone is weak evidence, and smaller batches of this model were judged.
         verdict["status"] = "skipped"
     if verdict["status"] != "fail" and not job.variant:
-        # What is converted elsewhere (CAPTURES), or computes in other bits, is not held to eager's updates.
-        exact = getattr(compared.backend, "CAPTURES", True) and job.distance_bound is None
-        verdict = (
-            output_comparison.other_effects(effects, own_effects, exact, job.tolerance, unjudged) or verdict
+        # A back end that converts elsewhere (CAPTURES), or computes in other bits, may update differently.
+        exact = getattr(comparison.backend, "CAPTURES", True) and job.distance_bound is None
+        effects = output_comparison.other_effects(
+            eager_effects, compiled_effects, exact, job.tolerance, unjudged
         )
+        verdict = effects or verdict
     if why_none:
         verdict["detail"] += f"; no float64 judge: {why_none}"
         verdict["no_judge"] = why_none
     return {**verdict, "distance": distance}
 
 
-def _shown(compared: Compared, observation: Any) -> Any:
-    """What the model itself returns of all that a step is judged by."""
-    name = getattr(compared.scenario, "OUTPUT", None)
+def observed(step: Any, follows: Any = None) -> Any:
+    """Copies of everything that a step is judged by: its outputs, or what its `observe` returns.
+
+    `follows`: the step whose choices it repeats, where it makes choices.
+    """
+    if follows is not None and hasattr(step, "follow"):
+        step.follow(follows)
+    return pytree.detach(getattr(step, "observe", step)())
+
+
+def _model_outputs(comparison: Comparison, observation: Any) -> Any:
+    """What the model itself returns, among everything that a step is judged by."""
+    name = getattr(comparison.scenario, "OUTPUT", None)
     return observation if name is None else observation[name]
 
 
-def _nearby(compared: Compared, eps: float | None = None) -> Iterator[Any]:
-    """What eager does when its parameters are moved by up to `eps`, else in their last place.
+def _float64_outputs(comparison: Comparison) -> tuple[Any, str]:
+    """The outputs of a float64 copy of the model, or None and why there are none."""
+    eager = comparison.eager_side
+    try:
+        comparison.seed()  # the parameters, where steps change them
+        module = copy.deepcopy(eager.module)
+        pytree.cast_module(module, pytree.double)
+        exact = replace(comparison.job, case=replace(comparison.job.case, dtype="float64", amp_dtype=None))
+        inputs = pytree.to_float64(eager.inputs)
+        comparison.seed()
+        side = Side(exact, module, inputs, inputs)
+        step = comparison.scenario.make_step(module, side, comparison.device)
+        return observed(step, follows=comparison.eager_step), ""
+    except Exception as error:
+        is_shortage = failures.is_out_of_memory(error)
+        return None, f"{_NO_MEMORY if is_shortage else ''}{type(error).__name__}: {str(error)[:200]}"
 
-    As another order of summing moves what comes of them: by what is chance in one run of eager's, the back
-    end must not be judged.
+
+def _perturbed_runs(comparison: Comparison, eps: float | None = None) -> Iterator[Any]:
+    """What eager returns when each parameter is moved by up to `eps`, by default in its last place.
+
+    Another summation order moves gradients as much, so one run of eager shows only one chance result, and
+    the back end must not be judged by that alone.
     """
-    generator = torch.Generator().manual_seed(compared.job.seed)
-    for _ in range(_NEARBY):
-        compared.seed()
+    generator = torch.Generator().manual_seed(comparison.job.seed)
+    for _ in range(_PERTURBED_RUNS):
+        comparison.seed()
         with torch.no_grad():
-            for tensor in compared.baseline.module.parameters():
+            for tensor in comparison.eager_side.module.parameters():
                 if tensor.is_floating_point():
                     noise = torch.rand(tensor.shape, generator=generator).mul_(2).sub_(1)
                     noise = noise.mul_(eps or torch.finfo(tensor.dtype).eps).add_(1).to(tensor.device)
                     tensor.copy_((tensor * noise).to(tensor.dtype))
-        yield observed(compared.eager_step)
-    compared.seed()
+        yield observed(comparison.eager_step)
+    comparison.seed()
 
 
-def _asked_again(
-    compared: Compared,
-    verdict: dict[str, Any],
+def _judged_again(
+    comparison: Comparison,
+    verdict: Verdict,
     eager: Any,
-    other: Any,
-    judge: Any,
+    compiled: Any,
+    float64_outputs: Any,
     noise: dict[str, float],
-    judged: Callable[[Any, Any], dict[str, Any]],
-) -> dict[str, Any]:
-    """The verdict on a training step that failed, once it is known how far eager gets from itself.
+    judge: Judge,
+) -> Verdict:
+    """The verdict on a failed training step, with eager's own noise known.
 
-    Memory that only this lacks leaves it as it was.
+    If eager's further runs are out of memory, the verdict does not change.
     """
-    of_group = compared.scenario.OF_GROUP
+    of_group = comparison.scenario.OF_GROUP
     try:
-        if judge is not None:
-            for nearby in _nearby(compared):
-                for group, error in output_comparison.relative_errors(nearby, judge, of_group).items():
+        if float64_outputs is not None:
+            for perturbed in _perturbed_runs(comparison):
+                errors = output_comparison.relative_errors(perturbed, float64_outputs, of_group)
+                for group, error in errors.items():
                     noise[group] = max(error, noise.get(group, 0.0))
-                del nearby
-            verdict = judged(eager, other)
+                del perturbed  # else two runs are in memory at once
+            verdict = judge(eager, compiled)
             verdict["detail"] += "; eager was asked again, its parameters moved in their last place"
-        elif compared.job.distance_bound is not None and verdict["value"] is not None:
-            verdict = _beyond_judging(compared, verdict, eager, other)
+        elif comparison.job.distance_bound is not None and verdict["value"] is not None:
+            verdict = _unless_eager_is_as_far(comparison, verdict, eager, compiled)
     except (RuntimeError, MemoryError) as error:
         if not failures.is_out_of_memory(error):
             raise
@@ -169,81 +189,24 @@ def _asked_again(
     return {**verdict, "detail": verdict["detail"][:1000]}
 
 
-def _beyond_judging(compared: Compared, verdict: dict[str, Any], eager: Any, other: Any) -> dict[str, Any]:
-    """`skipped` where eager, its parameters moved by as much as fewer bits round, gets about as far in every
-    tensor that is further away than is allowed.
+def _unless_eager_is_as_far(comparison: Comparison, verdict: Verdict, eager: Any, compiled: Any) -> Verdict:
+    """`skipped` where rounding moves eager itself about as far as the compiled side is away.
 
-    Gradients of a deep network with random weights are then another network's: nothing can be said.
+    Every tensor beyond the bound counts; eager's parameters are moved by as much as the short dtype rounds.
+    Gradients of a deep network with random weights are then those of another network: no verdict.
     """
-    job, of_group = compared.job, compared.scenario.OF_GROUP
+    job, of_group = comparison.job, comparison.scenario.OF_GROUP
     name = job.case.amp_dtype or (job.case.dtype if job.case.dtype.endswith("float16") else "bfloat16")
-    found = output_comparison.distances(eager, other, of_group)
-    beyond = {path: value for path, value in found.items() if not value <= (job.distance_bound or 0.0)}
+    distances = output_comparison.distances(eager, compiled, of_group)
+    beyond = {path: value for path, value in distances.items() if not value <= (job.distance_bound or 0.0)}
     reached = dict.fromkeys(beyond, 0.0)
-    for nearby in _nearby(compared, torch.finfo(getattr(torch, name)).eps / 2):
-        moved = output_comparison.distances(eager, nearby, of_group)
+    for perturbed in _perturbed_runs(comparison, torch.finfo(getattr(torch, name)).eps / 2):
+        moved = output_comparison.distances(eager, perturbed, of_group)
         reached = {path: max(reach, moved.get(path, 0.0)) for path, reach in reached.items()}
-        del nearby
+        del perturbed
     if not beyond or any(not value <= 2 * reached[path] for path, value in beyond.items()):
         return verdict
     furthest = max(beyond, key=beyond.__getitem__)
     why = f"with its parameters moved as {name} rounds, eager itself is {reached[furthest]:.2g} away"
     detail = f"{verdict['detail']}; not judged: {why} ({furthest})"
     return {**verdict, "status": "skipped", "detail": detail}
-
-
-def observed(step: Any, follows: Any = None) -> Any:
-    """Copies of all that a step is judged by: its outputs, or what it says of itself.
-
-    `follows`: the step whose choices it is to make again, where it makes choices.
-    """
-    if follows is not None and hasattr(step, "follow"):
-        step.follow(follows)
-    return pytree.detach(getattr(step, "observe", step)())
-
-
-def _judge(compared: Compared) -> tuple[Any, str]:
-    """The outputs of a float64 copy of the model, or None and why there is none."""
-    baseline = compared.baseline
-    try:
-        compared.seed()  # the parameters, where steps change them
-        module = copy.deepcopy(baseline.module)
-        pytree.cast_module(module, pytree.double)
-        exact = replace(compared.job, case=replace(compared.job.case, dtype="float64", amp_dtype=None))
-        inputs = pytree.to_float64(baseline.inputs)
-        compared.seed()
-        side = Side(exact, module, inputs, inputs)
-        step = compared.scenario.make_step(module, side, compared.device)
-        return observed(step, follows=compared.eager_step), ""
-    except Exception as error:
-        lost = failures.is_out_of_memory(error)
-        return None, f"{_NO_MEMORY if lost else ''}{type(error).__name__}: {str(error)[:200]}"
-
-
-def quality_of(compared: Compared) -> dict[str, Any]:
-    """The event `quality`: how often each side is right on labelled data; or why that cannot be told."""
-
-    def caller(side: Side, model: Any) -> Callable[[Any], Any]:
-        expected = pytree.structure(side.inputs)
-
-        def call(inputs: Any) -> Any:
-            prepared = side.prepared(inputs)
-            # Else it would be compiled anew, and another artefact be scored than the one that is timed.
-            if pytree.structure(prepared) != expected:
-                raise ValueError(f"the data give {pytree.structure(prepared)}, the model takes {expected}")
-            return compared.scenario.make_step(model, side.with_inputs(prepared), compared.device)()
-
-        return call
-
-    try:
-        data = registry.find("datasets", compared.job.data or "").open_data(compared.job)
-        return quality.score(
-            caller(compared.baseline, compared.baseline.module),
-            caller(compared.own, compared.model),
-            data,
-            compared.job.case.batch_size,
-        )
-    except Exception as error:  # whatever is wrong with the data: the rest is measured all the same
-        if failures.classify("quality", error) in (Status.OOM, Status.INFRA_ERROR):
-            raise
-        return {"reason": f"{type(error).__name__}: {str(error)[:500]}"}

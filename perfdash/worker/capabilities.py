@@ -1,4 +1,4 @@
-"""What the measured interpreter can do, asked once before the first case; nothing is measured."""
+"""What the measured interpreter can do: back ends, options, dtypes, vector instructions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from typing import Any, Callable, Optional
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import compilation, compiler_caches, device, failures, registry
+from perfdash.worker import compiler_caches, device, failures, registry
 
 
 def probe(job: Job, emit: Callable[..., None]) -> None:
-    """Emits what stands against the job's device, dtype and options, and the GPUs there are."""
+    """Emit the complaints about the job's device, dtype and options, and the names of the GPUs."""
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    emit(
-        "probed",
-        complaints=complaints(job),
-        cuda=[torch.cuda.get_device_name(index) for index in gpus],
-    )
+    emit("probed", complaints=complaints(job), cuda=[torch.cuda.get_device_name(index) for index in gpus])
+
+
+def isa(job: Job, emit: Callable[..., None]) -> None:
+    """Emit the vector instructions that inductor compiles for, and make the headers that cases share."""
+    compiler_caches.use_in(job.scratch, job.headers)
+    instructions = vector_isa(job, find_out=True)
+    whole = compiler_caches.make_headers(job.scratch, job.headers) if job.headers else True
+    emit("probed", vector_isa=instructions, whole=whole)
 
 
 def complaints(job: Job) -> list[str]:
-    """What of the job's options, device and dtype this torch does not do, each a message for the user."""
+    """The job's options, device and dtype that this torch does not support, each as a message."""
     backend = registry.backend(job.backend)
     of_backend: list[str] = getattr(backend, "complaints", lambda job: [])(job)
     about_dtype = device.complaint(job.case.device, job.case.dtype)
@@ -31,7 +35,7 @@ def complaints(job: Job) -> list[str]:
 
 
 def refuse(job: Job) -> None:
-    """Raises Unmeasurable for a case whose back end is not installed, or cannot do what it is told."""
+    """Raise Unmeasurable for a case whose back end is not installed, or does not support its options."""
     backend = registry.backend(job.backend)
     missing = [name for name in getattr(backend, "PACKAGES", ()) if importlib.util.find_spec(name) is None]
     if missing:
@@ -42,31 +46,17 @@ def refuse(job: Job) -> None:
             f"back end {job.case.backend} needs {', '.join(missing)}: install perfdash[{extra}], or "
             "these beside torch in the interpreter that is measured",
         )
-    if found := complaints(job):
-        raise failures.Unmeasurable(Status.SKIPPED, "; ".join(found))
+    if messages := complaints(job):
+        raise failures.Unmeasurable(Status.SKIPPED, "; ".join(messages))
 
 
 def import_packages(job: Job) -> None:
-    """What the back end imports, beforehand: it belongs to no case's compilation latency."""
+    """Import the back end's packages in advance: they belong to no case's compilation latency."""
     for name in getattr(registry.backend(job.backend), "PACKAGES", ()):
         importlib.import_module(name)
 
 
-def isa(job: Job, emit: Callable[..., None]) -> None:
-    """Emits what inductor compiles for; on the way it makes the headers that all cases share."""
-    use_own_caches(job)
-    found = vector_isa(job, find_out=True)
-    whole = compiler_caches.make(job.scratch, job.headers) if job.headers else True
-    emit("probed", vector_isa=found, whole=whole)
-
-
 def vector_isa(job: Job, find_out: bool) -> Optional[str]:
-    """The vector instructions that the back end compiles for, where it says so."""
-    ask: Any = getattr(registry.backend(job.backend), "vector_isa", None)
-    return ask(job, find_out) if ask else None
-
-
-def use_own_caches(job: Job) -> None:
-    """Everything that compiling leaves behind goes into the job's scratch folder."""
-    compilation.use_caches_in(job.scratch)
-    compiler_caches.use_in(job.scratch, job.headers)
+    """The vector instructions that the back end compiles for, where it knows them."""
+    isa_of_backend: Any = getattr(registry.backend(job.backend), "vector_isa", None)
+    return isa_of_backend(job, find_out) if isa_of_backend else None

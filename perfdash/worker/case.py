@@ -1,8 +1,11 @@
 """One case from load to latency, in the process that was forked for it.
 
-Every phase ends with an event, so what was measured before a crash is kept. The order matters:
-load with one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile,
-judge, time under the steady allocator, score, and take the compiled side's memory last.
+Every phase ends with an event, so what was measured before a crash is kept. The order matters: load with
+one thread (no OpenMP pool yet), fork the child that measures eager's memory, compile, check accuracy, time
+under the steady allocator, score, and measure the compiled side's memory last.
+
+With Job.until_oom the batch grows until memory ends: where eager runs out of memory, the case goes on with
+the back end alone, and a check that alone lacks memory is skipped.
 """
 
 from __future__ import annotations
@@ -14,48 +17,49 @@ import random
 import sys
 import time
 from dataclasses import replace
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
 from perfdash.records import Job, Status
 from perfdash.worker import (
+    accuracy,
     capabilities,
-    climbing,
     compilation,
+    compiler_caches,
     device,
     failures,
-    footprint,
+    held_memory,
     latency,
     linux,
     output_comparison,
     peak_memory,
+    quality,
     registry,
-    room,
     weights,
 )
-from perfdash.worker.accuracy import Compared, accuracy_of, observed, quality_of
 from perfdash.worker.child import ChildDied, ChildFailed, in_child
-from perfdash.worker.eager_and_compiled import Side, backend_side, baseline_side, variant_side
+from perfdash.worker.eager_and_compiled import Comparison, Side, compiled_side, eager_side, variant_side
 
 Emit = Callable[..., None]
+_TRIED_STEPS = 2  # the optimiser allocates its state in the first step
 
 
 def run_case(job: Job, emit: Emit) -> None:
-    """Measures the job and emits its events; a failure is the event `failed`, never an exception."""
-    case: _Case | None = None
+    """Measure the job and emit its events; a failure is the event `failed`, never an exception."""
+    case: CaseProcess | None = None
     try:
-        case = _Case(job, emit)  # imports the back end, which may be a file of the user's
+        case = CaseProcess(job, emit)  # imports the back end, which may be a file of the user's
         if job.role == "probe":
             capabilities.probe(job, emit)
         elif job.role == "isa":
             capabilities.isa(job, emit)
         elif job.role == "check":
             case.check()
-        elif job.role == "room_eager":
-            room.of_eager(case)
-        elif job.role == "room":
-            room.of_backend(case)
+        elif job.role == "try_eager":
+            case.try_eager()
+        elif job.role == "try_backend":
+            case.try_backend()
         else:
             case.measure()
     except ChildFailed as error:
@@ -69,20 +73,22 @@ def run_case(job: Job, emit: Emit) -> None:
         emit("failed", **failed)
 
 
-class _Case:
+class CaseProcess:
+    """The phases of one case, and what they hand on to each other."""
+
     def __init__(self, job: Job, emit: Emit) -> None:
         self.job = job
         self.emit = emit
         self.phase_name = "start"
-        self.sides: list[Side] = []
-        self.eager_lost = False
-        self.unrepeated: str | None = None  # why it is not known whether eager repeats itself
+        self.sides: list[Side] = []  # those that `seed` sets back
+        self.eager_lost = False  # out of memory, in a case that goes on without it
+        self.unrepeated: str | None = None  # why it is unknown whether eager repeats itself
         self.backend = registry.backend(job.backend)
         self.scenario = registry.find("scenarios", job.case.scenario)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Names the phase for failures and for the clock: an event at its start and at its end."""
+        """Name the phase for failures and time limits: an event at its start and at its end."""
         self.phase_name = name
         self.emit("phase", name=name)
         start = time.perf_counter()
@@ -91,48 +97,77 @@ class _Case:
         finally:
             self.emit("phase_end", name=name, seconds=time.perf_counter() - start)
 
-    def check(self) -> None:
-        """Does it build and run? Nothing is compiled or judged."""
-        self.begin()
-        with self.scenario.context(self.job), self.phase("eager"):
-            self.use_threads()
-            self.eager_step()
-            self.device.synchronize()
-            if self.job.variant or self.job.baseline_dtype:  # the model of the other side
-                own = self.variant() if self.job.variant else backend_side(self.baseline, self.job)
-                self.make_step(own, own.module)()
-                self.device.synchronize()
-        self.emit("done")
-
     def measure(self) -> None:
+        """All phases; of a replica only load, compile and latency."""
         job = self.job
         self.begin()
         with self.scenario.context(job):
             if job.role != "replica":
                 with self.phase("eager"):
-                    climbing.eager(self)
+                    self.eager()
             with self.phase("compile"):
                 self.compile()
             if job.role != "replica":
                 with self.phase("accuracy"):
-                    climbing.accuracy(self)
+                    self.accuracy()
             if job.role != "untimed":
                 with self.phase("latency"):
-                    climbing.latency(self)
+                    self.latency()
             # After the timing: scoring may take longer than a case may.
             if job.role != "replica" and job.data and not self.eager_lost:
                 with self.phase("quality"):
-                    self.emit("quality", **quality_of(self.compared()))
+                    self.emit("quality", **quality.of_case(self.comparison()))
             # Last: it changes the settings of malloc, which must not reach the timing.
             if job.role != "replica":
                 with self.phase("memory"):
-                    climbing.memory(self)
+                    self.memory()
+        self.emit("done")
+
+    def check(self) -> None:
+        """Load the model and run each side once in eager; nothing is compiled or judged."""
+        self.begin()
+        with self.scenario.context(self.job), self.phase("eager"):
+            self.use_threads()
+            self.eager_step()
+            self.device.synchronize()
+            if self.job.variant or self.job.baseline_dtype:  # the compiled side has a model of its own
+                side = self.make_compiled_side()
+                self.make_step(side, side.module)()
+                self.device.synchronize()
+        self.emit("done")
+
+    def try_eager(self) -> None:
+        """Find out whether eager has memory for this batch size; nothing is judged."""
+        self.begin()
+        with self.scenario.context(self.job), self.phase("eager"):
+            self.use_threads()
+            self.try_steps(self.eager_step)
+
+    def try_backend(self) -> None:
+        """Find out whether the back end has memory for this batch size, without eager's own model."""
+        self.begin()
+        with self.scenario.context(self.job), self.phase("compile"):
+            self.use_threads()
+            side = self.make_compiled_side()
+            del self.eager_side, self.eager_step
+            self.sides = [side]
+            gc.collect()
+            linux.malloc_trim()
+            capabilities.import_packages(self.job)
+            self.seed()
+            self.try_steps(self.make_step(side, self.backend.prepare(side.module, side.inputs, self.job)))
+
+    def try_steps(self, step: Callable[[], Any]) -> None:
+        """Call the step until it needs no more memory than before."""
+        for _ in range(_TRIED_STEPS):
+            step()
+        self.device.synchronize()
         self.emit("done")
 
     def begin(self) -> None:
-        """Caches and limits of its own, then the model; but not for what cannot be measured anyway."""
+        """Set the process's own caches and limits, refuse what cannot be measured, load the model."""
         job = self.job
-        capabilities.use_own_caches(job)
+        compiler_caches.use_in(job.scratch, job.headers)
         if job.group:
             linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":
@@ -142,6 +177,7 @@ class _Case:
             self.load()
 
     def load(self) -> None:
+        """Load the model with one thread, and make the eager side of it."""
         job = self.job
         torch.set_num_threads(1)
         self.seed()
@@ -151,18 +187,28 @@ class _Case:
         self.scenario.set_mode(module)
         # CUDA starts here, in the forked process and nowhere earlier.
         self.device = device.open_device(job.case.device, job.case.threads)
-        self.baseline = baseline_side(module, inputs, job, self.device.torch_device)
-        if not job.role.startswith("room"):
-            self.baseline.keep_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))
-        self.sides.append(self.baseline)
-        self.eager_step = self.make_step(self.baseline, self.baseline.module)
-        held = self.baseline.held()
+        self.eager_side = eager_side(module, inputs, job, self.device.torch_device)
+        if not job.role.startswith("try_"):  # there the copies would take the memory that is looked for
+            self.eager_side.save_state(parameters=getattr(self.scenario, "CHANGES_MODULE", False))
+        self.sides.append(self.eager_side)
+        self.eager_step = self.make_step(self.eager_side, self.eager_side.module)
         self.emit(
             "loaded",
-            weights_bytes=sum(peak_memory.storage_bytes(peak_memory.weights(module)).values()),
-            held_bytes=sum(held.values()),
+            weights_bytes=sum(held_memory.storage_bytes(held_memory.weights(module)).values()),
+            held_bytes=sum(self.eager_side.held().values()),
             parameters=sum(p.numel() for p in module.parameters()),
         )
+
+    def make_compiled_side(self) -> Side:
+        """The side that the back end gets; of a variant, the model in the other configuration."""
+        job = self.job
+        if not job.variant:
+            return compiled_side(self.eager_side, job)
+        varied = {key: value for key, value in job.variant.items() if key != "channels_last"}
+        other = replace(job, config={**job.config, **varied})
+        module, _ = registry.find("loaders", job.loader).load(other)
+        self.scenario.set_mode(module)
+        return variant_side(self.eager_side, module, job, self.device.torch_device)
 
     def make_step(self, side: Side, model: Any) -> Callable[[], Any]:
         """The scenario's step of a model over a side."""
@@ -170,7 +216,7 @@ class _Case:
         return step
 
     def seed(self) -> None:
-        """All random generators and the inputs as they were at the start (a model may change them)."""
+        """Set all random generators, and inputs and state that steps change, to their start."""
         random.seed(self.job.seed)
         torch.manual_seed(self.job.seed)
         if "numpy" in sys.modules:
@@ -186,122 +232,168 @@ class _Case:
             yield
 
     def use_threads(self) -> None:
+        """Let torch use the case's threads; from then on the process cannot be forked."""
         torch.set_num_threads(self.job.case.threads)
 
-    def eager(self) -> None:
-        """Does eager run, does it repeat itself, what memory does it need: in a child on the CPU."""
-
-        def work() -> dict[str, Any]:
-            self.use_threads()
-            gc.collect()  # else what comes alive may get the address of what was garbage
-            live_before = peak_memory.live_storages()
-            # A step that is compared lets go of the optimizer's state, which the compiled side's calls keep.
-            lets_go = hasattr(self.eager_step, "release")
-            if lets_go:
-                for _ in range(2):
-                    self.eager_step()
-                gc.collect()
-                constants = peak_memory.owned_since(live_before)
-            repeated = climbing.repeated(self)
-            self.seed()  # the steps that were compared leave other parameters than those that are measured
-            gc.collect()
-            if not lets_go:
-                constants = peak_memory.owned_since(live_before)
-            return {
-                **repeated,
-                "constants_bytes": constants,
-                **footprint.of_step(self.eager_step, self.device, self.thread_context),
-            }
-
-        facts = work() if self.device.kind == "cuda" else in_child("eager", work)
-        self.eager_differs = facts.pop("differ")
-        self.unrepeated = facts.pop("unrepeated", None)
-        self.emit("eager", differ=self.eager_differs, memory=facts)
-
-    def differs(self) -> str | None:
-        """How two eager runs of one seed differ; None where they do not."""
-        self.seed()
-        first = observed(self.eager_step)
-        self.seed()
-        second = observed(self.eager_step)
-        return output_comparison.two_runs_differ(first, second, getattr(self.scenario, "OF_GROUP", 0.0))
-
-    def accuracy(self) -> None:
-        why = "eager ran out of memory: nothing to compare with" if self.eager_lost else self.unrepeated
-        if why:
-            self.emit("accuracy", status="skipped", detail=why)
-            return
-        self.emit("accuracy", **accuracy_of(self.compared(), self.eager_differs))
-
-    def compile(self) -> None:
-        self.use_threads()
-        self.seed()  # the parameters as they were: on a GPU eager has trained in this process
-        own = self.own = self.variant() if self.job.variant else backend_side(self.baseline, self.job)
-        self.sides.append(own)
-        capabilities.import_packages(self.job)
-        if self.eager_lost:
-            footprint.drop_eager(self.device, self.baseline, own, self.eager_step)
-        gc.unfreeze()  # compiling collects garbage as it does in any other process
-        gc.collect()
-        # What two calls leave is counted apart, as of eager: some models keep more with each.
-        self.held_bytes, self.constants_bytes = sum(own.held().values()), 0
-        is_replica = self.job.role == "replica"
-        live_before = peak_memory.live_storages() if not is_replica else {}
-
-        def count_constants() -> None:
-            self.constants_bytes = 0 if is_replica else peak_memory.owned_since(live_before)
-
-        def make_step() -> Callable[[], Any]:
-            self.model = self.backend.prepare(own.module, own.inputs, self.job)
-            return self.make_step(own, self.model)
-
-        self.seed()
-        with compilation.capture_figures() as capture:
-            self.backend_step, figures = compilation.first_call(
-                make_step, self.device.synchronize, after_two=count_constants
-            )
-        # perfdash's own look at what was converted is no part of converting it.
-        uncounted = getattr(self.model, "uncounted_s", 0.0)
-        for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
-            figures[name] = max(0.0, figures[name] - uncounted)
-        if not getattr(self.backend, "CAPTURES", True):
-            capture = {}  # dynamo was not asked
-        elif self.job.case.device == "cpu":
-            capture["vector_isa"] = capabilities.vector_isa(self.job, find_out=False)
-        notes = self.backend.notes(self.model) if hasattr(self.backend, "notes") else []
-        self.emit("compiled", **figures, capture=capture, notes=notes)
-
-    def memory(self) -> None:
-        """Of the back end's side; of eager's, the child tells."""
-        figures = footprint.of_backend(
-            self.compared(), self.held_bytes, self.constants_bytes, self.thread_context
-        )
-        self.emit("memory", **figures)
-
-    def variant(self) -> Side:
-        """The back end's side, where it is the model in another configuration."""
-        job = self.job
-        varied = {key: value for key, value in job.variant.items() if key != "channels_last"}
-        other = replace(job, config={**job.config, **varied})
-        module, _ = registry.find("loaders", job.loader).load(other)
-        self.scenario.set_mode(module)
-        return variant_side(self.baseline, module, job, self.device.torch_device)
-
-    def compared(self) -> Compared:
-        return Compared(
+    def comparison(self) -> Comparison:
+        """Both sides, once the back end's is compiled."""
+        return Comparison(
             job=self.job,
             scenario=self.scenario,
             backend=self.backend,
             device=self.device,
-            baseline=self.baseline,
-            own=self.own,
-            model=self.model,
+            eager_side=self.eager_side,
+            compiled_side=self.compiled_side,
+            compiled_model=self.compiled_model,
             eager_step=self.eager_step,
-            backend_step=self.backend_step,
+            compiled_step=self.compiled_step,
             seed=self.seed,
         )
 
+    def memory_shortage(self, work: Callable[[], Any]) -> Optional[str]:
+        """Do the work; with until_oom, the message if it ran out of memory, else None."""
+        try:
+            work()
+        except (RuntimeError, MemoryError) as error:
+            if not self.job.until_oom or not failures.is_out_of_memory(error):
+                raise
+            shortage = str(error)[:200]
+        else:
+            return None
+        gc.collect()
+        return shortage
+
+    def lose_eager(self, failed: dict[str, Any]) -> None:
+        """Go on without eager, which is out of memory."""
+        print(failed["traceback"], file=sys.stderr, flush=True)
+        self.eager_lost = True
+        self.emit("eager_lost", **failed)
+
+    def eager(self) -> None:
+        """Does eager run, does it repeat itself, what memory does it need: in a child on the CPU."""
+        try:
+            facts = self.eager_facts() if self.device.kind == "cuda" else in_child("eager", self.eager_facts)
+        except (ChildFailed, RuntimeError, MemoryError) as error:  # on a GPU there is no child
+            failed = error.failed if isinstance(error, ChildFailed) else failures.describe("eager", error)
+            if not self.job.until_oom or failed["status"] != Status.EAGER_OOM.value:
+                raise
+            self.lose_eager(failed)
+            return
+        self.eager_differs = facts.pop("differ")
+        self.unrepeated = facts.pop("unrepeated", None)
+        self.emit("eager", differ=self.eager_differs, memory=facts)
+
+    def eager_facts(self) -> dict[str, Any]:
+        """How two eager runs differ, the constants that eager's calls leave, and its memory."""
+        self.use_threads()
+        gc.collect()  # else a new tensor may get the address of garbage
+        live_before = held_memory.live_storages()
+        # A step that is compared releases the optimizer's state, which the compiled side's calls keep.
+        releases = hasattr(self.eager_step, "release")
+        if releases:
+            for _ in range(2):
+                self.eager_step()
+            gc.collect()
+            constants = held_memory.bytes_since(live_before)
+        repeated = self.eager_repeats()
+        self.seed()  # the steps that were compared leave other parameters than those that are measured
+        gc.collect()
+        if not releases:
+            constants = held_memory.bytes_since(live_before)
+        figures = peak_memory.of_step(self.eager_step, self.device, self.thread_context)
+        return {**repeated, "constants_bytes": constants, **figures}
+
+    def eager_repeats(self) -> dict[str, Any]:
+        """How two eager runs of one seed differ (`differ`), or why that is unknown (`unrepeated`).
+
+        One run may have memory where the copies of two runs have none.
+        """
+        differences: list[Optional[str]] = []
+        shortage = self.memory_shortage(lambda: differences.append(self.two_runs_differ()))
+        if shortage is None:
+            return {"differ": differences[0]}
+        why = f"no memory was left to see whether eager repeats itself: {shortage}"
+        return {"differ": None, "unrepeated": why}
+
+    def two_runs_differ(self) -> str | None:
+        """How two eager runs of one seed differ; None where they do not."""
+        self.seed()
+        first = accuracy.observed(self.eager_step)
+        self.seed()
+        second = accuracy.observed(self.eager_step)
+        return output_comparison.two_runs_differ(first, second, getattr(self.scenario, "OF_GROUP", 0.0))
+
+    def compile(self) -> None:
+        """Compile the back end's side: its first call, the constants it keeps, what was captured."""
+        self.use_threads()
+        self.seed()  # the parameters as they were: on a GPU eager has trained in this process
+        side = self.compiled_side = self.make_compiled_side()
+        self.sides.append(side)
+        capabilities.import_packages(self.job)
+        if self.eager_lost:
+            peak_memory.release_eager(self.device, self.eager_side, side, self.eager_step)
+        gc.unfreeze()  # compiling collects garbage as it does in any other process
+        gc.collect()
+        # Held bytes and constants apart, as of eager: some models keep more with each call.
+        self.held_bytes, self.constants_bytes = sum(side.held().values()), 0
+        is_replica = self.job.role == "replica"
+        live_before = held_memory.live_storages() if not is_replica else {}
+
+        def count_constants() -> None:
+            self.constants_bytes = 0 if is_replica else held_memory.bytes_since(live_before)
+
+        def make_step() -> Callable[[], Any]:
+            self.compiled_model = self.backend.prepare(side.module, side.inputs, self.job)
+            return self.make_step(side, self.compiled_model)
+
+        self.seed()
+        with compilation.capture_figures() as capture:
+            self.compiled_step, figures = compilation.first_call(
+                make_step, self.device.synchronize, after_two=count_constants
+            )
+        # perfdash's own examination of what was converted is no part of converting it.
+        uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
+        for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
+            figures[name] = max(0.0, figures[name] - uncounted)
+        if not getattr(self.backend, "CAPTURES", True):
+            capture = {}  # the back end does not go through dynamo
+        elif self.job.case.device == "cpu":
+            capture["vector_isa"] = capabilities.vector_isa(self.job, find_out=False)
+        notes = self.backend.notes(self.compiled_model) if hasattr(self.backend, "notes") else []
+        self.emit("compiled", **figures, capture=capture, notes=notes)
+
+    def accuracy(self) -> None:
+        """Are the compiled outputs right? Copies that only the check needs must not end the case."""
+        why = "eager ran out of memory: nothing to compare with" if self.eager_lost else self.unrepeated
+        if not why:
+            shortage = self.memory_shortage(self.check_accuracy)
+            if shortage is None:
+                return
+            why = f"no memory was left for the check itself: {shortage}"
+        self.emit("accuracy", status="skipped", detail=why)
+
+    def check_accuracy(self) -> None:
+        """Emit the verdict."""
+        self.emit("accuracy", **accuracy.of_case(self.comparison(), self.eager_differs))
+
     def latency(self) -> None:
+        """Time both sides. Eager may have had memory in its child and have none beside the back end."""
+        try:
+            self.time_sides()
+            return
+        except (RuntimeError, MemoryError) as error:
+            # A replica's samples join those of the main process: of both sides, or not at all.
+            is_alone = self.eager_lost or self.job.role == "replica"
+            if not self.job.until_oom or is_alone or not failures.is_out_of_memory(error):
+                raise
+            failed = {**failures.describe("eager", error), "status": Status.EAGER_OOM.value}
+        self.lose_eager(failed)
+        peak_memory.release_eager(self.device, self.eager_side, self.compiled_side, self.eager_step)
+        gc.collect()
+        self.time_sides()
+
+    def time_sides(self) -> None:
+        """Sample pairs under the job's allocator, or the back end alone, and emit them."""
         self.seed()  # a step that was judged may have left parameters of any size
         gc.collect()
         linux.malloc_trim()
@@ -314,11 +406,11 @@ class _Case:
         before = device.probe(self.device.kind)
         load = os.getloadavg()[0]
         if self.eager_lost:
-            figures = latency.sample_alone(self.backend_step, self.device, self.job.sampling)
+            figures = latency.sample_alone(self.compiled_step, self.device, self.job.sampling)
         else:
             figures = latency.sample_pairs(
                 self.eager_step,
-                self.backend_step,
+                self.compiled_step,
                 self.device,
                 self.job.sampling,
                 self.job.seed + self.job.process,
@@ -330,3 +422,16 @@ class _Case:
         figures["recompiles"] = compilation.compiled_graphs() - graphs
         figures["recompile_limit"] = compilation.gave_up()
         self.emit("latency", **figures)
+
+    def memory(self) -> None:
+        """Measure the back end's memory. A shortage here does not undo what was timed."""
+        shortage = self.memory_shortage(self.measure_memory)
+        if shortage is not None:
+            self.emit("memory", held_bytes=None, constants_bytes=0, transient_bytes=None, lost=shortage)
+
+    def measure_memory(self) -> None:
+        """Emit the memory of the back end's side; the child has emitted eager's."""
+        figures = peak_memory.of_compiled(
+            self.comparison(), self.held_bytes, self.constants_bytes, self.thread_context
+        )
+        self.emit("memory", **figures)

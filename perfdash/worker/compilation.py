@@ -7,7 +7,6 @@ import gc
 import os
 import re
 import statistics
-import tempfile
 import time
 from collections import Counter
 from typing import Any, Callable, Iterator, Optional
@@ -20,19 +19,6 @@ _REASONS = 20  # how many reasons for graph breaks are kept
 _REASON_CHARS = 300
 # "cache_size_limit reached" (torch 2.4), "recompile_limit reached", "Dynamo recompile limit exceeded".
 _LIMIT = re.compile(r"(cache_size|recompile)[_ ]limit")
-
-
-def use_caches_in(scratch: str) -> None:
-    """Empty caches and temporary files of the case's own for inductor, Triton and everything else."""
-    for variable, folder in (
-        ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
-        ("TRITON_CACHE_DIR", "triton"),
-        ("TMPDIR", "tmp"),
-    ):
-        path = os.path.join(scratch, folder)
-        os.makedirs(path, exist_ok=True)
-        os.environ[variable] = path
-    tempfile.tempdir = os.environ["TMPDIR"]  # it remembers the folder that it found first
 
 
 def first_call(

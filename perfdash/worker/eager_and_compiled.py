@@ -1,24 +1,25 @@
-"""A side of the comparison: the model in one dtype, its inputs, and the step that is measured.
+"""The eager and the compiled side of a comparison: the model in the side's dtype, its inputs, its state.
 
-Both sides are the same model. Where the back end's dtype is the baseline's they share it, and the
-back end is the only difference; else each has its own copy.
+Both sides are the same model. Where the back end's dtype is eager's they share it, and the back end is
+the only difference; else each side has its own copy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Optional, Tuple
 
 import torch
 
 from perfdash.records import Job
-from perfdash.worker import output_comparison, peak_memory, pytree
+from perfdash.worker import held_memory, output_comparison, pytree
+from perfdash.worker.device import Cpu, Cuda
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-
-# Nested tensors (jagged ones among them) have no values that could be compared as a whole.
+# Layouts whose values can be compared as a whole: nested tensors (jagged ones among them) have none.
 _COMPARABLE = (
     torch.strided,
     torch.sparse_coo,
@@ -31,8 +32,8 @@ _COMPARABLE = (
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A tensor of the module, what it held, and the modules on the way to it."""
+class SavedTensor:
+    """A tensor of the module, its saved values, and the modules from the root to its owner."""
 
     tensor: torch.Tensor
     values: torch.Tensor  # on the host
@@ -41,22 +42,22 @@ class Kept:
 
 @dataclass
 class Side:
-    """`job` is the order with the dtype of this side; inputs are a tuple or a dict."""
+    """One side: `job` has this side's dtype, `inputs` are a tuple or a dict."""
 
     job: Job
     module: Any
     inputs: Any
-    pristine: Any  # the inputs as they were at the start, on the host: a model may change them
-    # Buffers as they were, and parameters where steps change them, by name.
-    state: Optional[dict[str, Kept]] = None
-    keeps_parameters: bool = False
+    pristine: Any  # a copy of the inputs on the host: a model may change them
+    # Buffers, and parameters where steps change them, by name, as save_state found them.
+    state: Optional[dict[str, SavedTensor]] = None
+    saves_parameters: bool = False
 
     def held(self) -> dict[int, int]:
-        """Bytes of parameters, buffers, plain attributes and inputs by storage (storage_bytes)."""
-        return peak_memory.storage_bytes(
+        """Bytes of parameters, buffers, plain attributes and inputs, by storage."""
+        return held_memory.storage_bytes(
             [
-                *peak_memory.weights(self.module),
-                *peak_memory.attributes(self.module),
+                *held_memory.weights(self.module),
+                *held_memory.unregistered_tensors(self.module),
                 *pytree.tensors_in(self.inputs),
             ]
         )
@@ -65,47 +66,53 @@ class Side:
         """The inputs as positional arguments and keywords."""
         return ((), self.inputs) if isinstance(self.inputs, dict) else (tuple(self.inputs), {})
 
-    def keep_state(self, parameters: bool = True) -> None:
-        """From now on `restore` sets buffers, and with `parameters` these too, back to what they are now."""
-        kept = dict(self.module.named_buffers())
+    def autocast_dtype(self) -> Optional[torch.dtype]:
+        """The dtype that autocast computes in; None unless the case's dtype is amp."""
+        case = self.job.case
+        return getattr(torch, case.amp_dtype or "bfloat16") if case.dtype == "amp" else None
+
+    def autocast(self) -> ContextManager[Any]:
+        """Autocast for one call. Within one long context torch keeps the cast weights and casts no more."""
+        dtype = self.autocast_dtype()
+        return torch.autocast(self.job.case.device, dtype=dtype) if dtype else contextlib.nullcontext()
+
+    def save_state(self, parameters: bool = True) -> None:
+        """Save buffers, and with `parameters` these too, for `restore`."""
+        tensors = dict(self.module.named_buffers())
         if parameters:
-            kept.update(self.module.named_parameters())
-        self.keeps_parameters = parameters
+            tensors.update(self.module.named_parameters())
+        self.saves_parameters = parameters
         self.state = {
-            name: Kept(tensor, tensor.detach().to("cpu", copy=True), _path(self.module, name))
-            for name, tensor in kept.items()
+            name: SavedTensor(tensor, tensor.detach().to("cpu", copy=True), _path(self.module, name))
+            for name, tensor in tensors.items()
         }
 
     def restore(self) -> None:
-        """The inputs, and what was kept of the module, as they were at the start."""
+        """Set the inputs and the saved tensors of the module back to their saved values."""
         with torch.no_grad():
             for tensor, pristine in zip(pytree.tensors_in(self.inputs), pytree.tensors_in(self.pristine)):
                 overwrite(tensor, pristine)
-            for name, kept in (self.state or {}).items():
-                overwrite(kept.tensor, kept.values)
-                if _at(self.module, name) is not kept.tensor:  # a step has put something else in its place
-                    _put_back(name, kept)
+            for name, saved in (self.state or {}).items():
+                overwrite(saved.tensor, saved.values)
+                if _tensor_at(self.module, name) is not saved.tensor:  # a step replaced it
+                    _put_back(name, saved)
 
     def changed(self) -> Dict[str, Optional[torch.Tensor]]:
-        """Copies of the inputs, and of the buffers that were kept, that are not as they were, by path.
+        """Copies of the inputs and saved buffers that differ from their saved values, by path.
 
-        None for a buffer that is no tensor any more. Without nested tensors, which cannot be compared, and
-        nothing of the module where parameters are kept too: there the step says what it changes.
+        None for a buffer that is no tensor any more. Nested tensors, which cannot be compared, are left
+        out; so is the whole module where parameters are saved: there the step reports its changes.
         """
+        tensors = (
+            (path, leaf) for path, leaf in pytree.leaves(self.inputs, "inputs") if torch.is_tensor(leaf)
+        )
         pairs = [
             (path, tensor, pristine)
-            for (path, tensor), pristine in zip(
-                (
-                    (path, leaf)
-                    for path, leaf in pytree.leaves(self.inputs, "inputs")
-                    if torch.is_tensor(leaf)
-                ),
-                pytree.tensors_in(self.pristine),
-            )
+            for (path, tensor), pristine in zip(tensors, pytree.tensors_in(self.pristine))
         ]
-        if not self.keeps_parameters:
-            for name, kept in (self.state or {}).items():
-                pairs.append((f"buffer {name}", _at(self.module, name), kept.values))
+        if not self.saves_parameters:
+            for name, saved in (self.state or {}).items():
+                pairs.append((f"buffer {name}", _tensor_at(self.module, name), saved.values))
         return {
             path: None if tensor is None else tensor.detach().clone()
             for path, tensor, pristine in pairs
@@ -113,48 +120,128 @@ class Side:
         }
 
     def with_inputs(self, inputs: Any) -> Side:
-        """The same side over other inputs."""
+        """The same side with other inputs."""
         return replace(self, inputs=inputs, pristine=inputs)
 
-    def prepared(self, inputs: Any) -> Any:
-        """Other inputs as this side takes them: on its device, in its dtype."""
-        devices = [tensor.device for tensor in pytree.tensors_in(self.inputs)]
-        change = _cast(self.job.case.dtype)
-        where = devices[0] if devices else "cpu"
-        found = pytree.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
-        return pytree.map_tensors(found, _channels_last) if self.job.variant.get("channels_last") else found
+    def convert_inputs(self, inputs: Any) -> Any:
+        """Other inputs, moved to this side's device and cast to its dtype."""
+        cast = _cast(self.job.case.dtype)
+        where = _device_of(self.inputs)
+        converted = pytree.map_tensors(inputs, lambda tensor: cast(tensor.to(where)))
+        return (
+            pytree.map_tensors(converted, _channels_last)
+            if self.job.variant.get("channels_last")
+            else converted
+        )
 
 
-def _at(module: Any, name: str) -> Optional[torch.Tensor]:
-    """The tensor that a module has under a dotted name; None where there is none any more."""
-    found = module
+@dataclass
+class Comparison:
+    """Both sides, ready to run."""
+
+    job: Job
+    scenario: Any
+    backend: Any
+    device: Cpu | Cuda
+    eager_side: Side
+    compiled_side: Side
+    compiled_model: Any  # what the back end made of compiled_side.module
+    eager_step: Callable[[], Any]
+    compiled_step: Callable[[], Any]
+    seed: Callable[[], None]  # sets generators, inputs and state back
+
+
+def eager_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
+    """The eager side, in the dtype that the suite names as its baseline, else in the case's."""
+    dtype = job.baseline_dtype or job.case.dtype
+    if dtype != job.case.dtype:
+        job = replace(job, case=replace(job.case, dtype=dtype, amp_dtype=None))
+    return _side(module, inputs, replace(job, variant={}), where)
+
+
+def compiled_side(eager: Side, job: Job) -> Side:
+    """The side that the back end gets: eager's own model, or a copy in the case's dtype."""
+    if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(eager.job.case.dtype, torch.float32):
+        return replace(eager, job=job)
+    where = _device_of(eager.inputs)
+    return _with_state_of(
+        eager, _side(copy.deepcopy(eager.module), pytree.detach(eager.pristine), job, where)
+    )
+
+
+def variant_side(eager: Side, module: Any, job: Job, where: torch.device) -> Side:
+    """The side of a model in another configuration (job.variant), with eager's weights and inputs.
+
+    Raises RuntimeError where the weights do not fit: then it is another model and no variant.
+    """
+    module.load_state_dict(eager.module.state_dict())
+    side = _side(module, pytree.detach(eager.pristine), job, where)
+    if job.variant.get("channels_last"):
+        side.module.to(memory_format=torch.channels_last)
+        side.inputs = pytree.map_tensors(side.inputs, _channels_last)
+    return _with_state_of(eager, side)
+
+
+def _with_state_of(eager: Side, side: Side) -> Side:
+    if eager.state is not None:
+        side.save_state(eager.saves_parameters)
+    return side
+
+
+def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
+    cast = _cast(job.case.dtype)
+    pytree.cast_module(module, cast)
+    module = module.to(where)
+    inputs = pytree.map_tensors(inputs, lambda tensor: cast(tensor.to(where)))
+    pristine = pytree.map_tensors(inputs, lambda tensor: tensor.detach().to("cpu", copy=True))
+    return Side(job, module, inputs, pristine)
+
+
+def _cast(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A cast of floating tensors to a dtype; autocast (amp) leaves the model as it was loaded."""
+    dtype = _DTYPES.get(name)
+    return lambda tensor: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """(batch, channels, h, w) with the channels beside each other in memory; other shapes unchanged."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+
+def _device_of(inputs: Any) -> torch.device:
+    return next((tensor.device for tensor in pytree.tensors_in(inputs)), torch.device("cpu"))
+
+
+def _tensor_at(module: Any, name: str) -> Optional[torch.Tensor]:
+    """The tensor that a module has under a dotted name, or None."""
+    value = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, torch.Tensor) else None
+        value = getattr(value, part, None)
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def _path(module: Any, name: str) -> Tuple[Any, ...]:
-    """The modules on the way to a parameter or buffer, its owner the last."""
-    found = [module]
+    """The modules from the root to the owner of a parameter or buffer."""
+    modules = [module]
     for part in name.split(".")[:-1]:
-        found.append(getattr(found[-1], part))
-    return tuple(found)
+        modules.append(getattr(modules[-1], part))
+    return tuple(modules)
 
 
-def _put_back(name: str, kept: Kept) -> None:
-    """Puts a tensor, and the modules on the way to it, back in their places."""
+def _put_back(name: str, saved: SavedTensor) -> None:
+    """Put a tensor, and the modules on the way to it, back in their places."""
     *parts, leaf = name.split(".")
-    for owner, part, inner in zip(kept.path, parts, kept.path[1:]):
+    for owner, part, inner in zip(saved.path, parts, saved.path[1:]):
         if getattr(owner, part, None) is not inner:
             setattr(owner, part, inner)
-    owner = kept.path[-1]
-    registered = owner._parameters if isinstance(kept.tensor, torch.nn.Parameter) else owner._buffers
+    owner = saved.path[-1]
+    registered = owner._parameters if isinstance(saved.tensor, torch.nn.Parameter) else owner._buffers
     if leaf in registered:
-        setattr(owner, leaf, kept.tensor)
+        setattr(owner, leaf, saved.tensor)
         return
     for place in (owner.__dict__, owner._parameters, owner._buffers, owner._modules):
         place.pop(leaf, None)
-    registered[leaf] = kept.tensor
+    registered[leaf] = saved.tensor
 
 
 def _differs(tensor: Optional[torch.Tensor], pristine: torch.Tensor) -> bool:
@@ -168,9 +255,9 @@ def _differs(tensor: Optional[torch.Tensor], pristine: torch.Tensor) -> bool:
 
 
 def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Sets a tensor to values of its shape, also where several of its elements are one place in memory.
+    """Copy values into a tensor of the same shape whose elements may share memory.
 
-    `copy_` refuses those: of an expanded tensor, of windows that overlap (unfold).
+    `copy_` refuses such tensors: expanded ones, and windows that overlap (unfold).
     """
     if tensor.is_nested or tensor.layout is not torch.strided:
         tensor.copy_(values)
@@ -194,61 +281,3 @@ def _may_overlap(tensor: torch.Tensor) -> bool:
             return True
         reach += stride * (size - 1)
     return False
-
-
-def baseline_side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
-    """What is compared with: in the baseline's dtype where the suite names one, else in the case's."""
-    dtype = job.baseline_dtype or job.case.dtype
-    return _side(module, inputs, replace(_in_dtype(job, dtype), variant={}), where)
-
-
-def backend_side(baseline: Side, job: Job) -> Side:
-    """What the back end is given: the baseline's own model, or a copy in the case's dtype."""
-    if _DTYPES.get(job.case.dtype, torch.float32) == _DTYPES.get(baseline.job.case.dtype, torch.float32):
-        return replace(baseline, job=job)
-    where = next((tensor.device for tensor in pytree.tensors_in(baseline.inputs)), torch.device("cpu"))
-    own = _side(copy.deepcopy(baseline.module), pytree.detach(baseline.pristine), job, where)
-    if baseline.state is not None:
-        own.keep_state(baseline.keeps_parameters)
-    return own
-
-
-def variant_side(baseline: Side, module: Any, job: Job, where: torch.device) -> Side:
-    """The same weights and inputs in a model of another configuration (job.variant).
-
-    Raises RuntimeError where the weights do not fit it: then it is another model and no variant.
-    """
-    module.load_state_dict(baseline.module.state_dict())
-    own = _side(module, pytree.detach(baseline.pristine), job, where)
-    if job.variant.get("channels_last"):
-        own.module.to(memory_format=torch.channels_last)
-        own.inputs = pytree.map_tensors(own.inputs, _channels_last)
-    if baseline.state is not None:
-        own.keep_state(baseline.keeps_parameters)
-    return own
-
-
-def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    """(batch, channels, h, w) with the channels beside each other in memory; others as they are."""
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-
-
-def _side(module: Any, inputs: Any, job: Job, where: torch.device) -> Side:
-    change = _cast(job.case.dtype)
-    pytree.cast_module(module, change)
-    module = module.to(where)
-    inputs = pytree.map_tensors(inputs, lambda tensor: change(tensor.to(where)))
-    pristine = pytree.map_tensors(inputs, lambda tensor: tensor.detach().to("cpu", copy=True))
-    return Side(job, module, inputs, pristine)
-
-
-def _cast(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Floating tensors to the dtype; autocast (amp) leaves the model as it was loaded."""
-    dtype = _DTYPES.get(name)
-    return lambda tensor: tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
-
-
-def _in_dtype(job: Job, dtype: str) -> Job:
-    if dtype == job.case.dtype:
-        return job
-    return replace(job, case=replace(job.case, dtype=dtype, amp_dtype=None))

@@ -1,195 +1,154 @@
-"""Peak memory of a model: held + transient, by the kernel's high-water mark (docs/method.md).
+"""Peak memory of eager and of the back end: held + transient on the CPU, the allocator's peak on a GPU.
 
-Held is counted from tensors; transient is VmHWM - VmRSS over steady calls. No process's resident
-size is ever subtracted from another's.
+Held bytes are counted from tensors (held_memory.py). Transient bytes are VmHWM - VmRSS over steady calls
+of one process: the resident sizes of two processes are never subtracted (docs/method.md).
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import gc
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from types import CellType, FunctionType, MethodType, ModuleType
-from typing import Any, Callable, ContextManager, Iterable, Optional
+from typing import Any, Callable, ContextManager, Optional
 
 import torch
 
-from perfdash.worker import linux, pytree
-from perfdash.worker.device import Cuda
+from perfdash.worker import held_memory, linux, pytree
+from perfdash.worker.device import Cpu, Cuda
+from perfdash.worker.eager_and_compiled import Comparison, Side
+
+Context = Callable[[], ContextManager[None]]
+Figures = dict[str, Optional[int]]  # bytes by name; None where they are unknown
 
 _CALLS = 2
 
 
-def storage_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Bytes by address of the storages behind tensors: shared and tied ones count once.
+def of_step(step: Callable[[], Any], device: Cpu | Cuda, context: Context) -> Figures:
+    """Bytes that steady calls need beyond what is held; on a GPU the whole peak."""
+    return _gpu_peak(device, step) if isinstance(device, Cuda) else transient_bytes(step, context)
 
-    Packed tensors (mkldnn) have no storage; they count by their elements, under their identity.
+
+def of_compiled(comparison: Comparison, held_bytes: int, constants_bytes: int, context: Context) -> Figures:
+    """The event `memory`: held_bytes, constants_bytes and what of_step returns.
+
+    The back end's held bytes are those of the tensors that it names; else of the module before its first
+    call (`held_bytes`) and of what two calls left (`constants_bytes`); a back end that holds no tensors is
+    opened a second time. This is the last phase: eager is not called after it.
     """
-    found: dict[int, int] = {}
-    for tensor in tensors:
-        try:
-            storage = tensor.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-        except (RuntimeError, NotImplementedError):
-            found[-id(tensor)] = tensor.numel() * tensor.element_size()
-    found.pop(0, None)
-    return found
+    backend, side, device = comparison.backend, comparison.compiled_side, comparison.device
+    inputs = list(pytree.tensors_in(side.inputs))
+    if getattr(backend, "OPAQUE_ON_GPU", False) and isinstance(device, Cuda):
+        return {"held_bytes": None, "constants_bytes": 0, "peak_bytes": None, "reserved_bytes": None}
+    if hasattr(backend, "reopen") and device.kind == "cpu":
+
+        def reopened_step() -> Callable[[], Any]:
+            step: Callable[[], Any] = comparison.scenario.make_step(
+                backend.reopen(comparison.compiled_model), side, device
+            )
+            return step
+
+        grown, figures = _in_new_thread(_reopened, reopened_step, context)
+        held = sum(held_memory.storage_bytes(inputs).values()) + grown
+        return {"held_bytes": held, "constants_bytes": 0, **figures}
+    named = backend.held_tensors(comparison.compiled_model) if hasattr(backend, "held_tensors") else None
+    if named is not None:
+        held_bytes = sum(held_memory.storage_bytes([*named, *inputs]).values())
+        constants_bytes = 0
+    release_eager(device, comparison.eager_side, side, comparison.eager_step)
+    if device.kind == "cuda" and named is not None:  # the back end has its own weights
+        side.state = None
+        side.module.to("cpu")
+        torch.cuda.empty_cache()
+    figures = of_step(comparison.compiled_step, device, context)
+    return {"held_bytes": held_bytes, "constants_bytes": constants_bytes, **figures}
 
 
-def weights(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters and buffers, and what quantised layers keep packed instead of them."""
-    return [*module.parameters(), *module.buffers(), *_packed(module)]
+def release_eager(device: Cpu | Cuda, eager: Side, compiled: Side, eager_step: Any) -> None:
+    """Free what only eager needs: on a GPU the allocator's peak counts everything that is allocated."""
+    release = getattr(eager_step, "release", None)
+    if release:
+        release()
+    if not isinstance(device, Cuda):
+        return
+    if compiled.inputs is not eager.inputs:
+        for tensor in pytree.tensors_in(eager.inputs):
+            tensor.data = tensor.data.to("cpu")
+    if compiled.module is not eager.module:
+        eager.state = None  # it holds the buffers that leave the GPU
+        eager.module.to("cpu")
+    device.drop_caches()
 
 
-def _packed(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Copies of the weights and biases of torch.ao's quantised layers: what is packed has no tensor.
+def transient_bytes(step: Callable[[], Any], context: Context) -> Figures:
+    """Bytes that a steady call needs beyond what is held, by the kernel's high-water mark.
 
-    A linear layer asks a layer inside it, which is the one that counts.
+    One warm-up call; garbage is collected, free pages go back to the kernel and the mark is reset; then two
+    calls. transient_bytes is VmHWM - VmRSS, None where the kernel cannot reset the mark; grown_bytes is the
+    growth of resident memory with each call. The calls run in a new thread within `context`, which
+    sets what torch keeps per thread: the free chunks of the main thread's heap, different in every
+    process, hid or added up to a third of the figure.
     """
-    found: list[torch.Tensor] = []
-    for layer in module.modules():
-        inside = [inner for inner in layer.modules() if inner is not layer]
-        if hasattr(layer, "_weight_bias") and not any(hasattr(inner, "_weight_bias") for inner in inside):
-            found += pytree.tensors_in(layer._weight_bias())
-    return found
-
-
-def attributes(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Tensors that a module holds and has not registered: in attributes, in containers and objects there.
-
-    Also those of modules in plain lists, and what its functions have closed over.
-    """
-    registered = ("_parameters", "_buffers", "_modules")
-    found: list[torch.Tensor] = []
-    todo = [
-        value for layer in module.modules() for name, value in vars(layer).items() if name not in registered
-    ]
-    seen: dict[int, Any] = {}  # and kept, so that no address is given out twice meanwhile
-    while todo:
-        value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, dict):
-            todo += value.values()
-        elif isinstance(value, (list, tuple, set, frozenset, deque)):
-            todo += value
-        elif isinstance(value, functools.partial):
-            todo += [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, MethodType):
-            todo.append(value.__self__)
-        elif isinstance(value, FunctionType):
-            cells = value.__closure__ or ()
-            todo += [cell.cell_contents for cell in cells if cell != CellType()]
-        elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)):
-            todo += vars(value).values()
-    return [tensor for tensor in found if tensor.device.type != "meta"]
-
-
-def live_storages() -> dict[int, int]:
-    """storage_bytes of every real tensor that Python holds now (fake and meta ones hold nothing).
-
-    Garbage counts too: collect it before.
-    """
-    real = []
-    for thing in gc.get_objects():
-        if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.device.type != "meta":
-            real.append(thing)
-    return storage_bytes(real)
-
-
-def owned_since(before: dict[int, int]) -> int:
-    """Bytes of the tensors that came alive since `before`: constants that a compiled artefact owns."""
-    return sum(size for address, size in live_storages().items() if address not in before)
-
-
-def transient_bytes(
-    step: Callable[[], Any], context: Callable[[], ContextManager[None]]
-) -> dict[str, Optional[int]]:
-    """Bytes that a steady call needs beyond what is held.
-
-    One warm-up call, garbage collection, every free page given back, the high-water mark reset;
-    then two calls: VmHWM - VmRSS, None where the kernel cannot reset the mark; and by how much memory
-    has grown with each of them (grown_bytes). They run in a thread of their own, within
-    `context` (what torch keeps per thread): a new thread has a heap of its own, while the free chunks of
-    the main one, different in every process, hid or added up to a third.
-    """
-    figures: dict[str, Optional[int]] = _in_a_new_thread(_transient, step, context)
+    figures: Figures = _in_new_thread(_transient, step, context)
     return figures
 
 
-def reopened_bytes(
-    make_step: Callable[[], Callable[[], Any]], context: Callable[[], ContextManager[None]]
-) -> tuple[int, dict[str, Optional[int]]]:
-    """Bytes held by what keeps its weights out of torch's sight, and its transient_bytes.
-
-    The resident size of this process before and after `make_step` has made a second one just like the
-    first and called it once. The libraries are in memory by then, and so is nothing else of the first
-    that the second shares.
-    """
-    found: tuple[int, dict[str, Optional[int]]] = _in_a_new_thread(_reopened, make_step, context)
-    return found
-
-
-def _in_a_new_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-    """What `work` returns, in a thread with a heap of its own, every large block mapped by itself."""
+def _in_new_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `work` in a thread with a heap of its own, where every large block is mapped by itself."""
     linux.malloc_exact()
-    linux.malloc_trim()  # what the timing kept for its next call counts to a limit as well
+    linux.malloc_trim()  # pages that the timing kept for its next call count against a limit as well
     linux.huge_pages(False)
     with ThreadPoolExecutor(max_workers=1) as thread:
         # torch keeps its configuration in context variables, which a thread does not inherit.
         inherited = contextvars.copy_context()
-        found = thread.submit(inherited.run, work, *arguments).result()
+        result = thread.submit(inherited.run, work, *arguments).result()
     linux.huge_pages(True)
-    return found
+    return result
 
 
-def _reopened(
-    make_step: Callable[[], Callable[[], Any]], context: Callable[[], ContextManager[None]]
-) -> tuple[int, dict[str, Optional[int]]]:
+def _reopened(make_step: Callable[[], Callable[[], Any]], context: Context) -> tuple[int, Figures]:
+    """Bytes held by a back end whose weights torch cannot see, and its transient bytes.
+
+    The difference in resident size of this process before and after `make_step` made a second session and
+    called it once. The first session has loaded the libraries, so the difference is the session alone.
+    """
     with context():
-        gc.collect()
-        linux.malloc_trim()
-        before = linux.memory_status()["VmRSS"]
+        before = _resident_bytes()
         step = make_step()
         step()
-        gc.collect()
-        linux.malloc_trim()
-        grown = linux.memory_status()["VmRSS"] - before
+        grown = _resident_bytes() - before
         return max(0, grown), _transient(step, contextlib.nullcontext)
 
 
-def _transient(
-    step: Callable[[], Any], context: Callable[[], ContextManager[None]]
-) -> dict[str, Optional[int]]:
+def _resident_bytes() -> int:
+    """VmRSS without garbage and free pages."""
+    gc.collect()
+    linux.malloc_trim()
+    return linux.memory_status()["VmRSS"]
+
+
+def _transient(step: Callable[[], Any], context: Context) -> Figures:
     with context():
         step()
         gc.collect()
         linux.malloc_trim()
-        known = linux.reset_high_water_mark()
+        is_reset = linux.reset_high_water_mark()
         before = linux.memory_status()
-        for _ in range(_CALLS):  # as many for all: a side that keeps something would keep more
+        for _ in range(_CALLS):  # the same count for both sides: a side that keeps something grows by call
             step()
-        after = linux.memory_status()
-        gc.collect()
-        linux.malloc_trim()
-        grown = linux.memory_status()["VmRSS"] - before["VmRSS"]
+        peak = linux.memory_status()["VmHWM"]
+        grown = _resident_bytes() - before["VmRSS"]
     return {
-        "transient_bytes": max(0, after["VmHWM"] - before["VmRSS"]) if known else None,
-        "high_water_bytes": after["VmHWM"],
+        "transient_bytes": max(0, peak - before["VmRSS"]) if is_reset else None,
+        "high_water_bytes": peak,
         "grown_bytes": max(0, grown) // _CALLS,
     }
 
 
-def cuda_peak(device: Cuda, step: Callable[[], Any]) -> dict[str, Optional[int]]:
-    """torch.cuda.max_memory_allocated over two steady calls, the reserved peak beside it, and the growth.
+def _gpu_peak(device: Cuda, step: Callable[[], Any]) -> Figures:
+    """torch.cuda.max_memory_allocated over two steady calls, the reserved peak, and the growth by call.
 
-    What the other side left in caches goes first; a warm-up call makes again what this side needs.
+    First the caches that the other side left are emptied; a warm-up call fills those this side needs.
     """
     device.drop_caches()
     step()

@@ -1,7 +1,4 @@
-"""How good are the answers on labelled data: macro F1 and top-1 of eager and of the back end.
-
-Pure scoring: it calls what it is given, batch by batch, and knows no model and no file.
-"""
+"""Quality on labelled data: macro F1 and top-1 of eager and of the back end."""
 
 from __future__ import annotations
 
@@ -11,7 +8,9 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 from torch import Tensor
 
-from perfdash.worker import pytree
+from perfdash.records import Status
+from perfdash.worker import failures, pytree, registry
+from perfdash.worker.eager_and_compiled import Comparison, Side
 
 # No class: the logits of the sample hold NaN.
 NO_CLASS = -1
@@ -29,6 +28,34 @@ class Labelled:
     classes: Optional[int]
     batches: Callable[[int], Iterator[tuple[Any, Tensor]]]
     notes: list[str] = field(default_factory=list)
+
+
+def of_case(comparison: Comparison) -> dict[str, Any]:
+    """The event `quality`: the scores of both sides, or the reason why there are none."""
+
+    def caller(side: Side, model: Any) -> Callable[[Any], Any]:
+        expected = pytree.structure(side.inputs)
+
+        def call(inputs: Any) -> Any:
+            converted = side.convert_inputs(inputs)
+            # Another structure would be compiled anew: the artefact that is scored is the one that was timed.
+            if pytree.structure(converted) != expected:
+                raise ValueError(f"the data give {pytree.structure(converted)}, the model takes {expected}")
+            return comparison.scenario.make_step(model, side.with_inputs(converted), comparison.device)()
+
+        return call
+
+    try:
+        return score(
+            caller(comparison.eager_side, comparison.eager_side.module),
+            caller(comparison.compiled_side, comparison.compiled_model),
+            registry.find("datasets", comparison.job.data or "").open_data(comparison.job),
+            comparison.job.case.batch_size,
+        )
+    except Exception as error:  # whatever is wrong with the data: the rest of the case is measured
+        if failures.classify("quality", error) in (Status.OOM, Status.INFRA_ERROR):
+            raise
+        return {"reason": f"{type(error).__name__}: {str(error)[:500]}"}
 
 
 def score(

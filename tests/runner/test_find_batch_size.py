@@ -51,7 +51,7 @@ class Played:
 
 def test_every_try_is_told_before_it_is_made(tmp_path):
     told = []
-    search([planned(batch_size=4)], Played(room_eager=20), tmp_path, print, lambda _, size: told.append(size))
+    search([planned(batch_size=4)], Played(try_eager=20), tmp_path, print, lambda _, size: told.append(size))
     assert told[:4] == [4, 8, 16, 32]
 
 
@@ -92,7 +92,7 @@ def test_the_search_ends_close_below_the_first_that_fails(room, start):
 
 def test_each_side_by_itself(tmp_path):
     cases = [planned(batch_size=4), planned(backend="inductor", batch_size=4)]
-    executor = Played(room_eager=21, room=50)
+    executor = Played(try_eager=21, try_backend=50)
     seen = []
     found = search(cases, executor, tmp_path, seen.append)
     assert [(each.side, each.case.backend, each.fits, each.fails) for each in found] == [
@@ -100,7 +100,7 @@ def test_each_side_by_itself(tmp_path):
         ("backend", "inductor", 50, 51),
     ]
     assert sorted(seen, key=str) == sorted(found, key=str)
-    assert [size for role, size in executor.tried if role == "room_eager"][:4] == [4, 8, 16, 32]
+    assert [size for role, size in executor.tried if role == "try_eager"][:4] == [4, 8, 16, 32]
 
 
 def test_eager_is_looked_at_once_and_a_variant_is_another_side():
@@ -139,7 +139,7 @@ def test_what_fails_for_another_reason_ends_its_search_with_it(tmp_path):
 
 
 def test_what_fitted_before_that_is_still_told(tmp_path):
-    executor = Played(room_eager=4)
+    executor = Played(try_eager=4)
     executor.failing = failed("timeout", "took too long")
     (found,) = search([planned()], executor, tmp_path, lambda room: None)
     assert (found.fits, found.status) == (4, Status.TIMEOUT)

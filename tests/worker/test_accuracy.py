@@ -28,25 +28,25 @@ def verdict(eager, compiled=None, inputs=None, *, buffer=None, backend=None, eag
     inputs = (torch.randn(32, 8),) if inputs is None else inputs
     job = replace(JOB, **settings)
     module = modules.Calls(eager, buffer)
-    baseline = eager_and_compiled.baseline_side(module, inputs, job, torch.device("cpu"))
-    baseline.keep_state(parameters=False)
-    own = eager_and_compiled.backend_side(baseline, job)
+    eager_side = eager_and_compiled.eager_side(module, inputs, job, torch.device("cpu"))
+    eager_side.save_state(parameters=False)
+    compiled_side = eager_and_compiled.compiled_side(eager_side, job)
 
     def model(*arguments):
         return (compiled or eager)(module, *arguments)
 
     def seed():
         torch.manual_seed(0)
-        baseline.restore(), own.restore()
+        eager_side.restore(), compiled_side.restore()
 
-    compared = accuracy.Compared(
+    comparison = eager_and_compiled.Comparison(
         job=job, scenario=inference, backend=backend or SimpleNamespace(), device=device.Cpu(1),
-        baseline=baseline, own=own, model=model,
-        eager_step=inference.make_step(module, baseline, device.Cpu(1)),
-        backend_step=inference.make_step(model, own, device.Cpu(1)), seed=seed,
+        eager_side=eager_side, compiled_side=compiled_side, compiled_model=model,
+        eager_step=inference.make_step(module, eager_side, device.Cpu(1)),
+        compiled_step=inference.make_step(model, compiled_side, device.Cpu(1)), seed=seed,
     )  # fmt: skip
     with inference.context(job):
-        return accuracy.accuracy_of(compared, eager_differs)
+        return accuracy.of_case(comparison, eager_differs)
 
 
 def in_float32(module, x):
@@ -126,7 +126,7 @@ def test_a_side_that_alone_is_not_finite_is_wrong():
 def test_of_a_training_step_the_loss_is_what_is_shown():
     compared = SimpleNamespace(scenario=training)
     observation = {"loss": torch.tensor(NAN), "buffers": {"running_mean": torch.ones(3)}}
-    assert output_comparison.nothing_finite(accuracy._shown(compared, observation))
+    assert output_comparison.nothing_finite(accuracy._model_outputs(compared, observation))
     assert not output_comparison.nothing_finite(observation)
 
 

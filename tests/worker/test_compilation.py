@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-
 import pytest
 
 from tests.lazy import lazy
@@ -51,13 +48,3 @@ def test_the_limit_of_recompiles_is_told_when_it_is_reached_later():
             model(torch.ones(3))
     assert compilation.compiled_graphs() > before
     assert "limit" in compilation.gave_up()
-
-
-def test_temporary_files_of_python_are_in_the_scratch_folder_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    for name in ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
-        monkeypatch.setenv(name, os.environ.get(name, tempfile.gettempdir()))
-    assert tempfile.gettempdir() != str(tmp_path / "tmp"), "python has looked it up before"
-    compilation.use_caches_in(str(tmp_path))
-    with tempfile.NamedTemporaryFile() as file:
-        assert file.name.startswith(str(tmp_path / "tmp"))

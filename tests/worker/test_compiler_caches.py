@@ -1,6 +1,7 @@
 """Precompiled headers: lent whole, and what a case leaves half-written stays its own."""
 
 import os
+import tempfile
 
 import pytest
 
@@ -46,8 +47,18 @@ def test_a_failed_trifle_leaves_nothing(tmp_path, monkeypatch):
     target.mkdir()
     compiler_caches.use_in(str(tmp_path), str(target))
     monkeypatch.setattr(torch, "compile", killed)
-    assert not compiler_caches.make(str(tmp_path), str(target))
+    assert not compiler_caches.make_headers(str(tmp_path), str(target))
     assert os.listdir(target) == []
+
+
+def test_temporary_files_of_python_are_in_the_scratch_folder_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, os.environ.get(name, tempfile.gettempdir()))
+    assert tempfile.gettempdir() != str(tmp_path / "tmp"), "python has looked it up before"
+    compiler_caches.use_in(str(tmp_path), None)
+    with tempfile.NamedTemporaryFile() as file:
+        assert file.name.startswith(str(tmp_path / "tmp"))
 
 
 @pytest.mark.slow
@@ -58,11 +69,10 @@ def test_made_headers_are_used(tmp_path):
 
     script = """
 import sys, torch
-from perfdash.worker import compilation, compiler_caches
+from perfdash.worker import compiler_caches
 scratch, target = sys.argv[1:]
-compilation.use_caches_in(scratch)
 compiler_caches.use_in(scratch, target)
-print(compiler_caches.make(scratch, target))
+print(compiler_caches.make_headers(scratch, target))
 """
     target = tmp_path / "target"
     target.mkdir()

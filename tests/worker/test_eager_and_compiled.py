@@ -19,8 +19,8 @@ def made(dtype, baseline=None):
     inputs = (torch.randn(3, 4), torch.arange(3))
     case = Case("s", "m", dtype=dtype, amp_dtype="bfloat16" if dtype == "amp" else None)
     job = Job(case, "python", "", baseline_dtype=baseline)
-    one = eager_and_compiled.baseline_side(module, inputs, job, torch.device("cpu"))
-    return one, eager_and_compiled.backend_side(one, job)
+    one = eager_and_compiled.eager_side(module, inputs, job, torch.device("cpu"))
+    return one, eager_and_compiled.compiled_side(one, job)
 
 
 def test_the_same_dtype_shares_model_and_inputs():
@@ -60,16 +60,16 @@ def test_inputs_that_a_model_has_changed_come_back():
 
 def test_data_are_cast_as_the_inputs_are():
     eager, own = made("bfloat16", "float32")
-    images, labels = own.prepared((torch.randn(3, 4), torch.arange(3)))
+    images, labels = own.convert_inputs((torch.randn(3, 4), torch.arange(3)))
     assert (images.dtype, labels.dtype) == (torch.bfloat16, torch.int64)
-    assert eager.prepared({"x": torch.randn(1)})["x"].dtype == torch.float32
+    assert eager.convert_inputs({"x": torch.randn(1)})["x"].dtype == torch.float32
 
 
 def kept(module, inputs, parameters=False):
-    side = eager_and_compiled.baseline_side(
+    side = eager_and_compiled.eager_side(
         module, inputs, Job(Case("s", "m"), "python", ""), torch.device("cpu")
     )
-    side.keep_state(parameters)
+    side.save_state(parameters)
     return side
 
 
@@ -120,9 +120,9 @@ def test_buffers_come_back_in_inference_too():
 
 def test_a_copy_in_another_dtype_keeps_what_its_baseline_keeps():
     eager, _ = made("float32")
-    eager.keep_state(parameters=False)
-    assert not eager_and_compiled.backend_side(eager, eager.job).keeps_parameters
-    own = eager_and_compiled.backend_side(
+    eager.save_state(parameters=False)
+    assert not eager_and_compiled.compiled_side(eager, eager.job).saves_parameters
+    own = eager_and_compiled.compiled_side(
         eager, replace(eager.job, case=replace(eager.job.case, dtype="bfloat16"))
     )
     assert own.state == {}
@@ -168,7 +168,7 @@ def test_a_module_that_was_replaced_comes_back(other):
     inner = torch.nn.BatchNorm1d(2)
     module = torch.nn.Sequential(torch.nn.Sequential(inner))
     side = kept(module, (), parameters=True)
-    side.keeps_parameters = False
+    side.saves_parameters = False
     module[0] = other()
     assert side.changed() == dict.fromkeys([f"buffer 0.0.{name}" for name in inner.state_dict()])
     side.restore()

@@ -47,34 +47,35 @@ def compared(seed, harm=lambda module: None, by=1.2e-7, bound=None, build=networ
         for tensor in moved.parameters():
             tensor.mul_(1 + (torch.rand(tensor.shape, generator=generator) * 2 - 1) * by)
     harm(moved)
-    baseline, own = (
-        eager_and_compiled.baseline_side(each, inputs, JOB, torch.device("cpu")) for each in (module, moved)
+    eager_side, compiled_side = (
+        eager_and_compiled.eager_side(each, inputs, JOB, torch.device("cpu")) for each in (module, moved)
     )
-    baseline.keep_state(), own.keep_state()
+    eager_side.save_state(), compiled_side.save_state()
 
     def restore():
         torch.manual_seed(0)
-        baseline.restore(), own.restore()
+        eager_side.restore(), compiled_side.restore()
 
     cpu = device.Cpu(1)
-    return accuracy.Compared(
+    return eager_and_compiled.Comparison(
         job=replace(JOB, distance_bound=bound), scenario=training, backend=SimpleNamespace(), device=cpu,
-        baseline=baseline, own=own, model=moved, eager_step=training.make_step(module, baseline, cpu),
-        backend_step=training.make_step(moved, own, cpu), seed=restore,
+        eager_side=eager_side, compiled_side=compiled_side, compiled_model=moved,
+        eager_step=training.make_step(module, eager_side, cpu),
+        compiled_step=training.make_step(moved, compiled_side, cpu), seed=restore,
     )  # fmt: skip
 
 
 def test_gates_that_rounding_opens_are_no_fault():
-    found = [accuracy.accuracy_of(compared(seed), None) for seed in SEEDS]
+    found = [accuracy.of_case(compared(seed), None) for seed in SEEDS]
     assert [each["status"] for each in found] == ["pass"] * len(SEEDS)
 
 
 def test_by_eagers_own_error_leaf_by_leaf_they_would_be():
     def alone(seed):
         both = compared(seed)
-        judge, _ = accuracy._judge(both)
+        judge, _ = accuracy._float64_outputs(both)
         both.seed()
-        eager, other = accuracy.observed(both.eager_step), accuracy.observed(both.backend_step)
+        eager, other = accuracy.observed(both.eager_step), accuracy.observed(both.compiled_step)
         return comparison.compare(eager, other, judge, tolerance=1e-3, factor=2.0, of_group=training.OF_GROUP)
 
     assert "fail" in [alone(seed)["status"] for seed in SEEDS]
@@ -87,21 +88,23 @@ def test_a_wrong_gradient_is_found_among_them(by, place):
         module[place][0].weight.register_hook(lambda gradient: gradient * by)
 
     for seed in (0, 1):
-        found = accuracy.accuracy_of(compared(seed, harm), None)
+        found = accuracy.of_case(compared(seed, harm), None)
         assert found["status"] == "fail"
         assert f"{place}.0.weight" in found["detail"]
 
 
 def test_eager_is_asked_from_parameters_nearby_and_left_as_it_was():
     both = compared(0)
-    judge, _ = accuracy._judge(both)
+    judge, _ = accuracy._float64_outputs(both)
     both.seed()
-    before = pytree.detach(dict(both.baseline.module.state_dict()))
-    seen = [comparison.relative_errors(each, judge, training.OF_GROUP) for each in accuracy._nearby(both)]
+    before = pytree.detach(dict(both.eager_side.module.state_dict()))
+    seen = [
+        comparison.relative_errors(each, judge, training.OF_GROUP) for each in accuracy._perturbed_runs(both)
+    ]
     assert len(seen) == 4
     assert len({errors["out['gradients'"] for errors in seen}) == 4
     assert all(0 < errors["out['gradients'"] < 0.5 for errors in seen)
-    after = both.baseline.module.state_dict()
+    after = both.eager_side.module.state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in after.items())
 
 
@@ -115,7 +118,7 @@ def smooth(seed):
     (smooth, 4e-3, 0.05, "pass"), (smooth, 0.3, 0.05, "fail"),
 ])  # fmt: skip
 def test_fewer_bits_are_not_judged_where_they_make_another_network_of_it(build, by, bound, status):
-    found = accuracy.accuracy_of(compared(0, by=by, bound=bound, build=build), None)
+    found = accuracy.of_case(compared(0, by=by, bound=bound, build=build), None)
     assert found["status"] == status, found["detail"]
     assert ("not judged" in found["detail"]) == (status == "skipped")
 
@@ -124,7 +127,7 @@ def test_a_gradient_that_is_not_finite_is_wrong_in_any_bits():
     def harm(module):
         module[12][0].weight.register_hook(lambda gradient: gradient * float("nan"))
 
-    assert accuracy.accuracy_of(compared(0, harm, by=4e-3, bound=0.05), None)["status"] == "fail"
+    assert accuracy.of_case(compared(0, harm, by=4e-3, bound=0.05), None)["status"] == "fail"
 
 
 def test_what_chance_moves_elsewhere_does_not_excuse_a_gradient_that_was_left_out():
@@ -137,9 +140,9 @@ def test_what_chance_moves_elsewhere_does_not_excuse_a_gradient_that_was_left_ou
         module, inputs = network(seed)
         return nn.Sequential(*module, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)), inputs
 
-    whole = accuracy.accuracy_of(compared(0, by=4e-3, bound=0.2, build=with_head), None)
+    whole = accuracy.of_case(compared(0, by=4e-3, bound=0.2, build=with_head), None)
     assert whole["status"] == "skipped", whole["detail"]
-    found = accuracy.accuracy_of(compared(0, harm, by=4e-3, bound=0.2, build=with_head), None)
+    found = accuracy.of_case(compared(0, harm, by=4e-3, bound=0.2, build=with_head), None)
     assert found["status"] == "fail", found["detail"]
 
 
@@ -150,8 +153,8 @@ def test_memory_that_only_asking_again_lacks_leaves_the_verdict(monkeypatch):
     def harm(module):
         module[12][0].weight.register_hook(lambda gradient: gradient * 0)
 
-    monkeypatch.setattr(accuracy, "_nearby", none)
+    monkeypatch.setattr(accuracy, "_perturbed_runs", none)
     for bound in (None, 0.05):
-        found = accuracy.accuracy_of(compared(0, harm, bound=bound), None)
+        found = accuracy.of_case(compared(0, harm, bound=bound), None)
         assert found["status"] == "fail"
         assert "no memory was left to ask eager again" in found["detail"]

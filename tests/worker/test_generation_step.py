@@ -15,7 +15,7 @@ torch = lazy("torch")
 transformers = lazy("transformers", or_skip=True)
 decoders = lazy("perfdash.worker.decoders")
 device = lazy("perfdash.worker.device")
-peak_memory = lazy("perfdash.worker.peak_memory")
+held_memory = lazy("perfdash.worker.held_memory")
 generation = lazy("perfdash.worker.scenarios.generation")
 eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
 
@@ -29,7 +29,7 @@ def made(new_tokens=5, positions=32, **settings):
     module = transformers.GPT2LMHeadModel(config).eval()
     inputs = {"input_ids": torch.randint(101, (3, 7))}
     job = Job(Case("s", "m", scenario="generation"), "python", "", new_tokens=new_tokens, **settings)
-    return eager_and_compiled.baseline_side(module, inputs, job, torch.device("cpu"))
+    return eager_and_compiled.eager_side(module, inputs, job, torch.device("cpu"))
 
 
 def test_prefill_and_decode_are_timed_apart():
@@ -72,8 +72,8 @@ def test_int8_weights_are_a_copy_a_quarter_of_the_size():
     before = copy.deepcopy(side.module.state_dict())
     model = int8_weights.prepare(side.module, side.inputs, side.job)
     assert all(torch.equal(tensor, before[name]) for name, tensor in side.module.state_dict().items())
-    held = sum(peak_memory.storage_bytes(int8_weights.held_tensors(model)).values())
-    whole = sum(peak_memory.storage_bytes(peak_memory.weights(side.module)).values())
+    held = sum(held_memory.storage_bytes(int8_weights.held_tensors(model)).values())
+    whole = sum(held_memory.storage_bytes(held_memory.weights(side.module)).values())
     inside = 2 * 12 * 64 * 64  # elements of the linear layers: 12 hidden^2 a layer
     assert held == pytest.approx(whole - 3 * inside, rel=0.06)
     assert "8 linear layers" in int8_weights.notes(model)[0]

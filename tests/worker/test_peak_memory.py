@@ -15,10 +15,9 @@ torch = lazy("torch")
 worker_case = lazy("perfdash.worker.case")
 compilation = lazy("perfdash.worker.compilation")
 device = lazy("perfdash.worker.device")
-footprint = lazy("perfdash.worker.footprint")
 peak_memory = lazy("perfdash.worker.peak_memory")
 modules = lazy("tests.worker.modules")
-capabilities = lazy("perfdash.worker.capabilities")
+compiler_caches = lazy("perfdash.worker.compiler_caches")
 registry = lazy("perfdash.worker.registry")
 eager_and_compiled = lazy("perfdash.worker.eager_and_compiled")
 MIB = 1 << 20
@@ -49,18 +48,14 @@ def closed_over():
 ])  # fmt: skip
 def test_tensors_in_plain_attributes_are_held(attribute):
     module = modules.Holds(attribute())
-    side = eager_and_compiled.baseline_side(
-        module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu")
-    )
+    side = eager_and_compiled.eager_side(module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu"))
     assert sum(side.held().values()) == 4 * MIB
 
 
 def test_a_tensor_that_is_held_twice_counts_once():
     module = modules.Holds(None)
     module.attribute = [module.registered, module.registered.view(2, -1)]
-    side = eager_and_compiled.baseline_side(
-        module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu")
-    )
+    side = eager_and_compiled.eager_side(module, (), Job(Case("s", "m"), "python", ""), torch.device("cpu"))
     assert sum(side.held().values()) == MIB
 
 
@@ -72,13 +67,13 @@ def test_what_is_kept_with_every_call_is_seen():
 
 
 def test_both_sides_are_counted_after_as_many_calls(tmp_path, monkeypatch):
-    monkeypatch.setattr(capabilities, "use_own_caches", lambda job: None)
+    monkeypatch.setattr(compiler_caches, "use_in", lambda scratch, headers: None)
     monkeypatch.setattr(
         registry.find("loaders", "python"), "load", lambda job: (modules.Keeps(), (torch.ones(3),))
     )
     events = {}
     job = Job(Case("s", "m", backend="eager"), "python", "", scratch=str(tmp_path))
-    case = worker_case._Case(job, lambda event, **facts: events.update({event: facts}))
+    case = worker_case.CaseProcess(job, lambda event, **facts: events.update({event: facts}))
     case.begin()
     with case.scenario.context(job):
         case.eager()
@@ -129,11 +124,11 @@ def pretended_gpu(held):
 @pytest.mark.parametrize("own_workspace", [0, 32 * MIB])
 def test_what_eager_left_in_caches_is_not_in_the_peak_of_the_compiled_side(own_workspace):
     gpu = pretended_gpu(held=5 * MIB)
-    eager = footprint.of_step(lambda: gpu.step(10 * MIB, 32 * MIB), gpu, nullcontext)
+    eager = peak_memory.of_step(lambda: gpu.step(10 * MIB, 32 * MIB), gpu, nullcontext)
     assert eager == {"peak_bytes": 47 * MIB, "reserved_bytes": 94 * MIB, "grown_bytes": 0}
     for _ in range(2):  # eager also runs while both sides are timed
         gpu.step(10 * MIB, 32 * MIB)
-    compiled = footprint.of_step(lambda: gpu.step(4 * MIB, own_workspace), gpu, nullcontext)
+    compiled = peak_memory.of_step(lambda: gpu.step(4 * MIB, own_workspace), gpu, nullcontext)
     assert compiled["peak_bytes"] == 9 * MIB + own_workspace
     assert compiled["grown_bytes"] == 0, "the workspace is there again after the warm-up call"
 

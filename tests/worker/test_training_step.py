@@ -26,8 +26,8 @@ def job(**settings):
 
 
 def made(module, inputs, **settings):
-    side = eager_and_compiled.baseline_side(module, inputs, job(**settings), torch.device("cpu"))
-    side.keep_state()
+    side = eager_and_compiled.eager_side(module, inputs, job(**settings), torch.device("cpu"))
+    side.save_state()
     return training.make_step(module, side, device.Cpu(1)), side
 
 
@@ -121,7 +121,7 @@ def test_the_backward_pass_runs_in_the_context_of_what_was_compiled():
             yield
             within.append(module.weight.grad.clone())
 
-    side = eager_and_compiled.baseline_side(module, inputs, job(), torch.device("cpu"))
+    side = eager_and_compiled.eager_side(module, inputs, job(), torch.device("cpu"))
     training.make_step(Compiled(), side, device.Cpu(1))()
     assert len(within) == 1
 

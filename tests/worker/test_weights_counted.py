@@ -9,11 +9,11 @@ import pytest
 from tests.lazy import lazy
 
 torch = lazy("torch")
-peak_memory = lazy("perfdash.worker.peak_memory")
+held_memory = lazy("perfdash.worker.held_memory")
 
 
 def held(module):
-    return sum(peak_memory.storage_bytes(peak_memory.weights(module)).values())
+    return sum(held_memory.storage_bytes(held_memory.weights(module)).values())
 
 
 def test_tied_weights_count_once():

@@ -49,7 +49,6 @@ class GenerationStep:
             self._decoder = Decoder(model, side.module, side.inputs, job.new_tokens, job.cache)
         except ValueError as error:
             raise Unmeasurable(Status.SKIPPED, str(error)) from error
-        self._autocast = getattr(torch, job.case.amp_dtype or "bfloat16") if job.case.dtype == "amp" else None
         self._kind = job.case.device
         self._clock = _Clock(device)
         # With the logits of all prompts the check would need more memory than the model.
@@ -62,7 +61,7 @@ class GenerationStep:
     def __call__(self) -> Any:
         """The new tokens."""
         self._refuse_too_large()
-        with self._casting():
+        with self._side.autocast():
             tokens = self._decoder(self._clock).tokens
         self.marks.append(self._clock.take())
         return tokens
@@ -73,7 +72,7 @@ class GenerationStep:
         nothing else would be alike.
         """
         self._refuse_too_large()
-        with self._casting():
+        with self._side.autocast():
             decoded = self._decoder(keep_logits=self._rows, forced=self._forced)
         self.tokens = decoded.tokens if self._forced is None else self._forced
         return {"logits": pytree.detach(decoded.logits)}
@@ -91,7 +90,7 @@ class GenerationStep:
             return
         module, tokens = self._side.module, self._job.new_tokens
         batch, prompt = self._side.inputs["input_ids"].shape
-        dtype = self._autocast or next(module.parameters()).dtype
+        dtype = self._side.autocast_dtype() or next(module.parameters()).dtype
         if self._is_eager:
             needed = decoders.estimate(module, batch, prompt, tokens, dtype)
         else:  # what is between weights and cache, a back end may do without
@@ -103,11 +102,6 @@ class GenerationStep:
                 f"and there are {room / 1e6:.0f} MB: not tried"
             )
         self._fits = True
-
-    def _casting(self) -> Any:
-        if self._autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._kind, dtype=self._autocast)
 
 
 class _Clock:

@@ -15,22 +15,13 @@ def set_mode(module: Any) -> None:
 
 
 def make_step(model: Any, side: Side, device: Any) -> Callable[[], Any]:
-    """A forward pass over the inputs, positional or by keyword.
-
-    Autocast is entered at every call: within one long context torch would keep the cast weights, and
-    eager would never cast them again.
-    """
+    """A forward pass over the inputs, positional or by keyword; autocast is entered at every call."""
     arguments, keywords = side.arguments()
-    case = side.job.case
-    if case.dtype != "amp":
+    if side.autocast_dtype() is None:
         return lambda: model(*arguments, **keywords)
 
-    import torch
-
-    dtype = getattr(torch, case.amp_dtype or "bfloat16")
-
     def step() -> Any:
-        with torch.autocast(case.device, dtype=dtype):
+        with side.autocast():
             return model(*arguments, **keywords)
 
     return step

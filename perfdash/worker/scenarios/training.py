@@ -51,7 +51,6 @@ class TrainingStep:
 
     def __init__(self, model: Any, side: Side, device: Any) -> None:
         self._model, self._side, self._device = model, side, device
-        case = side.job.case
         self._parameters = {
             name: tensor for name, tensor in side.module.named_parameters() if tensor.requires_grad
         }
@@ -60,7 +59,6 @@ class TrainingStep:
         self._loss = losses.make(side.job)
         self._optimizer = _optimizer(side.job.optimizer, list(self._parameters.values()))
         self.parts = ("forward", "backward", "optimizer") if self._optimizer else ("forward", "backward")
-        self._autocast = getattr(torch, case.amp_dtype or "bfloat16") if case.dtype == "amp" else None
         # Of a back end that compiles the backward pass as it runs.
         self._backward_context = getattr(model, "backward_context", contextlib.nullcontext)
         self.marks: list[list[Any]] = []
@@ -107,7 +105,7 @@ class TrainingStep:
         mark = self._device.mark
         arguments, keywords = self._side.arguments()
         marks = [mark()]
-        with self._casting():
+        with self._side.autocast():  # forward and loss, as torch advises: backward follows by itself
             loss = self._loss(self._model(*arguments, **keywords))
         marks.append(mark())
         with self._backward_context():
@@ -123,12 +121,6 @@ class TrainingStep:
     def _drop_gradients(self) -> None:
         for tensor in self._parameters.values():
             tensor.grad = None
-
-    def _casting(self) -> Any:
-        """Autocast for the forward pass and the loss, as torch advises: backward follows by itself."""
-        if self._autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._side.job.case.device, dtype=self._autocast)
 
 
 def _optimizer(name: str, parameters: list[Any], **settings: float) -> Any:

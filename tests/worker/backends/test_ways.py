@@ -15,7 +15,7 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 nn = lazy("torch.nn")
-peak_memory = lazy("perfdash.worker.peak_memory")
+held_memory = lazy("perfdash.worker.held_memory")
 pytree = lazy("perfdash.worker.pytree")
 modules = lazy("tests.worker.modules")
 
@@ -191,7 +191,7 @@ def test_held_is_the_weights(backend, factor, layer, tmp_path):
     inputs = (torch.randn(2, 1024) if layer == "linear" else torch.randn(3, 2, 512),)
     model = prepared(backend, nn.Sequential(module).eval(), inputs, tmp_path)
     call(model, inputs)
-    held = sum(peak_memory.storage_bytes(find(backend).held_tensors(model)).values())
+    held = sum(held_memory.storage_bytes(find(backend).held_tensors(model)).values())
     known = factor * 4 * sum(parameter.numel() for parameter in module.parameters())
     assert held == pytest.approx(known, rel=0.03)
 
@@ -201,7 +201,7 @@ def test_held_by_compiled_ways_is_the_weights(backend, factor, tmp_path):
     module, inputs = nn.Sequential(nn.Conv2d(256, 512, 3)).eval(), (torch.randn(4, 256, 8, 8),)
     model = prepared(backend, module, inputs, tmp_path)
     call(model, inputs)
-    held = sum(peak_memory.storage_bytes(find(backend).held_tensors(model)).values())
+    held = sum(held_memory.storage_bytes(find(backend).held_tensors(model)).values())
     assert held == pytest.approx(factor * 4 * 256 * 512 * 9, rel=0.03)
 
 

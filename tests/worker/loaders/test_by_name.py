@@ -94,11 +94,11 @@ def test_the_images_matter(target):
 
 def test_quantised_weights_count():
     """What quantised layers keep packed is in no parameter."""
-    from perfdash.worker import peak_memory
+    from perfdash.worker import held_memory
 
     module, (images,) = load("models", "quantized_qat", config={"model": "resnet18"})
     assert not list(module.parameters())
-    held = sum(peak_memory.storage_bytes(peak_memory.weights(module)).values())
+    held = sum(held_memory.storage_bytes(held_memory.weights(module)).values())
     assert 11.6e6 < held < 13e6, "11.7 million weights of a byte"
     with torch.no_grad():
         one, other = module.eval()(images), module(torch.randn_like(images))

@@ -1,0 +1,117 @@
+"""Where memory ends within a case whose batch grows."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+
+from perfdash.worker.child import ChildFailed
+from tests.lazy import lazy
+
+worker_case = lazy("perfdash.worker.case")
+peak_memory = lazy("perfdash.worker.peak_memory")
+
+NO_ROOM = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+
+WORK = {"eager": "eager_facts", "accuracy": "check_accuracy", "latency": "time_sides",
+        "memory": "measure_memory", "differs": "two_runs_differ"}  # fmt: skip
+
+
+def played(*, until_oom=True, role="full", **raising):
+    """A case on a GPU whose phases raise what they are told to, each once; and its events."""
+    case = object.__new__(worker_case.CaseProcess)
+    case.job = SimpleNamespace(until_oom=until_oom, role=role)
+    case.device = SimpleNamespace(kind="cuda")
+    case.eager_lost, case.unrepeated, case.eager_differs = False, None, None
+    case.eager_side = case.compiled_side = case.eager_step = None
+    events = []
+    case.emit = lambda event, **more: events.append((event, more))
+
+    def work(phase):
+        error = raising.pop(phase, None)
+        if error:
+            raise error
+        if phase == "eager":
+            return {"differ": None}
+        if phase != "differs":
+            case.emit(phase, alone=case.eager_lost)
+        return None
+
+    for phase, method in WORK.items():
+        setattr(case, method, functools.partial(work, phase))
+    return case, events
+
+
+@pytest.fixture(autouse=True)
+def dropped(monkeypatch):
+    calls = []
+    monkeypatch.setattr(peak_memory, "release_eager", lambda *sides: calls.append(sides))
+    return calls
+
+
+def test_eager_without_room_beside_the_back_end_leaves_it_alone(dropped):
+    case, events = played(latency=NO_ROOM)
+    case.latency()
+    (lost, told), measured = events
+    assert lost == "eager_lost"
+    assert told["status"] == "eager_oom"
+    assert measured == ("latency", {"alone": True})
+    assert len(dropped) == 1
+
+
+def test_a_back_end_without_room_is_out_of_memory():
+    case, _ = played(latency=NO_ROOM)
+    case.eager_lost = True
+    with pytest.raises(RuntimeError):
+        case.latency()
+
+
+def test_a_replica_is_of_both_sides_or_fails():
+    case, events = played(role="replica", latency=NO_ROOM)
+    with pytest.raises(RuntimeError):
+        case.latency()
+    assert events == []
+
+
+def test_a_check_without_room_is_skipped_and_says_so():
+    case, events = played(accuracy=MemoryError())
+    case.accuracy()
+    ((event, told),) = events
+    assert (event, told["status"]) == ("accuracy", "skipped")
+    assert "no memory was left for the check" in told["detail"]
+    assert not case.eager_lost
+
+
+def test_what_was_timed_is_not_lost_for_its_memory():
+    case, events = played(memory=NO_ROOM)
+    case.memory()
+    ((event, told),) = events
+    assert (event, told["transient_bytes"]) == ("memory", None)
+    assert "can't allocate memory" in told["lost"]
+
+
+def test_eager_may_have_room_for_one_run_and_not_for_two():
+    assert played()[0].eager_repeats() == {"differ": None}
+    found = played(differs=MemoryError())[0].eager_repeats()
+    assert found["differ"] is None
+    assert "no memory was left to see" in found["unrepeated"]
+
+
+def test_eager_without_room_by_itself():
+    failed = {"status": "eager_oom", "traceback": "", "phase": "eager", "type": "M", "message": "m"}
+    case, events = played(eager=ChildFailed(failed))
+    case.eager()
+    assert case.eager_lost
+    assert [event for event, _ in events] == ["eager_lost"]
+
+
+@pytest.mark.parametrize("phase", ["eager", "accuracy", "latency", "memory"])
+@pytest.mark.parametrize(("error", "until_oom"), [(NO_ROOM, False), (RuntimeError("a shape"), True)])
+def test_anything_else_is_what_it_is(phase, error, until_oom):
+    case, events = played(until_oom=until_oom, **{phase: error})
+    with pytest.raises(RuntimeError):
+        getattr(case, phase)()
+    assert events == []
