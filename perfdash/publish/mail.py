@@ -28,7 +28,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9](?:[A-Za-z0-
 
 
 @dataclass(frozen=True)
-class Server:
+class MailServer:
     """A mail server. `plain`: without encryption, for a relay that has none; never with a password."""
 
     host: str
@@ -38,10 +38,10 @@ class Server:
     plain: bool = False
 
     def __repr__(self) -> str:
-        return f"Server({self.host}:{self.port})"
+        return f"MailServer({self.host}:{self.port})"
 
 
-def checked_server(address: str, user: str | None, password: str | None, bare: bool) -> Server:
+def checked_server(address: str, user: str | None, password: str | None, bare: bool) -> MailServer:
     """Parse HOST or HOST:PORT (default 587). Raises UsageError, which does not show the password."""
     match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", address)
     port = int(match[2] or 587) if match else 0
@@ -57,7 +57,7 @@ def checked_server(address: str, user: str | None, password: str | None, bare: b
     host = match[1].strip("[]")
     if bare and password and not on_this_machine(host):
         raise UsageError("--smtp-plain: the password could be read on the way; leave either out")
-    return Server(host, port, user, password, bare)
+    return MailServer(host, port, user, password, bare)
 
 
 def checked_addresses(texts: Sequence[str], option: str) -> list[str]:
@@ -84,7 +84,7 @@ def message(sender: str, to: Sequence[str], subject: str, body: str) -> EmailMes
 
 
 def send(
-    server: Server,
+    server: MailServer,
     mail: EmailMessage,
     *,
     timeout_s: float = _TIMEOUT_S,
@@ -109,7 +109,7 @@ def send(
         )
 
 
-def _once(server: Server, mail: EmailMessage, timeout_s: float) -> list[str]:
+def _once(server: MailServer, mail: EmailMessage, timeout_s: float) -> list[str]:
     """Try once; the addresses that the server refused while it accepted others."""
     context = ssl.create_default_context()
     here = on_this_machine(server.host)
@@ -138,7 +138,7 @@ class _NoTls(Exception):
     pass
 
 
-def _words(server: Server, error: Exception, timeout_s: float) -> tuple[str, bool]:
+def _words(server: MailServer, error: Exception, timeout_s: float) -> tuple[str, bool]:
     """Why sending failed, and whether a retry may help. It holds nothing of what was sent."""
     host = f"{server.host}:{server.port}"
     if isinstance(error, _NoTls):

@@ -27,7 +27,7 @@ _PACKAGES = 3  # that are named of those that came to another commit
 
 
 @dataclass(frozen=True)
-class MeasuredBuild:
+class ChangeEnd:
     """A build that was measured, and when: one end of a change."""
 
     started: str
@@ -36,11 +36,11 @@ class MeasuredBuild:
     commits: Mapping[str, str] = field(default_factory=dict)  # of packages that come from a repository
 
     @classmethod
-    def of(cls, run: RunLine | None) -> MeasuredBuild | None:
+    def of(cls, run: RunLine | None) -> ChangeEnd | None:
         return cls(run.started, run.torch, run.torch_git_version, run.commits) if run else None
 
     @classmethod
-    def of_row(cls, run: RunRow) -> MeasuredBuild:
+    def of_row(cls, run: RunRow) -> ChangeEnd:
         worker = run.environment.get("worker", {})
         commits = worker.get("commits") or {}
         return cls(run.started, worker.get("torch"), worker.get("torch_git_version"), commits)
@@ -61,8 +61,8 @@ class RunChange:
     after: str = ""
     change: float | None = None
     interval: tuple[float, float] | None = None
-    good: MeasuredBuild | None = None
-    bad: MeasuredBuild | None = None
+    good: ChangeEnd | None = None
+    bad: ChangeEnd | None = None
     fresh: bool = True
     state: str | None = None
     alert: int | None = None
@@ -115,8 +115,8 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         after=before if undone else after,
         change=_reversed(alert.change) if undone else again.ratio if again else alert.change,
         interval=None if undone else evidence.interval,
-        good=None if undone else MeasuredBuild.of(good),
-        bad=None if undone else MeasuredBuild.of(bad),
+        good=None if undone else ChangeEnd.of(good),
+        bad=None if undone else ChangeEnd.of(bad),
         fresh=undone
         or alert.details.get("born_run_id") == run_id
         or (bad is not None and bad.id == run_id)
@@ -127,7 +127,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
     )
 
 
-def _names_of(build: MeasuredBuild | None, packages: Sequence[str]) -> list[str]:
+def _names_of(build: ChangeEnd | None, packages: Sequence[str]) -> list[str]:
     if build is None:
         return ["?"]
     names = [f"{name} {build.commits.get(name, '?')[:10]}" for name in packages[:_PACKAGES]]
@@ -157,7 +157,7 @@ def _levels(evidence: AlertEvidence) -> tuple[str, str]:
 
 def of_comparison(comparison: Comparison) -> list[RunChange]:
     """All significant changes between two sides, and the cases that only one side has."""
-    good, bad = (MeasuredBuild.of_row(side.runs[-1].run) for side in (comparison.old, comparison.new))
+    good, bad = (ChangeEnd.of_row(side.runs[-1].run) for side in (comparison.old, comparison.new))
     changes = [change for compared in comparison.both for change in _of_case(compared, good, bad)]
     # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
     if all(_is_whole(side) for side in comparison.new.runs) and len(comparison.both) >= MINIMUM_SHARE * (
@@ -178,7 +178,7 @@ def _is_whole(imported: Imported) -> bool:
     return run.state == "done" and (run.expected is None or len(imported.rows) >= run.expected)
 
 
-def _of_case(compared: ComparedCase, good: MeasuredBuild, bad: MeasuredBuild) -> Iterator[RunChange]:
+def _of_case(compared: ComparedCase, good: ChangeEnd, bad: ChangeEnd) -> Iterator[RunChange]:
     if compared.status_direction:
         group = NEW_FAILURE if compared.status_direction == WORSE else REPAIRED
         yield RunChange(

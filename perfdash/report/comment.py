@@ -11,7 +11,7 @@ from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
 from perfdash.history.results import Row, RunRow
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.alert_text import model_of
-from perfdash.report.changes import BAD, GROUPS, VANISHED, MeasuredBuild, RunChange
+from perfdash.report.changes import BAD, GROUPS, VANISHED, ChangeEnd, RunChange
 from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.night import Night, headline
@@ -322,7 +322,7 @@ def _changes(changes: Sequence[RunChange], night: Night, site: str | None) -> st
     return table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
 
 
-def _since(bad: MeasuredBuild | None) -> str:
+def _since(bad: ChangeEnd | None) -> str:
     return f"<br>since {bad.started[:10]}" if bad else ""
 
 

@@ -23,7 +23,7 @@ from perfdash.metrics import JUDGED
 from perfdash.report.changes import (
     APPEARED,
     GROUPS,
-    MeasuredBuild,
+    ChangeEnd,
     RunChange,
     of_alert,
     of_comparison,
@@ -152,9 +152,9 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     changes = [of_alert(item, run.id) for item in gather(connection, alerts)]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
     new = [number for number in _new(connection, shortly, run) if number not in back]
-    last = MeasuredBuild.of(alike[-1])
+    last = ChangeEnd.of(alike[-1])
     changes += [
-        RunChange(APPEARED, case, "not measured before", good=last, bad=MeasuredBuild.of(run))
+        RunChange(APPEARED, case, "not measured before", good=last, bad=ChangeEnd.of(run))
         for case in cases_by_id(connection, new).values()
     ]
     text = f"the {len(earlier)} runs before it on this kind of machine, the last like it {alike[-1].name}"

@@ -40,7 +40,7 @@ Make = Callable[[sa.Connection, Request], tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class Answer:
+class CachedResponse:
     body: bytes
     kind: str
     status: int
@@ -131,7 +131,7 @@ def _answered(store: Store, kept: _Kept, request: Request, make: Make, kind: str
                 answer = kept.get(asked, tag)
                 if answer is None:
                     text, status = make(connection, request)
-                    answer = Answer(redact(text).encode("utf-8", "replace"), kind, status, tag)
+                    answer = CachedResponse(redact(text).encode("utf-8", "replace"), kind, status, tag)
                     kept.put(asked, answer)
     return Response(
         answer.body, answer.status, _headers(tag if answer.status == 200 else None), media_type=answer.kind
@@ -148,7 +148,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._answers: OrderedDict[str, CachedResponse] = OrderedDict()
         self._making: dict[str, tuple[threading.Lock, int]] = {}  # by address, with how many hold or want it
 
     @contextlib.contextmanager
@@ -166,7 +166,7 @@ class _Kept:
                 if users > 1:
                     self._making[asked] = lock, users - 1
 
-    def get(self, asked: str, tag: str) -> Answer | None:
+    def get(self, asked: str, tag: str) -> CachedResponse | None:
         with self._lock:
             answer = self._answers.get(asked)
             if answer is None or answer.tag != tag:
@@ -174,7 +174,7 @@ class _Kept:
             self._answers.move_to_end(asked)
             return answer
 
-    def put(self, asked: str, answer: Answer) -> None:
+    def put(self, asked: str, answer: CachedResponse) -> None:
         with self._lock:
             self._answers[asked] = answer
             self._answers.move_to_end(asked)

@@ -79,7 +79,7 @@ def serve(store: Store, listening: socket.socket) -> None:
 
     config = configuration(application(store, assets(), local=is_local(listening)))
 
-    class Server(uvicorn.Server):
+    class StoppableServer(uvicorn.Server):
         """Ends for sure: an answer under way is computed in a thread, which nothing can stop."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
@@ -88,7 +88,7 @@ def serve(store: Store, listening: socket.socket) -> None:
             last.start()
             super().handle_exit(sig, frame)
 
-    Server(config).run(sockets=[listening])
+    StoppableServer(config).run(sockets=[listening])
 
 
 def _interrupted(*_: Any) -> None:

@@ -38,7 +38,7 @@ NIGHT_END = b");\n"  # of a night's file, a call
 
 
 @dataclass(frozen=True)
-class Built:
+class SiteBuild:
     """What a build did: testbeds, pages in all, files written and removed."""
 
     testbeds: int
@@ -73,7 +73,7 @@ def build(
     jobs: int | None = None,
     state: Path | None = None,
     say: Say = lambda _: None,
-) -> Built:
+) -> SiteBuild:
     """Brings the site in `out` up to date with the store; from nothing, or from whatever is there.
 
     `nights` are kept one by one, the last of each testbed; `jobs` processes make pages (all cores);
@@ -96,7 +96,7 @@ def build(
         _write_assets(folder)
         removed = folder.sweep()
         cache.tidy()
-        return Built(len(found), pages_made, folder.written, removed)
+        return SiteBuild(len(found), pages_made, folder.written, removed)
 
 
 def _gathered(connection: sa.Connection, bed: Testbed, cache: ArrayCache, nights: int) -> _Bed:

@@ -29,7 +29,7 @@ _BADGES = {str(Status.PASS): "", str(Status.SKIPPED): "info"}
 
 
 @dataclass(frozen=True)
-class ModelRow:
+class CaseRow:
     """A case on the last night. `passed`: it enters the means; `badge`: how its word is marked if not."""
 
     row: Row
@@ -71,7 +71,7 @@ class SuiteView:
     run: RunLine
     summary: Summary
     drawn: Drawn
-    rows: list[ModelRow]
+    rows: list[CaseRow]
     heat_times: list[float]
     heat: list[HeatLine]
     heat_of: str
@@ -121,9 +121,9 @@ def suite_view(
     )
 
 
-def _model_row(bed: Testbed, row: Row) -> ModelRow:
+def _model_row(bed: Testbed, row: Row) -> CaseRow:
     word, badge = said(row)
-    return ModelRow(row, _UP + model_page(bed.digest, row.case), word, is_counted(row), badge)
+    return CaseRow(row, _UP + model_page(bed.digest, row.case), word, is_counted(row), badge)
 
 
 def said(row: Row) -> tuple[str, str]:
@@ -137,7 +137,7 @@ def said(row: Row) -> tuple[str, str]:
     return str(row.status), _BADGES.get(row.status, "fail")
 
 
-def _rank(one: ModelRow) -> tuple[bool, bool, float, str]:
+def _rank(one: CaseRow) -> tuple[bool, bool, float, str]:
     return not one.passed, not is_compiled(one.row), -(one.number("speedup") or 0.0), one.case.name
 
 

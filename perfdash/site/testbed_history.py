@@ -165,7 +165,7 @@ def read_history(
     daily = _first_daily(runs, len(recent))
     older = [list(group) for _, group in groupby(runs[:daily], key=lambda run: monday(run.started))]
     marks = _marks(connection, bed)
-    reader = _Reader(connection, cache, case_ids, marks)
+    reader = _HistoryReader(connection, cache, case_ids, marks)
     by_night = list(reader.nights(recent))
     by_week = [reader.week(group) for group in older]
     digests = np.unique(np.concatenate([np.array([], "S16"), *(one["cases"] for one in by_night + by_week)]))
@@ -233,7 +233,7 @@ def _marks(connection: sa.Connection, bed: Testbed) -> dict[int, str]:
     return {row.id: f"{row.key} {row.content}" for row in connection.execute(query)}
 
 
-class _Reader:
+class _HistoryReader:
     """Reads nights and weeks from the cache, and what is not there from the store."""
 
     def __init__(

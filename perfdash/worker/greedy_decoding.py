@@ -34,7 +34,7 @@ class Decoded(NamedTuple):
     logits: Optional[Tensor]
 
 
-class Decoder:
+class GreedyDecoder:
     """Greedy decoding of `new_tokens` tokens after the prompts in `inputs`.
 
     model: what is called, maybe compiled; module: the plain module behind it; inputs: `input_ids`

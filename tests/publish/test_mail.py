@@ -6,7 +6,7 @@ import pytest
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.publish import mail
-from perfdash.publish.mail import Server, checked_addresses, checked_server, message, send
+from perfdash.publish.mail import MailServer, checked_addresses, checked_server, message, send
 from tests.publish.smtp import Post, certificate
 
 SECRET = "pa55-word"
@@ -29,7 +29,7 @@ def a_mail(body="It is ün-\nusual.\n", to=TO):
 
 
 def sent(post, clock, told=None, timeout_s=5, to=TO, **more):
-    server = Server("127.0.0.1", post.port, **more)
+    server = MailServer("127.0.0.1", post.port, **more)
     send(server, a_mail(to=to), timeout_s=timeout_s, sleep=clock.sleep, log=(told or []).append)
 
 
@@ -118,7 +118,7 @@ def test_no_server(clock):
     with Post() as post:
         port = post.port
     with pytest.raises(MachineError, match="refuses connections"):
-        send(Server("127.0.0.1", port), a_mail(), sleep=clock.sleep)
+        send(MailServer("127.0.0.1", port), a_mail(), sleep=clock.sleep)
     assert len(clock.slept) == 2
 
 
@@ -131,7 +131,7 @@ def test_a_wrong_password_is_in_no_message(trusted, clock, told):
     assert SECRET not in repr(caught.value)
     assert caught.value.__cause__ is None
     assert told == []
-    assert SECRET not in repr(Server("h", 1, "bot", SECRET))
+    assert SECRET not in repr(MailServer("h", 1, "bot", SECRET))
 
 
 def test_an_address_that_is_refused_is_told_and_the_others_have_it(clock):
@@ -176,4 +176,4 @@ def test_servers_that_are_none(given, why):
 
 def test_servers():
     assert checked_server("smtp.example.org", None, None, False).port == 587
-    assert checked_server("[::1]:25", None, None, True) == Server("::1", 25, plain=True)
+    assert checked_server("[::1]:25", None, None, True) == MailServer("::1", 25, plain=True)

@@ -13,14 +13,14 @@ from perfdash.report.changes import (
     REGRESSION,
     REPAIRED,
     VANISHED,
-    MeasuredBuild,
+    ChangeEnd,
     RunChange,
 )
 from perfdash.report.night import Night
 from tests.history.made import run
 
-GOOD = MeasuredBuild("2026-11-19T01:00:00Z", "2.15.0", "a" * 40)
-BAD = MeasuredBuild("2026-11-20T01:00:00Z", "2.15.0", "b" * 40)
+GOOD = ChangeEnd("2026-11-19T01:00:00Z", "2.15.0", "a" * 40)
+BAD = ChangeEnd("2026-11-20T01:00:00Z", "2.15.0", "b" * 40)
 NOISE = {"null": {"worst": 0.0043}, "between_processes": {"relative_sd": 0.0149, "cases": 4}}
 
 

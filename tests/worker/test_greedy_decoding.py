@@ -51,7 +51,7 @@ BOTH = pytest.mark.parametrize("cache", CACHES)
 @BOTH
 def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache):
     module = model(name, dtype)
-    decode = greedy_decoding.Decoder(module, module, prompts(), NEW, cache)
+    decode = greedy_decoding.GreedyDecoder(module, module, prompts(), NEW, cache)
     tokens = decode().tokens
     kind = "static" if cache == "static" else None  # which generate compiles on GPUs only
     expected = module.generate(
@@ -65,7 +65,9 @@ def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache
     assert len(tokens.unique()) > NEW // 2
     assert torch.equal(tokens, expected)
     assert torch.equal(decode().tokens, tokens)
-    other = greedy_decoding.Decoder(module, module, {"input_ids": prompts()["input_ids"] * 0 + 5}, NEW, cache)
+    other = greedy_decoding.GreedyDecoder(
+        module, module, {"input_ids": prompts()["input_ids"] * 0 + 5}, NEW, cache
+    )
     other()
     assert torch.equal(decode().tokens, tokens)
 
@@ -75,7 +77,7 @@ def test_tokens_are_those_of_generate_and_of_every_later_call(name, dtype, cache
 @BOTH
 def test_logits_are_those_of_a_forward_pass_over_all_tokens(name, dtype, cache):
     module = model(name, dtype)
-    decode = greedy_decoding.Decoder(module, module, prompts(), NEW, cache)
+    decode = greedy_decoding.GreedyDecoder(module, module, prompts(), NEW, cache)
     tokens, logits = decode(keep_logits=BATCH)
     with torch.no_grad():
         whole = torch.cat([prompts()["input_ids"], tokens], dim=1)
@@ -88,7 +90,7 @@ def test_logits_are_those_of_a_forward_pass_over_all_tokens(name, dtype, cache):
 def test_some_logits_are_of_the_first_and_the_last_prompts():
     module = model("gpt2")
     many = {"input_ids": torch.randint(VOCABULARY, (7, PROMPT), generator=torch.Generator().manual_seed(3))}
-    decode = greedy_decoding.Decoder(module, module, many, NEW)
+    decode = greedy_decoding.GreedyDecoder(module, module, many, NEW)
     every = decode(keep_logits=7).logits
     assert torch.equal(decode(keep_logits=3).logits, every[[0, 1, 6]])
     assert torch.equal(decode(keep_logits=1).logits, every[[0]])
@@ -98,7 +100,9 @@ def test_some_logits_are_of_the_first_and_the_last_prompts():
 def test_forced_tokens_are_gone_on_with_instead_of_the_chosen_ones():
     module = model("gpt2")
     forced = torch.randint(VOCABULARY, (BATCH, NEW), generator=torch.Generator().manual_seed(2))
-    tokens, logits = greedy_decoding.Decoder(module, module, prompts(), NEW)(keep_logits=BATCH, forced=forced)
+    tokens, logits = greedy_decoding.GreedyDecoder(module, module, prompts(), NEW)(
+        keep_logits=BATCH, forced=forced
+    )
     with torch.no_grad():
         whole = torch.cat([prompts()["input_ids"], forced], dim=1)
         expected = module(input_ids=whole, use_cache=False).logits[:, PROMPT - 1 : -1]
@@ -124,10 +128,10 @@ class Calls:
 def test_prefill_and_each_step_lie_between_marks(cache):
     module = model("gpt2")
     calls = Calls(module)
-    greedy_decoding.Decoder(calls, module, prompts(), 3, cache)(calls)
+    greedy_decoding.GreedyDecoder(calls, module, prompts(), 3, cache)(calls)
     assert calls.seen == ["mark", PROMPT, "mark", 1, "mark", 1, "mark"]
     calls.seen.clear()
-    assert greedy_decoding.Decoder(calls, module, prompts(), 1, cache)(calls).tokens.shape == (BATCH, 1)
+    assert greedy_decoding.GreedyDecoder(calls, module, prompts(), 1, cache)(calls).tokens.shape == (BATCH, 1)
     assert calls.seen == ["mark", PROMPT, "mark"]
 
 
@@ -143,8 +147,8 @@ def test_compiles_whole_and_in_the_first_call_only(name, cache, graphs):
     torch._dynamo.reset()
     module = model(name)
     compiled = torch.compile(module, backend=count, fullgraph=True)
-    decode = greedy_decoding.Decoder(compiled, module, prompts(), NEW, cache)
-    plain = greedy_decoding.Decoder(module, module, prompts(), NEW, cache)().tokens
+    decode = greedy_decoding.GreedyDecoder(compiled, module, prompts(), NEW, cache)
+    plain = greedy_decoding.GreedyDecoder(module, module, prompts(), NEW, cache)().tokens
     for _ in range(3):
         assert torch.equal(decode().tokens, plain)
         assert len(made) == graphs
@@ -157,7 +161,7 @@ def test_the_last_position_and_not_one_more():
     module = model("gpt2")
     greedy_decoding.check(module, 20, 12)
     with pytest.raises(ValueError, match=r"prompt of 20 and 13 new tokens are 33; GPT2LMHeadModel has 32"):
-        greedy_decoding.Decoder(module, module, prompts(20), 13)
+        greedy_decoding.GreedyDecoder(module, module, prompts(20), 13)
     greedy_decoding.check(model("bloom"), 20, 10_000)
 
 
@@ -166,13 +170,13 @@ def test_models_without_a_cache_are_refused():
     config = transformers.BertConfig(**settings, intermediate_size=64)
     masked = transformers.BertForMaskedLM(config).eval()
     with pytest.raises(ValueError, match="BertForMaskedLM has no cache"):
-        greedy_decoding.Decoder(masked, masked, prompts(), NEW)
+        greedy_decoding.GreedyDecoder(masked, masked, prompts(), NEW)
     # It fills a cache even where its attention looks both ways.
     encoder = transformers.BertLMHeadModel(config).eval()
     with pytest.raises(ValueError, match="BertLMHeadModel is configured as an encoder"):
-        greedy_decoding.Decoder(encoder, encoder, prompts(), NEW)
+        greedy_decoding.GreedyDecoder(encoder, encoder, prompts(), NEW)
     config.is_decoder = True
-    greedy_decoding.Decoder(encoder, encoder, prompts(), NEW)
+    greedy_decoding.GreedyDecoder(encoder, encoder, prompts(), NEW)
 
 
 @BOTH
@@ -183,18 +187,18 @@ def test_a_model_that_leaves_the_cache_empty_is_refused(cache):
         return module(input_ids=input_ids, use_cache=False)
 
     with pytest.raises(ValueError, match="left it empty"):
-        greedy_decoding.Decoder(forgetful, module, prompts(), NEW, cache)()
+        greedy_decoding.GreedyDecoder(forgetful, module, prompts(), NEW, cache)()
 
 
 def test_inputs_that_are_no_prompts_are_refused():
     module = model("gpt2")
     assert greedy_decoding.CACHES == CACHES
     with pytest.raises(ValueError, match="input_ids of shape"):
-        greedy_decoding.Decoder(module, module, {**prompts(), "labels": prompts()["input_ids"]}, NEW)
+        greedy_decoding.GreedyDecoder(module, module, {**prompts(), "labels": prompts()["input_ids"]}, NEW)
     with pytest.raises(ValueError, match="no cache 'paged'"):
-        greedy_decoding.Decoder(module, module, prompts(), NEW, "paged")
+        greedy_decoding.GreedyDecoder(module, module, prompts(), NEW, "paged")
     with pytest.raises(ValueError, match="both must be at least 1"):
-        greedy_decoding.Decoder(module, module, prompts(), 0)
+        greedy_decoding.GreedyDecoder(module, module, prompts(), 0)
 
 
 @MODELS
@@ -213,12 +217,14 @@ def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
     pytest.importorskip("torchao")
     module = model(name, dtype)
     dtype = getattr(torch, dtype)
-    tokens, logits = greedy_decoding.Decoder(module, module, prompts(), NEW)(keep_logits=BATCH)
+    tokens, logits = greedy_decoding.GreedyDecoder(module, module, prompts(), NEW)(keep_logits=BATCH)
     small, note = decoders.to_int8(module, dynamic)
-    near = greedy_decoding.Decoder(small, small, prompts(), NEW)(keep_logits=BATCH, forced=tokens).logits
+    near = greedy_decoding.GreedyDecoder(small, small, prompts(), NEW)(
+        keep_logits=BATCH, forced=tokens
+    ).logits
     assert 0 < error(near, logits) < 0.1
     assert torch.equal(
-        greedy_decoding.Decoder(module, module, prompts(), NEW)(keep_logits=BATCH).logits, logits
+        greedy_decoding.GreedyDecoder(module, module, prompts(), NEW)(keep_logits=BATCH).logits, logits
     )
     assert "in 8 linear layers, with " in note
     assert note.startswith("int8 weights and activations" if dynamic else "int8 weights in")

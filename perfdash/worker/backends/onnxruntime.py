@@ -34,7 +34,7 @@ def open_exported(module: Any, inputs: Any, job: Job, providers: Sequence[Any]) 
     tensors = structure.flatten(inputs)
     model = onnx_model(Flat(module, structure).eval(), tensors, job)
     shapes = shapes_of(tensors)
-    session = Session(model.path, providers, shapes, structure.outputs, job)
+    session = OnnxModule(model.path, providers, shapes, structure.outputs, job)
     converted = Converted(structure, session, model.notes, None if model.dynamic else shapes)
     converted.uncounted_s += model.checked_s
     return converted
@@ -61,7 +61,7 @@ def notes(model: Any) -> list[str]:
     return list(model.notes)
 
 
-class Session:
+class OnnxModule:
     """An inference session, called with the row of input tensors; gives that of the outputs.
 
     providers: in order of preference; shapes: of the inputs at the case's batch size; outputs: (shape,
@@ -100,9 +100,9 @@ class Session:
             return self._call_on_gpu(tensors)
         return [torch.as_tensor(array) for array in self._session.run(None, feed(self._session, tensors))]
 
-    def again(self) -> Session:
+    def again(self) -> OnnxModule:
         """Another session just like this one."""
-        return Session(*self._made_of)
+        return OnnxModule(*self._made_of)
 
     def _call_on_gpu(self, tensors: Any) -> list[Any]:
         """onnxruntime reads and writes torch's own memory on the GPU."""

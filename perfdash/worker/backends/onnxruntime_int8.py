@@ -52,7 +52,7 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
         with open(done, "w") as file:
             json.dump(remarks, file)
     shapes = shapes_of(tensors)
-    session = onnxruntime.Session(path, ["CPUExecutionProvider"], shapes, structure.outputs, job)
+    session = onnxruntime.OnnxModule(path, ["CPUExecutionProvider"], shapes, structure.outputs, job)
     converted = Converted(structure, session, [*model.notes, *remarks], None if model.dynamic else shapes)
     converted.uncounted_s += model.checked_s + looked_s
     return converted
@@ -74,7 +74,7 @@ def _quantize(source: str, path: str, structure: Any, inputs: Any, job: Job) -> 
     quantization.quantize_static(
         ready,
         path,
-        _Reader(ready, [structure.flatten(batch) for batch in batches]),
+        _CalibrationReader(ready, [structure.flatten(batch) for batch in batches]),
         quant_format=quantization.QuantFormat.QDQ,
         # As its documentation asks for on x86: its kernels take unsigned activations and signed weights.
         activation_type=quantization.QuantType.QUInt8,
@@ -127,7 +127,7 @@ def _has_vnni() -> bool:
         return False
 
 
-class _Reader:
+class _CalibrationReader:
     """What quantize_static asks for its calibration batches, as a CalibrationDataReader."""
 
     def __init__(self, path: str, batches: list[Any]) -> None:

@@ -31,7 +31,7 @@ class Gate(nn.Module):
         return x * self.factors(x)
 
 
-class Block(nn.Module):
+class ActivatedBlock(nn.Module):
     """(batch, channels, h, w) -> (batch, out, h / stride, w / stride).
 
     The last norm has no activation, which follows the sum. It is in place only before a gate, which keeps
@@ -139,7 +139,7 @@ def build(
         for index in range(count):
             stride = 2 if stage and not index else 1
             convolutions = _convolutions(depth, channels, 64 << stage, stride, groups, width)
-            layers.append(Block(channels, convolutions, stride, norm, activation, checkpoint, se))
+            layers.append(ActivatedBlock(channels, convolutions, stride, norm, activation, checkpoint, se))
             channels = convolutions[-1].out_channels
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
     module = Network(*layers, *head, autocast=autocast)

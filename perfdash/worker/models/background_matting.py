@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.models.cyclegan import Residual, reflecting
+from perfdash.worker.models.cyclegan import ReflectingResidual, reflecting
 
 WIDTH = 64
 PRIORS = (3, 1, 4)  # channels of background, segmentation and motion
@@ -42,7 +42,7 @@ def up(size: int, width: int) -> nn.Sequential:
 
 def blocks(count: int) -> nn.Sequential:
     """(batch, 256, H / 4, W / 4) -> the same shape."""
-    return nn.Sequential(*(Residual(4 * WIDTH, nn.BatchNorm2d) for _ in range(count)))
+    return nn.Sequential(*(ReflectingResidual(4 * WIDTH, nn.BatchNorm2d) for _ in range(count)))
 
 
 class Matting(nn.Module):

@@ -38,7 +38,7 @@ class GELU(nn.Module):
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x.pow(3))))
 
 
-class Layer(nn.Module):
+class PreNormLayer(nn.Module):
     """Self-attention and feed-forward, each of the normalised input and added to it."""
 
     def __init__(self, width: int) -> None:
@@ -67,7 +67,7 @@ class BERT(nn.Module):
         self.segments = nn.Embedding(SEGMENTS, width, padding_idx=PAD)
         self.register_buffer("positions", sinusoids(512, width), persistent=False)
         self.dropout = nn.Dropout(0.1)
-        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.layers = nn.ModuleList(PreNormLayer(width) for _ in range(layers))
         self.next_sentence = nn.Linear(width, 2)
         self.masked_word = nn.Linear(width, vocabulary)
 

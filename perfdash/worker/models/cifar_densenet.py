@@ -14,7 +14,7 @@ GROWTH = 16
 BOTTLENECK = 2 * GROWTH
 
 
-class Layer(nn.Module):
+class DenseLayer(nn.Module):
     """(batch, channels, h, w) -> (batch, channels + 16, h, w)."""
 
     def __init__(self, channels: int) -> None:
@@ -42,7 +42,7 @@ def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
             layers += [nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2)]
             channels //= 2
         for _ in range(6):
-            layers.append(Layer(channels))
+            layers.append(DenseLayer(channels))
             channels += GROWTH
     layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     module = nn.Sequential(*layers, nn.Linear(channels, 10))

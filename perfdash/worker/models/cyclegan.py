@@ -19,7 +19,7 @@ def reflecting(size: int, width: int, kernel: int) -> nn.Conv2d:
     return nn.Conv2d(size, width, kernel, padding=kernel // 2, padding_mode="reflect")
 
 
-class Residual(nn.Module):
+class ReflectingResidual(nn.Module):
     """(batch, width, H, W) -> the same shape: two reflecting convolutions added to what comes in."""
 
     def __init__(self, width: int, norm: Callable[[int], nn.Module]) -> None:
@@ -38,7 +38,7 @@ def generator() -> nn.Sequential:
     layers = [reflecting(3, WIDTH, 7), norm(WIDTH), nn.ReLU()]
     for size in (WIDTH, 2 * WIDTH):
         layers += [nn.Conv2d(size, 2 * size, 3, 2, 1), norm(2 * size), nn.ReLU()]
-    layers += [Residual(4 * WIDTH, norm) for _ in range(BLOCKS)]
+    layers += [ReflectingResidual(4 * WIDTH, norm) for _ in range(BLOCKS)]
     for size in (4 * WIDTH, 2 * WIDTH):
         up = nn.ConvTranspose2d(size, size // 2, 3, 2, 1, output_padding=1)
         layers += [up, norm(size // 2), nn.ReLU()]

@@ -16,7 +16,7 @@ ACTIONS = 1  # the cart's force
 LOG_STD = (-10.0, 2.0)
 
 
-class Actor(nn.Module):
+class PixelActor(nn.Module):
     """Pixels 0..255 (batch, 9, 84, 84) -> action in (-1, 1) and deviation, both (batch, 1)."""
 
     def __init__(self) -> None:
@@ -49,4 +49,4 @@ class Actor(nn.Module):
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
     """Three frames of noise; eight bits, as floating-point numbers."""
-    return Actor(), (torch.randint(256, (batch_size, 3 * FRAMES, SIZE, SIZE)).float(),)
+    return PixelActor(), (torch.randint(256, (batch_size, 3 * FRAMES, SIZE, SIZE)).float(),)

@@ -13,7 +13,7 @@ from perfdash.worker.models.transformer import PAD, Attention, padded_tokens, pa
 EPS = 1e-12  # BERT's, in every normalisation
 
 
-class Embedding(nn.Module):
+class SegmentEmbedding(nn.Module):
     """tokens, segments (batch, length) -> (batch, length, width)."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
@@ -29,7 +29,7 @@ class Embedding(nn.Module):
         return self.dropout(self.norm(self.tokens(tokens) + positions + self.segments(segments)))
 
 
-class Layer(nn.Module):
+class PostNormLayer(nn.Module):
     """Self-attention and feed-forward, each added to its input and normalised."""
 
     def __init__(self, width: int) -> None:
@@ -49,8 +49,8 @@ class SpanFinder(nn.Module):
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
-        self.embedding = Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
+        self.embedding = SegmentEmbedding(vocabulary, width)
+        self.layers = nn.ModuleList(PostNormLayer(width) for _ in range(layers))
         self.span = nn.Linear(width, 2)
 
     def forward(self, tokens: Tensor, segments: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ def convolution(size: int, width: int, kernel: int, stride: int) -> nn.Sequentia
     return nn.Sequential(conv, nn.BatchNorm2d(width))
 
 
-class Block(nn.Module):
+class PainterBlock(nn.Module):
     """Two convolutions beside a shortcut, which has its own where the shape changes."""
 
     def __init__(self, size: int, width: int, stride: int) -> None:
@@ -36,7 +36,7 @@ class Block(nn.Module):
         return F.relu(self.second(F.relu(self.first(x))) + self.shortcut(x))
 
 
-class Actor(nn.Module):
+class StrokeActor(nn.Module):
     """State (batch, 9, 128, 128) -> strokes' parameters in (0, 1), (batch, 65)."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Actor(nn.Module):
         layers: list[nn.Module] = [convolution(PLANES, 64, 3, 2), nn.ReLU()]
         size = 64
         for width in (64, 128, 256, 512):
-            layers += [Block(size, width, 2), Block(width, width, 1)]
+            layers += [PainterBlock(size, width, 2), PainterBlock(width, width, 1)]
             size = width
         self.layers = nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten())
         self.strokes = nn.Linear(size, STROKES * STROKE)
@@ -59,7 +59,7 @@ def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
     time = torch.full((batch_size, 1, SIZE, SIZE), 0.5)
     along = torch.arange(SIZE) / (SIZE - 1)
     place = torch.stack(torch.meshgrid(along, along, indexing="ij")).expand(batch_size, -1, -1, -1)
-    module = Actor()
+    module = StrokeActor()
     state = torch.cat([pictures, time, place], dim=1)
     settle(module, state[:1])
     return module, (state,)

@@ -15,7 +15,7 @@ HIDDEN = 256
 LOG_STD = (-10.0, 2.0)
 
 
-class Actor(nn.Module):
+class StateActor(nn.Module):
     """Observations (batch, 3) -> mean action in (-1, 1) and log deviation, both (batch, 1)."""
 
     def __init__(self) -> None:
@@ -34,4 +34,4 @@ def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
     """The pendulum's cosine, sine and angular velocity, which is at most 8."""
     angle = torch.rand(batch_size) * (2 * math.pi)
     velocity = torch.rand(batch_size) * 16 - 8
-    return Actor(), (torch.stack([angle.cos(), angle.sin(), velocity], dim=1),)
+    return StateActor(), (torch.stack([angle.cos(), angle.sin(), velocity], dim=1),)

@@ -19,7 +19,7 @@ def normalised(convolution: nn.Module, width: int) -> list[nn.Module]:
     return [convolution, nn.InstanceNorm2d(width, affine=True, track_running_stats=True)]
 
 
-class Residual(nn.Module):
+class StyleResidual(nn.Module):
     """(batch, width, H, W) -> the same shape: two convolutions added to what comes in."""
 
     def __init__(self, width: int) -> None:
@@ -43,7 +43,7 @@ class Generator(nn.Module):
         for size in (WIDTH, 2 * WIDTH):
             down = nn.Conv2d(size, 2 * size, 4, 2, 1, bias=False)
             layers += [*normalised(down, 2 * size), nn.ReLU()]
-        layers += [Residual(4 * WIDTH) for _ in range(BLOCKS)]
+        layers += [StyleResidual(4 * WIDTH) for _ in range(BLOCKS)]
         for size in (4 * WIDTH, 2 * WIDTH):
             up = nn.ConvTranspose2d(size, size // 2, 4, 2, 1, bias=False)
             layers += [*normalised(up, size // 2), nn.ReLU()]

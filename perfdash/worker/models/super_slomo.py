@@ -25,7 +25,7 @@ def convolution(size: int, width: int, kernel: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(size, width, kernel, padding=kernel // 2), nn.LeakyReLU(SLOPE))
 
 
-class UNet(nn.Module):
+class SlomoUNet(nn.Module):
     """(batch, size, H, W) -> (batch, out, H, W): six levels down, five up; H and W in 32s."""
 
     def __init__(self, size: int, out: int) -> None:
@@ -94,8 +94,8 @@ class SuperSloMo(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.flow = UNet(2 * 3, 2 * 2)
-        self.refine = UNet(4 * 3 + 4 * 2, 2 * 2 + 1)
+        self.flow = SlomoUNet(2 * 3, 2 * 2)
+        self.refine = SlomoUNet(4 * 3 + 4 * 2, 2 * 2 + 1)
         self.features = vgg_features()
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):  # torch's own start would make the flow the same everywhere

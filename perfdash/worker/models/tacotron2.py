@@ -76,7 +76,7 @@ class LocationAttention(nn.Module):
         return energies.masked_fill(~mask, torch.finfo(energies.dtype).min).softmax(dim=1)
 
 
-class Decoder(nn.Module):
+class SpectrogramDecoder(nn.Module):
     """Encoded text and the true frames -> frames, stop logits and attention weights."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Tacotron2(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = Encoder()
-        self.decoder = Decoder()
+        self.decoder = SpectrogramDecoder()
         self.postnet = Postnet()
 
     def forward(self, text: Tensor, mels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

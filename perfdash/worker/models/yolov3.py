@@ -37,7 +37,7 @@ def bottleneck(size: int, width: int) -> nn.Sequential:
     )
 
 
-class Residual(nn.Module):
+class DarknetResidual(nn.Module):
     """(batch, width, H, W) -> the same shape."""
 
     def __init__(self, width: int) -> None:
@@ -72,7 +72,7 @@ class YOLOv3(nn.Module):
         self.stages = nn.ModuleList()
         for width, depth in STAGES:
             down = convolution(size, width, 3, stride=2)
-            self.stages.append(nn.Sequential(down, *(Residual(width) for _ in range(depth))))
+            self.stages.append(nn.Sequential(down, *(DarknetResidual(width) for _ in range(depth))))
             size = width
         self.necks, self.heads, self.narrow = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for skip in (1024, 512, 256):

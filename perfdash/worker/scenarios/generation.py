@@ -11,7 +11,7 @@ from perfdash.records import Job, Status
 from perfdash.worker import decoders, pytree
 from perfdash.worker.eager_and_compiled import Side
 from perfdash.worker.failures import Unmeasurable
-from perfdash.worker.greedy_decoding import Decoder
+from perfdash.worker.greedy_decoding import GreedyDecoder
 
 _KEPT_LOGITS = 1 << 24
 
@@ -46,7 +46,7 @@ class GenerationStep:
         self._side, self._is_eager = side, model is side.module
         self._fits = False  # nothing was tried yet
         try:
-            self._decoder = Decoder(model, side.module, side.inputs, job.new_tokens, job.cache)
+            self._decoder = GreedyDecoder(model, side.module, side.inputs, job.new_tokens, job.cache)
         except ValueError as error:
             raise Unmeasurable(Status.SKIPPED, str(error)) from error
         self._kind = job.case.device
