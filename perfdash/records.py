@@ -192,8 +192,8 @@ class Job(Specification):
 
     scratch: str = ""  # an empty folder of the case's own: caches, temporary files
     # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
-    # check (load, and eager once) | try_eager, try_backend (that side alone: does memory suffice) |
-    # probe (what the interpreter can do) | isa (what inductor compiles for)
+    # load (nothing but that) | check (load, and eager once) | try_eager, try_backend (that side alone: does
+    # memory suffice) | probe (what the interpreter can do) | isa (what inductor compiles for)
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share

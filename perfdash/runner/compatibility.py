@@ -5,6 +5,7 @@ Numbers from unlike hosts, packages or methods are never mixed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -118,6 +119,19 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
         if all(probe["complaints"] for probe in introduction["probes"]):
             complaints = [complaint for probe in introduction["probes"] for complaint in probe["complaints"]]
             raise UsageError("; ".join(dict.fromkeys(complaints)))
+        if unloadable := introduction.get("unloadable"):
+            raise UsageError("\n".join(_slip(target, failed) for target, failed in unloadable.items()))
+
+
+def _slip(target: str, failed: Mapping[str, Any]) -> str:
+    """Why the function that --model names does not give a model, and where it fails."""
+    path = target.rpartition(":")[0]
+    lines = re.findall(rf'File "{re.escape(path)}", line (\d+)', failed.get("traceback", ""))
+    where = f" (line {lines[-1]})" if lines else ""
+    message = f"--model {target}{where}: {failed['type']}: {failed['message']}"
+    if lines or failed["type"] != "TypeError" or "must return" in failed["message"]:
+        return message
+    return f"{message}; it is called with the batch size and returns (module, inputs)"
 
 
 def _refuse_interpreter(hello: Mapping[str, Any], planned: Sequence[Planned]) -> None:

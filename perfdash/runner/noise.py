@@ -17,8 +17,8 @@ from perfdash.worker import null_model
 if TYPE_CHECKING:  # the executors' slots import this module
     from perfdash.runner.executors import Executor
 
-NULL_PROCESSES = 3
-NULL_SAMPLING = Sampling(precision=0.003, min_pairs=50, min_s=0.5, budget_s=1.5)
+NULL_PROCESSES = 2  # one under each of the parents that time cases
+NULL_SAMPLING = Sampling(precision=0.005, min_pairs=40, min_s=0.3, budget_s=0.8)
 # With all slots busy the null may be off by this much; else fewer are.
 NULL_BOUND = NULL_EXPECTED
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from perfdash.errors import MachineError
 from perfdash.files import TemporaryFolder, now
-from perfdash.records import Job
+from perfdash.records import Job, Status
 from perfdash.runner import host, noise
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.cores import Locks, core_names, every_slot
@@ -27,6 +27,7 @@ from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome
 from perfdash.runner.result_record import process_ratios
 from perfdash.stats.process_spread import disagree
 from perfdash.suites.cases import Planned
+from perfdash.suites.suite_file import OWN
 from perfdash.worker import registry
 
 PROBE_S = 300.0
@@ -97,9 +98,11 @@ class Slot:
             self._parents.popitem()[1].close()
 
     def introduce(self, planned: Sequence[Planned]) -> dict[str, Any]:
-        """Examine the host and the measured interpreter: {environment, probes, where}.
+        """Examine the host and the measured interpreter: {environment, probes, where, unloadable}.
 
-        One probe a back end and dtype. Raises MachineError where it does not answer.
+        One probe a back end and dtype. Raises MachineError where it does not answer. `unloadable`: the
+        failure of each model of the user's own that does not load, by the name of its function; then
+        the rest is not looked at.
         """
         # One that asks for other instructions than the machine's own says nothing of the machine.
         plain = [case for case in planned if "ATEN_CPU_CAPABILITY" not in case.env]
@@ -108,15 +111,38 @@ class Slot:
             self._probe(like, case) for case in {(p.case.backend, p.case.dtype): p for p in planned}.values()
         ]
         hopeless = all(probe["complaints"] for probe in probes)
+        unloadable = {} if hopeless else self._unloadable(like, planned)
         facts = host.facts()
         environment = {
             **facts,
             "host_class": host.host_class(facts),
             "worker": self._parent_for(like).hello,
             "gpus": probes[0]["cuda"],
-            "vector_isa": None if hopeless else self._vector_isa(plain, facts["cpu_flags"]),
+            "vector_isa": None if hopeless or unloadable else self._vector_isa(plain, facts["cpu_flags"]),
         }
-        return {"environment": environment, "probes": probes, "where": self.where()}
+        return {
+            "environment": environment, "probes": probes, "where": self.where(), "unloadable": unloadable,
+        }  # fmt: skip
+
+    def _unloadable(self, like: Planned, planned: Sequence[Planned]) -> dict[str, dict[str, Any]]:
+        """Call the functions that --model names, the smallest batch of each: a slip is told at once.
+
+        The first slot does it for all. A crash is no slip: the model gets its row like any other.
+        """
+        smallest = {
+            case.target: case
+            for case in sorted(planned, key=lambda case: case.case.batch_size, reverse=True)
+            if case.case.suite == OWN and self._number == 0
+        }
+        failures = {}
+        for target, case in smallest.items():
+            with TemporaryFolder() as scratch:
+                job = replace(self._job(case, scratch), role="load")
+                outcome = self._parent_for(like).run(job, Path(scratch) / "load.log", stop=self.stop)
+            failed = outcome.find("failed")
+            if failed and failed["status"] in (Status.MODEL_FAIL_TO_LOAD, Status.MISSING_DEPENDENCY):
+                failures[target] = failed
+        return failures
 
     def _probe(self, like: Planned, each: Planned, role: str = "probe") -> dict[str, Any]:
         """One look at what the interpreter can do, tried twice: something may have killed the first."""

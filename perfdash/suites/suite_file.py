@@ -30,6 +30,7 @@ from perfdash.settings import validated_type
 from perfdash.worker import registry
 
 PerDtype = float | dict[Dtype, float]
+OWN = "own"  # the suite of the models that --model names
 DTYPES = ("float32", "bfloat16", "float16", "amp")
 DEVICES = ("cpu", "cuda")
 
@@ -260,7 +261,7 @@ def own_models(targets: Sequence[str]) -> Suite:
         if any(model.name == name for model in models):
             name = f"{Path(file).with_suffix('')}.{function}"
         models.append(Model(name=name, target=target, quick=True))
-    return Suite(name="own", loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
+    return Suite(name=OWN, loader="python", models=tuple(models), path=Path.cwd() / "own.toml")
 
 
 def near(word: str, names: list[str]) -> str:

@@ -54,6 +54,8 @@ def run_case(job: Job, emit: Emit) -> None:
             capabilities.probe(job, emit)
         elif job.role == "isa":
             capabilities.isa(job, emit)
+        elif job.role == "load":
+            case.begin()
         elif job.role == "check":
             case.check()
         elif job.role == "try_eager":
