@@ -1,6 +1,6 @@
-"""The lines of a bisection's journal: what was begun, built, measured, marked, confirmed. Plain values.
+"""The events of a bisection's journal, and the observations and actions of its search. Plain values.
 
-Each line is one event with its name and time. replay.py decides what an event means.
+Each line of the journal is one event with its name and time. replay.py says what an event means.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from perfdash.bisection.sources import Revision
+from perfdash.files import finite
 from perfdash.stats.step_likelihood import RESOLUTION, KnownNoise
 
 SCHEMA = 1
@@ -32,7 +33,7 @@ def stage(
     origin: Mapping[str, Any] | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> Event:
-    """A range that is to be searched; `origin`: the stage, place and way that it was come to by."""
+    """The event of a range to be searched. origin: the stage, place and way that led to it."""
     return {
         "event": STAGE,
         "stage": number,
@@ -45,48 +46,35 @@ def stage(
 
 
 def at(event: str, number: int, place: int, revision: Revision, **more: Any) -> Event:
-    """Something that happened to one place of a stage."""
+    """The event of one place of a stage."""
     return {"event": event, "stage": number, "place": place, "commit": revision.id, **more}
 
 
 def revision_from_json(data: Mapping[str, Any]) -> Revision:
-    """The inverse of dataclasses.asdict. Raises ValueError for what is none."""
+    """The inverse of dataclasses.asdict. Raises ValueError if it is not a revision."""
     try:
-        known = {each.name for each in dataclasses.fields(Revision)}
-        said = {key: value for key, value in data.items() if key in known}
-        return Revision(**{**said, "parents": tuple(said.get("parents", ()))})
+        names = {field.name for field in dataclasses.fields(Revision)}
+        values = {key: value for key, value in data.items() if key in names}
+        return Revision(**{**values, "parents": tuple(values.get("parents", ()))})
     except TypeError as error:
         raise ValueError(f"not a revision: {error}") from error
 
 
 def question_to_json(question: Question) -> dict[str, Any]:
-    """Costs that are infinite as null: JSON has no word for them."""
-    said = dataclasses.asdict(question)
-    said["build_cost"] = [cost if math.isfinite(cost) else None for cost in question.build_cost]
-    return said
+    """Plain values; an infinite cost is null."""
+    return dict(finite(dataclasses.asdict(question)))
 
 
 def question_from_json(data: Mapping[str, Any]) -> Question:
-    """The inverse of question_to_json. Raises ValueError for what is none."""
+    """The inverse of question_to_json. Raises ValueError if it is not a question."""
     try:
-        said = dict(data)
-        said["build_cost"] = tuple(math.inf if cost is None else float(cost) for cost in said["build_cost"])
-        said["prior"] = tuple(said["prior"])
-        said["known"] = KnownNoise(**said["known"]) if said["known"] else None
-        return Question(**said)
+        values = dict(data)
+        values["build_cost"] = tuple(math.inf if cost is None else float(cost) for cost in data["build_cost"])
+        values["prior"] = tuple(data["prior"])
+        values["known"] = KnownNoise(**data["known"]) if data["known"] else None
+        return Question(**values)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a question: {error}") from error
-
-
-def finite(value: Any) -> Any:
-    """Plain values with null for what is not finite: JSON has no word for it."""
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
 
 
 Side = Literal["good", "bad", "skip"]
@@ -95,13 +83,13 @@ Verdict = Literal["found", "not reproduced", "undecided", "cannot tell", "end no
 
 @dataclass(frozen=True)
 class Question:
-    """Which of the places 1..`last` brought the change; 0 is the good end and `last` the bad one.
+    """Which of the places 1..`last` brought the change? Place 0 is the good end, `last` the bad one.
 
-    answers: the builds give yes or no instead of numbers. build_cost: of each place 0..last in the unit
-    of measure_cost; math.inf: never to be built. prior: weights of the places 1..last, none: all alike.
-    jobs: builds at once. confidence: wanted of an answer. minimum_change: a smaller one is none.
-    most_pairs: measurements of each end before it is decided whether they differ; most_repeats: of one
-    build. known, resolution: see evidence.weigh.
+    answers: builds answer yes or no instead of a number. build_cost: of each place 0..last, in the unit of
+    measure_cost; math.inf: never build it. prior: weights of the places 1..last; empty: all alike. jobs:
+    builds side by side. confidence: wanted for a culprit. minimum_change: a smaller change is ignored.
+    most_pairs: measurements of each end until they must be judged; most_repeats: of one build. known,
+    resolution: see stats.step_likelihood.weigh.
     """
 
     last: int
@@ -130,12 +118,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Built:
+    """The build succeeded."""
+
     place: int
 
 
 @dataclass(frozen=True)
 class Broken:
-    """The build failed, or nothing can be measured of it."""
+    """The build failed, or cannot be measured."""
 
     place: int
     why: str = ""
@@ -143,7 +133,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement in a process of its own: a value, of even noise (the log of a time)."""
+    """One measurement in its own process: a value with even noise, such as the log of a time."""
 
     place: int
     value: float
@@ -151,7 +141,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer of a build: whether it shows the fault."""
+    """One answer of a build: whether it has the fault."""
 
     place: int
     fails: bool
@@ -159,7 +149,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Marked:
-    """A person's word, which overrules what was measured."""
+    """A mark by a person, which overrules measurements."""
 
     place: int
     side: Side
@@ -167,7 +157,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Measuring was interrupted: the host may be another than before (a restart, a night)."""
+    """Measuring was interrupted so long that the host may be in another state."""
 
 
 Observation = Built | Broken | Measured | Answered | Marked | Resumed
@@ -175,25 +165,26 @@ Observation = Built | Broken | Measured | Answered | Marked | Resumed
 
 @dataclass(frozen=True)
 class Build:
-    """Build these places, at once if there are several; answer each with Built or Broken."""
+    """Build these places side by side; observe Built or Broken for each."""
 
     places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure this place once, on the host and under the conditions of all others."""
+    """Measure this place once, in the same conditions as all others."""
 
     place: int
 
 
 @dataclass(frozen=True)
 class RangeOutcome:
-    """What came out of the search in the places low..high.
+    """The outcome of the search in the places low..high.
 
-    first, last: the culprit is one of these (0, 0: none). probability: that it is, all taken together.
-    none: that there is no change at all. step: bad less good, step_low..step_high: with 95 %; NaN for
-    answers. sd, bias: of a measurement and of a build. splittable: builds within were left untold.
+    first, last: the culprit is one of these (0, 0: none). probability: that it is. none: probability that
+    nothing changed. step: bad less good, step_low..step_high its 95 % interval; NaN for answers. sd, bias:
+    standard deviations of a measurement and between builds. splittable: builds in first..last could still be
+    measured.
     """
 
     verdict: Verdict
@@ -213,7 +204,7 @@ class RangeOutcome:
 
 @dataclass(frozen=True)
 class MeasuredBuild:
-    """One build as measured: how often, its level (NaN for answers), failing share, chance to be bad."""
+    """A measured build: measurements, level (NaN for answers), failing share, probability to be bad."""
 
     place: int
     count: int
@@ -224,14 +215,14 @@ class MeasuredBuild:
 
 @dataclass(frozen=True)
 class Done:
-    """outcomes: of the whole range first, then of the ranges left and right of each culprit."""
+    """The end of the search. outcomes: of the whole range, then of the ranges beside each culprit."""
 
     outcomes: tuple[RangeOutcome, ...]
     builds: tuple[MeasuredBuild, ...] = field(default=())
 
     @property
     def culprits(self) -> tuple[RangeOutcome, ...]:
-        return tuple(each for each in self.outcomes if each.verdict == "found")
+        return tuple(outcome for outcome in self.outcomes if outcome.verdict == "found")
 
 
 Action = Build | Measure | Done

@@ -1,6 +1,6 @@
-"""A bisection's journal: one JSON line an event, on the disk before the next step is taken.
+"""A bisection's journal: one JSON line for each event, on disk before the next step.
 
-Nothing else holds state: who was killed goes on by reading it again.
+It is the only state: a killed bisection continues from it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _AS_IT_IS = frozenset(
 
 
 class Journal:
-    """The folder of a bisection that is being worked on; no other process does so meanwhile."""
+    """The folder of a bisection, locked against other processes."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UsageError where another process works on it."""
+        """Raises UsageError if another process works on it."""
         self.folder = folder
         self.path = folder / FILE
         try:
@@ -67,10 +67,10 @@ class Journal:
         return self.folder / LOGS
 
     def append(self, event: Event) -> Event:
-        """One event more, with its time, on the disk when this returns; as it will be read again.
+        """Append an event with its time, without secrets; it is on disk when this returns.
 
-        Without secrets: messages of programs, titles and notes may hold some. Raises MachineError when the
-        disk refuses; then the file is as it was before.
+        Returns the event as it will be read. Raises MachineError if it cannot be written; then the file is
+        unchanged.
         """
         line = dumps(redact_all({"at": now(), **event}, but=_AS_IT_IS), separators=(",", ":"))
         try:
@@ -80,22 +80,22 @@ class Journal:
                 f"{self.path} cannot be written: {error.strerror}; all before is in it: make room, then "
                 f"perfdash bisect --resume {quote(str(self.folder))}"
             ) from error
-        again: Event = json.loads(line)
-        return again
+        written: Event = json.loads(line)
+        return written
 
     def events(self) -> list[Event]:
-        """All that it holds. Raises UsageError for a line that is none."""
+        """All events, oldest first. Raises UsageError for a line that is not an event."""
         return read(self.folder)
 
     def close(self) -> None:
-        """Gives up the lock."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
 def read(folder: Path) -> list[Event]:
-    """The events, oldest first; a torn last line (power cut) is left out. Raises UsageError."""
+    """The events, oldest first, without a torn last line. Raises UsageError."""
     path = folder / FILE
     try:
         data = path.read_bytes()
@@ -111,19 +111,19 @@ def read(folder: Path) -> list[Event]:
 
 
 def find(name: str, out: Path) -> Path:
-    """A bisection by path, by name below `out`, or `last`. Raises UsageError with those that there are."""
-    known = sorted(path.parent for path in (out / FOLDER).glob(f"*/{FILE}"))
-    if name == "last" and known:
-        return known[-1]
+    """Find a bisection by path, by name below `out`, or `last`. Raises UsageError that lists the latest."""
+    folders = sorted(path.parent for path in (out / FOLDER).glob(f"*/{FILE}"))
+    if name == "last" and folders:
+        return folders[-1]
     for candidate in (Path(name), out / FOLDER / name):
         if (candidate / FILE).is_file():
             return candidate
-    names = ", ".join(folder.name for folder in known[-5:]) or "none"
+    names = ", ".join(folder.name for folder in folders[-5:]) or "none"
     raise UsageError(f"no bisection {name!r}; the latest in {out / FOLDER}: {names}")
 
 
 def is_being_worked_on(folder: Path) -> bool:
-    """Whether a process has it open."""
+    """Whether a process holds its lock."""
     return is_locked(folder / LOCK)
 
 

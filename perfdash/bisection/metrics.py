@@ -1,6 +1,6 @@
-"""What is bisected: a metric of a measured case, its status, or what a command of the user's says.
+"""The metrics that can be bisected: those of a case, its status, and those of a user's command. Pure.
 
-A reading is what one measurement said; from readings the search's observations are made. Pure.
+A reading is the result of one measurement; the search's observations are made from readings.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from perfdash.history.results import from_result
 from perfdash.metrics import Metric
 from perfdash.records import PASSING, Result, Status
 
-GOOD, BAD, SKIP = "good", "bad", "skip"  # what a command says by its exit code
-PASSED, WRONG = "right", "wrong"  # what the accuracy check says
-NO_FAULT_OF_ITS_OWN = {str(Status.INFRA_ERROR), str(Status.SKIPPED)}
+GOOD, BAD, SKIP = "good", "bad", "skip"  # statuses of a command, by its exit code
+PASSED, WRONG = "right", "wrong"  # statuses of the accuracy check
+_NOT_THE_BUILDS_FAULT = {str(Status.INFRA_ERROR), str(Status.SKIPPED)}
 
 
 METRICS = {metric.name: metric for metric in metrics.METRICS.values() if metric.name}
-# Of a command, whose number nobody knows the meaning of.
+# perfdash does not know whether more is worse of a command's number.
 OF_COMMAND = {
     metric.name: metric
     for metric in (
@@ -34,10 +34,9 @@ OF_COMMAND = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What one measurement said: a word, and a number where the metric is one.
+    """The result of one measurement: a status, and a value if the metric has one.
 
-    beside: other numbers of the same measurement by their names in the history. message: why there is
-    no number.
+    beside: other numbers of the measurement by their names in the history. message: why there is no value.
     """
 
     status: str
@@ -46,20 +45,21 @@ class Reading:
     message: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without what is empty."""
-        said = {"status": self.status, "value": self.value, "beside": dict(self.beside)}
-        return {
-            key: value
-            for key, value in {**said, "message": self.message}.items()
-            if value not in (None, {}, "")
+        """Plain values; empty ones are left out."""
+        values = {
+            "status": self.status,
+            "value": self.value,
+            "beside": dict(self.beside),
+            "message": self.message,
         }
+        return {key: value for key, value in values.items() if value not in (None, {}, "")}
 
 
 def reading_from_json(data: Mapping[str, Any]) -> Reading:
-    """The inverse of Reading.to_json. Raises ValueError for what is none."""
+    """The inverse of Reading.to_json. Raises ValueError if it is not a reading."""
     try:
         value = data.get("value")
-        beside = {str(key): float(one) for key, one in data.get("beside", {}).items()}
+        beside = {str(key): float(number) for key, number in data.get("beside", {}).items()}
         return Reading(
             str(data["status"]),
             None if value is None else float(value),
@@ -71,7 +71,7 @@ def reading_from_json(data: Mapping[str, Any]) -> Reading:
 
 
 def metric_named(name: str, of_command: bool) -> Metric:
-    """Raises UsageError for a metric that there is not, or not of what is measured."""
+    """The metric of a name. Raises UsageError if it does not exist, or not for what is measured."""
     here, there = (OF_COMMAND, METRICS) if of_command else (METRICS, OF_COMMAND)
     if name in here:
         return here[name]
@@ -82,7 +82,7 @@ def metric_named(name: str, of_command: bool) -> Metric:
 
 
 def reading_of(metric: Metric, result: Result) -> Reading:
-    """What a measured case says of the metric."""
+    """The reading of a metric from a measured case."""
     row = from_result(result)
     beside = {
         name: value for name in ("eager_ms", "backend_ms", "speedup") if (value := row.values.get(name))
@@ -103,7 +103,7 @@ def reading_of(metric: Metric, result: Result) -> Reading:
 
 
 def comparable(metric: Metric, value: float) -> float:
-    """A value as the search compares it: the log of what scales, a count as it is."""
+    """A value as the search compares it: the log of a ratio, a count unchanged."""
     return math.log(value) if metric.comparison == "ratio" else value
 
 
@@ -113,12 +113,12 @@ def plain(metric: Metric, value: float) -> float:
 
 
 def answer_of(metric: Metric, status: str, of_good: Sequence[str], of_bad: Sequence[str]) -> bool | None:
-    """Whether a status is the fault that is looked for; None where it is neither that nor its absence.
+    """Whether a status is the fault that is bisected; None if it is neither the fault nor its absence.
 
-    of_good, of_bad: what the two ends have said so far. The good end's first word is what is right; so
-    that a fix is found as well as a fault.
+    of_good, of_bad: the statuses of the two ends so far. The good end's first status counts as right, so that
+    a fix is found as well as a fault.
     """
-    if status in NO_FAULT_OF_ITS_OWN or status == SKIP:
+    if status in _NOT_THE_BUILDS_FAULT or status == SKIP:
         return None
     words = {"accuracy": {PASSED, WRONG}, "exit-code": {GOOD, BAD}}.get(metric.name)
     if words is not None and status not in words:

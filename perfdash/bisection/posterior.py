@@ -1,6 +1,6 @@
-"""What the observations say of one range: where the culprit may be, with which probability.
+"""The posterior probability of each place of the culprit in one range. Pure.
 
-Observations are added up in the order of the journal; nothing is decided here. Pure.
+Observations are added in the order of the journal; search.py decides what to do.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from perfdash.stats.step_likelihood import (
     without_host,
 )
 
-PAUSE = 5.0  # a build takes the host as far as so many measurements
+PAUSE = 5.0  # a build lets the host drift as much as this many measurements
 
 
 @dataclass(frozen=True)
 class SearchRange:
-    """The places low..high; `whole`: the step that was found beside it, 0 in the whole row.
+    """The places low..high.
 
-    reproduced: its ends were seen to differ.
+    whole: the step that was found beside them; 0 for the whole range. reproduced: its ends differ.
     """
 
     low: int
@@ -56,10 +56,11 @@ class SearchRange:
 
 @dataclass(frozen=True)
 class SearchState:
-    """built, broken (place: why), marks; the measurements in order as places, times and values.
+    """All observations of a search, and what is left to search.
 
-    pending: ranges yet to be searched, the first now; outcomes: of those that were. second_thoughts:
-    how often all outcomes were dropped, for they did not explain what the ends show.
+    broken: the reason by place. places, times, values: the measurements in order. clock: now, in
+    measurements. pending: ranges to be searched, the present one first. outcomes: of the searched ranges.
+    second_thoughts: how often all outcomes were dropped because they did not explain the ends' difference.
     """
 
     question: Question
@@ -75,30 +76,30 @@ class SearchState:
     second_thoughts: int = 0
 
     def measurable(self, place: int) -> bool:
-        """Whether it is, or may yet be, built and measured."""
+        """Whether a place is built, or may be, and can be measured."""
         if place in self.broken or self.marks.get(place) == "skip":
             return False
         costs = self.question.build_cost
         within = 0 < place < self.question.last
         return place in self.built or not (within and costs and math.isinf(costs[place]))
 
-    def told(self, place: int) -> bool:
-        """Whether a person has said which side it is on."""
+    def is_marked(self, place: int) -> bool:
+        """Whether a person marked it good or bad."""
         return self.marks.get(place) in ("good", "bad")
 
     def by_place(self, raw: bool = False) -> dict[int, list[float]]:
-        """Values of each measured place, rising; of numbers without what the host did to all alike.
+        """The values of each measured place, in rising order of places.
 
-        raw: as they were measured.
+        The host's drift, common to all builds, is removed from numbers, unless `raw`.
         """
         values = self.values
         if not self.question.answers and not raw:
             values = tuple(float(v) for v in without_host(self.places, self.times, self.values))
-        found: dict[int, list[float]] = {}
+        by_place: dict[int, list[float]] = {}
         for place, value in zip(self.places, values, strict=True):
             if self.measurable(place):
-                found.setdefault(place, []).append(value)
-        return dict(sorted(found.items()))
+                by_place.setdefault(place, []).append(value)
+        return dict(sorted(by_place.items()))
 
     def count(self, place: int) -> int:
         return self.places.count(place)
@@ -108,10 +109,10 @@ def start(question: Question) -> SearchState:
     return SearchState(question, pending=(SearchRange(0, question.last),))
 
 
-def seen(state: SearchState, observation: Observation) -> SearchState:
-    """The state with one observation more.
+def with_observation(state: SearchState, observation: Observation) -> SearchState:
+    """The state with another observation.
 
-    Raises ValueError for one that the question cannot hold, and for a mark that contradicts another.
+    Raises ValueError for an observation that does not fit the question, and for contradicting marks.
     """
     if isinstance(observation, Resumed):
         return dataclasses.replace(state, clock=state.clock + LONG_PAUSE)
@@ -131,7 +132,7 @@ def seen(state: SearchState, observation: Observation) -> SearchState:
             clock=state.clock + PAUSE,
         )
     if isinstance(observation, Marked):
-        # A person knows better than what was concluded: all is thought over.
+        # A mark overrules what was concluded: all ranges are searched again.
         marks = {**state.marks, place: observation.side}
         goods = (x for x, side in marks.items() if side == "good")
         bads = (x for x, side in marks.items() if side == "bad")
@@ -165,7 +166,7 @@ def seen(state: SearchState, observation: Observation) -> SearchState:
 
 @dataclass(frozen=True)
 class Belief:
-    """places (n,): probability that the culprit is at 1..n; none: that there is no change. Sum 1."""
+    """The posterior. places (n,): that the culprit is at 1..n. none: that nothing changed. Sum 1."""
 
     places: Array
     none: float
@@ -180,9 +181,9 @@ class Belief:
 
 @dataclass(frozen=True)
 class Culprits:
-    """Places first..last, of which one brought the change; `probability`, given a change, that it is so.
+    """The places first..last, one of which brought the change.
 
-    splittable: builds within are left that could be measured.
+    probability: that it is one of them, given a change. splittable: builds within could still be measured.
     """
 
     first: int
@@ -194,7 +195,7 @@ class Culprits:
 def belief(
     log_prior: Array, tested: Sequence[int], log_cut: Array, log_none: float, none_prior: float
 ) -> Belief:
-    """Bayes: log prior of the culprit's place (n,), and the log likelihood of a step between tested builds.
+    """Apply Bayes' rule to the log prior of the culprit's place (n,) and the evidence of the builds.
 
     tested (M,): rising places, the first 0 and the last n; log_cut (M - 1,) and log_none of them.
     none_prior: probability, before anything was measured, that there is no change.
@@ -208,13 +209,13 @@ def belief(
 
 
 def culprits(now: Belief, measurable: NDArray[np.bool_], confidence: float) -> Culprits:
-    """The smallest run of places that holds the culprit with this confidence, given a change.
+    """The shortest run of places that holds the culprit with this confidence, given a change.
 
-    measurable (n + 1,): False where a build failed. Culprits that only such builds would tell apart
-    are one set. Of runs equally short the likelier.
+    measurable (n + 1,): False where a build failed. Places that only failed builds would separate stay
+    together. Of equally short runs the likelier is taken.
     """
     n = len(now.places)
-    # A set ends at each place whose build can be measured, for it tells what is before from what is after.
+    # A set ends at each place whose build can be measured: it separates what is before from what is after.
     ends = np.flatnonzero(measurable[1:] | (np.arange(1, n + 1) == n)) + 1
     sums = np.concatenate([[0.0], np.cumsum(now.places)])
     sums = sums / max(sums[-1], 1e-300)
@@ -231,10 +232,10 @@ def culprits(now: Belief, measurable: NDArray[np.bool_], confidence: float) -> C
 
 @dataclass(frozen=True)
 class RangeView:
-    """Of a range of n + 1 places, numbered from its low end: belief, measured places, their values.
+    """The evidence on a range of n + 1 places, numbered from its low end.
 
-    measurable (n + 1,): may be built and measured. numbers or answers: the evidence, one of them None.
-    resolution: a spread below is none.
+    tested: the measured places; values: of each. measurable (n + 1,): may be built and measured. numbers or
+    answers: the evidence, one of them None. resolution: a smaller spread counts as none.
     """
 
     belief: Belief
@@ -247,12 +248,12 @@ class RangeView:
 
     @property
     def exact(self) -> bool:
-        """Values without noise: each build always gave the same."""
-        several = [each for each in self.values if len(each) > 1]
-        return self.numbers is not None and bool(several) and all(max(v) == min(v) for v in several)
+        """Whether the values have no noise: every repeat gave the same value."""
+        repeated = [values for values in self.values if len(values) > 1]
+        return self.numbers is not None and bool(repeated) and all(max(v) == min(v) for v in repeated)
 
     def strength(self, count: float | Array) -> Array:
-        """Deviations by which `count` measurements tell a good build from a bad one."""
+        """Standard deviations by which `count` measurements separate a good build from a bad one."""
         m = np.asarray(count, dtype=float)
         if self.answers is not None:
             apart = special.ndtri(self.answers.fails_bad) - special.ndtri(self.answers.fails_good)
@@ -263,12 +264,12 @@ class RangeView:
 
 
 def look(state: SearchState, within: SearchRange, none_prior: float) -> RangeView:
-    """The view of a range whose two ends were measured."""
+    """Weigh the evidence on a range whose two ends were measured."""
     question, n = state.question, within.high - within.low
     by_place = {p: v for p, v in state.by_place().items() if within.low <= p <= within.high}
-    if within.whole == 0:  # what a person has said of a build stands for what was measured of it
+    if within.whole == 0:  # a mark replaces the measurements of a build
         ends = (within.low, within.high)
-        by_place = {p: v for p, v in by_place.items() if p in ends or not state.told(p)}
+        by_place = {p: v for p, v in by_place.items() if p in ends or not state.is_marked(p)}
     tested = [place - within.low for place in by_place]
     values = list(by_place.values())
     numbers = answers = None
@@ -281,17 +282,17 @@ def look(state: SearchState, within: SearchRange, none_prior: float) -> RangeVie
         evidence = numbers = weigh(values, known=question.known, resolution=resolution)
     now = belief(_log_prior(state, within), tested, evidence.cut, evidence.none, none_prior)
     inside = range(within.low, within.high + 1)
-    measurable = np.array([state.measurable(place) or state.told(place) for place in inside])
+    measurable = np.array([state.measurable(place) or state.is_marked(place) for place in inside])
     assert len(measurable) == n + 1
     return RangeView(now, tested, values, measurable, numbers, answers, resolution)
 
 
 def _log_prior(state: SearchState, within: SearchRange) -> Array:
-    """(n,): of the culprit's place in the range, with a person's marks, which outweigh what was expected."""
+    """(n,): log prior of the culprit's place in the range; a mark outweighs any weight."""
     question = state.question
     weights = np.array(question.prior or [1.0] * question.last, dtype=float)[within.low : within.high]
     possible = np.ones(len(weights), dtype=bool)
-    if within.whole == 0:  # what is marked is marked good or bad as the two ends of the whole row are
+    if within.whole == 0:  # marks say good or bad as the two ends of the whole range do
         places = np.arange(within.low + 1, within.high + 1)
         for place, side in state.marks.items():
             if side != "skip":

@@ -1,7 +1,6 @@
-"""Recipe files: what a TOML file in `bisect/` may say, reading it, and what is wrong with it in one message.
+"""Recipes: TOML files in `bisect/` that say how revisions are listed and built.
 
-A recipe says how revisions are listed and how one becomes an environment; it is plain data. What is
-done with it is in sources/ and environments/.
+A recipe is plain data; sources/ and environments/ use it. An error names the file and the key.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ class _RecipeTable(BaseModel):
 
 
 class VersionsRecipe(_RecipeTable):
-    """Versions of one package: which are listed, and what becomes of the packages that they need.
+    """The table [versions]: which versions of a package are listed, and how their dependencies are met.
 
-    `dependencies`: `base` takes those of the base interpreter, and a version that they do not suit is
-    unbuildable; `add` installs what does not suit beside it; `ignore` does not look.
+    dependencies: `base` uses the base interpreter's, and a version that needs others cannot be built; `add`
+    installs others beside it; `ignore` does not check.
     """
 
     package: str = Field(min_length=1)
-    pre: bool = False  # pre-releases and nightlies as well
-    only_binary: bool = False  # wheels, never a source that has to be built
+    pre: bool = False  # also pre-releases and nightlies
+    only_binary: bool = False  # only wheels, no source distributions
     order: Literal["version", "date"] = "version"  # date: of `dev20261101` in the version
     dependencies: Literal["base", "add", "ignore"] = "base"
     link: str | None = None  # with {package} and {version}
     time_limit_s: float = Field(default=1800.0, gt=0)
-    commit_file: str | None = None  # in the wheel: the file that says which commit it was built from
-    commit_pattern: str | None = None  # the regular expression that finds it there, one group
+    commit_file: str | None = None  # the file in a wheel that names the commit it was built from
+    commit_pattern: str | None = None  # a regular expression with one group that finds the commit in it
 
     @field_validator("commit_pattern")
     @classmethod
@@ -54,10 +53,10 @@ class VersionsRecipe(_RecipeTable):
 
 
 class BuildRecipe(_RecipeTable):
-    """How a commit is built: a command for the shell, or a script beside the recipe.
+    """The table [build]: a shell command, or a script beside the recipe, that builds a commit.
 
-    It installs into $PREFIX, unless `in_place`: then the worktree is the environment. `incremental`
-    keeps the worktree, with what git ignores in it, for the next commit.
+    It installs into $PREFIX; with `in_place` the worktree is the environment. `incremental` keeps the
+    worktree with its ignored files for the next commit.
     """
 
     command: str | None = Field(default=None, min_length=1)
@@ -65,9 +64,9 @@ class BuildRecipe(_RecipeTable):
     in_place: bool = False
     incremental: bool = False
     time_limit_s: float = Field(default=3600.0, gt=0)
-    gib_per_job: float = Field(default=2.0, gt=0)  # memory that one compiler may need, for MAX_JOBS
-    disk_gib: float = Field(default=0.5, ge=0)  # needed free before it starts, while none was measured
-    cost_s: float = Field(default=60.0, gt=0)  # about how long it takes, while none was measured
+    gib_per_job: float = Field(default=2.0, gt=0)  # memory of one compiler, for MAX_JOBS
+    disk_gib: float = Field(default=0.5, ge=0)  # free space that a build needs, until one was measured
+    cost_s: float = Field(default=60.0, gt=0)  # duration of a build, until one was measured
     env: dict[str, str] = {}
 
     @model_validator(mode="after")
@@ -82,10 +81,10 @@ class BuildRecipe(_RecipeTable):
 
 
 class Overlay(_RecipeTable):
-    """Files that are copied over a finished build where nothing else differs, instead of building.
+    """The table [overlay]: files that are copied over a finished build if nothing else differs.
 
-    Patterns as in .gitignore's `**`. `rebuild` are exceptions. `into` maps a folder of the repository
-    to a folder of the environment; what lies in none of them is not installed.
+    Patterns as in .gitignore's `**`; `rebuild` are exceptions. `into` maps folders of the repository to
+    folders of the environment; files in no such folder are not installed.
     """
 
     paths: tuple[str, ...] = Field(min_length=1)
@@ -94,7 +93,7 @@ class Overlay(_RecipeTable):
 
 
 class Pin(_RecipeTable):
-    """What of another repository a commit of this one takes: its commit is in a file or a submodule."""
+    """A table [[pins]]: a dependency whose commit is in a file or a submodule of the repository."""
 
     name: str = Field(min_length=1)
     repository: str = Field(min_length=1)
@@ -109,7 +108,7 @@ class Pin(_RecipeTable):
 
     @property
     def place(self) -> str:
-        """The path in the repository that says the commit."""
+        """The path in the repository that holds the commit."""
         return self.file or self.submodule or ""
 
 
@@ -122,12 +121,12 @@ class Recipe(_RecipeTable):
     versions: VersionsRecipe | None = None
     build: BuildRecipe | None = None
     overlay: Overlay | None = None
-    ignore: tuple[str, ...] = ()  # files of the repository that are in no build
+    ignore: tuple[str, ...] = ()  # files that no build contains
     pins: tuple[Pin, ...] = ()
     submodules: bool = True
     pythonpath: Literal["auto"] | tuple[str, ...] = "auto"  # folders of the environment
     env: dict[str, str] = {}  # of the measured process
-    exclusive: bool = False  # what is measured may change the worktree: one at a time
+    exclusive: bool = False  # a measurement may change the worktree: one at a time
     path: Path
     argument: str = ""
 
@@ -149,40 +148,40 @@ class Recipe(_RecipeTable):
         return self.path.parent / self.build.script if self.build and self.build.script else None
 
     def identity(self) -> dict[str, Any]:
-        """What of the recipe decides how an environment comes out, as JSON; its name and costs do not."""
-        said = self.model_dump(mode="json", exclude={"name", "title", "path", "argument", "pins"})
-        for table, keys in (("build", ("time_limit_s", "gib_per_job", "disk_gib", "cost_s")),
+        """The keys that decide the content of an environment, as JSON: all but names and costs."""
+        content = self.model_dump(mode="json", exclude={"name", "title", "path", "argument", "pins"})
+        for table, costs in (("build", ("time_limit_s", "gib_per_job", "disk_gib", "cost_s")),
                             ("versions", ("link", "order", "pre", "time_limit_s", "commit_file",
                                           "commit_pattern"))):  # fmt: skip
-            for key in keys:
-                (said[table] or {}).pop(key, None)
+            for key in costs:
+                (content[table] or {}).pop(key, None)
         if self.script:
-            said["script"] = hashlib.sha256(self.script.read_bytes()).hexdigest()
-        return said
+            content["script"] = hashlib.sha256(self.script.read_bytes()).hexdigest()
+        return content
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
-        """The recipe with some of its keys set anew: {"build.time_limit_s": 7200}. Raises UsageError."""
+        """The recipe with other values of some keys: {"build.time_limit_s": 7200}. Raises UsageError."""
         data = self.model_dump(exclude_unset=True)
         for key, value in settings.items():
             *tables, last = key.split(".")
-            place = data
+            inner = data
             for table in tables:
-                place = place.setdefault(table, {})
-                if not isinstance(place, dict):
+                inner = inner.setdefault(table, {})
+                if not isinstance(inner, dict):
                     raise UsageError(f"recipe {self.name}: {table!r} in {key!r} is no table")
-            place[last] = value
+            inner[last] = value
         return _validated(data, f"recipe {self.name} with {', '.join(settings)}")
 
 
 def recipe_names() -> list[str]:
-    """The recipes that ship with perfdash."""
+    """The names of the recipes that ship with perfdash."""
     return sorted(path.stem for path in bundled("bisect").glob("*.toml"))
 
 
 def load_recipes(text: str) -> tuple[Recipe, ...]:
-    """One recipe (`git`, `pypi:timm`, `own.toml`), or the rungs of a ladder (`nightly,git`), coarse first.
+    """Load a recipe (`git`, `pypi:timm`, `own.toml`), or the rungs of a ladder (`nightly,git`).
 
-    Raises UsageError that names file and key, and for rungs that do not lead down to each other.
+    The coarse rung is first. Raises UsageError for a wrong file, and for rungs that do not fit together.
     """
     rungs = tuple(load_recipe(word.strip()) for word in text.split(","))
     for upper in rungs[:-1]:
@@ -197,8 +196,8 @@ def load_recipes(text: str) -> tuple[Recipe, ...]:
 
 
 def load_recipe(word: str) -> Recipe:
-    """A recipe by `name`, `name:argument`, or the path of its file. Raises UsageError."""
-    path, argument = _found(word)
+    """Load a recipe by `name`, `name:argument`, or the path of its file. Raises UsageError."""
+    path, argument = _file_of(word)
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
@@ -216,8 +215,8 @@ def load_recipe(word: str) -> Recipe:
     return _validated({**data, "path": path.resolve(), "argument": argument}, f"recipe file {path}")
 
 
-def _found(word: str) -> tuple[Path, str]:
-    """The file that a word means, and the argument after the colon."""
+def _file_of(word: str) -> tuple[Path, str]:
+    """A recipe's file, and the argument after the colon."""
     own = re.fullmatch(r"(.+\.toml)(?::(.*))?", word)
     if own:
         return Path(own[1]).expanduser(), own[2] or ""
@@ -252,7 +251,7 @@ def _validated(data: Mapping[str, Any], where: str) -> Recipe:
 
 
 def _complaint(errors: Sequence[Any]) -> str:
-    """The first complaint of pydantic, with the key as one would write it."""
+    """The first error of pydantic, with the key as in the file."""
     first = errors[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":

@@ -145,23 +145,23 @@ def recipe_settings(given: Sequence[str] | None) -> dict[str, Any]:
 
 
 def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
-    """How it is measured, as in `perfdash run`. Raises UsageError."""
+    """The settings of a measurement, as in `perfdash run`. Raises UsageError."""
 
-    said = {name: flags.get(name) for name in _RUN}
+    given = {name: flags.get(name) for name in _RUN}
     if flags["suite"] and flags["model"]:
-        said["models"] = [glob.escape(flags["model"]).replace(",", "?")]  # wildcards and commas name no other
+        given["models"] = [glob.escape(flags["model"]).replace(",", "?")]  # no wildcards
     elif flags["model"]:
-        said["model"] = [flags["model"]]
+        given["model"] = [flags["model"]]
     if metric == "eager" and not flags["backend"]:
-        said["backend"] = ["eager"]  # nothing has to be compiled
-    settings = resolve(said)[0]
+        given["backend"] = ["eager"]  # nothing has to be compiled
+    settings = resolve(given)[0]
     return settings.model_copy(
         update={"jobs": 1, "executor": "local", "scheduler": None, "shard": None, "costs": None}
     )
 
 
 def planned_case(settings: RunSettings) -> Planned:
-    """The one case that is measured. Raises UsageError where there is none, or several."""
+    """The case that is measured. Raises UsageError if there is none, or several."""
     from perfdash.runner.plan import make_plan
 
     if not settings.model and not settings.models:
@@ -178,20 +178,20 @@ def planned_case(settings: RunSettings) -> Planned:
 
 
 def pairs(given: Sequence[str] | None, flag: str) -> dict[str, str]:
-    """["KEY=VALUE", ...] as a table. Raises UsageError."""
-    found = {}
+    """Read ["KEY=VALUE", ...]. Raises UsageError."""
+    table = {}
     for item in given or ():
         key, equals, text = item.partition("=")
         if not (key and equals):
             raise UsageError(f"{flag} {item!r} is not KEY=VALUE")
-        found[key] = text
-    return found
+        table[key] = text
+    return table
 
 
 def refuse_script_of_the_checkout(command: Sequence[str], repo: str | None) -> None:
-    """Raises UsageError for a script by its whole path beside the packages of the user's checkout.
+    """Raise UsageError for a script given by its whole path in the user's checkout.
 
-    Python looks beside the script first: the checkout would be measured for every revision.
+    Python imports from the script's folder first: the checkout would be measured for every revision.
     """
     if repo is None:
         return
@@ -225,7 +225,7 @@ def _literal(text: str) -> Any:
 
 
 def _absolute_recipe(text: str) -> str:
-    """A recipe file of the user's by its whole path, so that it can be gone on with from elsewhere."""
+    """The recipe with absolute paths of files, so that it can be resumed from another folder."""
     words = []
     for word in text.split(","):
         file, suffix, argument = word.strip().partition(".toml")
@@ -236,19 +236,19 @@ def _absolute_recipe(text: str) -> str:
 
 
 def absolute_wheels(text: str | None) -> str | None:
-    """An address as it is, a folder by its whole path."""
+    """The absolute path of a folder; an address is unchanged."""
     if not text or "://" in text:
         return text
     return os.path.abspath(os.path.expanduser(text))
 
 
 class CaseOptions(Protocol):
-    """The options that measure a recorded case again: the module perfdash.report.reproduce."""
+    """Options that measure a recorded case again. The module perfdash.report.reproduce has them."""
 
     OWN: str
 
     def source_of(self, case: Case, ran: Sequence[str]) -> list[str]:
-        """The options that select where the case came from."""
+        """The options that select the case's suite or file."""
 
     def backend_of(self, case: Case, ran: Sequence[str]) -> str:
         """The back end's name, or the user's file."""
@@ -263,9 +263,9 @@ def complete_from_alert(
     options: CaseOptions,
     describe: Callable[[AlertEvidence], str],
 ) -> dict[str, Any]:
-    """The flags, completed from the alert where the user gave none. Raises UsageError.
+    """Fill in the flags that the user did not give from the alert. Raises UsageError.
 
-    `describe` says what changed in an alert, for messages.
+    describe: names the change of an alert, for messages.
     """
     number = flags["alert"]
     if flags["recipe"] is None:
@@ -274,41 +274,43 @@ def complete_from_alert(
         )
     history = resolve({"db": flags["db"], "out": flags["out"]})[0].history
     with open_store(history, create=False) as store, store.read() as connection:
-        (found,) = gather(connection, [alert_store.find(connection, number)])
-        run = found.seen or found.bad
+        (evidence,) = gather(connection, [alert_store.find(connection, number)])
+        run = evidence.seen or evidence.bad
         ran = command_of(connection, run) if run else []
-    said: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     if not command:
-        if found.case is None:
+        if evidence.case is None:
             raise UsageError(f"--alert {number} is of the whole host, not of a model")
         setting = run.setting if run else {}
-        said = {
-            **_case(found.case, setting, ran, options),
-            **_source(found.case, ran, flags, number, options),
+        filled = {
+            **_case(evidence.case, setting, ran, options),
+            **_source(evidence.case, ran, flags, number, options),
         }
-        said["metric"] = flags["metric"] or _metric(found, number, describe)
-        if said["metric"] == "eager":
-            del said["backend"]  # nothing has to be compiled
-        flags = {**flags, "env": _env(said["env"], flags["env"], number)}
-    good, bad = found.between
+        filled["metric"] = flags["metric"] or _metric(evidence, number, describe)
+        if filled["metric"] == "eager":
+            del filled["backend"]  # nothing has to be compiled
+        flags = {**flags, "env": _env(filled["env"], flags["env"], number)}
+    good, bad = evidence.between
     if not flags["good"] or not flags["bad"]:
         if good is None or bad is None:
             raise UsageError(f"--alert {number}: the runs around it were pruned; give --good and --bad")
         rung = load_recipes(flags["recipe"])[0]
         package = rung.versions.package if rung.versions else None
-        known = _commits(good, bad, flags["repo"], number) if package is None and flags.get("repo") else None
-        said["good"], said["bad"] = known or (_version(run, package, number) for run in (good, bad))
-        if said["good"] == said["bad"]:
+        commits = (
+            _commits(good, bad, flags["repo"], number) if package is None and flags.get("repo") else None
+        )
+        filled["good"], filled["bad"] = commits or (_version(run, package, number) for run in (good, bad))
+        if filled["good"] == filled["bad"]:
             raise UsageError(
-                f"--alert {number}: both nights measured {package or 'commit'} {said['good']}: it was "
+                f"--alert {number}: both nights measured {package or 'commit'} {filled['good']}: it was "
                 "something else that changed; `perfdash regressions` shows what"
                 + ("" if package or flags.get("repo") else "; where it is a package, give its --repo PATH")
             )
-    return {name: value if value or name not in said else said[name] for name, value in flags.items()}
+    return {name: value if value or name not in filled else filled[name] for name, value in flags.items()}
 
 
 def _env(then: Sequence[str], given: Sequence[str] | None, number: int) -> list[str]:
-    """The variables of that night with those given now. Raises UsageError for a secret that was not kept."""
+    """The variables of that night and those given now. Raises UsageError for a secret that was not kept."""
     env = {**pairs(then, "--env"), **pairs(given, "--env")}
     if hidden := [key for key, value in env.items() if value == HIDDEN]:
         raise UsageError(
@@ -317,15 +319,15 @@ def _env(then: Sequence[str], given: Sequence[str] | None, number: int) -> list[
     return [f"{key}={value}" for key, value in env.items()]
 
 
-def _metric(found: AlertEvidence, number: int, describe: Callable[[AlertEvidence], str]) -> str:
-    alert = found.alert
+def _metric(evidence: AlertEvidence, number: int, describe: Callable[[AlertEvidence], str]) -> str:
+    alert = evidence.alert
     if alert.kind == "status":
         return "status"
     metric = METRICS.get(alert.metric or "")
     if alert.kind in ("metric", "count", "drift") and metric and metric.name:
         return metric.name
     raise UsageError(
-        f"--alert {number}: {describe(found)} is nothing that can be bisected; give a "
+        f"--alert {number}: {describe(evidence)} is nothing that can be bisected; give a "
         "command of yours, after --"
     )
 
@@ -333,10 +335,7 @@ def _metric(found: AlertEvidence, number: int, describe: Callable[[AlertEvidence
 def _source(
     case: Case, ran: Sequence[str], flags: Mapping[str, Any], number: int, options: CaseOptions
 ) -> dict[str, Any]:
-    """Suite and model, or the user's own file that the night measured, unless others are given.
-
-    Raises UsageError where that is not there.
-    """
+    """The flags of the measured suite and model, or of the user's file. Raises UsageError if it is gone."""
     if _is_file(flags["model"]):
         return {}
     if flags["suite"] or flags["model"]:
@@ -357,10 +356,10 @@ def _source(
             f"--alert {number}: suite {case.suite} came from {', '.join(files)}, which is not there now: "
             "give its file by --suite"
         )
-    said: dict[str, Any] = {"suite": ",".join(files) or case.suite, "model": case.model}
+    source: dict[str, Any] = {"suite": ",".join(files) or case.suite, "model": case.model}
     if "--torchbench" in words:
-        said["torchbench"] = Path(words[words.index("--torchbench") + 1])
-    return said
+        source["torchbench"] = Path(words[words.index("--torchbench") + 1])
+    return source
 
 
 def _is_file(model: str | None) -> bool:
@@ -368,8 +367,8 @@ def _is_file(model: str | None) -> bool:
 
 
 def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: CaseOptions) -> dict[str, Any]:
-    """How it was measured. A setting is of the testbed where it differed from the default."""
-    said = {
+    """The flags of how a case was measured; a setting that is not recorded had its default."""
+    flags = {
         "batch_size": case.batch_size,
         "device": case.device,
         "dtype": case.dtype,
@@ -380,16 +379,16 @@ def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: C
         "threads": case.threads,
     }
     for name in ("allocator", "weights", "compile_mode", "optimizer"):
-        said[name] = setting.get(name, RunSettings.model_fields[name].default)
+        flags[name] = setting.get(name, RunSettings.model_fields[name].default)
     for name in ("env", "inductor_config"):
-        said[name] = options.as_pairs(setting, name)
-    return said
+        flags[name] = options.as_pairs(setting, name)
+    return flags
 
 
 def _commits(good: RunLine, bad: RunLine, repo: Path, number: int) -> tuple[str, str] | None:
-    """The commits of what is in the repository and changed: a package's, else (None) torch's.
+    """The ends of the changed package whose commits the repository has; None: torch's.
 
-    Raises UsageError where there are several, or none.
+    Raises UsageError if there are several, or none.
     """
     folder = find(repo)
     changed = {
@@ -424,7 +423,7 @@ def _has(repo: Path, commit: str) -> bool:
 
 
 def _version(run: RunLine, package: str | None, number: int) -> str:
-    """What a run measured: a version of the package, or torch's commit."""
+    """The version of the package that a run measured, or torch's commit."""
     if package is None:
         found = run.torch_git_version
     else:

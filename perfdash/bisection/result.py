@@ -1,19 +1,20 @@
-"""The result of a bisection: culprits, tested and skipped revisions, and the time it took. Pure.
+"""The result of a bisection: culprits, tested and skipped revisions, and the time it took.
 
-`git bisect log` prints it too, in lines that `git bisect replay` takes.
+It is computed from the journal alone. `git_log` writes it as lines that `git bisect replay` reads.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfdash.bisection.events import MeasuredBuild, RangeOutcome, finite
+from perfdash.bisection.events import MeasuredBuild, RangeOutcome
 from perfdash.bisection.metrics import comparable, plain
 from perfdash.bisection.replay import (
     MERGE,
@@ -27,7 +28,7 @@ from perfdash.bisection.replay import (
     confirmation,
 )
 from perfdash.bisection.sources import Revision
-from perfdash.files import now
+from perfdash.files import finite, now
 from perfdash.history import alert_store
 from perfdash.history.alert_store import BisectionRow, save_bisection
 from perfdash.history.store import open_store
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
 
 
 FOUND, NOT_CONFIRMED, NOT_FINISHED = "found", "found, not confirmed", "not finished"
-_HEAVY = 0.95  # of the chance that a build is bad, or good: what the table calls it
+_SIDE = 0.95  # probability from which the table calls a build bad, or good
 
 
 @dataclass(frozen=True)
 class MetricChange:
-    """From one level to another: `ratio` 1.08 is 8 % more (of a count: the difference), with its 95 %
-    interval; None for answers.
+    """A change from one level to another; None for answers.
+
+    ratio: 1.08 is 8 % more (of a count: the difference). low, high: its 95 % interval.
     """
 
     before: float | None = None
@@ -57,9 +59,11 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class Culprit:
-    """`revisions`: one, or those that could not be told apart. probability: that it is (one of) these.
+    """The revision that brought the change, or several that could not be separated.
 
-    eager: how eager changed beside it, as a ratio with its interval, where compiled was looked at.
+    probability: that it is one of `revisions`. confirmed: confirmed, not confirmed, cannot tell, more, or
+    empty if not asked for. eager: how eager changed, if compiled was bisected. reverted: the verdict on the
+    bad end against it with the culprit reverted. more: further remarks.
     """
 
     recipe: str
@@ -68,21 +72,22 @@ class Culprit:
     parent: Revision
     probability: float
     change: MetricChange
-    confirmed: str  # confirmed | not confirmed | cannot tell | more | "" (not asked for)
+    confirmed: str
     confirmed_change: MetricChange
     confirmed_pairs: int
     confirmed_why: str = ""
     eager: MetricChange | None = None
-    reverted: str = (
-        ""  # found | not reproduced | ...: whether the bad end differs from it with this taken back
-    )
+    reverted: str = ""
     reverted_change: MetricChange = MetricChange()
-    more: tuple[str, ...] = ()  # what is to be known of it besides
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class TestedRevision:
-    """A measured revision: its level in the metric's unit, or what it said; bad: chance that it is."""
+    """A measured revision.
+
+    level, values: in the metric's unit. said: its statuses. bad: probability that it is bad.
+    """
 
     place: int
     label: str
@@ -99,11 +104,13 @@ class TestedRevision:
     def side(self) -> str:
         if self.bad is None:
             return ""
-        return "bad" if self.bad >= _HEAVY else "good" if self.bad <= 1 - _HEAVY else "cannot tell"
+        return "bad" if self.bad >= _SIDE else "good" if self.bad <= 1 - _SIDE else "cannot tell"
 
 
 @dataclass(frozen=True)
 class SkippedRevision:
+    """A revision that was not measured, and why."""
+
     label: str
     id: str
     why: str
@@ -112,7 +119,7 @@ class SkippedRevision:
 
 @dataclass(frozen=True)
 class StageResult:
-    """A stage: what was searched, how it was come to, what came out; standing while it is searched."""
+    """A searched range. how: the way it was opened. standing: the progress while it is searched."""
 
     number: int
     recipe: str
@@ -132,8 +139,10 @@ class StageResult:
 
 @dataclass(frozen=True)
 class BisectionResult:
-    """The whole. word: found | found, not confirmed | not reproduced | undecided | cannot tell |
-    end not measured | not finished.
+    """The result so far; its fields are the keys of report.json.
+
+    word: found, "found, not confirmed", not reproduced, undecided, cannot tell, end not measured or not
+    finished.
     """
 
     name: str
@@ -159,9 +168,8 @@ class BisectionResult:
     unexplained: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what is not finite is null."""
-        said: dict[str, Any] = finite(dataclasses.asdict(self))
-        return {"schema": 1, **said}
+        """Plain values; NaN is null."""
+        return {"schema": 1, **finite(dataclasses.asdict(self))}
 
 
 def result_of(bisection: Bisection) -> BisectionResult:
@@ -186,7 +194,7 @@ def result_of(bisection: Bisection) -> BisectionResult:
         state=str(bisection.ended["state"]) if bisection.ended else "running",
         line=tuple(begun.get("line", ())),
         culprits=culprits,
-        ranges=tuple(_range(bisection, stage) for stage in bisection.stages),
+        ranges=tuple(_stage_result(bisection, stage) for stage in bisection.stages),
         counts=bisection.counts(),
         notes=tuple(begun.get("notes", ())),
         alert=begun.get("alert"),
@@ -198,36 +206,30 @@ def _word(bisection: Bisection, culprits: Sequence[Culprit]) -> str:
     if not bisection.stages or bisection.stages[0].done is None:
         return NOT_FINISHED
     if culprits:
-        return NOT_CONFIRMED if any(one.confirmed == "not confirmed" for one in culprits) else FOUND
+        return NOT_CONFIRMED if any(culprit.confirmed == "not confirmed" for culprit in culprits) else FOUND
     return bisection.stages[0].done.outcomes[0].verdict
 
 
 def _unexplained(bisection: Bisection) -> list[str]:
-    """Ranges in which something is left that could not be told."""
-    found = []
+    """Ranges beside a culprit in which a second change is neither found nor excluded."""
+    ranges = []
     for stage in bisection.stages:
         for outcome in stage.done.outcomes[1:] if stage.done else ():
             if outcome.verdict in ("cannot tell", "undecided"):
                 low, high = stage.revisions[outcome.low], stage.revisions[outcome.high]
-                found.append(f"between {low.label} and {high.label}: {outcome.verdict}")
-    return found
+                ranges.append(f"between {low.label} and {high.label}: {outcome.verdict}")
+    return ranges
 
 
 def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culprit:
-    stands = confirmation(stage, outcome) if bisection.confirms else None
-    ways = [why for (place, _), why in stage.closed.items() if place == outcome.first]
-    back = bisection.child(stage, outcome.first, REVERT)
-    tried = back.done.outcomes[0] if back and back.done else None
-    children = [
-        child
-        for way in bisection.ways(stage, outcome)
-        if (child := bisection.child(stage, outcome.first, way))
-    ]
-    ways += [
-        f"{_how(child)} it shows no such change, so it is what the commit itself does"
-        for child in children
-        if child.done and not child.found
-    ]
+    judged = confirmation(stage, outcome) if bisection.confirms else None
+    remarks = [why for (place, _), why in stage.dead_ends.items() if place == outcome.first]
+    reverted = bisection.child(stage, outcome.first, REVERT)
+    revert_outcome = reverted.done.outcomes[0] if reverted and reverted.done else None
+    for way in bisection.ways(stage, outcome):
+        child = bisection.child(stage, outcome.first, way)
+        if child and child.done and not child.culprits:
+            remarks.append(f"{_how(child)} it shows no such change, so it is what the commit itself does")
     return Culprit(
         recipe=stage.recipe,
         stage=stage.number,
@@ -235,22 +237,22 @@ def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culpr
         parent=stage.revisions[outcome.first - 1],
         probability=outcome.probability,
         change=_change(stage, outcome),
-        confirmed=stands.word if stands else "",
-        confirmed_change=_confirmed(stage.metric, stands),
-        confirmed_pairs=stands.pairs if stands else 0,
-        confirmed_why=stands.why if stands else "",
+        confirmed=judged.word if judged else "",
+        confirmed_change=_confirmed(stage.metric, judged),
+        confirmed_pairs=judged.pairs if judged else 0,
+        confirmed_why=judged.why if judged else "",
         eager=_eager(stage, outcome),
-        reverted=tried.verdict if tried else "",
-        reverted_change=_change(back, tried) if back and tried else MetricChange(),
-        more=tuple(ways),
+        reverted=revert_outcome.verdict if revert_outcome else "",
+        reverted_change=_change(reverted, revert_outcome) if reverted and revert_outcome else MetricChange(),
+        more=tuple(remarks),
     )
 
 
-def _confirmed(metric: Metric, stands: Confirmation | None) -> MetricChange:
-    if stands is None or not math.isfinite(stands.step):
+def _confirmed(metric: Metric, judged: Confirmation | None) -> MetricChange:
+    if judged is None or not math.isfinite(judged.step):
         return MetricChange()
     return MetricChange(
-        None, None, *(_scaled(metric, value) for value in (stands.step, stands.low, stands.high))
+        None, None, *(_scaled(metric, step) for step in (judged.step, judged.low, judged.high))
     )
 
 
@@ -272,8 +274,8 @@ def _scaled(metric: Metric, step: float) -> float | None:
 
 
 def _values(stage: Stage, place: int) -> list[float]:
-    """As they were measured, in the metric's unit."""
-    return [one.value for one in stage.readings(place) if one.value is not None]
+    """The values of a place, in the metric's unit."""
+    return [reading.value for reading in stage.readings(place) if reading.value is not None]
 
 
 def _level(metric: Metric, values: Sequence[float]) -> float | None:
@@ -282,31 +284,34 @@ def _level(metric: Metric, values: Sequence[float]) -> float | None:
 
 
 def _eager(stage: Stage, outcome: RangeOutcome) -> MetricChange | None:
-    """How eager changed at the culprit, where compiled or the ratio of the two was looked at."""
+    """The change of eager at the culprit, if compiled or the speedup was bisected."""
     if stage.metric.name not in ("backend", "speedup"):
         return None
     sides = [
         [
             math.log(value)
             for place in places
-            for one in stage.readings(place)
-            if (value := one.beside.get("eager_ms", 0.0)) > 0
+            for reading in stage.readings(place)
+            if (value := reading.beside.get("eager_ms", 0.0)) > 0
         ]
         for places in (range(outcome.low, outcome.first), range(outcome.last, outcome.high + 1))
     ]
     if any(len(side) < 2 for side in sides):
         return None
-    found = weigh(sides)
+    evidence = weigh(sides)
     before, after = (math.exp(robust_level(np.array(side))) for side in sides)
-    return MetricChange(before, after, math.exp(found.step), math.exp(found.low), math.exp(found.high))
+    return MetricChange(
+        before, after, math.exp(evidence.step), math.exp(evidence.low), math.exp(evidence.high)
+    )
 
 
-def _range(bisection: Bisection, stage: Stage) -> StageResult:
+def _stage_result(bisection: Bisection, stage: Stage) -> StageResult:
     outcome = stage.done.outcomes[0] if stage.done else None
-    told = stage.done and outcome and outcome.verdict in ("found", "cannot tell")
-    seen = {each.place: each for each in stage.done.builds} if stage.done and told else {}
+    # Only with a change does a build have a side.
+    judged = stage.done and outcome and outcome.verdict in ("found", "cannot tell")
+    builds = {build.place: build for build in stage.done.builds} if stage.done and judged else {}
     marks = stage.search.state.marks
-    measured = sorted({one.place for one in stage.measurements})
+    measured = sorted({measurement.place for measurement in stage.measurements})
     skipped = [
         SkippedRevision(
             stage.revisions[place].label, stage.revisions[place].id, why, stage.logs.get(place, "")
@@ -330,37 +335,33 @@ def _range(bisection: Bisection, stage: Stage) -> StageResult:
         none=outcome.none if outcome else 1.0,
         sd=outcome.sd if outcome and math.isfinite(outcome.sd) else None,
         tested=tuple(
-            _tested(stage, place, seen.get(place)) for place in measured if place not in stage.broken
+            _tested(stage, place, builds.get(place)) for place in measured if place not in stage.broken
         ),
         skipped=tuple(skipped),
-        standing=stage.standing(),
+        standing=stage.progress(),
         last=stage.question.last,
     )
 
 
-def _tested(stage: Stage, place: int, seen: MeasuredBuild | None) -> TestedRevision:
+def _tested(stage: Stage, place: int, build: MeasuredBuild | None) -> TestedRevision:
     revision, readings = stage.revisions[place], stage.readings(place)
     values = _values(stage, place)
-    said: dict[str, int] = {}
-    for one in readings:
-        said[one.status] = said.get(one.status, 0) + 1
-    level = _level(stage.metric, values)
     return TestedRevision(
         place,
         revision.label,
         revision.id,
         revision.title,
-        len(readings),
-        level,
-        tuple(values),
-        said,
-        seen.bad if seen else None,
-        stage.search.state.marks.get(place, ""),
+        count=len(readings),
+        level=_level(stage.metric, values),
+        values=tuple(values),
+        said=dict(Counter(reading.status for reading in readings)),
+        bad=build.bad if build else None,
+        mark=stage.search.state.marks.get(place, ""),
     )
 
 
 def _how(stage: Stage, bisection: Bisection | None = None) -> str:
-    """How a stage was come to, in words; nothing for the first."""
+    """Say how a stage was opened; empty for the first."""
     if not stage.origin:
         return ""
     way = str(stage.origin["way"])
@@ -381,29 +382,29 @@ def _how(stage: Stage, bisection: Bisection | None = None) -> str:
 
 
 def git_log(bisection: Bisection, ranges: tuple[StageResult, ...]) -> str:
-    """The stages over one repository's commits, coarse first; or over versions, foreign to git."""
+    """A log for `git bisect replay`: the stages over the repository's commits, else the first stage."""
     commits = [
         stage for stage in bisection.stages if _is_of_commits(stage) and not _is_elsewhere(bisection, stage)
     ]
     chosen = commits or bisection.stages[:1]
     lines = ["git bisect start"]
     for stage in chosen:
-        lines += _of_stage(stage, ranges[stage.number])
+        lines += _log_lines(stage, ranges[stage.number])
     for stage, outcome in bisection.culprits():
         if stage in chosen:
             named = [stage.revisions[place] for place in range(outcome.first, outcome.last + 1)]
             word = "first bad commit" if len(named) == 1 else "possible first bad commit"
-            lines += [f"# {word}: [{one.id}] {_one_line(one.title)}" for one in named]
+            lines += [f"# {word}: [{revision.id}] {_one_line(revision.title)}" for revision in named]
     return "\n".join(lines) + "\n"
 
 
-def _of_stage(stage: Stage, each: StageResult) -> Iterator[str]:
+def _log_lines(stage: Stage, result: StageResult) -> Iterator[str]:
     last = stage.question.last
-    sides = {tested.place: _side(tested) for tested in each.tested}
+    sides = {tested.place: _side(tested) for tested in result.tested}
     sides.update(dict.fromkeys(stage.broken, "skip"))
     sides.update(stage.search.state.marks)
     sides.update({0: "good", last: "bad"})
-    # git takes the last bad revision of the log as the oldest, so the bad ones come newest first.
+    # git takes the last bad revision in the log for the oldest, so the bad ones are listed newest first.
     rest = sorted(place for place in sides if place not in (0, last))
     bad = [place for place in rest if sides[place] == "bad"]
     for place in (last, 0, *(place for place in rest if sides[place] != "bad"), *reversed(bad)):
@@ -424,7 +425,7 @@ def _is_of_commits(stage: Stage) -> bool:
 
 
 def _is_elsewhere(bisection: Bisection, stage: Stage) -> bool:
-    """Whether its commits are of another repository."""
+    """Whether a stage's commits belong to another repository."""
     while stage.origin:
         if stage.origin["way"] in (PIN, REVERT):
             return True

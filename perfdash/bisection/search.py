@@ -38,23 +38,23 @@ from perfdash.bisection.posterior import (
     SearchState,
     culprits,
     look,
-    seen,
     start,
+    with_observation,
 )
 from perfdash.stats.intervals import Array
 from perfdash.stats.step_likelihood import INFORMATION, Evidence, robust_level, weigh
 
 Places = NDArray[np.int64]
 
-BROKEN = 0.1  # chance that an untried build fails, before anything is known
-BROKEN_NEAR = 0.6  # right beside one that failed
-BROKEN_REACH = 4.0  # and by so many places farther off it is a third of that
+BROKEN = 0.1  # probability that an untried build fails, before any was tried
+BROKEN_NEAR = 0.6  # right beside a failed build
+BROKEN_REACH = 4.0  # places over which that falls to a third
 
 
 def unbroken(tried: Sequence[int], failed: Sequence[int], n: int) -> Array:
-    """(n + 1,): chance that the build of each place succeeds: failures come in runs.
+    """(n + 1,): probability that the build of each place succeeds. Failures come in runs.
 
-    tried: places that were built, failed: those that could not. The usual rate is learnt (Beta prior).
+    tried: places that were built; failed: places whose build failed. The usual rate is learnt (Beta prior).
     """
     usual = (len(failed) + 20 * BROKEN) / (len(tried) + len(failed) + 20)
     places = np.arange(n + 1)
@@ -66,7 +66,7 @@ def unbroken(tried: Sequence[int], failed: Sequence[int], n: int) -> Array:
         for side, index in ((-1, left), (1, left + 1)):
             exists = (index >= 0) & (index < len(order))
             nearest = order[np.clip(index, 0, len(order) - 1)]
-            # A build in between that succeeded ends the run.
+            # A successful build in between ends the run.
             same = np.searchsorted(good, places) == np.searchsorted(good, nearest)
             near = BROKEN_NEAR * np.exp(-np.abs(places - nearest) / BROKEN_REACH)
             chance = np.where(exists & same & (side != 0), np.maximum(chance, near), chance)
@@ -76,12 +76,11 @@ def unbroken(tried: Sequence[int], failed: Sequence[int], n: int) -> Array:
 def next_builds(
     now: Belief, cost: Array, chance: Array, strength: float, count: int
 ) -> tuple[list[int], float]:
-    """Up to `count` places to build at once, that together tell most for their cost; and how much (nats).
+    """Up to `count` places to build side by side with the most information per cost; and the nats.
 
-    cost (n + 1,): of building and measuring a place, infinite where it can't be or was. chance (n + 1,):
+    cost (n + 1,): of building and measuring a place; infinite if it was built or cannot be. chance (n + 1,):
     that the build succeeds. strength: deviations between the sides that a measured build will show. The
-    first guess are quantiles of the belief; then each is moved to where it splits best what lies
-    between its neighbours.
+    first guess is quantiles of the belief; then each place moves to the best split between its neighbours.
     """
     bad = now.bad
     possible = np.isfinite(cost) & (bad > 1e-9) & (bad < 1 - 1e-9)
@@ -94,7 +93,6 @@ def next_builds(
         {int(np.searchsorted(bad, k / (count + 1))) for k in range(1, count + 1)} | {0, len(bad) - 1}
     )
     chosen = _nearest(chosen[1:-1], candidates)
-    told = 0.0
     for _ in range(1 if count == 1 else 3):
         for k in range(len(chosen)):
             low = chosen[k - 1] if k else 0
@@ -106,34 +104,31 @@ def next_builds(
                 chosen[k] = int(inside[np.argmax(gain / cost[inside])])
     edges = np.array([0, *chosen, len(bad) - 1])
     mass = np.diff(bad[edges])
-    # One after the other: what each tells given those to its left.
+    # One after the other: the information of each, given those to its left.
     rest = 1 - bad[edges[:-2]]
-    told = float(
+    nats = float(
         np.sum(chance[edges[1:-1]] * rest * information(mass[:-1] / np.maximum(rest, 1e-300), strength))
     )
-    return chosen, told
+    return chosen, nats
 
 
 def _nearest(wanted: Sequence[int], candidates: Places) -> list[int]:
-    """Distinct candidates near the wanted places, rising."""
-    found: set[int] = set()
+    """Distinct candidates near the wanted places, in rising order."""
+    chosen: set[int] = set()
     for place in wanted:
-        free = np.array([c for c in _around(candidates, place, len(wanted)) if c not in found])
+        at = int(np.searchsorted(candidates, place))
+        around = candidates[max(0, at - len(wanted)) : at + len(wanted) + 1]
+        free = np.array([candidate for candidate in around if candidate not in chosen])
         if len(free):
-            found.add(int(free[np.argmin(np.abs(free - place))]))
-    return sorted(found)
-
-
-def _around(candidates: Places, place: int, width: int) -> Places:
-    at = int(np.searchsorted(candidates, place))
-    return candidates[max(0, at - width) : at + width + 1]
+            chosen.add(int(free[np.argmin(np.abs(free - place))]))
+    return sorted(chosen)
 
 
 def information(probability: Array, strength: float | Array) -> Array:
-    """Nats that a Gaussian measurement tells of a side that is bad with this probability.
+    """Nats of information that a Gaussian measurement gives on a build that is bad with this probability.
 
-    strength: distance of the two sides in deviations of the measurement. Mutual information of a
-    binary input and its noisy output, read from a table made by quadrature.
+    strength: distance of the two sides in standard deviations of the measurement. It is the mutual
+    information of a binary input and its noisy output, from a table made by quadrature.
     """
     odds, strengths, table = _information_table()
     p = np.clip(np.asarray(probability, dtype=float), 1e-12, 1 - 1e-12)
@@ -142,7 +137,7 @@ def information(probability: Array, strength: float | Array) -> Array:
     i = np.minimum(x.astype(int), len(odds) - 2)
     j = np.minimum(np.asarray(y).astype(int), len(strengths) - 2)
     u, v = x - i, y - j
-    # In logs over the odds, where it falls exponentially.
+    # Interpolated in logs over the odds, where it falls exponentially.
     low = table[i, j] * (1 - v) + table[i, j + 1] * v
     high = table[i + 1, j] * (1 - v) + table[i + 1, j + 1] * v
     result: Array = np.exp(np.log(low + 1e-300) * (1 - u) + np.log(high + 1e-300) * u)
@@ -157,30 +152,30 @@ def _information_table() -> tuple[Array, Array, Array]:
     p = special.expit(odds)[:, None, None]
     good = np.exp(-0.5 * y**2)[None, None, :] / np.sqrt(2 * np.pi)
     bad = np.exp(-0.5 * (y[None, :] - strengths[:, None]) ** 2)[None] / np.sqrt(2 * np.pi)
-    # p is the chance of the likelier side; q = 1 - p without cancellation.
+    # p is the probability of the likelier side; q = 1 - p without cancellation.
     q = special.expit(-odds)[:, None, None]
     mixed = p * good + q * bad
-    told = p * special.rel_entr(good, mixed) + q * special.rel_entr(bad, mixed)
-    return odds, strengths, np.maximum(told.sum(axis=-1) * (y[1] - y[0]), 0.0)
+    nats = p * special.rel_entr(good, mixed) + q * special.rel_entr(bad, mixed)
+    return odds, strengths, np.maximum(nats.sum(axis=-1) * (y[1] - y[0]), 0.0)
 
 
 LEAST_WITHIN = 2  # measurements of a build between the ends
-BESIDE = 2  # of builds between, before an end is measured once more
-SURE = 4.0  # deviations that tell two sides apart for good
-WORTH = 1e-3  # nats; a measurement that tells less is not made
-WORTH_BUILDING = 0.02  # and a build
-MOST_BUILDS, MOST_BUILDS_MORE = 3, 8  # so many times log2 of the range, and so many more, at most
-MOST_VALUES, MOST_VALUES_MORE = 24, 60  # and measurements of the builds between
-BUILD_COST = 10.0  # in measurements, where the caller names none
+BESIDE = 2  # measurements of builds between, before an end is measured again
+SURE = 4.0  # standard deviations that separate two sides for good
+WORTH = 1e-3  # nats; a measurement with less information is not made
+WORTH_BUILDING = 0.02  # nats; the same of a build
+MOST_BUILDS, MOST_BUILDS_MORE = 3, 8  # builds at most: 3 log2 of the range, and 8
+MOST_VALUES, MOST_VALUES_MORE = 24, 60  # the same of measurements of the builds between
+BUILD_COST = 10.0  # in measurements, if the caller gives no cost
 
 
 def least_repeats(view: RangeView) -> int:
-    """Measurements that a build's side is believed on at the earliest."""
+    """The least number of measurements before a build's side is believed."""
     return 1 if view.exact else LEAST_WITHIN
 
 
 def first_builds(state: SearchState, within: SearchRange) -> tuple[int, ...]:
-    """The two ends, and with more builders than two the places that are asked for first."""
+    """The two ends; with more than two builders also the first places between."""
     width, spare = within.high - within.low, max(state.question.jobs - 2, 0)
     inner = sorted({within.low + round(width * k / (spare + 1)) for k in range(1, spare + 1)})
     costs = _build_costs(state, within)
@@ -189,7 +184,7 @@ def first_builds(state: SearchState, within: SearchRange) -> tuple[int, ...]:
 
 
 def most_telling(state: SearchState, within: SearchRange, view: RangeView) -> Build | Measure | None:
-    """The action that tells most for its cost; None where nothing tells anything."""
+    """The action with the most information per cost; None if none has any."""
     rounds = math.log2(within.high - within.low)
     tried = sum(within.low < p < within.high for p in (*state.built, *state.broken))
     measured = sum(within.low < p < within.high for p in state.places)
@@ -205,11 +200,11 @@ def most_telling(state: SearchState, within: SearchRange, view: RangeView) -> Bu
     inside = range(within.low, within.high + 1)
     built = [p - within.low for p in inside if p in state.built]
     chance = unbroken(built, [p - within.low for p in inside if p in state.broken], len(inside) - 1)
-    places, told = next_builds(view.belief, costs, chance, float(view.strength(repeats)), question.jobs)
-    if places and told > WORTH_BUILDING:
-        # Built at once they take as long as the dearest, but are measured one after the other.
+    places, nats = next_builds(view.belief, costs, chance, float(view.strength(repeats)), question.jobs)
+    if places and nats > WORTH_BUILDING:
+        # Side by side they take as long as the slowest build, but they are measured one after the other.
         cost = max(costs[p] for p in places) + (len(places) - 1) * repeats * price
-        if told / cost > rate:
+        if nats / cost > rate:
             return end_beside(state, within, 1) or Build(tuple(p + within.low for p in places))
     return Measure(place) if place is not None else None
 
@@ -217,28 +212,28 @@ def most_telling(state: SearchState, within: SearchRange, view: RangeView) -> Bu
 def _best_repeat(
     state: SearchState, within: SearchRange, view: RangeView, price: float
 ) -> tuple[int | None, float]:
-    """The build that is best measured again, and nats per cost."""
+    """The build that is best measured again, and its nats per cost."""
     bad, least, most = view.belief.bad, least_repeats(view), state.question.most_repeats
     inner = [p for p in sorted(state.built) if within.low < p < within.high]
     inner = [p for p in inner if view.measurable[p - within.low] and state.count(p) < most]
     begun = [p for p in inner if 0 < state.count(p) < least]
-    if begun:  # one value may be an outlier, and says nothing of the noise
+    if begun:  # a single value may be an outlier, and does not show the noise
         return begun[0], math.inf
     best, best_rate = None, 0.0
     for place in inner:
         x, count = place - within.low, state.count(place)
         more = max(least - count, 1)
         gained = math.sqrt(max(float(view.strength(count + more) ** 2 - view.strength(count) ** 2), 0.0))
-        told = float(information(bad[x : x + 1], gained)[0])
-        if told > WORTH and told / (more * price) > best_rate:
-            best, best_rate = place, told / (more * price)
+        nats = float(information(bad[x : x + 1], gained)[0])
+        if nats > WORTH and nats / (more * price) > best_rate:
+            best, best_rate = place, nats / (more * price)
     return best, best_rate
 
 
 def end_beside(state: SearchState, within: SearchRange, after_so_many: int) -> Measure | None:
-    """An end to be measured once more, after so many measurements of builds between.
+    """An end to be measured again, after so many measurements of builds between.
 
-    So that what the host does is seen, and the levels become known. Not of answers and exact values.
+    It shows the drift of the host and the levels of the sides. Answers and exact values need none.
     """
     if state.question.answers:
         return None
@@ -258,13 +253,13 @@ def end_beside(state: SearchState, within: SearchRange, after_so_many: int) -> M
 
 
 def _repeats(view: RangeView) -> int:
-    """About how many measurements a new build takes until its side is known."""
+    """About how many measurements show the side of a new build."""
     least = least_repeats(view)
     return next((count for count in range(least, 8) if float(view.strength(count)) >= SURE), 8)
 
 
 def _build_costs(state: SearchState, within: SearchRange) -> Array:
-    """(n + 1,): of building each place of the range; infinite where it was tried or must not be."""
+    """(n + 1,): the cost of building each place; infinite if it was tried or is skipped."""
     question = state.question
     usual = [BUILD_COST * question.measure_cost] * (question.last + 1)
     costs = np.array(question.build_cost or usual, dtype=float)
@@ -272,15 +267,15 @@ def _build_costs(state: SearchState, within: SearchRange) -> Array:
     return costs[within.low : within.high + 1]
 
 
-NONE_PRIOR = 0.5  # that the two ends do not differ
-NONE_BESIDE = 0.9  # that a second change lies beside one that was found
-REPRODUCED = 0.02  # none at or below: searched
-NOT_REPRODUCED = 0.98
-REPRODUCED_LAST = 0.5  # where more measurements of two builds tell nothing, only other builds between
-BEYOND_NOISE = 2e-3  # that two builds do not differ at all, by a step or by their bias
+NONE_PRIOR = 0.5  # prior probability that the two ends do not differ
+NONE_BESIDE = 0.9  # prior probability that no second change lies beside a culprit
+REPRODUCED = 0.02  # probability of no change at or below which the range is searched
+NOT_REPRODUCED = 0.98  # and at or above which it is not
+REPRODUCED_LAST = 0.5  # the same, once more measurements of the two ends would not help
 NOT_REPRODUCED_LAST = 0.6
-TELLS = 4.5  # deviations that all measurements allowed of a build must tell, or no search is made
-SECOND = 0.2  # a second step below this share of the first is not looked for
+BEYOND_NOISE = 2e-3  # probability that two builds do not differ at all, by a step or by their bias
+TELLS = 4.5  # deviations that all allowed measurements of a build must show, or the range is not searched
+SECOND = 0.2  # a second step below this share of the first is ignored
 
 Judged = Literal["more", "reproduced", "not reproduced", "undecided"]
 
@@ -290,10 +285,10 @@ def none_prior(within: SearchRange) -> float:
 
 
 def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: int) -> Judged:
-    """What a view of the range says, its ends measured `pairs` times each or more.
+    """Judge whether the ends of a range differ, after `pairs` measurements of each or more.
 
-    Not reproduced is also what is smaller than the noise of one measurement or than the least change
-    that counts: the search would not find it.
+    A change below the noise of one measurement, or below the least change that counts, is not reproduced
+    either: the search would not find it.
     """
     none, last = view.belief.none, pairs >= question.most_pairs // (2 if within.whole else 1)
     alone = None if view.numbers is None else _ends_alone(view, question)
@@ -312,7 +307,7 @@ def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: 
 
 
 def _ends_alone(view: RangeView, question: Question) -> Evidence:
-    """How the two builds differ, by whatever cause: a step or just the bias of each."""
+    """The difference of the two builds from any cause: a step, or only the bias of each."""
     ends = [view.values[0], view.values[-1]]
     known = question.known
     return weigh(ends, known=known, resolution=view.resolution, biases=(0.0,), bias_weights=(1.0,))
@@ -323,27 +318,27 @@ def _strength(alone: Evidence, count: int) -> float:
 
 
 def _none(alone: Evidence, within: SearchRange) -> float:
-    """Probability that two builds do not differ by anything."""
+    """The probability that two builds do not differ at all."""
     prior = none_prior(within)
     return 1 / (1 + (1 - prior) / prior * math.exp(min(float(alone.cut[0]) - alone.none, 700.0)))
 
 
 def _nothing(alone: Evidence, exact: bool, question: Question, within: SearchRange) -> bool:
-    """Whether the ends differ by less than could be told apart, or than counts."""
+    """Whether the ends differ by less than can be measured, or than counts."""
     smallest = max(question.minimum_change, alone.sd, SECOND * within.whole)
     return (exact and alone.step == 0) or (-smallest < alone.low and alone.high < smallest)
 
 
-AIM = 0.99  # probability at which no more is measured; if it can't be had the wanted confidence will do
-NONE_LATER = 0.75  # when the builds between the ends differ as much as these: not reproduced
-NONE_LEFT = 0.05  # doubt that there is a change at all, at the end
-LEAST = {False: 4, True: 2}  # measurements of each end before it is judged, of numbers and of answers
-EXPLAINED = 0.5  # of the largest step: the steps found may miss the ends' difference by so much
-SECOND_THOUGHTS = 2  # so often all is searched anew, where they miss it
+AIM = 0.99  # probability at which measuring stops; the wanted confidence is enough if it cannot be reached
+NONE_LATER = 0.75  # probability of no change at which a search ends: not reproduced
+NONE_LEFT = 0.05  # probability of no change that a culprit may leave
+LEAST = {False: 4, True: 2}  # measurements of each end before it is judged: of numbers, of answers
+EXPLAINED = 0.5  # of the largest step: the steps may miss the ends' difference by so much
+SECOND_THOUGHTS = 2  # times that all is searched again because the steps miss it
 
 
 class RangeSearch:
-    """A question and what was seen. `action` is what to do next; `observe` takes what came of it."""
+    """The search of one range. `action` is what to do next; `observe` takes the observation."""
 
     def __init__(self, question: Question, observations: Iterable[Observation] = ()) -> None:
         self.state, self.action = _decide(start(question))
@@ -351,16 +346,16 @@ class RangeSearch:
             self.observe(observation)
 
     def observe(self, observation: Observation) -> None:
-        """Raises ValueError for an observation that does not belong to the question."""
+        """Raises ValueError for an observation that does not fit the question."""
         self.state, self.action = after(self.state, self.action, observation)
 
 
 def after(state: SearchState, action: Action, observation: Observation) -> tuple[SearchState, Action]:
-    """State and next action, given those before and what was observed since."""
-    state = seen(state, observation)
+    """The next state and action, after an observation."""
+    state = with_observation(state, observation)
     if isinstance(action, Build) and not isinstance(observation, Marked):
         left = tuple(p for p in action.places if p not in state.built and p not in state.broken)
-        if left:  # of what is built at once the others are still on their way
+        if left:  # the other builds of this action are still running
             return state, Build(left)
     if isinstance(observation, Measured | Answered) and state.pending and state.pending[0].reproduced:
         beside = end_beside(state, state.pending[0], BESIDE)
@@ -388,15 +383,15 @@ def _decide(state: SearchState) -> tuple[SearchState, Action]:
 
 
 def _examine(state: SearchState, within: SearchRange) -> Action | RangeOutcome | SearchRange:
-    """The next action in a range, or what came out of it, or the range as reproduced."""
+    """The next action in a range, or its outcome, or the range as reproduced."""
     ends = (within.low, within.high)
-    if any(not state.measurable(end) or (within.whole > 0 and state.told(end)) for end in ends):
+    if any(not state.measurable(end) or (within.whole > 0 and state.is_marked(end)) for end in ends):
         return RangeOutcome("end not measured", *ends)
     if any(end not in state.built for end in ends):
         return Build(first_builds(state, within))
     if within.reproduced:
         return _search(state, within)
-    # Good, bad, bad, good: so that a drift of the host hits both alike.
+    # Good, bad, bad, good: so that drift of the host affects both alike.
     last = state.places[-1] if state.places else None
     more = Measure(min(ends, key=lambda end: (state.count(end), end != last)))
     pairs = min(state.count(end) for end in ends)
@@ -430,15 +425,14 @@ def _search(state: SearchState, within: SearchRange) -> Action | RangeOutcome:
         found = culprits(view.belief, view.measurable, question.confidence)
         if found.splittable:
             return _outcome("cannot tell", view, within, found)
-    # Both builds at its edges are to be seen more than once, whatever is believed.
-    # One that a person has marked need not be seen at all.
-    edges = [x for x in (within.low + found.first - 1, within.low + found.last) if not state.told(x)]
-    unseen = [edge for edge in edges if state.count(edge) < LEAST_WITHIN]
-    if unseen:
-        return Measure(unseen[0]) if unseen[0] in state.built else Build((unseen[0],))
+    # Both builds at its edges must be measured more than once, whatever is believed; marked ones need not.
+    edges = [x for x in (within.low + found.first - 1, within.low + found.last) if not state.is_marked(x)]
+    unmeasured = [edge for edge in edges if state.count(edge) < LEAST_WITHIN]
+    if unmeasured:
+        return Measure(unmeasured[0]) if unmeasured[0] in state.built else Build((unmeasured[0],))
     if none <= NONE_LEFT:
         return _outcome("found", view, within, found)
-    # Two builds that differ may do so by chance; more of the same may tell.
+    # The two builds may differ by chance: measure them again.
     edge = min(edges, key=state.count, default=None)
     if edge is not None and state.count(edge) < question.most_repeats:
         return Measure(edge)
@@ -446,7 +440,7 @@ def _search(state: SearchState, within: SearchRange) -> Action | RangeOutcome:
 
 
 def _beyond(found: RangeOutcome) -> list[SearchRange]:
-    """The ranges left and right of a culprit."""
+    """The ranges on both sides of a culprit."""
     if found.verdict != "found":
         return []
     sides = [(found.low, found.first - 1), (found.last, found.high)]
@@ -455,19 +449,19 @@ def _beyond(found: RangeOutcome) -> list[SearchRange]:
 
 
 def _explained(state: SearchState) -> bool:
-    """Whether several steps together make the ends' difference. If not, one was seen where none is."""
+    """Whether several steps add up to the ends' difference. If not, one of them is false."""
     steps = [each.step for each in state.outcomes if each.verdict == "found"]
     if len(steps) < 2 or state.question.answers:
         return True
     by_place, ends = state.by_place(), (0, state.question.last)
-    if any(end not in by_place for end in ends):  # it has failed since
+    if any(end not in by_place for end in ends):  # it failed since then
         return True
     low, high = (robust_level(np.array(by_place[end])) for end in ends)
     return abs(sum(steps) - (high - low)) <= EXPLAINED * max(abs(step) for step in steps)
 
 
 def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
-    """The outcomes; of several steps each as large as between its neighbours, no longer between the ends."""
+    """The outcomes, each of several steps estimated between its neighbours instead of the ends."""
     steps = sorted((each for each in state.outcomes if each.verdict == "found"), key=lambda each: each.first)
     if len(steps) < 2 or state.question.answers:
         return state.outcomes
@@ -475,12 +469,12 @@ def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
     for k, each in enumerate(steps):
         low = steps[k - 1].last if k else 0
         high = steps[k + 1].first - 1 if k + 1 < len(steps) else state.question.last
-        if low not in by_place or high not in by_place:  # it has failed since
+        if low not in by_place or high not in by_place:  # it failed since then
             continue
-        seen_apart = look(state, SearchRange(low, high, abs(each.step)), NONE_PRIOR).numbers
-        assert seen_apart is not None
+        apart = look(state, SearchRange(low, high, abs(each.step)), NONE_PRIOR).numbers
+        assert apart is not None
         better[each.first] = dataclasses.replace(
-            each, step=seen_apart.step, step_low=seen_apart.low, step_high=seen_apart.high
+            each, step=apart.step, step_low=apart.low, step_high=apart.high
         )
     return tuple(better.get(each.first, each) if each.verdict == "found" else each for each in state.outcomes)
 
@@ -511,7 +505,7 @@ def _outcome(
 
 
 def _builds(state: SearchState) -> tuple[MeasuredBuild, ...]:
-    """Each measured build, for the report: chances as in the whole row."""
+    """The measured builds, for the report; probabilities as in the whole range."""
     whole = SearchRange(0, state.question.last)
     by_place = state.by_place()
     if not {0, whole.high} <= set(by_place):

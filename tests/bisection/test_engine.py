@@ -163,7 +163,7 @@ def test_a_merge_that_only_together_is_slow_is_the_culprit_itself(tmp_path):
 def test_a_way_down_that_lacked_something_is_tried_again_by_another_session(tmp_path):
     script = Script.step(20, at=12)
     bisection = bisected(script, tmp_path, pins=True)
-    assert bisection.stages[0].closed == {(12, "pin"): "nothing there"}
+    assert bisection.stages[0].dead_ends == {(12, "pin"): "nothing there"}
     bisection.apply({"event": "session"})
     assert bisection.next_step().way == "pin"
 

@@ -1,7 +1,6 @@
-"""How a revision becomes an environment that the worker can run in; finished ones are kept in a cache.
+"""Build a revision into an environment that a measurement runs in; builds are kept in a cache.
 
-One file a kind of recipe: commits_builder.py (git), versions_builder.py (packages). What is measured
-in an environment, and which revision is tried next, is not known here.
+One file for each kind of recipe: commits_builder.py (git), versions_builder.py (packages).
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ KNOWN_NOT_TO_BUILD = math.inf
 
 
 class Unbuildable(Exception):
-    """A revision that cannot be made into an environment, for a reason of its own.
+    """A revision that cannot be built, because of itself.
 
-    `reason` is one line; `remembered` where an earlier attempt has shown it.
+    reason: one line. remembered: an earlier attempt failed.
     """
 
     def __init__(self, reason: str, log: Path | None = None, remembered: bool = False) -> None:
@@ -36,46 +35,45 @@ class Unbuildable(Exception):
 
 
 class BuildStopped(Exception):
-    """A build that was told to stop; the next attempt begins anew."""
+    """A build was stopped; the next attempt starts from the beginning."""
 
 
 @dataclass(frozen=True)
 class BuiltEnvironment:
-    """An environment: an interpreter, and folders that come before its own packages."""
+    """A built revision: an interpreter, and folders that it imports from before its own packages."""
 
     revision: Revision
     python: Path
     pythonpath: tuple[Path, ...]
     env: dict[str, str]
-    key: str  # digest of all that decides how it came out
+    key: str  # digest of all that decides its content
     folder: Path  # the worktree, or where the build was installed
     log: Path
-    seconds: float  # that building took, then
+    seconds: float  # duration of the build
     reused: bool
-    packages: dict[str, str] = field(default_factory=dict)  # other than in the base, normalised names
-    compiled_from: str | None = None  # the revision whose build it is laid over
+    packages: dict[str, str] = field(default_factory=dict)  # that differ from the base, by normalised names
+    compiled_from: str | None = None  # the revision whose build lies below its overlay
     notes: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
-        """For the measured process: those of the recipe and PYTHONPATH, the user's own at its end."""
+        """The variables of the measured process: the recipe's, and PYTHONPATH with the user's at its end."""
         paths = [*map(str, self.pythonpath), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**self.env, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 
 
 class Builder(Protocol):
-    """Makes environments; use as a context manager. Methods may be called from several threads.
+    """Builds revisions. Use as a context manager; methods may be called from several threads.
 
-    What it has built is held against pruning until it is released, or the builder closed. Other
-    processes may build the same at the same time: it is built once.
+    Its builds are not pruned until it is closed. If two processes want a revision, it is built once.
     """
 
     def __enter__(self) -> Builder:
-        """Itself."""
+        """Return the builder."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Lets go of all builds."""
+        """Release all builds."""
 
     def build(
         self,
@@ -84,31 +82,22 @@ class Builder(Protocol):
         fresh: bool = False,
         again: bool = False,
     ) -> BuiltEnvironment:
-        """The environment, from the cache where it is there; `fresh`: a second one, built independently.
+        """Build a revision, or take it from the cache; `fresh`: a second build, made independently.
 
-        Raises Unbuildable (`again` tries what has failed before), Stopped when `stop` is set meanwhile,
-        and MachineError for what is not the revision's fault.
+        Raises Unbuildable (`again` retries a remembered failure), BuildStopped when `stop` is set meanwhile,
+        and MachineError for a failure that is not the revision's.
         """
-
-    def key(self, revision: Revision, fresh: bool = False) -> str:
-        """The environment's key, without building it."""
-
-    def known(self, revision: Revision) -> bool:
-        """Whether build() would answer at once: it is built, or known not to build."""
 
     def costs(self, revisions: Sequence[Revision], touched: Sequence[Sequence[str]] = ()) -> list[float]:
-        """About how many seconds each would take to build: 0 built, KNOWN_NOT_TO_BUILD where that is so.
+        """About how many seconds each build takes: 0 if built; KNOWN_NOT_TO_BUILD after a failure.
 
-        `touched` is what each changes against the one before it in the list (Source.touched).
+        touched: the files that each revision changes against the one before it (Source.touched).
         """
 
-    def release(self, revision: Revision) -> None:
-        """It may be pruned."""
 
-
-def open_builder(recipe: Recipe, where: BuildContext) -> Builder:
-    """The builder that a recipe's kind names. Raises UsageError and MachineError for what is missing."""
-    recipe = recipe.with_settings(where.settings) if where.settings else recipe
+def open_builder(recipe: Recipe, context: BuildContext) -> Builder:
+    """The builder of a recipe's kind. Raises UsageError, MachineError."""
+    recipe = recipe.with_settings(context.settings) if context.settings else recipe
     module = importlib.import_module(f"perfdash.bisection.environments.{recipe.kind}_builder")
-    builder: Builder = module.open_builder(recipe, where)
+    builder: Builder = module.open_builder(recipe, context)
     return builder

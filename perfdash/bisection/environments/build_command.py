@@ -1,4 +1,4 @@
-"""Running a long command of a build: logged, limited in time, ended with all that it has started."""
+"""Run a long command of a build: logged, with a time limit, ended with all processes it started."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.errors import MachineError
 from perfdash.redaction import redact
 
-_LOOK_S = 0.1  # how often it is looked whether the build is to stop
+_POLL_S = 0.1  # interval of checks whether the build must stop
 _GUARDED = Path(__file__).with_name("guarded_command.py")
 
 
 class TimedOut(Exception):
-    """A command that was ended at its time limit."""
+    """A command reached its time limit."""
 
 
 class Commands:
-    """Runs commands one after another for one build, all into one log."""
+    """Runs the commands of one build one after another, into one log."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Commands:
         stop: threading.Event | None = None,
         time_limit_s: float | None = None,
     ) -> None:
-        """The time limit is for all of them together."""
+        """time_limit_s: of all commands together. locks: descriptors that their processes hold."""
         self.log = log
         self._locks = locks
         self._cores = cores
@@ -47,7 +47,7 @@ class Commands:
         self._deadline = time.monotonic() + time_limit_s if time_limit_s else None
 
     def run(self, *command: str | Path, cwd: Path, env: Mapping[str, str]) -> int:
-        """Its exit code, negative for a signal. Raises TimedOut, Stopped, MachineError."""
+        """The exit code of a command, negative for a signal. Raises TimedOut, BuildStopped, MachineError."""
         words = [str(word) for word in command]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         orders = {
@@ -74,7 +74,7 @@ class Commands:
                 try:
                     answer = self._wait(ours)
                 finally:
-                    ours.close()  # the guard ends what is left of it
+                    ours.close()  # then the guard ends all its processes
                     process.wait()
         if "error" in answer:
             raise MachineError(f"{words[0]} cannot be run: {answer['error']}")
@@ -82,7 +82,7 @@ class Commands:
 
     @contextlib.contextmanager
     def also_locked(self, fd: int) -> Iterator[None]:
-        """A further lock that is held until nothing of a command meanwhile is left."""
+        """Hold another lock until all processes of the commands meanwhile have ended."""
         before = self._locks
         self._locks = (*before, fd)
         try:
@@ -91,7 +91,7 @@ class Commands:
             self._locks = before
 
     def text(self) -> str:
-        """The log so far, at most its last 256 KiB, credentials left out."""
+        """The last 256 KiB of the log, without credentials."""
         try:
             with self.log.open("rb") as log:
                 log.seek(0, 2)
@@ -101,7 +101,7 @@ class Commands:
             return ""
 
     def mask(self) -> None:
-        """Takes out of the log what credentials and secrets have come into it."""
+        """Mask credentials and secrets in the log."""
         try:
             text = self.log.read_text(errors="replace")
             if (masked := redact(without_credentials(text))) != text:
@@ -110,7 +110,7 @@ class Commands:
             pass
 
     def _wait(self, control: socket.socket) -> dict[str, Any]:
-        control.settimeout(_LOOK_S)
+        control.settimeout(_POLL_S)
         while True:
             try:
                 message = control.recv(4096)

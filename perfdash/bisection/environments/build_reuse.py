@@ -1,4 +1,4 @@
-"""What a commit's files say about its build: which come out the same, and which differ in files only."""
+"""Reuse builds between commits: equal files need no build, and some files are only copied over one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAME, OVERLAY, BUILD = "same", "overlay", "build"
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file to copy over a build: where it lies in the repository and in the build; `gone` removes it."""
+    """A file to copy over a build. path: in the repository. into: in the build. gone: it is removed."""
 
     path: str
     into: str
@@ -43,7 +43,7 @@ def entries(repo: Path, commit: str) -> dict[str, str]:
 
 
 def of_change(recipe: Recipe, path: str) -> str:
-    """What a change of one file asks for: nothing, to be copied over, or a build."""
+    """The effect of a changed file: nothing (SAME), a copy (OVERLAY), or a build (BUILD)."""
     if matches(recipe.ignore, path):
         return SAME
     overlay = recipe.overlay
@@ -53,34 +53,34 @@ def of_change(recipe: Recipe, path: str) -> str:
 
 
 def product_digest(recipe: Recipe, files: Entries) -> str:
-    """Equal for commits whose environments are equal: over all files but the ignored."""
+    """A digest that is equal for commits with equal environments: of all files but the ignored ones."""
     return _digest(files, (path for path in files if of_change(recipe, path) != SAME))
 
 
 def compiled_digest(recipe: Recipe, files: Entries) -> str:
-    """Equal for commits whose builds differ in files that are copied over, at most."""
+    """A digest that is equal for commits whose builds differ only in files that are copied over."""
     return _digest(files, (path for path in files if of_change(recipe, path) == BUILD))
 
 
 def changes(recipe: Recipe, before: Entries, after: Entries) -> list[FileChange]:
-    """The files to copy over a build of `before`, so that it becomes one of `after`."""
-    found = []
+    """The files to copy over a build of `before` to get one of `after`."""
+    copied = []
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path) and of_change(recipe, path) == OVERLAY:
             into = place_of(recipe, path)
             if into is not None:
-                found.append(FileChange(path, into, gone=path not in after))
-    return found
+                copied.append(FileChange(path, into, gone=path not in after))
+    return copied
 
 
 def new_tops(recipe: Recipe, before: Entries, changed: Sequence[FileChange]) -> set[str]:
-    """Topmost folders of a build that are new: whether a build would install them is not known."""
+    """New topmost folders: only a build shows whether they are installed."""
     had = {(place_of(recipe, path) or "").partition("/")[0] for path in before}
-    return {one.into.partition("/")[0] for one in changed if "/" in one.into and not one.gone} - had
+    return {file.into.partition("/")[0] for file in changed if "/" in file.into and not file.gone} - had
 
 
 def place_of(recipe: Recipe, path: str) -> str | None:
-    """Where a file of the repository lies in the build; None where it is not installed."""
+    """The path of a repository's file in the build; None if it is not installed."""
     assert recipe.overlay
     for folder, target in sorted(recipe.overlay.into.items(), key=lambda pair: -len(pair[0])):
         folder, target = folder.rstrip("/"), target.rstrip("/")
@@ -91,23 +91,23 @@ def place_of(recipe: Recipe, path: str) -> str | None:
 
 
 def classes(recipe: Recipe, touched: Sequence[Iterable[str]]) -> list[tuple[int, int]]:
-    """(build, environment) of each revision in a row, numbered: equal numbers, equal content.
+    """Number the builds and environments of consecutive revisions: equal numbers, equal content.
 
-    From the files that each changes against the one before: an estimate for planning, which does not
-    see that a later commit may take back an earlier one.
+    touched: the files that each changes against the one before. It is an estimate for planning: it does not
+    notice that a later commit reverts an earlier one.
     """
     build = environment = 0
-    found = []
+    numbers = []
     for paths in touched:
-        asked = {of_change(recipe, path) for path in paths}
-        build += BUILD in asked
-        environment += bool(asked - {SAME})
-        found.append((build, environment))
-    return found
+        effects = {of_change(recipe, path) for path in paths}
+        build += BUILD in effects
+        environment += bool(effects - {SAME})
+        numbers.append((build, environment))
+    return numbers
 
 
 def matches(patterns: Sequence[str], path: str) -> bool:
-    """Whether a whole path fits one of the patterns: `*` within a folder, `**` over folders."""
+    """Whether a path matches a pattern as a whole: `*` within a folder, `**` across folders."""
     compiled = _compiled(tuple(patterns))
     return bool(compiled and compiled.fullmatch(path))
 
@@ -124,7 +124,7 @@ def _expression(pattern: str) -> str:
 
 
 def digest(*parts: Any) -> str:
-    """Twenty hexadecimal digits of what parts say; each text or JSON."""
+    """A digest of JSON values: 20 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
 
 
@@ -136,10 +136,10 @@ _LINK, _PROGRAM = "120000", "100755"
 
 
 def lay_over(below: Path, place: Path, repo: Path, files: Entries, changes: Sequence[FileChange]) -> int:
-    """Makes `place` of the build in `below` with changes applied; the number of files that were.
+    """Copy the build in `below` to `place` and apply the changes: the number of changed files.
 
-    What is not changed shares its disk space with `below` (hard links). A file that the build did not
-    install stays out; a new one comes in where its topmost folder has been installed.
+    Unchanged files share their disk space with `below` (hard links). A file that the build did not install is
+    left out; a new file is added if its topmost folder was installed.
     """
     shutil.copytree(below, place, copy_function=_link, symlinks=True, ignore=shutil.ignore_patterns(".git"))
     count = 0
@@ -148,9 +148,9 @@ def lay_over(below: Path, place: Path, repo: Path, files: Entries, changes: Sequ
         target = place / change.into
         if change.into not in installed and (change.gone or not _is_installed(below, change.into)):
             continue
-        target.unlink(missing_ok=True)  # never written in place: the build below has the same file
+        target.unlink(missing_ok=True)  # never written in place: the build below shares the file
         for bytecode in (target.parent / "__pycache__").glob(f"{glob.escape(target.stem)}.*.pyc"):
-            bytecode.unlink()  # it may fit the new file's time and size
+            bytecode.unlink()  # it may match the new file's time and size
         count += 1
         if not change.gone:
             _write(target, repo, files[change.path])
@@ -161,7 +161,7 @@ def lay_over(below: Path, place: Path, repo: Path, files: Entries, changes: Sequ
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """An empty folder, and those above it: it would be imported as a package without files."""
+    """Remove an empty folder and its empty parents: Python would import it as a package."""
     while folder != top and folder.is_dir() and {path.name for path in folder.iterdir()} <= {"__pycache__"}:
         shutil.rmtree(folder)
         folder = folder.parent

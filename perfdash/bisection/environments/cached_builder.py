@@ -1,4 +1,9 @@
-"""What building has in common for every kind: the cache before it, locks around it, failures remembered."""
+"""Build each revision once, and keep the builds on disk for all bisections of this user.
+
+`built/KEY/` is one build; it is finished if it has a `build.json`, which is written last. The longest unused
+builds are pruned first. Each has two locks (flock, gone with their process): `use`, shared by its users, and
+`make`, of the process that builds it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, BuildStopped, Bu
 from perfdash.bisection.environments.build_command import Commands, TimedOut
 from perfdash.bisection.environments.build_reuse import digest
 from perfdash.bisection.environments.interpreter import Interpreter, origins
-from perfdash.bisection.environments.pip import not_the_revisions_fault
+from perfdash.bisection.environments.pip import machine_fault
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import without_credentials
@@ -32,26 +37,26 @@ from perfdash.files import replaced
 GIB = 1 << 30
 _LIMIT_GIB = 40.0
 _PART_OF_DISK = 0.2
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _FINISHED = "build.json"
 
 
 class Hold:
-    """A lock that is held until let go, or until this process and those given `fd` are gone."""
+    """A lock that is held until it is released, or until all processes with `fd` have ended."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
-    def let_go(self) -> None:
-        """Once only."""
+    def release(self) -> None:
+        """Release the lock; call it once."""
         os.close(self.fd)
 
 
 class Cache:
-    """A folder of environments, at most so large as far as they are not in use."""
+    """A folder of builds with a size limit; builds in use may exceed it."""
 
     def __init__(self, folder: Path | None = None, limit_gib: float | None = None) -> None:
-        """Raises MachineError where the folder cannot be made."""
+        """Raises MachineError if the folder cannot be created."""
         self.folder = (folder or default_folder()).expanduser().absolute()
         try:
             for part in ("built", "lanes", "locks", "failed", "compiled", "seconds"):
@@ -66,70 +71,62 @@ class Cache:
         self.limit_bytes = int(gib * GIB)
 
     def place(self, key: str) -> Path:
-        """The folder of an environment, finished or not."""
+        """The folder of a build, finished or not."""
         return self.folder / "built" / key
 
     def finished(self, key: str) -> dict[str, Any] | None:
-        """What was written down of a finished one, and that it is used now; hold it before you ask."""
+        """The record of a finished build, which counts as a use; hold the build first."""
         file = self.place(key) / _FINISHED
-        try:
-            said: dict[str, Any] = json.loads(file.read_bytes())
-        except (OSError, ValueError):
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(file)
-        return said
+        record = _read(file)
+        if record is not None:
+            with contextlib.suppress(OSError):
+                os.utime(file)
+        return record
 
     def is_finished(self, key: str) -> bool:
-        """Whether it is there, without counting as a use."""
+        """Whether a build is finished; this is not a use."""
         return (self.place(key) / _FINISHED).is_file()
 
-    def finish(self, key: str, said: dict[str, Any]) -> None:
-        """From here on it is there, also after a power cut."""
+    def finish(self, key: str, record: dict[str, Any]) -> None:
+        """Write the record of a finished build, safe against a power cut."""
         size = _size(self.place(key))
-        os.sync()  # its files before the word that they are there
-        _write(self.place(key) / _FINISHED, {**said, "bytes": size})
+        os.sync()  # the build's files before its record
+        _write(self.place(key) / _FINISHED, {**record, "bytes": size})
         (self.folder / "failed" / f"{key}.json").unlink(missing_ok=True)
 
     def failed(self, key: str) -> dict[str, Any] | None:
-        """Why an environment is known not to build: {reason, log}."""
-        try:
-            said: dict[str, Any] = json.loads((self.folder / "failed" / f"{key}.json").read_bytes())
-        except (OSError, ValueError):
-            return None
-        return said
+        """The remembered failure of a build: {reason, log, ...}."""
+        return _read(self.folder / "failed" / f"{key}.json")
 
     def failures(self) -> Iterator[dict[str, Any]]:
-        """What was written down of every one that does not build."""
-        for file in (self.folder / "failed").glob("*.json"):
-            with contextlib.suppress(OSError, ValueError):
-                yield json.loads(file.read_bytes())
+        """All remembered failures."""
+        return filter(None, map(_read, (self.folder / "failed").glob("*.json")))
 
-    def fail(self, key: str, said: dict[str, Any], log: Path) -> Path:
-        """Remembers why with its log, and removes what was built; the log's new place."""
+    def fail(self, key: str, record: dict[str, Any], log: Path) -> Path:
+        """Remember a failure with its log, and remove the build; the log's new place."""
         kept = self.folder / "failed" / f"{key}.log"
         with contextlib.suppress(OSError):
             shutil.copyfile(log, kept)
-        _write(self.folder / "failed" / f"{key}.json", {**said, "log": str(kept)})
+        _write(self.folder / "failed" / f"{key}.json", {**record, "log": str(kept)})
         remove(self.place(key))
         return kept
 
     def hold(self, key: str, exclusive: bool = False, stop: threading.Event | None = None) -> Hold:
-        """Against pruning; `exclusive`: against everyone else who holds it. Raises Stopped."""
+        """Hold a build against pruning; `exclusive`: also against its other users. Raises BuildStopped."""
         return self._lock(f"{key}.use", fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, stop)
 
     def make(self, key: str, stop: threading.Event | None = None) -> Hold:
-        """The right to build it; waits for whoever has it. Raises Stopped."""
+        """Wait for the lock of the process that builds it. Raises BuildStopped."""
         return self._lock(f"{key}.make", fcntl.LOCK_EX, stop)
 
     @contextlib.contextmanager
     def lane(self, family: str, stop: threading.Event | None = None) -> Iterator[tuple[Path, Hold]]:
-        """A folder for incremental builds, the first of its family that nobody builds in."""
+        """A folder for incremental builds: the first of its family that is not in use."""
         number = 0
         while (hold := self._try(f"{family}.{number}.lane", fcntl.LOCK_EX)) is None:
             number += 1
         if stop and stop.is_set():
-            hold.let_go()
+            hold.release()
             raise BuildStopped
         try:
             place = self.folder / "lanes" / f"{family}.{number}"
@@ -137,22 +134,18 @@ class Cache:
             yield place, hold
             os.utime(place)
         finally:
-            hold.let_go()
+            hold.release()
 
     def compiled(self, name: str) -> dict[str, Any] | None:
-        """The build {key, revision} that has what is compiled under a name; hold it, it may be pruned."""
-        try:
-            said: dict[str, Any] = json.loads((self.folder / "compiled" / f"{name}.json").read_bytes())
-        except (OSError, ValueError):
-            return None
-        return said
+        """The build {key, revision} with the compiled files of a name; it may be pruned unless held."""
+        return _read(self.folder / "compiled" / f"{name}.json")
 
     def note_compiled(self, name: str, key: str, revision: str) -> None:
-        """That a build, when it is finished, has it."""
+        """Record which build has the compiled files of a name."""
         _write(self.folder / "compiled" / f"{name}.json", {"key": key, "revision": revision})
 
     def make_room(self, needed_bytes: float, what: str) -> None:
-        """Prunes to the limit, and further where the disk is short. Raises MachineError before a build."""
+        """Prune to the limit, and further if the disk is short. Raises MachineError if it stays full."""
         self.prune(self.limit_bytes - int(needed_bytes))
         free = shutil.disk_usage(self.folder).free
         if free < needed_bytes:
@@ -165,7 +158,7 @@ class Cache:
             )
 
     def prune(self, limit_bytes: int) -> None:
-        """Removes what killed builds have left, then the longest unused until the rest is within a limit."""
+        """Remove the files of killed builds, then the longest unused builds until the rest fits a limit."""
         items = sorted(self._items(), key=lambda item: item[0])
         total = sum(size for _, size, _ in items)
         for used, size, place in items:
@@ -174,34 +167,32 @@ class Cache:
                 total -= size
 
     def seconds(self, family: str, kind: str) -> list[float]:
-        """How long builds of one recipe took, oldest first."""
+        """The durations of a recipe's builds, oldest first."""
         try:
             lines = (self.folder / "seconds" / f"{family}.jsonl").read_text().splitlines()
         except OSError:
             return []
-        found = []
+        durations = []
         for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # the last one of a full disk
-                said = json.loads(line)
-                found += [float(said["seconds"])] if said["kind"] == kind else []
-        return found
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a line cut off by a full disk
+                record = json.loads(line)
+                durations += [float(record["seconds"])] if record["kind"] == kind else []
+        return durations
 
     def remember_seconds(self, family: str, kind: str, seconds: float) -> None:
-        """Adds one."""
+        """Add the duration of a build."""
         with (self.folder / "seconds" / f"{family}.jsonl").open("a") as file:
             file.write(json.dumps({"kind": kind, "seconds": round(seconds, 3)}) + "\n")
 
     def all(self) -> Iterator[dict[str, Any]]:
-        """What was written down of every finished environment."""
-        for place in (self.folder / "built").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                yield json.loads((place / _FINISHED).read_bytes())
+        """The records of all finished builds."""
+        return filter(None, (_read(place / _FINISHED) for place in (self.folder / "built").iterdir()))
 
     def _total(self) -> int:
         return sum(size for _, size, _ in self._items())
 
     def _items(self) -> Iterator[tuple[float, int, Path]]:
-        """(when it was last used, 0 where it is unfinished; bytes; folder) of each environment and lane."""
+        """(time of the last use, 0 if unfinished; bytes; folder) of each build and lane."""
         for place in (self.folder / "built").iterdir():
             file = place / _FINISHED
             try:
@@ -213,7 +204,7 @@ class Cache:
                 yield place.stat().st_mtime, _size(place), place
 
     def _remove_unused(self, place: Path) -> bool:
-        """Whether nobody needs it; then it is gone."""
+        """Remove a build or lane unless it is in use; whether it was removed."""
         lane = place.parent.name == "lanes"
         holds: list[Hold] = []
         try:
@@ -227,17 +218,17 @@ class Cache:
             return True
         finally:
             for hold in holds:
-                hold.let_go()
+                hold.release()
 
     def _lock(self, name: str, kind: int, stop: threading.Event | None) -> Hold:
         while True:
             hold = self._try(name, kind)
             if hold:
                 return hold
-            if stop and stop.wait(_LOOK_S):
+            if stop and stop.wait(_POLL_S):
                 raise BuildStopped
             if not stop:
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     def _try(self, name: str, kind: int) -> Hold | None:
         fd = os.open(self.folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o600)
@@ -250,7 +241,7 @@ class Cache:
 
 
 def default_folder() -> Path:
-    """PERFDASH_BUILD_CACHE, else in the user's cache folder."""
+    """The folder of PERFDASH_BUILD_CACHE, else one in the user's cache folder."""
     own = os.environ.get("PERFDASH_BUILD_CACHE")
     if own:
         return Path(own)
@@ -258,7 +249,7 @@ def default_folder() -> Path:
 
 
 def remove(place: Path) -> None:
-    """A folder with all in it, also what a build has made read-only."""
+    """Remove a folder with all its files, also read-only ones."""
     if not place.exists():
         return
     for folder, _, _ in os.walk(place):
@@ -270,7 +261,7 @@ def remove(place: Path) -> None:
 
 
 def _size(place: Path) -> int:
-    """Bytes on disk below a folder; a file with several links is counted by its share."""
+    """The bytes on disk below a folder; of a file with n links 1/n counts."""
     total = 0.0
     for folder, _, files in os.walk(place):
         for name in files:
@@ -280,25 +271,33 @@ def _size(place: Path) -> int:
     return int(total)
 
 
-def _write(file: Path, said: dict[str, Any]) -> None:
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record
+
+
+def _write(file: Path, record: dict[str, Any]) -> None:
     with replaced(file, durable=True, shared=True) as part:
-        part.write_text(json.dumps(said))
+        part.write_text(json.dumps(record))
 
 
-_RECENT = 20  # builds whose time is looked at
+_RECENT = 20  # builds whose durations are averaged
 _MIB = 1 << 20
-_FORM = 1  # a higher one with whatever makes environments come out differently
+_FORM = 1  # part of every key: raise it when builds come out differently
 
 
 class CachedBuilder(ABC):
-    """A builder of one kind: what it adds is the key of a revision, and how it is made."""
+    """The base of all builders. A subclass adds a revision's content for the key, and how to build it."""
 
-    def __init__(self, recipe: Recipe, where: BuildContext, base: Interpreter, thing: str = "") -> None:
-        """`thing` is what the revisions are of, for the key: without credentials."""
+    def __init__(self, recipe: Recipe, context: BuildContext, base: Interpreter, thing: str = "") -> None:
+        """thing: the repository or package of the revisions, for the key, without credentials."""
         self.recipe = recipe
-        self.where = where
+        self.context = context
         self.base = base
-        self.cache = Cache(where.cache, where.cache_limit_gb)
+        self.cache = Cache(context.cache, context.cache_limit_gb)
         self._digest = digest(_FORM, recipe.identity(), base.fingerprint, thing)
         self.family = f"{recipe.name}-{digest(self._digest)}"
         self._holds: dict[str, Hold] = {}
@@ -306,37 +305,35 @@ class CachedBuilder(ABC):
 
     @abstractmethod
     def content(self, revision: Revision) -> str:
-        """What decides how a revision's environment comes out, beside the recipe and the base."""
+        """All that decides a build's content, beside the recipe and the base."""
 
     @abstractmethod
     def make(
         self, revision: Revision, place: Path, commands: Commands, fresh: bool, until_kept: ExitStack
     ) -> dict[str, Any]:
-        """Builds in an empty folder; {pythonpath (relative), folder, packages, notes, ...}.
+        """Build in an empty folder: {pythonpath (relative), folder, packages, notes, ...}.
 
-        `until_kept` is closed when the build has been written down as finished.
-
-        Raises Unbuildable, MachineError.
+        until_kept: closed once the build is recorded as finished. Raises Unbuildable, MachineError.
         """
 
-    def taken_again(self, revision: Revision, place: Path, said: dict[str, Any], hold: Hold) -> None:
-        """Looks at a finished build of another time: the base may be another, or a person was there."""
-        self._check_origins(said, place)
+    def check_reused(self, revision: Revision, place: Path, record: dict[str, Any], hold: Hold) -> None:
+        """Check a build from the cache: the base, or the build's files, may have changed."""
+        self._check_origins(record, place)
 
     @property
     @abstractmethod
     def time_limit_s(self) -> float | None:
-        """For one build."""
+        """The time limit of one build."""
 
     @property
     @abstractmethod
     def needed_bytes(self) -> float:
-        """On disk for one build, while none was measured."""
+        """The disk space of one build, until one was measured."""
 
     @property
     @abstractmethod
     def usual_s(self) -> float:
-        """How long a build takes, while none was measured."""
+        """The duration of a build, until one was measured."""
 
     def __enter__(self) -> CachedBuilder:
         return self
@@ -346,11 +343,11 @@ class CachedBuilder(ABC):
     ) -> None:
         with self._guard:
             for hold in self._holds.values():
-                hold.let_go()
+                hold.release()
             self._holds.clear()
 
     def key(self, revision: Revision, fresh: bool = False) -> str:
-        """The environment's key."""
+        """The key of a revision's build."""
         return digest(self._digest, self.content(revision)) + ("-fresh" if fresh else "")
 
     def known(self, revision: Revision) -> bool:
@@ -359,15 +356,15 @@ class CachedBuilder(ABC):
         return self.cache.is_finished(key) or self.cache.failed(key) is not None
 
     def release(self, revision: Revision) -> None:
-        """It may be pruned, and its fresh build too."""
+        """Let a revision's builds be pruned."""
         key = self.key(revision)
-        self._let_go(key)
-        self._let_go(f"{key}-fresh")
+        self._release(key)
+        self._release(f"{key}-fresh")
 
-    def _let_go(self, key: str) -> None:
+    def _release(self, key: str) -> None:
         with self._guard:
             if hold := self._holds.pop(key, None):
-                hold.let_go()
+                hold.release()
 
     def build(
         self,
@@ -380,18 +377,18 @@ class CachedBuilder(ABC):
         key = self.key(revision, fresh)
         try:
             first = self._hold(key, stop)
-            if said := self.cache.finished(key):
+            if record := self.cache.finished(key):
                 if first:
                     try:
-                        self.taken_again(revision, self.cache.place(key), said, self._holds[key])
+                        self.check_reused(revision, self.cache.place(key), record, self._holds[key])
                     except BaseException:
-                        self._let_go(key)  # the next time it is looked at again
+                        self._release(key)  # so that it is checked again the next time
                         raise
-                return self._built(revision, key, said, reused=True)
+                return self._built(revision, key, record, reused=True)
             making = self.cache.make(key, stop)
             try:
-                if said := self.cache.finished(key):  # somebody has built it while we waited
-                    return self._built(revision, key, said, reused=True)
+                if record := self.cache.finished(key):  # another process has built it meanwhile
+                    return self._built(revision, key, record, reused=True)
                 failed = self.cache.failed(key)
                 if failed and not again:
                     raise Unbuildable(failed["reason"], Path(failed["log"]), remembered=True)
@@ -399,7 +396,7 @@ class CachedBuilder(ABC):
                     revision, key, self._make(revision, key, making, stop, fresh), reused=False
                 )
             finally:
-                making.let_go()
+                making.release()
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise MachineError(
@@ -413,7 +410,7 @@ class CachedBuilder(ABC):
         return [self._cost(self.key(revision), usual) for revision in revisions]
 
     def usual(self, kind: str, otherwise: float) -> float:
-        """How long builds of a kind (`full`, `overlay`) take here: the median of the last ones."""
+        """The median duration of the last builds of a kind (`full`, `overlay`)."""
         measured = self.cache.seconds(self.family, kind)[-_RECENT:]
         return statistics.median(measured) if measured else otherwise
 
@@ -426,21 +423,21 @@ class CachedBuilder(ABC):
         self, revision: Revision, key: str, making: Hold, stop: threading.Event | None, fresh: bool
     ) -> dict[str, Any]:
         place = self.cache.place(key)
-        remove(place)  # what a killed build has left
+        remove(place)  # the files of a killed build
         self.cache.make_room(self._needed(), f"a build of {revision.label}")
         place.mkdir(parents=True)
         log = place / "build.log"
-        commands = Commands(log, (making.fd,), self.where.cores, stop, self.time_limit_s)
+        commands = Commands(log, (making.fd,), self.context.cores, stop, self.time_limit_s)
         began = time.monotonic()
         family = {"revision": revision.id, "recipe": self.recipe.name, "family": self.family}
         with ExitStack() as until_kept:
             until_kept.push(lambda kind, *_: _remove_but(log) if kind else None)
             try:
-                said = self.make(revision, place, commands, fresh, until_kept)
-                self._check_origins(said, place)
+                record = self.make(revision, place, commands, fresh, until_kept)
+                self._check_origins(record, place)
             except (Unbuildable, TimedOut) as error:
                 text = commands.text()
-                if why := not_the_revisions_fault(text):
+                if why := machine_fault(text):
                     kept = self._keep_log(key, log)
                     raise MachineError(
                         f"{revision.label} could not be built: {why}; the log is {kept}"
@@ -448,20 +445,20 @@ class CachedBuilder(ABC):
                 if isinstance(error, TimedOut):
                     raise Unbuildable(
                         str(error), self._keep_log(key, log)
-                    ) from error  # another day it may do
+                    ) from error  # not remembered: it may succeed another day
                 reason = without_credentials(error.reason)
                 raise Unbuildable(reason, self.cache.fail(key, {**family, "reason": reason}, log)) from error
             finally:
                 commands.mask()
             seconds = time.monotonic() - began
-            said = {"packages": {}, "kind": "full", **said, **family, "seconds": seconds}
-            self.cache.finish(key, said)
-        self.cache.remember_seconds(self.family, said["kind"], seconds)
-        return said
+            record = {"packages": {}, "kind": "full", **record, **family, "seconds": seconds}
+            self.cache.finish(key, record)
+        self.cache.remember_seconds(self.family, record["kind"], seconds)
+        return record
 
     def _needed(self) -> float:
-        """The largest build of this recipe so far and half of it again, or what the recipe says."""
-        sizes = [said["bytes"] for said in self.cache.all() if said.get("recipe") == self.recipe.name]
+        """1.5 times the largest build of this recipe so far, or the recipe's figure."""
+        sizes = [record["bytes"] for record in self.cache.all() if record.get("recipe") == self.recipe.name]
         return 1.5 * max(sizes) + 16 * _MIB if sizes else self.needed_bytes
 
     def _keep_log(self, key: str, log: Path) -> Path:
@@ -470,13 +467,13 @@ class CachedBuilder(ABC):
             kept.write_bytes(log.read_bytes())
         return kept
 
-    def _check_origins(self, said: dict[str, Any], place: Path) -> None:
-        """That the build's packages are what is imported: a base may have its own way of importing them."""
-        paths = [place / folder for folder in said["pythonpath"]]
+    def _check_origins(self, record: dict[str, Any], place: Path) -> None:
+        """Check that Python imports the build's packages, not others of the base. Raises MachineError."""
+        paths = [place / folder for folder in record["pythonpath"]]
         names = sorted({name for path in paths for name in packages_in(path)})
         variables = {"PYTHONPATH": ":".join(map(str, paths))}
         for name, origin in origins(self.base.python, names, variables).items():
-            if origin in ("built-in", "frozen"):  # a name of the standard library, which always comes first
+            if origin in ("built-in", "frozen"):  # the standard library always comes first
                 continue
             if not Path(origin or "/").resolve().is_relative_to(place.resolve()):
                 raise MachineError(
@@ -486,38 +483,38 @@ class CachedBuilder(ABC):
                 )
 
     def _hold(self, key: str, stop: threading.Event | None) -> bool:
-        """Whether it was not held before."""
+        """Hold a build; whether it was not held before."""
         with self._guard:
             if key in self._holds:
                 return False
         hold = self.cache.hold(key, self.recipe.exclusive, stop)
         with self._guard:
             if key in self._holds:  # another thread was faster
-                hold.let_go()
+                hold.release()
                 return False
             self._holds[key] = hold
             return True
 
-    def _built(self, revision: Revision, key: str, said: dict[str, Any], reused: bool) -> BuiltEnvironment:
+    def _built(self, revision: Revision, key: str, record: dict[str, Any], reused: bool) -> BuiltEnvironment:
         place = self.cache.place(key)
         return BuiltEnvironment(
             revision=revision,
-            python=self.where.python,
-            pythonpath=tuple(place / folder for folder in said["pythonpath"]),
+            python=self.context.python,
+            pythonpath=tuple(place / folder for folder in record["pythonpath"]),
             env=dict(self.recipe.env),
             key=key,
-            folder=place / said["folder"],
+            folder=place / record["folder"],
             log=place / "build.log",
-            seconds=said["seconds"],
+            seconds=record["seconds"],
             reused=reused,
-            packages=said["packages"],
-            compiled_from=said.get("compiled_from"),
-            notes=tuple(said.get("notes", ())),
+            packages=record["packages"],
+            compiled_from=record.get("compiled_from"),
+            notes=tuple(record.get("notes", ())),
         )
 
 
 def _remove_but(log: Path) -> None:
-    """What a build has left that did not come to its end; its log may be asked for."""
+    """Remove the files of a failed build, but not its log."""
     with suppress(OSError, MachineError):
         for entry in log.parent.iterdir():
             if entry.is_dir() and not entry.is_symlink():
@@ -527,7 +524,7 @@ def _remove_but(log: Path) -> None:
 
 
 def packages_in(folder: Path) -> list[str]:
-    """The packages and modules that a folder on PYTHONPATH brings."""
+    """The packages and modules in a folder of PYTHONPATH."""
     if not folder.is_dir():
         return []
     return [

@@ -1,4 +1,4 @@
-"""A commit as an environment: a worktree imported by path, or what the recipe's build makes of one."""
+"""Build a commit: a worktree that is imported by path, or the result of the recipe's build in one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Unbuildable, bui
 from perfdash.bisection.environments.build_command import Commands
 from perfdash.bisection.environments.build_reuse import digest, lay_over
 from perfdash.bisection.environments.cached_builder import GIB, CachedBuilder, Hold, packages_in, remove
-from perfdash.bisection.environments.interpreter import Interpreter, look_at, origins, plain_environment
+from perfdash.bisection.environments.interpreter import Interpreter, origins, plain_environment, probe
 from perfdash.bisection.environments.worktrees import Worktree
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.sources import BuildContext, Revision
@@ -27,8 +27,8 @@ from perfdash.child_environment import INDEXES
 from perfdash.errors import MachineError
 
 _GIB = 1 << 30
-# The user's variables that compilers and build tools listen to.
-_HEARD = re.compile(
+# The user's variables that change what compilers and build tools produce.
+_TOOL_VARIABLES = re.compile(
     r"(CC|CXX|CPP|FC|LD|AR|CUDACXX|CUDA_HOME|CUDA_PATH|TORCH_CUDA_ARCH_LIST|DEBUG|REL_WITH_DEB_INFO|BLAS|"
     r"(C|CXX|CPP|LD|F|FC|ARCH|RUST|CUDA|NVCC_(AP|PRE)PEND_)FLAGS|CPATH|LIBRARY_PATH|C(PLUS)?_INCLUDE_PATH|"
     r"(CMAKE|USE)_.*)"
@@ -36,14 +36,14 @@ _HEARD = re.compile(
 
 
 def jobs(cores: tuple[int, ...], gib_per_job: float, builders: int = 1) -> int:
-    """Parallel jobs of one build: by cores and by memory, shared by so many builds; at least one."""
+    """The parallel jobs of one build, by cores and memory shared with the other builders; at least one."""
     count = len(cores) or len(os.sched_getaffinity(0))
     by_memory = available_bytes() / _GIB / gib_per_job
     return max(1, int(min(count, by_memory) / max(1, builders)))
 
 
 def available_bytes() -> float:
-    """Memory that is free for a build, within the limit of this control group."""
+    """The bytes of memory free for a build, within the limit of this control group."""
     free = float("inf")
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -60,7 +60,7 @@ def available_bytes() -> float:
 
 
 def ccache(folder: Path) -> dict[str, str]:
-    """Variables that make builds in a folder use ccache, and share what they compile; none without it."""
+    """The variables with which builds in a folder share a ccache; none if it is not installed."""
     if not shutil.which("ccache"):
         return {}
     return {
@@ -72,9 +72,9 @@ def ccache(folder: Path) -> dict[str, str]:
 
 
 def toolchain() -> str:
-    """What of this machine decides how a commit is compiled: the compilers, and variables for them."""
-    said = {key: value for key, value in sorted(os.environ.items()) if _HEARD.fullmatch(key)}
-    said.pop("CMAKE_BUILD_PARALLEL_LEVEL", None)
+    """The compilers of this machine and the variables for them: they decide how a commit is compiled."""
+    variables = {key: value for key, value in sorted(os.environ.items()) if _TOOL_VARIABLES.fullmatch(key)}
+    variables.pop("CMAKE_BUILD_PARALLEL_LEVEL", None)
     versions = []
     for name in (os.environ.get("CC") or "cc", os.environ.get("CXX") or "c++", "nvcc"):
         try:
@@ -83,7 +83,7 @@ def toolchain() -> str:
             versions.append(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired):
             versions.append("")
-    return json.dumps([said, versions])
+    return json.dumps([variables, versions])
 
 
 SOURCE, SITE = "source", "site"
@@ -91,17 +91,17 @@ _CHECK_OUT_S, _OVERLAY_S = 2.0, 3.0
 
 
 class CommitsBuilder(CachedBuilder):
-    """Builds commits of one repository, in worktrees of our own."""
+    """Builds the commits of one repository, in its own worktrees."""
 
-    def __init__(self, recipe: Recipe, where: BuildContext, base: Interpreter) -> None:
-        super().__init__(recipe, where, base, thing=toolchain() if recipe.build else "")
-        self.repo = find(where.repo)
+    def __init__(self, recipe: Recipe, context: BuildContext, base: Interpreter) -> None:
+        super().__init__(recipe, context, base, thing=toolchain() if recipe.build else "")
+        self.repo = find(context.repo)
         self._lanes = f"{recipe.name}-{digest(self.family, str(self.repo))}"
         self._files: dict[str, dict[str, str]] = {}
 
     @property
     def time_limit_s(self) -> float | None:
-        """The recipe's, for the command and the check-out together."""
+        """The recipe's, for the check-out and the command together."""
         return self.recipe.build.time_limit_s if self.recipe.build else None
 
     @property
@@ -115,8 +115,8 @@ class CommitsBuilder(CachedBuilder):
         return self.recipe.build.cost_s if self.recipe.build else _CHECK_OUT_S
 
     def content(self, revision: Revision) -> str:
-        """The files of the commit that can be in its build; inside a pin, also what is pinned to what."""
-        inside = self.where.inside
+        """The files of the commit that its build depends on; inside a pin, also the pinned commits."""
+        inside = self.context.inside
         files = build_reuse.product_digest(
             self.recipe, self._entries(inside.outer if inside else revision.id)
         )
@@ -125,9 +125,9 @@ class CommitsBuilder(CachedBuilder):
             return json.dumps([files, fixed, inside.place, revision.id])
         return f"{files} {revision.id}" if self.recipe.exclusive else files
 
-    def taken_again(self, revision: Revision, place: Path, said: dict[str, Any], hold: Hold) -> None:
-        """A worktree that measuring may have changed is put right: what git ignores stays."""
-        super().taken_again(revision, place, said, hold)
+    def check_reused(self, revision: Revision, place: Path, record: dict[str, Any], hold: Hold) -> None:
+        """Also restore a worktree that a measurement may have changed; ignored files stay."""
+        super().check_reused(revision, place, record, hold)
         if self.recipe.exclusive and not self.recipe.build:
             commands = Commands(place / "build.log", (hold.fd,))
             worktree = Worktree(self.repo, place / SOURCE, commands)
@@ -135,17 +135,18 @@ class CommitsBuilder(CachedBuilder):
             worktree.at_rest()
 
     def costs(self, revisions: Sequence[Revision], touched: Sequence[Sequence[str]] = ()) -> list[float]:
-        """By the files that each changes: what equals a build costs nothing, what differs in files little."""
+        """By the files that each changes: an equal build costs nothing, an overlay little."""
         full, overlay = self.usual("full", self.usual_s), self.usual("overlay", _OVERLAY_S)
-        built = {said["revision"] for said in self.cache.all() if said.get("family") == self.family}
-        failed = {said["revision"] for said in self.cache.failures() if said.get("family") == self.family}
-        if self.where.inside or not touched:
+        built = {record["revision"] for record in self.cache.all() if record.get("family") == self.family}
+        failures = self.cache.failures()
+        failed = {record["revision"] for record in failures if record.get("family") == self.family}
+        if self.context.inside or not touched:
             touched = [("",)] * len(revisions)  # each may need a build
         groups = build_reuse.classes(self.recipe, touched)
-        known = list(zip(groups, (revision.id for revision in revisions), strict=True))
-        builds = {group[0] for group, name in known if name in built} if self.recipe.overlay else set()
-        environments = {group[1] for group, name in known if name in built}
-        hopeless = {group[1] for group, name in known if name in failed} - environments
+        named = list(zip(groups, (revision.id for revision in revisions), strict=True))
+        builds = {group[0] for group, name in named if name in built} if self.recipe.overlay else set()
+        environments = {group[1] for group, name in named if name in built}
+        hopeless = {group[1] for group, name in named if name in failed} - environments
         return [
             0.0 if environment in environments
             else KNOWN_NOT_TO_BUILD if environment in hopeless
@@ -162,23 +163,23 @@ class CommitsBuilder(CachedBuilder):
         fresh: bool,
         until_kept: contextlib.ExitStack,
     ) -> dict[str, Any]:
-        """By path, by an overlay where that is enough, else by the recipe's command."""
-        said: dict[str, Any] = {"kind": "full"}
+        """Use the worktree itself, an overlay over another build, or the recipe's command."""
+        record: dict[str, Any] = {"kind": "full"}
         build = self.recipe.build
         if not build:
             self._in_place(revision, place, commands, fresh)
-        elif not (self.recipe.overlay and not fresh and not self.where.inside):
+        elif not (self.recipe.overlay and not fresh and not self.context.inside):
             self._full(revision, place, commands, fresh)
         else:
-            said = self._overlaid(revision, place, commands, until_kept)
+            record = self._overlaid(revision, place, commands, until_kept)
         folder = SITE if build and not build.in_place else SOURCE
-        said.update(folder=folder, pythonpath=self._pythonpath(place, folder))
+        record.update(folder=folder, pythonpath=self._pythonpath(place, folder))
         if self.recipe.pythonpath:
             if not any((place / folder).iterdir()):
                 raise Unbuildable("the build has installed nothing into $PREFIX")
             self._check_layout(place / folder, place)
             self._compile(place / folder, commands)
-        return said
+        return record
 
     def _full(self, revision: Revision, place: Path, commands: Commands, fresh: bool) -> None:
         assert self.recipe.build
@@ -197,8 +198,8 @@ class CommitsBuilder(CachedBuilder):
         self._build_in(place / SOURCE, revision, place, commands, clean=fresh)
 
     def _build_in(self, tree: Path, revision: Revision, place: Path, commands: Commands, clean: bool) -> None:
-        """Checks out, puts pins in place, runs the command."""
-        inside = self.where.inside
+        """Check out, set the pins, run the command."""
+        inside = self.context.inside
         worktree = Worktree(self.repo, tree, commands)
         worktree.check_out(inside.outer if inside else revision.id, self.recipe.submodules, clean)
         if inside:
@@ -210,7 +211,7 @@ class CommitsBuilder(CachedBuilder):
             try:
                 self._run(tree, revision, place, commands)
             except Unbuildable:
-                if not pip.not_the_revisions_fault(commands.text()):
+                if not pip.machine_fault(commands.text()):
                     worktree.at_rest()
                 raise
         worktree.at_rest()
@@ -230,16 +231,16 @@ class CommitsBuilder(CachedBuilder):
             raise Unbuildable(f"the build ended with exit code {code}: {lines[-1] if lines else ''}")
 
     def _variables(self, tree: Path, revision: Revision, place: Path) -> dict[str, str]:
-        """For the build: the user's own, the base interpreter first on PATH, and what the recipe says."""
+        """The build's variables: the user's and the recipe's, with the base interpreter first on PATH."""
         assert self.recipe.build
         env = {key: value for key, value in plain_environment(INDEXES).items() if not key.startswith("GIT_")}
         env.pop("PYTHONPATH", None)
         env.update((key, value) for key, value in environment().items() if key.startswith("GIT_"))
-        count = str(jobs(self.where.cores, self.recipe.build.gib_per_job, self.where.builders))
+        count = str(jobs(self.context.cores, self.recipe.build.gib_per_job, self.context.builders))
         env.update(ccache(tree))
         env.update(
-            PATH=f"{self.where.python.parent}:{os.environ.get('PATH', os.defpath)}",
-            PYTHON=str(self.where.python),
+            PATH=f"{self.context.python.parent}:{os.environ.get('PATH', os.defpath)}",
+            PYTHON=str(self.context.python),
             PREFIX=str(place / SITE),
             SOURCE=str(tree),
             REVISION=revision.id,
@@ -249,32 +250,32 @@ class CommitsBuilder(CachedBuilder):
             PIP_DISABLE_PIP_VERSION_CHECK="1",
             PIP_NO_INPUT="1",
             PIP_USER="0",
-            PYTHONDONTWRITEBYTECODE="1",  # what is left in a worktree may look like that of the next commit
+            PYTHONDONTWRITEBYTECODE="1",  # bytecode left in a worktree may match the next commit
         )
         return {**env, **self.recipe.build.env}
 
     def _compile(self, tree: Path, commands: Commands) -> None:
-        """Bytecode at once, so that all builds import equally fast, whatever way they came about."""
+        """Compile bytecode now, so that all builds import equally fast."""
         quiet = ("-m", "compileall", "-q", "-q", "-x", r"[/\\]\.git[/\\]", tree)
-        commands.run(self.where.python, *quiet, cwd=Path("/"), env=plain_environment())
+        commands.run(self.context.python, *quiet, cwd=Path("/"), env=plain_environment())
 
     def _overlaid(
         self, revision: Revision, place: Path, commands: Commands, until_kept: contextlib.ExitStack
     ) -> dict[str, Any]:
-        """Laid over a build that differs in such files only; else that build, which others then use."""
+        """Copy the changed files over a build that differs only in them; else build in full."""
         files = self._entries(revision.id)
         compiled = digest(self.family, build_reuse.compiled_digest(self.recipe, files))
-        until_kept.callback(self.cache.make(f"{compiled}.compiled", commands.stop).let_go)
+        until_kept.callback(self.cache.make(f"{compiled}.compiled", commands.stop).release)
         below = self.cache.compiled(compiled)
         if below:
             hold = self.cache.hold(below["key"], stop=commands.stop)
-            until_kept.callback(hold.let_go)
-            said = self.cache.finished(below["key"])
-            with contextlib.suppress(Unbuildable):  # another clone's, with a commit that this one has not got
+            until_kept.callback(hold.release)
+            record = self.cache.finished(below["key"])
+            with contextlib.suppress(Unbuildable):  # built from a commit that this clone lacks
                 before = self._entries(below["revision"])
                 changed = build_reuse.changes(self.recipe, before, files)
-                if said and not build_reuse.new_tops(self.recipe, before, changed):
-                    folder = said["folder"]
+                if record and not build_reuse.new_tops(self.recipe, before, changed):
+                    folder = record["folder"]
                     lay_over(
                         self.cache.place(below["key"]) / folder, place / folder, self.repo, files, changed
                     )
@@ -284,10 +285,10 @@ class CommitsBuilder(CachedBuilder):
         return {"kind": "full"}
 
     def _pythonpath(self, place: Path, folder: str) -> list[str]:
-        """Relative to the place. `auto`: of a worktree src/, its top, or both: where packages lie."""
-        told = self.recipe.pythonpath
-        if told != "auto":
-            return [str(Path(folder, path)) for path in told]
+        """The folders to import from, relative to `place`. `auto`: src/, the top, or both."""
+        folders = self.recipe.pythonpath
+        if folders != "auto":
+            return [str(Path(folder, path)) for path in folders]
         top, nested = place / folder, place / folder / "src"
         is_one = (nested / "__init__.py").is_file()
         if folder == SITE or is_one or not (packages_in(nested) or any(nested.glob("*/*/__init__.py"))):
@@ -295,7 +296,7 @@ class CommitsBuilder(CachedBuilder):
         return [f"{folder}/src", *([folder] if packages_in(top) else [])]
 
     def _check_layout(self, top: Path, place: Path) -> None:
-        """That `auto` has not missed where the packages lie, while the base has them too."""
+        """Check that `auto` has not missed packages that the base has too. Raises MachineError."""
         if self.recipe.pythonpath != "auto" or packages_in(top) or packages_in(top / "src"):
             return
         below = {file.parent.name: file.parent.parent.name for file in top.glob("*/*/__init__.py")}
@@ -318,6 +319,6 @@ class CommitsBuilder(CachedBuilder):
         return self._files[commit]
 
 
-def open_builder(recipe: Recipe, where: BuildContext) -> CommitsBuilder:
-    """Raises UsageError for a base interpreter or a repository that is not there."""
-    return CommitsBuilder(recipe, where, look_at(where.python))
+def open_builder(recipe: Recipe, context: BuildContext) -> CommitsBuilder:
+    """Raises UsageError for a missing base interpreter or repository."""
+    return CommitsBuilder(recipe, context, probe(context.python))

@@ -1,7 +1,7 @@
-"""Runs one command of a build so that nothing of it outlives whoever started it, however that ended.
+"""Run one command of a build so that none of its processes outlives the bisection.
 
-build_command.py starts it as a file, under its own interpreter: `guarded_command.py ORDERS`, with JSON
-{control, locks, cores, command, cwd}. The guard (worker/watchdog.py) keeps the locks until all is ended.
+build_command.py runs this file under its own interpreter: `guarded_command.py ORDERS`, with JSON {control,
+locks, cores, command, cwd}. The watchdog (worker/watchdog.py) keeps the locks until all processes have ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Answers on the control socket with the exit code, or the reason why nothing was started."""
+    """Run the command, and send its exit code or the error to the control socket."""
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     from perfdash.worker.watchdog import fork_under_watchdog
 

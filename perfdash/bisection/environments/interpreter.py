@@ -1,4 +1,4 @@
-"""The base interpreter (--python), on top of which every environment is laid: what it is and has."""
+"""The base interpreter (--python) below every environment: its version and packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfdash.errors import MachineError, UsageError
 
 _PIP = Version("22.3")  # knows --python, for another interpreter
 
-# Runs under any Python 3.8 or later with nothing installed.
+# Runs under any Python from 3.8 on, without packages.
 _PROBE = """
 import json, os, platform, sys, sysconfig
 from importlib import metadata
@@ -26,7 +26,7 @@ packages, requires = {}, {}
 for found in metadata.distributions():
     try:
         name, version = found.metadata["Name"], found.version
-    except Exception:  # half removed, its metadata says nothing: no package
+    except Exception:  # half removed: it has no metadata
         continue
     if name and version and name not in packages:
         packages[name] = version
@@ -46,7 +46,7 @@ print(json.dumps({
     },
 }))
 """
-# Where the packages of an environment come from when they are imported, without importing them.
+# Finds where packages would be imported from, without importing them.
 _ORIGINS = """
 import importlib.util, json, sys
 found = {}
@@ -75,12 +75,12 @@ class Interpreter:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what an environment on top of it depends on: itself and the packages it has."""
-        said = [self.version, self.abi, self.platform, sorted(self.packages.items())]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        """A digest of all that environments depend on: the interpreter and its packages."""
+        parts = [self.version, self.abi, self.platform, sorted(self.packages.items())]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def pip(self) -> list[str]:
-        """A command of pip for it: its own, or the one beside perfdash. Raises MachineError."""
+        """The command of its own pip, or of the pip beside perfdash. Raises MachineError."""
         if Version(self.packages.get("pip", "0")) >= _PIP:
             return [str(self.python), "-m", "pip"]
         from importlib import metadata
@@ -96,8 +96,8 @@ class Interpreter:
         )
 
 
-def look_at(python: Path) -> Interpreter:
-    """Asks an interpreter. Raises UsageError where it is none."""
+def probe(python: Path) -> Interpreter:
+    """Ask an interpreter for its facts. Raises UsageError if it does not work."""
     try:
         done = subprocess.run(
             [python, "-c", _PROBE],
@@ -115,31 +115,31 @@ def look_at(python: Path) -> Interpreter:
     from packaging.utils import canonicalize_name
 
     try:
-        said = json.loads(done.stdout.splitlines()[-1])
+        facts = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError) as error:
         raise UsageError(f"--python {python} is no working interpreter: it prints no facts") from error
     return Interpreter(
         python=python,
-        version=said["version"],
-        abi=said["abi"],
-        platform=said["platform"],
-        packages={canonicalize_name(name): version for name, version in said["packages"].items()},
-        requires={canonicalize_name(name): tuple(needs) for name, needs in said["requires"].items()},
-        markers=said["markers"],
+        version=facts["version"],
+        abi=facts["abi"],
+        platform=facts["platform"],
+        packages={canonicalize_name(name): version for name, version in facts["packages"].items()},
+        requires={canonicalize_name(name): tuple(needs) for name, needs in facts["requires"].items()},
+        markers=facts["markers"],
     )
 
 
 def plain_environment(keep: re.Pattern[str] | None = None) -> dict[str, str]:
-    """Ours, without secrets and what would make another interpreter take itself for this one.
+    """The variables of this process without secrets and without those that redirect an interpreter.
 
-    `keep`: the names of secrets that stay; INDEXES for pip and builds, nothing for code of the user's.
+    keep: the names of secrets that stay; INDEXES for pip and builds, nothing for the user's code.
     """
     env = without_secrets(os.environ, keep)
     return {key: value for key, value in env.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")}
 
 
 def origins(python: Path, names: list[str], variables: dict[str, str]) -> dict[str, str]:
-    """Where each package or module would be imported from under some variables; empty: from nowhere."""
+    """The file that each module would be imported from; empty if it is not found."""
     if not names:
         return {}
     done = subprocess.run(

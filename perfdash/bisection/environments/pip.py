@@ -1,4 +1,4 @@
-"""Talking to pip: which versions there are, installing one into a folder, and why it did not work."""
+"""Run pip: list versions, set its variables, and explain why an installation failed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfdash.bisection.sources.git_repository import without_credentials
 from perfdash.child_environment import INDEXES
 from perfdash.errors import MachineError, UsageError
 
-# Of a configured pip, what says how to reach an index, not which one.
+# Keys of pip's configuration that say how to reach an index, not which one.
 _CONNECTION = (
     "cert",
     "client-cert",
@@ -29,7 +29,7 @@ _CONNECTION = (
     "keyring-provider",
     "cache-dir",
 )
-# Variables that would have it install elsewhere, nothing, or something else.
+# Variables that would make pip install elsewhere, nothing, or something else.
 _ELSEWHERE = (
     "PIP_TARGET",
     "PIP_PREFIX",
@@ -62,14 +62,14 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|OSError: \[Errn
 
 @dataclass(frozen=True)
 class WheelSource:
-    """Where a user keeps wheels: a folder of them, a page that links to them, or an index (PEP 503)."""
+    """The user's source of wheels: a folder, a page with links, or an index (PEP 503)."""
 
     address: str = field(repr=False)  # may hold a password
     index: bool
 
     @classmethod
     def read(cls, text: str, package: str) -> WheelSource:
-        """Raises UsageError for what is neither a folder nor an address."""
+        """Read --wheels. Raises UsageError if it is neither a folder nor an address."""
         if "://" in text:
             return cls(text, index=not text.endswith((".html", ".htm")))
         folder = Path(text).expanduser().resolve()
@@ -84,7 +84,7 @@ class WheelSource:
 
     @property
     def one_word(self) -> str:
-        """For a variable that lists addresses: a folder may have spaces in its name."""
+        """Its address without spaces, for a variable that lists addresses."""
         return self.address if "://" in self.address else Path(self.address).as_uri()
 
     def __str__(self) -> str:
@@ -94,10 +94,10 @@ class WheelSource:
 def environment(
     base: Interpreter, links: WheelSource | None, also_configured: bool = False
 ) -> dict[str, str]:
-    """Variables for pip. With `links`, packages come from there alone, whatever else is configured.
+    """The variables of pip. With `links`, packages come only from there, whatever is configured.
 
-    The address is in a variable, since it may hold a password and arguments can be read by anyone on the
-    machine. `also_configured`: from the user's own index as well.
+    The address is in a variable because it may hold a password: others on the machine can read arguments.
+    also_configured: packages also come from the user's own index.
     """
     env = plain_environment(INDEXES)
     env.update(PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_REQUIRE_VIRTUALENV="0")
@@ -107,8 +107,8 @@ def environment(
         return env
     if also_configured:
         key = "PIP_EXTRA_INDEX_URL" if links.index else "PIP_FIND_LINKS"
-        told = _configured(tuple(base.pip())).get(f"global.{key[4:].lower().replace('_', '-')}", "")
-        before = env.get(key) or told
+        configured = _configured(tuple(base.pip())).get(f"global.{key[4:].lower().replace('_', '-')}", "")
+        before = env.get(key) or configured
         return {**env, key: f"{before} {links.one_word}".strip()}
     for name, value in _configured(tuple(base.pip())).items():
         if name.partition(".")[2] in _CONNECTION:
@@ -122,15 +122,15 @@ def environment(
 
 
 def configured_places() -> str:
-    """Where the user's variables let pip look, credentials left out; empty where they say nothing."""
-    said = [f"{key}={os.environ[key]}" for key in _PLACES if os.environ.get(key)]
-    return without_credentials(" ".join(said))
+    """The indexes that the user's variables name, without credentials; empty if none."""
+    places = [f"{key}={os.environ[key]}" for key in _PLACES if os.environ.get(key)]
+    return without_credentials(" ".join(places))
 
 
 def versions(
     base: Interpreter, package: str, *, pre: bool, only_binary: bool, links: WheelSource | None
 ) -> list[str]:
-    """Those that suit the interpreter; none that was withdrawn (yanked). Raises UsageError, MachineError."""
+    """The versions for this interpreter, without yanked ones. Raises UsageError, MachineError."""
     command = [*base.pip(), "index", "versions", package, *(["--pre"] if pre else [])]
     command += ["--only-binary", ":all:"] if only_binary else []
     done = subprocess.run(
@@ -139,20 +139,20 @@ def versions(
     found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
     if done.returncode == 0 and found:
         return found[1].split(", ")
-    said = without_credentials(done.stderr)
-    if _UNREACHABLE.search(said):
-        raise MachineError(f"the index of {package} cannot be reached: {complaint(said)}")
+    errors = without_credentials(done.stderr)
+    if _UNREACHABLE.search(errors):
+        raise MachineError(f"the index of {package} cannot be reached: {complaint(errors)}")
     place, hint = str(links), "the wheels"
     if links is None:
         place, hint = "the index that pip is configured for", "`pip config list`"
     raise UsageError(
-        f"no version of {package} that suits {base.python} in {place}: {complaint(said)}; "
+        f"no version of {package} that suits {base.python} in {place}: {complaint(errors)}; "
         f"check the name and {hint}"
     )
 
 
 def wheel_version(file: Path | str, package: str) -> Version | None:
-    """The version in a wheel's file name; None where it is another package's or no wheel's name."""
+    """The version in a wheel's file name; None if it is another package's or not a wheel's."""
     try:
         name, version, _, _ = parse_wheel_filename(Path(file).name)
     except (InvalidWheelFilename, InvalidVersion):
@@ -160,22 +160,22 @@ def wheel_version(file: Path | str, package: str) -> Version | None:
     return version if name == canonicalize_name(package) else None
 
 
-def complaint(said: str) -> str:
-    """The line of pip's output that says what is wrong, credentials left out."""
-    lines = [line.strip() for line in without_credentials(said).splitlines() if line.strip()]
+def complaint(output: str) -> str:
+    """The line of pip's output that names the error, without credentials."""
+    lines = [line.strip() for line in without_credentials(output).splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    telling = [line for line in errors if "No matching distribution" not in line] or errors
-    return (telling or lines or ["it said nothing"])[0 if telling else -1]
+    causes = [line for line in errors if "No matching distribution" not in line] or errors
+    return (causes or lines or ["it said nothing"])[0 if causes else -1]
 
 
-def not_the_revisions_fault(said: str) -> str | None:
-    """Why a failure would hit any revision (no space, memory, network), in words; None where it would not."""
-    if _FULL.search(said):
+def machine_fault(output: str) -> str | None:
+    """The reason of a failure that would hit any revision (disk, memory, network); None for others."""
+    if _FULL.search(output):
         return "there is no space left"
-    if _NO_MEMORY.search(said):
+    if _NO_MEMORY.search(output):
         return "the memory did not suffice"
-    if _UNREACHABLE.search(said):
-        return f"the network failed: {complaint(said)}"
+    if _UNREACHABLE.search(output):
+        return f"the network failed: {complaint(output)}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Worktrees of our own beside a user's repository, which they read objects from and never write to."""
+"""Worktrees for builds, beside the user's repository: they read its objects and never write to it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from perfdash.bisection.sources.git_repository import (
 )
 
 _DEPTH = 6  # of submodules in submodules
-_BUSY = "perfdash-busy"  # in .git: somebody is at work, or was killed while at it; _BUILDING: at a build
+_BUSY = "perfdash-busy"  # a file in .git while the worktree is in use; with _BUILDING in it during a build
 _BUILDING = "building"
 
 
 class Worktree:
-    """A worktree with a repository of its own, which borrows the objects of the user's (alternates)."""
+    """A worktree with its own repository, which reads the objects of the user's (alternates)."""
 
     def __init__(self, repo: Path, folder: Path, commands: Commands) -> None:
-        """Makes it in `folder`, or takes the one that is there and mends what a killed build has left."""
+        """Create it in `folder`, or repair the one there after a killed build."""
         self.repo = repo
         self.folder = folder
         self._commands = commands
@@ -45,15 +45,15 @@ class Worktree:
         busy.touch()
 
     def building(self) -> None:
-        """From here on until it is at rest, files may be half written: whoever finds it so, cleans it."""
+        """Mark it as half built until at_rest(): the next user cleans it."""
         (self.folder / ".git" / _BUSY).write_text(_BUILDING)
 
     def at_rest(self) -> None:
-        """Nobody is at work any more."""
+        """Mark it as no longer in use."""
         (self.folder / ".git" / _BUSY).unlink(missing_ok=True)
 
     def check_out(self, commit: str, submodules: bool, clean: bool = False) -> None:
-        """A commit's files; what git ignores stays unless `clean`. Raises Unbuildable, MachineError."""
+        """Check out a commit; ignored files stay unless `clean`. Raises Unbuildable, MachineError."""
         clean = clean or self._half_built
         self._git("checkout", "--quiet", "--force", "--detach", commit)
         self._git("clean", "--quiet", "-ffdx" if clean else "-ffd")
@@ -61,7 +61,7 @@ class Worktree:
             self._fill(self.folder, common_folder(self.repo), clean, _DEPTH)
 
     def place_pin(self, place: str, is_file: bool, commit: str, repo: Path) -> None:
-        """Another commit of what is pinned: written to the pin's file, or checked out in its submodule."""
+        """Set a pinned dependency to another commit, in the pin's file or its submodule."""
         there = self.folder / place
         if is_file:
             if not there.is_file():
@@ -75,7 +75,7 @@ class Worktree:
         self._fill(there, None, False, _DEPTH)
 
     def _make(self) -> None:
-        """Not a clone: nothing is copied but the names of tags, which builds read versions from."""
+        """Create the repository without a clone; only tags are copied, since builds read versions there."""
         self.folder.mkdir(parents=True)
         form = line("rev-parse", "--show-object-format", cwd=self.repo)
         common = common_folder(self.repo)
@@ -89,7 +89,7 @@ class Worktree:
             (own / "shallow").write_bytes((common / "shallow").read_bytes())
 
     def _fill(self, tree: Path, common: Path | None, clean: bool, depth: int) -> None:
-        """The submodules of a worktree, from the user's clones of them where those have the commit."""
+        """Check out the submodules, from the user's clones of them if these have the commit."""
         listed = tree / ".gitmodules"
         if not listed.is_file() or not depth:
             return
@@ -98,7 +98,7 @@ class Worktree:
             if commit is None:
                 continue
             if not (tree / path / ".git").exists() and not (tree / path).is_symlink():
-                remove(tree / path)  # a folder of another commit's, kept by a file in it that git ignores
+                remove(tree / path)  # left from another commit because of an ignored file in it
             local = common / "modules" / name if common else None
             if local is None or not _has(local, commit):
                 local = None
@@ -116,15 +116,15 @@ class Worktree:
 
     def _git(self, *words: str, folder: Path | None = None) -> None:
         if self._commands.run("git", *words, cwd=folder or self.folder, env=self._env):
-            said = self._commands.text().rpartition("\n$ git ")[2].splitlines()[1:]
-            telling = [text for text in said if text.startswith(("fatal: ", "error: "))] or said or [""]
-            raise Unbuildable(f"git {words[0]}: {telling[0].removeprefix('fatal: ').removeprefix('error: ')}")
+            output = self._commands.text().rpartition("\n$ git ")[2].splitlines()[1:]
+            errors = [text for text in output if text.startswith(("fatal: ", "error: "))] or output or [""]
+            raise Unbuildable(f"git {words[0]}: {errors[0].removeprefix('fatal: ').removeprefix('error: ')}")
 
 
 def _environment(repo: Path) -> dict[str, str]:
-    """For git in a worktree. Relative addresses of submodules are taken from where the user's origin is.
+    """The variables of git in a worktree. Relative addresses of submodules start at the user's origin.
 
-    A password in that address comes to no file: it is put in when the address is used.
+    A password in that address is written to no file: git adds it when it uses the address.
     """
     address = origin(repo) or str(repo)
     bare = without_credentials(address).replace("****@", "")
@@ -139,24 +139,24 @@ def _environment(repo: Path) -> dict[str, str]:
 def _listed(tree: Path) -> list[tuple[str, str]]:
     """(name, path) of each submodule that .gitmodules lists."""
     try:
-        said = git(
+        output = git(
             "config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$", cwd=tree
         )
     except GitFailed:
         return []
-    found = []
-    for entry in said.decode(errors="surrogateescape").split("\0"):
+    submodules = []
+    for entry in output.decode(errors="surrogateescape").split("\0"):
         key, _, path = entry.partition("\n")
         name = key.removeprefix("submodule.").removesuffix(".path")
         if name and path and ".." not in Path(name).parts and not os.path.isabs(name):
-            found.append((name, path))
-    return found
+            submodules.append((name, path))
+    return submodules
 
 
 def _pinned(tree: Path, path: str) -> str | None:
-    """The commit of a submodule; None where the path is none."""
-    said = git("ls-files", "--stage", "-z", "--", path, cwd=tree).decode(errors="replace")
-    return said.split(" ")[1] if said.startswith("160000 ") else None
+    """The commit of a submodule; None if the path is not a submodule."""
+    entry = git("ls-files", "--stage", "-z", "--", path, cwd=tree).decode(errors="replace")
+    return entry.split(" ")[1] if entry.startswith("160000 ") else None
 
 
 def _has(repo: Path, commit: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from perfdash.bisection.environments import pip
-from perfdash.bisection.environments.interpreter import look_at
+from perfdash.bisection.environments.interpreter import probe
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.finer_range import commit_in_wheel
@@ -135,7 +135,7 @@ def open_source(recipe: Recipe, where: BuildContext) -> PackageVersions:
         )
     links = pip.WheelSource.read(where.links, said.package) if where.links else None
     found = pip.versions(
-        look_at(where.python), said.package, pre=said.pre, only_binary=said.only_binary, links=links
+        probe(where.python), said.package, pre=said.pre, only_binary=said.only_binary, links=links
     )
     source = PackageVersions(recipe, found, _commits(recipe, links))
     if said.order == "date" and not ordered(found, by_date=True):

@@ -201,7 +201,7 @@ def test_pruned_oldest_use_first_never_one_in_use(tmp_path):
     assert cache.finished("a")["revision"] == "a"  # used now
     cache.prune(320 << 10)
     assert there(cache) == ["a", "b", "e"]
-    hold.let_go()
+    hold.release()
     cache.prune(0)
     assert there(cache) == []
 
@@ -214,7 +214,7 @@ def test_what_killed_builds_have_left_is_pruned_and_what_is_being_built_is_not(t
     fill(cache, "done", 1, 1000)
     cache.prune(GIB)
     assert there(cache) == ["done", "making"]
-    making.let_go()
+    making.release()
 
 
 def test_lanes_count_and_are_pruned(tmp_path):

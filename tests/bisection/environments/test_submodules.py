@@ -67,7 +67,7 @@ def interpreter(monkeypatch):
     from perfdash.bisection.environments import commits_builder, interpreter
 
     fake = interpreter.Interpreter(Path("/usr/bin/env"), "3", "", "linux", {}, {}, {})
-    monkeypatch.setattr(commits_builder, "look_at", lambda python: fake)
+    monkeypatch.setattr(commits_builder, "probe", lambda python: fake)
 
 
 def said(built):

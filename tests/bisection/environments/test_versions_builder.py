@@ -9,7 +9,7 @@ import pytest
 
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Unbuildable, open_builder
 from perfdash.bisection.environments import pip as pip_calls
-from perfdash.bisection.environments.interpreter import look_at, plain_environment
+from perfdash.bisection.environments.interpreter import plain_environment, probe
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.sources import BuildContext, open_source
 from perfdash.errors import MachineError, UsageError
@@ -61,7 +61,7 @@ def test_an_interpreter_that_says_more(tmp_path):
     loud = tmp_path / "python"
     loud.write_text(f'#!/bin/sh\necho hello\nexec {sys.executable} "$@"\n')
     loud.chmod(0o755)
-    assert look_at(loud).version == sys.version
+    assert probe(loud).version == sys.version
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_interpreter_that_says_more(tmp_path):
     ],
 )
 def test_whose_fault_it_was(log, fault):
-    said = pip_calls.not_the_revisions_fault(log)
+    said = pip_calls.machine_fault(log)
     assert (fault in said) if fault else said is None
 
 
