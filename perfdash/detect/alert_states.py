@@ -26,7 +26,7 @@ from perfdash.detect.findings import (
     metric_logs,
     net_metric_logs,
 )
-from perfdash.detect.nights import MINIMUM_SHARE
+from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import (
     ACKNOWLEDGED,
     CONFIRMED,
@@ -181,7 +181,7 @@ def _of_its_cases(alert: Alert, panel: Panel) -> bool:
     if seen is None:
         return True
     known = panel.statuses != ""
-    return bool((known[:, seen] & known[:, -1]).sum() >= MINIMUM_SHARE * known[:, seen].sum())
+    return bool(has_enough_cases((known[:, seen] & known[:, -1]).sum(), known[:, seen].sum()))
 
 
 def dated(alert: Alert, panel: Panel) -> Alert:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from perfdash.detect import alert_states as life
 from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, with_parts
-from perfdash.detect.nights import MINIMUM_SHARE, is_a_night
+from perfdash.detect.nights import has_enough_cases, is_a_night
 from perfdash.files import now
 from perfdash.history import alert_store as kept
 from perfdash.history import schema
@@ -97,6 +97,6 @@ def _is_late(connection: sa.Connection, run: RunLine) -> bool:
     """Whether a later night was judged already; small later runs do not count."""
     later = list_runs(connection, testbed_id=run.testbed_id, since=run.started)
     return any(
-        line.judged is not None and _earlier(run, line) and line.results >= MINIMUM_SHARE * run.results
+        line.judged is not None and _earlier(run, line) and has_enough_cases(line.results, run.results)
         for line in later
     )

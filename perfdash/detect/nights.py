@@ -11,6 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from perfdash.history import schema
 from perfdash.history.queries import Panel, RunLine
 
-MINIMUM_SHARE = 0.5  # of the cases of another run, so that the two can be compared
+_MINIMUM_SHARE = 0.5  # of the cases of another run, so that the two can be compared
 NEARBY_RUNS = 24  # before a night: two nights of twelve settings, a run each
 NIGHTS_BACK = 120  # days that are read, with all their runs
 _SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
@@ -32,12 +33,20 @@ _TITLES = {0: "an earlier run of the day", 1: "the night before", 7: "a week bef
 CaseCounts = Counter[tuple[object, ...]]  # cases by setting
 
 
+def has_enough_cases(cases: Any, other: Any) -> Any:
+    """Whether a run with so many cases, or so many in common, is comparable with one of `other` cases.
+
+    It has at least half of them. Numbers, or arrays of the same shape.
+    """
+    return cases >= _MINIMUM_SHARE * other
+
+
 def comparable(panel: Panel) -> NDArray[np.bool_]:
     """For each run before the last of a panel: whether the last run has half of its cases."""
     measured = panel.statuses != ""
     before = measured[:, :-1]
     both = (before & measured[:, -1:]).sum(axis=0)
-    enough: NDArray[np.bool_] = (both > 0) & (both >= MINIMUM_SHARE * before.sum(axis=0))
+    enough: NDArray[np.bool_] = (both > 0) & has_enough_cases(both, before.sum(axis=0))
     return enough
 
 
@@ -51,7 +60,7 @@ def is_a_night(panel: Panel) -> bool:
 
 def is_complete_beside(cases: int, nearby: Sequence[int]) -> bool:
     """Whether a run has half of the median number of cases of the runs nearby; no runs: False."""
-    return bool(nearby) and cases >= MINIMUM_SHARE * statistics.median(nearby)
+    return bool(nearby and has_enough_cases(cases, statistics.median(nearby)))
 
 
 def latest_days(runs: Sequence[RunLine], days: int = NIGHTS_BACK) -> list[RunLine]:
@@ -72,7 +81,7 @@ def case_counts(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int,
 
 def comparable_counts(one: CaseCounts, other: CaseCounts) -> bool:
     """Whether each run has half of the other's cases, judged by the counts of each setting."""
-    return (one & other).total() >= MINIMUM_SHARE * max(one.total(), other.total(), 1)
+    return bool(has_enough_cases((one & other).total(), max(one.total(), other.total(), 1)))
 
 
 def without_partial(runs: Sequence[RunLine], counts_by_run: Mapping[int, CaseCounts]) -> list[RunLine]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.detect.comparison import ComparedCase, Comparison
 from perfdash.detect.findings import WORSE
-from perfdash.detect.nights import MINIMUM_SHARE
+from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Imported, RunRow
@@ -160,9 +160,8 @@ def of_comparison(comparison: Comparison) -> list[RunChange]:
     good, bad = (ChangeEnd.of_row(side.runs[-1].run) for side in (comparison.old, comparison.new))
     changes = [change for compared in comparison.both for change in _of_case(compared, good, bad)]
     # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
-    if all(_is_whole(side) for side in comparison.new.runs) and len(comparison.both) >= MINIMUM_SHARE * (
-        len(comparison.both) + len(comparison.only_old)
-    ):
+    both, cases = len(comparison.both), len(comparison.both) + len(comparison.only_old)
+    if all(_is_whole(side) for side in comparison.new.runs) and has_enough_cases(both, cases):
         changes += [
             RunChange(VANISHED, case, "no longer measured", good=good, bad=bad)
             for case in comparison.only_old

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import zipfile
 from collections.abc import Mapping
@@ -16,8 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdash.files import replaced
+
 Arrays = dict[str, NDArray[Any]]
-_OURS = re.compile(r"[0-9a-f]{64}(\.npz|\.\d+\.part)")
+# The second form is left by a killed process, the third was by older versions.
+_OURS = re.compile(r"[0-9a-f]{64}\.npz|\.[0-9a-f]{64}\.npz\.\d+\.\d+\.part|[0-9a-f]{64}\.\d+\.part")
 
 
 class ArrayCache:
@@ -47,14 +49,10 @@ class ArrayCache:
         file = io.BytesIO()
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's annotation takes them for its option
         target = self.folder / f"{key}.npz"
-        part = target.with_suffix(f".{os.getpid()}.part")
-        try:
+        with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(file.getvalue())
-            part.replace(target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink()
+            with replaced(target, shared=True) as part:
+                part.write_bytes(file.getvalue())
 
     def tidy(self) -> None:
         """Removes what was kept and not asked for since the cache was opened; no file of anyone else."""

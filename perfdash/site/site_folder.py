@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError, UsageError
-from perfdash.files import dumps, encoded, replaced
+from perfdash.files import dumps, encoded, replaced, try_lock
 
 MARKER = ".perfdash-site.json"
 STATE = ".perfdash-site"  # what is kept for the next build; no part of what is shown
@@ -93,12 +92,10 @@ def opened(path: Path, store: str) -> Iterator[Folder]:
         path.mkdir(parents=True, exist_ok=True)
         marker = path / MARKER
         with open(marker, "a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            if not try_lock(file.fileno()):
                 raise MachineError(
                     f"--out {path}: another `perfdash site` is writing it; wait until it has ended"
-                ) from error
+                )
             file.seek(0)
             content = dumps({"perfdash": "site", "version": VERSION, "store": store}) + "\n"
             if file.read() != content:
