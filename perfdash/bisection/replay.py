@@ -49,7 +49,7 @@ MARKS = ("good", "bad", "skip")
 
 
 @dataclass(frozen=True)
-class Measurement:
+class RevisionMeasurement:
     """One measurement of a place; `answer`: whether its status is the fault."""
 
     place: int
@@ -104,10 +104,10 @@ class Stage:
         self.builds: dict[int, BuildRecord] = {}
         self.broken: dict[int, str] = {}
         self.logs: dict[int, str] = {}  # of failed builds
-        self.measurements: list[Measurement] = []
+        self.measurements: list[RevisionMeasurement] = []
         self.fresh: dict[int, BuildRecord] = {}
         self.not_fresh: dict[int, str] = {}
-        self.confirming: dict[tuple[int, int], list[Measurement]] = {}
+        self.confirming: dict[tuple[int, int], list[RevisionMeasurement]] = {}
         self.dead_ends: dict[tuple[int, str], str] = {}  # by place and way: why no finer stage was opened
         self._retried: set[tuple[int, str]] = set()  # dead ends that the next session tries again
         self._strikes: dict[int, int] = {}
@@ -218,13 +218,15 @@ class Stage:
             self.broken[place] = why_not(measurement.reading)
             self.search.observe(Broken(place, self.broken[place]))
 
-    def _measurement(self, place: int, event: Event) -> Measurement:
+    def _measurement(self, place: int, event: Event) -> RevisionMeasurement:
         reading, answer = reading_from_json(event["reading"]), None
         if self.metric.is_answer:
             last = self.question.last
             of_bad = [*self._answers(last), *([reading.status] if place == last else [])]
             answer = answer_of(self.metric, reading.status, self._answers(0), of_bad)
-        return Measurement(place, reading, float(event.get("seconds", 0.0)), str(event.get("at", "")), answer)
+        return RevisionMeasurement(
+            place, reading, float(event.get("seconds", 0.0)), str(event.get("at", "")), answer
+        )
 
     def _answers(self, place: int) -> list[str]:
         """The statuses of a place that were answers."""
@@ -234,7 +236,7 @@ class Stage:
             if measurement.place == place and measurement.answer is not None
         ]
 
-    def _observation(self, measurement: Measurement) -> Observation | None:
+    def _observation(self, measurement: RevisionMeasurement) -> Observation | None:
         if self.metric.is_answer:
             return None if measurement.answer is None else Answered(measurement.place, measurement.answer)
         value = measurement.reading.value
@@ -302,11 +304,11 @@ def next_place(stage: Stage, outcome: RangeOutcome) -> int:
     return places[-1] if places else good
 
 
-def _is_usable(stage: Stage, measurement: Measurement) -> bool:
+def _is_usable(stage: Stage, measurement: RevisionMeasurement) -> bool:
     return (measurement.answer if stage.metric.is_answer else measurement.reading.value) is not None
 
 
-def _of_answers(pairs: Sequence[tuple[Measurement, Measurement]]) -> Confirmation:
+def _of_answers(pairs: Sequence[tuple[RevisionMeasurement, RevisionMeasurement]]) -> Confirmation:
     good = [bool(before.answer) for before, _ in pairs]
     bad = [bool(after.answer) for _, after in pairs]
     n = len(pairs)
@@ -321,7 +323,7 @@ def _of_answers(pairs: Sequence[tuple[Measurement, Measurement]]) -> Confirmatio
 
 
 def _of_numbers(
-    stage: Stage, outcome: RangeOutcome, pairs: Sequence[tuple[Measurement, Measurement]]
+    stage: Stage, outcome: RangeOutcome, pairs: Sequence[tuple[RevisionMeasurement, RevisionMeasurement]]
 ) -> Confirmation:
     metric = stage.metric
     differences = [

@@ -25,7 +25,7 @@ from perfdash.bisection.replay import MERGE, REVERT, RUNG, Bisection, Descend, S
 from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.sources import BuildContext, InsidePin, Revision, Source, open_source
 from perfdash.bisection.sources.finer_range import between, pin_changes
-from perfdash.bisection.sources.git_repository import taken_back
+from perfdash.bisection.sources.git_repository import reverted
 from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.metrics import Metric
@@ -192,7 +192,7 @@ class LocalWorkbench:
         top = next(stage for stage in bisection.stages if _rung(stage) == rung)
         bad, culprit = top.revisions[-1], stage.revisions[step.outcome.first]
         own = self.folder / f"without-{culprit.label}"
-        revisions = [bad, taken_back(repo, bad, culprit, own)]
+        revisions = [bad, reverted(repo, bad, culprit, own)]
         context = dataclasses.replace(self._context, repo=own)
         source, builder = open_source(recipe, context), open_builder(recipe, context)
         more = {"rung": rung, "repo": str(own)}

@@ -10,7 +10,7 @@ import typer
 from perfdash.cli.history_options import Db, Out, opened
 
 if TYPE_CHECKING:
-    from perfdash.runner.confirmation import Decision
+    from perfdash.runner.remeasurement import Decision
 
 
 def confirm(
@@ -43,7 +43,7 @@ def confirm(
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
     from perfdash.runner.compatibility import check_machine
-    from perfdash.runner.confirmation import remeasure, settings_of_run, with_secrets
+    from perfdash.runner.remeasurement import remeasure, settings_of_run, with_secrets
     from perfdash.runner.run_journal import find_run as find_folder
     from perfdash.runner.run_journal import read_info, read_plan
     from perfdash.settings import resolve
@@ -58,7 +58,7 @@ def confirm(
         with store.read() as connection:
             judged = judge_run(connection, find_run(connection, info.id))
             findings = of_this_method(judged.findings, judged.run)
-            suspected = suspects([each for each in findings if each.alarm or not certain])
+            suspected = suspects([finding for finding in findings if finding.alarm or not certain])
             cases = cases_by_id(connection, suspected)
         if left_out := len(judged.findings) - len(findings):
             typer.echo(
@@ -66,25 +66,25 @@ def confirm(
                 f"({', '.join(changes(judged.run.method, CURRENT))})"
             )
         by_case = {cases[number]: findings for number, findings in list(suspected.items())[:limit]}
-        plan = {each.case: each for each in map(planned_from_json, read_plan(folder)["cases"])}
+        plan = {case.case: case for case in map(planned_from_json, read_plan(folder)["cases"])}
         planned = with_secrets([plan[case] for case in by_case if case in plan])
         if not planned:
             typer.echo("Nothing to measure again")
             return
         typer.echo(f"{len(suspected)} cases are suspect; {len(planned)} are measured again")
         check_machine(settings, planned)
-        worse = remeasure(
+        confirmed = remeasure(
             store, judged, folder, settings, good_python, planned, by_case, pairs, _show, typer.echo
         )
-    if fail_on and worse:
+    if fail_on and confirmed:
         raise typer.Exit(1)
 
 
 def _show(decision: Decision) -> None:
-    typer.echo(f"{decision.model}: {_in_words(decision)} ({decision.pairs} pairs)")
+    typer.echo(f"{decision.model}: {_result_text(decision)} ({decision.pairs} pairs)")
 
 
-def _in_words(decision: Decision) -> str:
+def _result_text(decision: Decision) -> str:
     from perfdash.metrics import title_of
 
     finding, numbers = decision.finding, decision.numbers

@@ -1,4 +1,4 @@
-"""`perfdash run --dry-run`: show what would be measured, about how long it takes, and the shards."""
+"""`perfdash run --dry-run`: show the cases and shards of a run, and about how long each takes."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from perfdash.files import dumps
 from perfdash.runner.plan import forecast, make_plan
 
 
-def shown(flags: Mapping[str, Any], as_json: bool) -> int:
-    """Plan and print, measure nothing; the exit code. Raises UsageError as a run would."""
+def dry_run(flags: Mapping[str, Any], as_json: bool) -> int:
+    """Print the plan of a run without measuring: the exit code. Raises UsageError as a run does."""
     from perfdash.report.gates import check_settings
     from perfdash.settings import resolve
 
     settings, _ = resolve(flags)
     check_settings(settings)
     prediction = forecast(settings, make_plan(settings)[0])
-    typer.echo(dumps(prediction, indent=1) if as_json else words(prediction))
+    typer.echo(dumps(prediction, indent=1) if as_json else plan_text(prediction))
     return 0
 
 
-def words(prediction: Mapping[str, Any]) -> str:
-    """One line for each case of this shard, then the shards and the hours."""
-    mine = {int(row["shard"].partition("/")[0]) for row in prediction["shards"] if row["mine"]}
-    cases = [row for row in prediction["cases"] if row["shard"] in mine]
+def plan_text(prediction: Mapping[str, Any]) -> str:
+    """Write a line for each case of this shard, then the shards and the hours."""
+    own = {int(row["shard"].partition("/")[0]) for row in prediction["shards"] if row["mine"]}
+    cases = [row for row in prediction["cases"] if row["shard"] in own]
     width = max((len(row["name"]) for row in cases), default=0)
     lines = []
     for row in cases:
         why = row["skip_reason"] and f"skipped: {row['skip_reason']}"
         lines.append(f"{row['name']:<{width}}  {row['expected_s']:>7.0f} s  {why or row['expected_by']}")
-    total, hours = prediction["cases"], prediction["hours"]
-    guessed = sum(row["expected_by"] == "mean of the others" for row in total)
-    skipped = sum(row["expected_by"] == "skipped" for row in total)
+    all_cases, hours = prediction["cases"], prediction["hours"]
+    guessed = sum(row["expected_by"] == "mean of the others" for row in all_cases)
+    skipped = sum(row["expected_by"] == "skipped" for row in all_cases)
     lines += ["", *(_shard(row, len(prediction["shards"])) for row in prediction["shards"])]
     slots = f", {prediction['slots']} cases side by side" if prediction["slots"] > 1 else ""
     lines.append(
-        f"{len(total)} cases ({skipped} skipped), about {hours['work']:.1f} hours of work in all{slots}; "
+        f"{len(all_cases)} cases ({skipped} skipped), about {hours['work']:.1f} hours of work in all{slots}; "
         f"the last shard ends after about {hours['until_the_last_shard_ends']:.1f} hours"
     )
     if guessed:

@@ -47,13 +47,13 @@ def run(
 
         if resume is not None or dry_run:
             raise UsageError("--find-batch-size goes with neither --resume nor --dry-run: it keeps nothing")
-        raise typer.Exit(command.shown(flags, as_json))
+        raise typer.Exit(command.show_plan(flags, as_json))
     if dry_run:
-        from perfdash.cli.dry_run import shown
+        from perfdash.cli.dry_run import dry_run as show_plan
 
         if resume is not None:
             raise UsageError("--dry-run is of a new run; `perfdash show RUN` says how far one has come")
-        raise typer.Exit(shown(flags, as_json))
+        raise typer.Exit(show_plan(flags, as_json))
     if as_json:
         raise UsageError(
             "--json needs --dry-run or --find-batch-size; the results of a run are in its results.jsonl"

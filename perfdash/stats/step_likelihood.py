@@ -1,8 +1,8 @@
-"""How likely the measured values are for each place of the culprit: a change-point model, integrated.
+"""The likelihood of a step between any two neighbours in a row of measured builds.
 
-A value is the level of its side (good or bad) + what its build adds (bias) + noise. None of these is known
-beforehand: all are integrated over on grids, so that uncertainty widens the answer. Yes-or-no results
-(crashed, wrong output) and what the host did to all builds alike are part of it. Pure.
+A value is the level of its side (good or bad) + the bias of its build + noise. All three are unknown and are
+integrated over on grids, so that uncertainty widens the answer. Yes-or-no answers (crashed, wrong output)
+have a model of their own, and the host's drift, common to all builds, is estimated and removed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from scipy import special
 from perfdash.stats.intervals import CONFIDENCE, Array
 
 TAILS = 4.0  # degrees of freedom of the noise: an outlier counts little (Lange, Little and Taylor 1989)
-INFORMATION = (TAILS + 1) / (TAILS + 3)  # what a value tells of its level, less than under Gaussian noise
+INFORMATION = (TAILS + 1) / (TAILS + 3)  # of a value on its level, relative to Gaussian noise
 BIASES = (0.0, 0.25, 0.5, 1.0)  # spread between builds of one side, in deviations of the noise
 BIAS_WEIGHTS = (0.55, 0.28, 0.13, 0.04)
-REACH = 10.0  # deviations: a step may be anything within; sets the price of assuming one
-TRUSTED = 10.0  # degrees of freedom of a deviation known from other nights, at most
-RESOLUTION = 1e-3  # a spread below is none: a tenth of a percent, for values that are logs
-LUMPED = 0.25  # share of values equal to their build's median, from which their distances say too little
+REACH = 10.0  # deviations within which a step lies: the prior cost of assuming one
+TRUSTED = 10.0  # degrees of freedom at most of a deviation known from other nights
+RESOLUTION = 1e-3  # a smaller spread counts as none: 0.1 % for values that are logs
+LUMPED = 0.25  # share of values equal to their build's median from which median distances are too small
 _SCALES = 9  # points of the grid of deviations
 _FINE = 4  # points of the grid of levels in a deviation
-_LEVELS = 200  # of them between the extreme builds at most; more distant steps need no finer ones
-_CHUNK = 30  # so many factors are multiplied before a logarithm is taken
+_LEVELS = 200  # points between the extreme builds at most: larger steps need no finer grid
+_CHUNK = 30  # factors that are multiplied before a logarithm is taken
 
 
 @dataclass(frozen=True)
 class KnownNoise:
-    """Standard deviation of one measurement as other nights had it, and its degrees of freedom."""
+    """The standard deviation of a measurement on other nights, and its degrees of freedom."""
 
     sd: float
     df: float = TRUSTED
@@ -42,7 +42,7 @@ class KnownNoise:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of M builds in order, the first good and the last bad.
+    """The evidence of M builds in order, the first good and the last bad.
 
     cut (M - 1,): log likelihood of a step between the builds k and k + 1. none: of no step at all.
     step: bad less good level, with its 95 % interval, at the likeliest cut. sd: of the noise. bias: of a
@@ -119,7 +119,7 @@ def weigh(
 
 
 def robust_level(values: Array) -> float:
-    """Median of the values; of three or more, the mean of those near it (one Huber step)."""
+    """The median of the values; of three or more, one Huber step towards the mean."""
     middle = float(np.median(values))
     if len(values) < 3:
         return middle
@@ -128,10 +128,10 @@ def robust_level(values: Array) -> float:
 
 
 def lumped(values: Sequence[Sequence[float]]) -> float:
-    """Spread of values that are rounded or one of a few, which the median distance would take for exact.
+    """The spread of rounded values, which the median distance would take for exact.
 
-    0 where they do not lump, or never differ. What lies farther off than the two ends lie apart is an
-    outlier, and counts as if it lay there.
+    0 if few values are equal, or all are. A distance larger than that of the two ends is an outlier, and
+    counts as that.
     """
     away = np.concatenate([_away(np.asarray(each, dtype=float)) for each in values])
     apart = away[away > 0]
@@ -149,12 +149,12 @@ def _grid(
     known_df = min(known.df, TRUSTED) if known else 0.0
     if known:
         scale = math.sqrt((known_df * known.sd**2 + df * scale**2) / (known_df + df))
-    # A build seen once or twice may lie anywhere.
+    # One or two values of a build may lie anywhere.
     firm = [data[0], data[-1], *(each for each in data if len(each) > 2)]
     middles = [median(each.tolist()) for each in firm]
     low, high = min(middles), max(middles)
     scale = max(scale, resolution, (high - low) * _FINE / _LEVELS)
-    # The fewer values, the wider the deviations that are thought of.
+    # The fewer values, the wider the grid of deviations.
     reach = min(1.4, max(0.45, 3.5 / math.sqrt(max(df + known_df, 1))))
     spacing = scale / _FINE
     scales = np.maximum(scale * np.exp(np.linspace(-reach, reach, _SCALES)), max(resolution, spacing))
@@ -169,16 +169,16 @@ def _grid(
 
 
 def _scale(data: list[Array]) -> tuple[float, float]:
-    """A robust deviation within builds, where the grid is centred, and its degrees of freedom."""
+    """A robust deviation within builds, at which the grid is centred, and its degrees of freedom."""
     together = np.concatenate([_away(each) for each in data])
     return (1.3 * median(together.tolist()), float(len(together))) if len(together) else (0.0, 0.0)
 
 
 def _away(each: Array) -> Array:
-    """Distances of a build's values from their median."""
+    """The distances of a build's values from their median."""
     if len(each) < 2:
         return np.zeros(0)
-    # The median itself, or the half of a pair's distance, would make it too small.
+    # Without the smallest: the median itself, or half a pair's distance, would make the scale too small.
     distances: Array = np.sort(np.abs(each - median(each.tolist())))[1:]
     return distances * math.sqrt(len(each) / (len(each) - 1))
 
@@ -191,7 +191,7 @@ def log_sum(logs: Array, axis: int | tuple[int, ...] | None = None) -> Array:
 
 
 def _own(data: list[Array], grid: _Grid) -> Array:
-    """(S, M, G): log likelihood of each build's values, were its own level the one of the grid."""
+    """(S, M, G): log likelihood of each build's values for its own level on the grid."""
     values = np.concatenate(data)
     squares = np.minimum((values[:, None] - grid.levels[None, :]) ** 2, (1e3 * grid.scales[0]) ** 2)
     precision = 1 / (TAILS * grid.scales**2)
@@ -216,7 +216,7 @@ def _biased(own: Array, grid: _Grid, biases: Sequence[float]) -> Array:
     size = len(grid.levels)
     top = own.max(axis=-1, keepdims=True)
     plain = np.exp(own - top)
-    # A kernel by the distance of two levels, laid out as a matrix without a copy.
+    # A kernel of the distance of two levels, as a matrix without a copy.
     distance = (np.arange(2 * size - 1) - (size - 1)) * grid.spacing
     result = np.empty((len(grid.scales), len(biases), own.shape[1], size))
     for r, bias in enumerate(biases):
@@ -237,21 +237,21 @@ def _integrated(log_density: Array, grid: _Grid) -> tuple[Array, Array, Array]:
     density = np.exp(log_density - top)
     total = density.sum(axis=-1)
     mean = density @ grid.levels / total
-    # About the middle, or the square would drown in the level.
+    # Centred, or rounding of the level would swamp the square.
     centre = grid.levels[len(grid.levels) // 2]
     square = density @ (grid.levels - centre) ** 2 / total - (mean - centre) ** 2
     return np.log(total) + top[..., 0], mean, np.maximum(square, 0.0)
 
 
-GOOD = (0.3, 10.0)  # Beta prior of the share of answers "fails" of a good build: rarely
-BAD = (4.0, 0.4)  # and of a bad one: nearly always, but one in two is thought possible
+GOOD = (0.3, 10.0)  # Beta prior of the failing share of a good build: nearly none
+BAD = (4.0, 0.4)  # and of a bad one: nearly all, but one in two is possible
 
 
 @dataclass(frozen=True)
 class AnswerEvidence:
-    """Of M builds in order: cut (M - 1,) and none as in Evidence.
+    """The evidence of answers of M builds in order: cut (M - 1,) and none as in Evidence.
 
-    fails_good, fails_bad: shares of answers that show the fault, on either side.
+    fails_good, fails_bad: shares of failing answers on either side.
     """
 
     cut: Array
@@ -261,10 +261,10 @@ class AnswerEvidence:
 
 
 def weigh_answers(answers: Sequence[Sequence[bool]]) -> AnswerEvidence:
-    """The evidence of M >= 2 builds by their answers (True: fails), the shares of failures integrated over.
+    """Weigh the answers (True: fails) of M >= 2 builds.
 
-    A Beta-binomial on each side of the cut. Without a change all builds fail alike. Raises ValueError
-    for a build without answers.
+    The failing share of each side is integrated over (Beta-binomial). Without a change all builds share one.
+    Raises ValueError for a build without answers.
     """
     if len(answers) < 2 or any(len(each) == 0 for each in answers):
         raise ValueError("two builds or more are wanted, each with an answer")
@@ -293,24 +293,24 @@ def _mean(failed: float, passed: float, prior: tuple[float, float]) -> float:
     return float((prior[0] + failed) / (sum(prior) + failed + passed))
 
 
-Owners = NDArray[np.intp]  # which of the builds each value is of
+Owners = NDArray[np.intp]  # the index of the build of each value
 
-LEAST = 8  # values below which nothing is said of the host
-POLISH = 20  # rounds, after which the levels and moves hardly change
-STEADY = 0.5  # prior probability that the host does not move
-SIZES = (0.1, 0.5, 2.0, 8.0, 32.0)  # variance of the host's part, in variances of the noise
-SPANS = (8.0, 40.0)  # it stays alike over about so many measurements
+LEAST = 8  # values below which drift of the host is not estimated
+POLISH = 20  # rounds of median polish, after which levels and moves hardly change
+STEADY = 0.5  # prior probability that the host does not drift
+SIZES = (0.1, 0.5, 2.0, 8.0, 32.0)  # variances of the drift, in variances of the noise
+SPANS = (8.0, 40.0)  # correlation lengths of the drift, in measurements
 WINSOR = 2.5
-LONG_PAUSE = 1000.0  # in the times: after it nothing that was known of the host holds
+LONG_PAUSE = 1000.0  # a gap in the times after which the host may be in another state
 
 
 def without_host(places: Sequence[int], times: Sequence[float], values: Sequence[float]) -> Array:
-    """The values less what is common to all builds at a time: measurements of `places` at `times`.
+    """Remove the host's drift, common to all builds, from measurements of `places` at `times`.
 
-    times: in measurements, with longer gaps where something else was done between. A mixed model: levels
-    of builds are fixed, the host is a Gaussian process with an exponential covariance (Robinson 1991,
-    Statist. Sci. 6, 15), averaged over its possible sizes by their restricted likelihood. Where the
-    host seems steady next to nothing is taken out. Outliers are winsorised.
+    times: in measurements, with longer gaps after builds. It is a mixed model: levels of builds are fixed,
+    the drift is a Gaussian process with an exponential covariance (Robinson 1991, Statist. Sci. 6, 15),
+    averaged over its possible sizes by their restricted likelihood. Next to nothing is removed if the host
+    seems steady. Outliers are winsorised.
     """
     y = np.asarray(values, dtype=float)
     builds, owner = np.unique(np.asarray(places), return_inverse=True)
@@ -325,7 +325,7 @@ def without_host(places: Sequence[int], times: Sequence[float], values: Sequence
         return y
     host, moves = _host(owner, times, middle[owner] + np.clip(y - middle[owner], -3 * scale, 3 * scale))
     if moves > 0.5:
-        # Once more, with outliers told from what the host did.
+        # Once more, now that outliers can be separated from the drift.
         rest = y - host
         middle = _medians(rest, owner)
         rest = rest - middle[owner]
@@ -335,10 +335,10 @@ def without_host(places: Sequence[int], times: Sequence[float], values: Sequence
 
 
 def _moves(owner: Owners, times: Sequence[float], y: Array) -> Array:
-    """By how much the host was elsewhere after each long pause: median polish of builds and sessions.
+    """The move of the host at each long pause: median polish of builds and sessions.
 
-    As seen by the builds that were measured before and after; 0 where there are none (Tukey 1977,
-    Exploratory Data Analysis, ch. 11).
+    It is estimated from builds measured before and after; 0 without any (Tukey 1977, Exploratory Data
+    Analysis, ch. 11).
     """
     session = np.cumsum(np.concatenate([[0], np.diff(np.asarray(times, dtype=float)) > LONG_PAUSE / 2]))
     moves = np.zeros(len(y))
@@ -360,7 +360,7 @@ def _medians(y: Array, owner: Owners) -> Array:
 
 
 def _host(owner: Owners, times: Sequence[float], y: Array) -> tuple[Array, float]:
-    """The host's part of each value, and the probability that there is any."""
+    """The drift in each value, and the probability that there is any."""
     t = np.asarray(times, dtype=float)
     same = owner[:, None] == owner[None, :]
     centre = np.eye(len(y)) - same / same.sum(axis=1)[:, None]

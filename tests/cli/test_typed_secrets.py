@@ -11,7 +11,7 @@ from perfdash.bisection.setup import resumed_command, resumed_request
 from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
-from perfdash.runner.confirmation import with_secrets
+from perfdash.runner.remeasurement import with_secrets
 from perfdash.suites.cases import Planned
 
 ASKED = BisectionRequest("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})

@@ -1,4 +1,4 @@
-"""Commits of a git repository, first parents by default."""
+"""List the commits of a git repository, first parents by default."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _LABEL = 10  # characters of a commit's name
 
 
 class GitCommits:
-    """The commits of a repository; a bisection inside a pin lists those of the pinned one."""
+    """The commits of a repository, or of a pinned dependency's clone."""
 
     def __init__(self, repo: Path, first_parent: bool = True) -> None:
-        """Raises UsageError where `repo` is no repository."""
+        """Raises UsageError if `repo` is not a repository."""
         from git import Repo
 
         self.repo = find(repo)
@@ -44,16 +44,16 @@ class GitCommits:
         self._first_parent = first_parent
         self._git = Repo(self.repo)
         env = environment()
-        # GitPython adds to os.environ: what must not be seen is emptied.
+        # GitPython adds to os.environ, so secrets are overwritten with empty values.
         secrets = (name for name, value in os.environ.items() if is_secret(name, value))
         self._git.git.update_environment(**{**dict.fromkeys(secrets, ""), **env})
-        if "GIT_DIR" in os.environ:  # as in a hook: GitPython hands it on
+        if "GIT_DIR" in os.environ:  # as in a hook: GitPython passes it on
             self._git.git.update_environment(GIT_DIR=str(self._git.git_dir))
         self._page = web_page(self.repo)
         self.notes: list[str] = []
 
-    def look_at_the_worktree(self) -> None:
-        """Notes what is changed there and will not be measured."""
+    def note_uncommitted_changes(self) -> None:
+        """Add a note about changed files, which are not measured."""
         changed = changed_files(self.repo)
         if changed is None:
             self.notes.append(f"{self.repo}: it cannot be told whether all changes are committed")
@@ -78,7 +78,7 @@ class GitCommits:
         return [self._revision(commit) for commit in (self._git.commit(first), *reversed(commits))]
 
     def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
-        """The commit at which the side of a merge's parent forked off, then that side; empty for no merge."""
+        """The merge base and the commits of a merged branch; empty if it is not a merge."""
         if len(merge.parents) < parent:
             return []
         side = list(
@@ -89,24 +89,24 @@ class GitCommits:
         return [self._revision(commit) for commit in (side[-1].parents[0], *reversed(side))]
 
     def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
-        """The files that each changes against the one before it in the list; nothing for the first."""
+        """The files that each revision changes against the one before it; none for the first."""
         pairs = [(later.id, earlier.id) for earlier, later in itertools.pairwise(revisions)]
-        asked = "".join(f"{later} {earlier}\n" for later, earlier in pairs).encode()
-        said = git(
-            "diff-tree", "--stdin", "-r", "--name-only", "-z", "--no-renames", cwd=self.repo, given=asked
+        lines = "".join(f"{later} {earlier}\n" for later, earlier in pairs).encode()
+        output = git(
+            "diff-tree", "--stdin", "-r", "--name-only", "-z", "--no-renames", cwd=self.repo, given=lines
         )
-        found: dict[str, list[str]] = {later: [] for later, _ in pairs}
-        here: list[str] = []
-        for word in said.decode(errors="surrogateescape").split("\0"):
+        files: dict[str, list[str]] = {later: [] for later, _ in pairs}
+        current: list[str] = []
+        for word in output.decode(errors="surrogateescape").split("\0"):
             name = word.removeprefix("\n")
-            if name in found and re.fullmatch(r"[0-9a-f]{40,64}", name):
-                here = found[name]
+            if name in files and re.fullmatch(r"[0-9a-f]{40,64}", name):
+                current = files[name]
             elif name:
-                here.append(name)
-        return [(), *(tuple(found[later]) for later, _ in pairs)] if revisions else []
+                current.append(name)
+        return [(), *(tuple(files[later]) for later, _ in pairs)] if revisions else []
 
     def _between(self, first: str, last: str) -> Iterable[Commit]:
-        """Newest first, without `first`."""
+        """The commits after `first` up to `last`, newest first."""
         if self._first_parent:
             return self._git.iter_commits(f"{first}..{last}", first_parent=True)
         return self._git.iter_commits(f"{first}..{last}", topo_order=True, ancestry_path=True)
@@ -142,17 +142,17 @@ class GitCommits:
         )
 
 
-def open_source(recipe: Recipe, where: BuildContext) -> GitCommits:
+def open_source(recipe: Recipe, context: BuildContext) -> GitCommits:
     """The commits of --repo, or those of a pin. Raises UsageError."""
-    if where.inside:
-        return GitCommits(where.inside.repo, where.first_parent)
-    source = GitCommits(find(where.repo), where.first_parent)
-    source.look_at_the_worktree()
+    if context.inside:
+        return GitCommits(context.inside.repo, context.first_parent)
+    source = GitCommits(find(context.repo), context.first_parent)
+    source.note_uncommitted_changes()
     return source
 
 
 def subject(repo: Path, commit: str) -> str | None:
-    """The first line of a commit's message; None where the repository has not got it."""
+    """The first line of a commit's message; None if the repository lacks the commit."""
     try:
         return line("show", "--no-patch", "--format=%s", "--end-of-options", f"{commit}^{{commit}}", cwd=repo)
     except GitFailed:

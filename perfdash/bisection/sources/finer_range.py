@@ -1,4 +1,4 @@
-"""From a coarse answer down to a finer one: from two nightlies to commits, from a pin to what it pins."""
+"""The ends of a finer range: commits between two nightlies, or of a dependency between two pins."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from perfdash.bisection.sources.commits_source import subject
 from perfdash.bisection.sources.git_repository import GitFailed, commit_of, find, git, line
 from perfdash.errors import UsageError
 
-# The message of a commit on a nightly branch, which names the commit of the main branch that it is of.
+# The message of a commit on a nightly branch names the commit of the main branch that it was made from.
 _NIGHTLY = re.compile(r"\d{4}-\d\d-\d\d nightly release \(([0-9a-f]{7,64})\)")
 
 
 @dataclass(frozen=True)
 class PinChange:
-    """What a commit pins anew: commits of another repository, good and bad for going on inside it."""
+    """A pin that a commit changes: the old and the new commit of the dependency."""
 
     pin: Pin
     old: str
@@ -27,51 +27,51 @@ class PinChange:
 
 
 def main_commit(repo: Path, built_from: str) -> str:
-    """The commit of the main branch that a build of `built_from` (torch's git_version) is of.
+    """The commit of the main branch of a build from `built_from` (torch's git_version).
 
-    That of a nightly branch says it in its message; any other is taken for one of main itself. Raises
-    UsageError where the repository has not got it.
+    A commit of a nightly branch names it in its message; any other is taken for one of main. Raises
+    UsageError if the repository lacks it.
     """
     top = find(repo)
-    said = subject(top, built_from)
-    if said is None:
+    message = subject(top, built_from)
+    if message is None:
         raise UsageError(
             f"the build is of {built_from[:10]}, which {top} has not got: fetch the nightly branch there "
             "(git fetch origin nightly) and go on with --resume"
         )
-    found = _NIGHTLY.search(said)
-    return commit_of(top, found[1] if found else built_from, f"{said!r}: commit")
+    match = _NIGHTLY.search(message)
+    return commit_of(top, match[1] if match else built_from, f"{message!r}: commit")
 
 
 def commit_in_folder(recipe: Recipe, folder: Path) -> str | None:
-    """The commit that an installed version says it was built from (Built.folder)."""
+    """The commit that an installed version was built from; `folder`: of its BuiltEnvironment."""
     assert recipe.versions
     if not recipe.versions.commit_file:
         return None
     try:
-        return _found(recipe, (folder / recipe.versions.commit_file).read_text(errors="replace"))
+        return _commit_in(recipe, (folder / recipe.versions.commit_file).read_text(errors="replace"))
     except OSError:
         return None
 
 
 def commit_in_wheel(recipe: Recipe, wheel: Path) -> str | None:
-    """The same of a wheel that is not installed."""
+    """The commit that a wheel was built from."""
     assert recipe.versions
     if not recipe.versions.commit_file:
         return None
     try:
         with zipfile.ZipFile(wheel) as archive:
-            return _found(recipe, archive.read(recipe.versions.commit_file).decode(errors="replace"))
+            return _commit_in(recipe, archive.read(recipe.versions.commit_file).decode(errors="replace"))
     except (OSError, KeyError, zipfile.BadZipFile):
         return None
 
 
 def between(recipe: Recipe, repo: Path, before: Path, after: Path) -> tuple[str, str]:
-    """Good and bad for the rung below: the main commits of the two builds around the culprit.
+    """The good and bad commit of the next rung: those of the builds before and after the culprit.
 
-    `before` and `after` are their folders (Built.folder). Raises UsageError.
+    before, after: the folders of these builds. Raises UsageError.
     """
-    names = []
+    commits = []
     for folder in (before, after):
         commit = commit_in_folder(recipe, folder)
         if commit is None:
@@ -80,39 +80,40 @@ def between(recipe: Recipe, repo: Path, before: Path, after: Path) -> tuple[str,
                 f"the build in {folder} does not say which commit it was built from "
                 f"({recipe.versions.commit_file} has no {recipe.versions.commit_pattern})"
             )
-        names.append(main_commit(repo, commit))
-    if names[0] == names[1]:
+        commits.append(main_commit(repo, commit))
+    if commits[0] == commits[1]:
         raise UsageError(
-            f"both builds are of {names[0][:10]}: what differs is how they were built, or their dependencies"
+            f"both builds are of {commits[0][:10]}: what differs is how they were built, or their "
+            "dependencies"
         )
-    return names[0], names[1]
+    return commits[0], commits[1]
 
 
 def pin_changes(pins: Iterable[Pin], repo: Path, culprit: str) -> list[PinChange]:
-    """The pins that a commit sets to another commit than its first parent has; not those that it adds."""
+    """The pins that a commit changes against its first parent, without those that it adds."""
     top = find(repo)
-    found = []
+    changes = []
     for pin in pins:
         old, new = _pinned(top, f"{culprit}^", pin), _pinned(top, culprit, pin)
         if old and new and old != new:
-            found.append(PinChange(pin, old, new))
-    return found
+            changes.append(PinChange(pin, old, new))
+    return changes
 
 
 def _pinned(repo: Path, commit: str, pin: Pin) -> str | None:
-    """What a commit of the repository pins; None where it does not have the pin."""
+    """The commit that a pin has in a commit of the repository; None without the pin."""
     try:
         if pin.file:
             text = git("show", "--end-of-options", f"{commit}:{pin.file}", cwd=repo).decode(errors="replace")
             words = text.split()
             return words[0] if words and re.fullmatch(r"[0-9a-f]{7,64}", words[0]) else None
-        said = line("ls-tree", commit, "--", pin.place, cwd=repo).split()
+        entry = line("ls-tree", commit, "--", pin.place, cwd=repo).split()
     except GitFailed:
         return None
-    return said[2] if said and said[0] == "160000" else None
+    return entry[2] if entry and entry[0] == "160000" else None
 
 
-def _found(recipe: Recipe, text: str) -> str | None:
+def _commit_in(recipe: Recipe, text: str) -> str | None:
     assert recipe.versions
-    found = re.search(recipe.versions.commit_pattern or r"\b([0-9a-f]{40})\b", text)
-    return found[1] if found else None
+    match = re.search(recipe.versions.commit_pattern or r"\b([0-9a-f]{40})\b", text)
+    return match[1] if match else None

@@ -1,4 +1,4 @@
-"""Asking a user's repository, which is never written to: no refreshed index, no hook, no gc."""
+"""Read a user's git repository without writing to it: no refreshed index, no hook, no gc."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from perfdash.bisection.sources import Revision
 from perfdash.child_environment import PROXIES, without_secrets
 from perfdash.errors import MachineError, UsageError
 
-# For every git that is run here or by a build: nothing of the repository's own is started, submodules
-# may come from a folder (a build runs the repository's code anyway).
+# For every git that runs here or in a build: it starts no program of the repository. Submodules may come from
+# a folder, since a build runs the repository's code anyway.
 _SETTINGS = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
@@ -31,13 +31,13 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 
 
 class GitFailed(Exception):
-    """A git command that failed; `str()` is what it said, credentials left out."""
+    """A git command failed; `str()` is its message without credentials."""
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for git: the user's, without secrets and what points it at another repository.
+    """The variables of git: the user's, without secrets and without those that name another repository.
 
-    `more` are further settings, by key; they are in no argument, and so in no list of processes.
+    more: further settings by key. They are in no argument, so no list of processes shows them.
     """
     env = without_secrets(os.environ, keep=PROXIES)
     env = {key: value for key, value in env.items() if not key.startswith("GIT_") or _harmless(key)}
@@ -59,7 +59,7 @@ def git(
     env: Mapping[str, str] | None = None,
     given: bytes = b"",
 ) -> bytes:
-    """What a short git command prints. Raises GitFailed."""
+    """Run a short git command: its output. Raises GitFailed."""
     try:
         done = subprocess.run(
             ["git", *map(str, arguments)],
@@ -71,23 +71,23 @@ def git(
     except OSError as error:
         raise MachineError(f"git cannot be run: {error.strerror}; install it") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-        raise GitFailed(without_credentials(said))
+        message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise GitFailed(without_credentials(message))
     return done.stdout
 
 
 def line(*arguments: str | Path, cwd: Path) -> str:
-    """The one line that a git command prints. Raises GitFailed."""
+    """Run a git command that prints one line. Raises GitFailed."""
     return git(*arguments, cwd=cwd).decode(errors="replace").strip()
 
 
 def without_credentials(text: str) -> str:
-    """Text with the user and password of each address in it masked."""
+    """The text with the user and password of each address masked."""
     return _CREDENTIALS.sub("****@", text)
 
 
 def find(path: Path | None) -> Path:
-    """The top of the repository that a path is in (a bare one: itself). Raises UsageError."""
+    """The top folder of the repository that holds a path (a bare one: itself). Raises UsageError."""
     if path is None:
         raise UsageError("commits come from a repository: give its folder, --repo PATH")
     folder = path.expanduser().absolute()
@@ -102,7 +102,7 @@ def find(path: Path | None) -> Path:
 
 
 def commit_of(repo: Path, name: str, what: str = "revision") -> str:
-    """The full name of the commit that a user means. Raises UsageError."""
+    """The full name of a commit. Raises UsageError if there is none."""
     try:
         return line("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", cwd=repo)
     except GitFailed as error:
@@ -113,17 +113,17 @@ def commit_of(repo: Path, name: str, what: str = "revision") -> str:
 
 
 def is_shallow(repo: Path) -> bool:
-    """Whether the history was cut when it was cloned."""
+    """Whether it is a shallow clone."""
     return line("rev-parse", "--is-shallow-repository", cwd=repo) == "true"
 
 
 def common_folder(repo: Path) -> Path:
-    """The repository's own folder (.git), that of the main one for a linked worktree."""
+    """The repository's .git folder; for a linked worktree, that of the main one."""
     return (repo / line("rev-parse", "--git-common-dir", cwd=repo)).resolve()
 
 
 def origin(repo: Path) -> str:
-    """The address of its remote, which may hold a password; empty where it has none."""
+    """The address of its remote, which may hold a password; empty if it has none."""
     try:
         return line("config", "--get", "remote.origin.url", cwd=repo)
     except GitFailed:
@@ -131,19 +131,19 @@ def origin(repo: Path) -> str:
 
 
 def web_page(repo: Path) -> str | None:
-    """The address of its pages, where its remote is on a site that shows commits under /commit/."""
-    found = re.fullmatch(
+    """The address of its pages, if its remote is on a site that shows commits under /commit/."""
+    match = re.fullmatch(
         r"(?:https?://(?:[^/@]+@)?|ssh://git@|git@)((?:github|gitlab|codeberg)\.[a-z]+)[:/]([\w.-]+(?:/[\w.-]+)+)",
         origin(repo).removesuffix("/").removesuffix(".git"),
     )
-    return f"https://{found[1]}/{found[2]}" if found else None
+    return f"https://{match[1]}/{match[2]}" if match else None
 
 
 def changed_files(repo: Path) -> list[str] | None:
-    """Tracked files whose changes are not committed; None where it cannot be told, [] for a bare one.
+    """The tracked files with uncommitted changes; [] for a bare repository, None if git fails.
 
-    Compared through a repository and an index of our own, so that the user's index is not refreshed
-    and no filter of theirs is run.
+    They are compared in a temporary repository with a copy of the index, so that the user's index is not
+    refreshed and none of their filters runs.
     """
     if line("rev-parse", "--is-bare-repository", cwd=repo) == "true":
         return []
@@ -161,7 +161,7 @@ def changed_files(repo: Path) -> list[str] | None:
             try:
                 git("update-index", "-q", "--refresh", cwd=repo, env=env)
             except GitFailed:
-                pass  # it says so where a file needs an update
+                pass  # it fails if a file needs an update
             names = git("diff-index", "--name-only", "-z", "--ignore-submodules", head, cwd=repo, env=env)
     except (GitFailed, OSError):
         return None
@@ -172,13 +172,13 @@ def _last(text: str) -> str:
     return text.splitlines()[-1] if text else ""
 
 
-_LABEL = 10
+_LABEL = 10  # characters of a commit's label
 
 
-def taken_back(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revision:
-    """`bad` without what `culprit` changed against its first parent: a commit in a repository in `folder`.
+def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revision:
+    """Revert `culprit` on top of `bad`: a commit in a repository in `folder`, the same each time.
 
-    The same commit each time. Raises UsageError where later changes touch the same lines.
+    Raises UsageError if later changes touch the same lines.
     """
     top = find(repo)
     _borrow(top, folder)
@@ -189,10 +189,9 @@ def taken_back(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Re
         env.update({f"GIT_{who}_NAME": "perfdash", f"GIT_{who}_EMAIL": "", f"GIT_{who}_DATE": when})
 
     def commit(tree: str, parent: str, message: str) -> str:
-        said = git("commit-tree", tree, "-p", parent, "-m", message, cwd=folder, env=env)
-        return said.decode().strip()
+        return git("commit-tree", tree, "-p", parent, "-m", message, cwd=folder, env=env).decode().strip()
 
-    # A merge whose base is the culprit: from there one side goes on to bad, the other back to its parent.
+    # Merge with the culprit as base: one side leads to bad, the other back to its parent.
     if not culprit.parents:
         raise UsageError(f"{culprit.label} cannot be taken back: it is a first commit")
     ours = commit(f"{bad.id}^{{tree}}", culprit.id, "bad")
@@ -209,7 +208,7 @@ def taken_back(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Re
 
 
 def _borrow(repo: Path, folder: Path) -> None:
-    """An empty repository that reads the objects of another."""
+    """Create an empty repository that reads the objects of another."""
     folder.mkdir(parents=True, exist_ok=True)
     form = line("rev-parse", "--show-object-format", cwd=repo)
     git("init", "--quiet", "--bare", "--template=", f"--object-format={form}", ".", cwd=folder)
@@ -219,7 +218,7 @@ def _borrow(repo: Path, folder: Path) -> None:
     modules = folder / "modules"  # the user's clones of submodules
     if (common / "modules").is_dir() and not modules.is_symlink():
         modules.symlink_to(common / "modules", target_is_directory=True)
-    if address := origin(repo):  # to which addresses of submodules may be relative
+    if address := origin(repo):  # addresses of submodules may be relative to it
         bare = without_credentials(address).replace("****@", "") if address.startswith("http") else address
         git("config", "remote.origin.url", bare, cwd=folder)
     if is_shallow(repo):

@@ -1,4 +1,4 @@
-"""Versions of a package, as pip sees them: on an index, or in a folder of wheels."""
+"""List the versions of a package that pip finds on an index or in a folder of wheels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _DATE = re.compile(r"(20\d\d)-?(\d\d)-?(\d\d)")
 
 
 class PackageVersions:
-    """The versions of one package that pip could install, ordered."""
+    """The versions of one package that pip can install, in order."""
 
     def __init__(
         self, recipe: Recipe, found: Sequence[str], commits: Mapping[Version, str] | None = None
     ) -> None:
-        """`found` in any order; what is no version is left out, or has no date where that is the order.
+        """found: version texts in any order; invalid ones are skipped, and undated ones if ordered by date.
 
-        `commits` are what versions were built from, as far as that is known beforehand.
+        commits: the commits that versions were built from, as far as wheels say.
         """
         assert recipe.versions
         self._recipe = recipe.versions
@@ -54,15 +54,15 @@ class PackageVersions:
         return [self._revision(version) for version in between]
 
     def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
-        """Nothing: a version is no merge."""
+        """Empty: a version is not a merge."""
         return []
 
     def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
-        """Nothing: what a version changes is not known."""
+        """Empty: the files that a version changes are unknown."""
         return [() for _ in revisions]
 
     def _named(self, name: str, what: str) -> Version:
-        """The version that a user means: a version, without its local part where that is clear, or a date."""
+        """The version of a name: a version, with or without its local part, or a date."""
         day = _DATE.fullmatch(name)
         if day and self._recipe.order == "date":
             return self._of_day("".join(day.groups()), name, what)
@@ -113,7 +113,7 @@ class PackageVersions:
 
 
 def ordered(found: Sequence[str], by_date: bool = False) -> list[Version]:
-    """Oldest first: by version (PEP 440), or by the date of `dev20261101` in it, of those that have one."""
+    """Sort versions, oldest first: by PEP 440, or by the date in `dev20261101`, without undated ones."""
     versions = set()
     for text in found:
         try:
@@ -125,38 +125,39 @@ def ordered(found: Sequence[str], by_date: bool = False) -> list[Version]:
     return sorted(versions)
 
 
-def open_source(recipe: Recipe, where: BuildContext) -> PackageVersions:
-    """Asks pip. Raises UsageError, and MachineError where the index cannot be reached."""
-    said = recipe.versions
-    assert said
-    if where.links is None and said.only_binary:
+def open_source(recipe: Recipe, context: BuildContext) -> PackageVersions:
+    """List the versions by pip. Raises UsageError, and MachineError if the index cannot be reached."""
+    wanted = recipe.versions
+    assert wanted
+    if context.links is None and wanted.only_binary:
         raise UsageError(
             f"--recipe {recipe.name}: say where the wheels are: --wheels FOLDER, or the address of an index"
         )
-    links = pip.WheelSource.read(where.links, said.package) if where.links else None
+    links = pip.WheelSource.read(context.links, wanted.package) if context.links else None
     found = pip.versions(
-        probe(where.python), said.package, pre=said.pre, only_binary=said.only_binary, links=links
+        probe(context.python), wanted.package, pre=wanted.pre, only_binary=wanted.only_binary, links=links
     )
     source = PackageVersions(recipe, found, _commits(recipe, links))
-    if said.order == "date" and not ordered(found, by_date=True):
+    if wanted.order == "date" and not ordered(found, by_date=True):
         raise UsageError(
-            f"no version of {said.package} has a date in it, as 2.15.0.dev20261101; use wheels:{said.package}"
+            f"no version of {wanted.package} has a date in it, as 2.15.0.dev20261101; "
+            f"use wheels:{wanted.package}"
         )
     return source
 
 
 def _commits(recipe: Recipe, links: pip.WheelSource | None) -> dict[Version, str]:
-    """Which commit each wheel of a folder was built from, read without installing it."""
+    """The commit that each wheel of a folder was built from, read without installing it."""
     assert recipe.versions
     if links is None or "://" in links.address or not recipe.versions.commit_file:
         return {}
-    found = {}
+    commits = {}
     for wheel in sorted(Path(links.address).glob("*.whl")):
         version = pip.wheel_version(wheel, recipe.versions.package)
         commit = commit_in_wheel(recipe, wheel) if version else None
         if version and commit:
-            found[version] = commit
-    return found
+            commits[version] = commit
+    return commits
 
 
 def _day(version: Version) -> str:

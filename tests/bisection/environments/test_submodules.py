@@ -11,7 +11,7 @@ from perfdash.bisection.environments import Unbuildable, open_builder
 from perfdash.bisection.recipes import load_recipe
 from perfdash.bisection.sources import BuildContext, InsidePin, open_source
 from perfdash.bisection.sources.finer_range import pin_changes
-from perfdash.bisection.sources.git_repository import taken_back
+from perfdash.bisection.sources.git_repository import reverted
 from perfdash.errors import MachineError
 from tests.repositories import Repository, picture
 
@@ -142,7 +142,7 @@ def test_taken_back_with_submodules(made, tmp_path):
         shutil.rmtree(gone.folder)
     revisions = open_source(recipe, where).revisions("main~2", "main")
     own = tmp_path / "own"
-    back = taken_back(outer.folder, revisions[-1], revisions[1], own)
+    back = reverted(outer.folder, revisions[-1], revisions[1], own)
     with open_builder(recipe, replace(where, repo=own)) as builder:
         assert said(builder.build(back))[:2] == ["i1", "d1"]
     assert "T0KEN" not in (own / "config").read_text()

@@ -3,7 +3,7 @@
 import pytest
 
 from perfdash.bisection.sources.commits_source import GitCommits
-from perfdash.bisection.sources.git_repository import git, taken_back
+from perfdash.bisection.sources.git_repository import git, reverted
 from perfdash.errors import UsageError
 from tests.repositories import Repository, picture
 
@@ -28,14 +28,14 @@ def files(folder, commit, name):
 def test_only_its_own_change_is_taken_back(repository, tmp_path):
     before = picture(repository.folder)
     _, culprit, bad = listed(repository)
-    made = taken_back(repository.folder, bad, culprit, tmp_path / "own")
+    made = reverted(repository.folder, bad, culprit, tmp_path / "own")
     assert files(tmp_path / "own", made.id, "a") == "1\n2\n3\n"
     assert files(tmp_path / "own", made.id, "b") == "y\n"
     assert made.parents == (bad.id,)
     assert git("ls-tree", "--name-only", made.id, cwd=tmp_path / "own").split() == [b"a", b"b"]
     assert picture(repository.folder) == before
-    assert taken_back(repository.folder, bad, culprit, tmp_path / "own") == made
-    assert taken_back(repository.folder, bad, culprit, tmp_path / "other") == made
+    assert reverted(repository.folder, bad, culprit, tmp_path / "own") == made
+    assert reverted(repository.folder, bad, culprit, tmp_path / "other") == made
 
 
 def test_a_merge_is_taken_back_whole(repository, tmp_path):
@@ -46,7 +46,7 @@ def test_a_merge_is_taken_back_whole(repository, tmp_path):
     repository.merge("side")
     repository.commit("last", {"b": "z\n"})
     *_, merge, bad = listed(repository)
-    made = taken_back(repository.folder, bad, merge, tmp_path / "own")
+    made = reverted(repository.folder, bad, merge, tmp_path / "own")
     assert git("ls-tree", "--name-only", made.id, cwd=tmp_path / "own").split() == [b"a", b"b", b"c"]
 
 
@@ -54,4 +54,4 @@ def test_later_changes_of_the_same_lines_are_said(repository, tmp_path):
     repository.commit("again", {"a": "1\nslower\n3\n"})
     _, culprit, _, bad = listed(repository, "HEAD~3")
     with pytest.raises(UsageError, match="the same lines"):
-        taken_back(repository.folder, bad, culprit, tmp_path / "own")
+        reverted(repository.folder, bad, culprit, tmp_path / "own")

@@ -1,4 +1,4 @@
-"""Re-measures suspected changes of a run, the new build beside the last good one (`perfdash confirm`)."""
+"""Re-measure the suspected changes of a run beside the last good build (`perfdash confirm`)."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from perfdash.suites.cases import Planned
 
 
 def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
-    """The cases with the secrets that the run did not keep, from the environment of this process.
+    """Fill in the secrets that the run did not keep, from the environment of this process.
 
-    Raises UsageError where a variable is not set: the model would be measured with the mask as its value.
+    Raises UsageError if a variable is not set: the mask must not become its value.
     """
     restored = []
-    for each in planned:
-        hidden = [name for name, value in each.env.items() if value == MASK]
+    for case in planned:
+        hidden = [name for name, value in case.env.items() if value == MASK]
         for name in hidden:
             if name not in os.environ:
                 raise UsageError(
-                    f"{each.case.model}: the value of {name} was not kept; export {name} for this command"
+                    f"{case.case.model}: the value of {name} was not kept; export {name} for this command"
                 )
-        restored.append(replace(each, env={**each.env, **{name: os.environ[name] for name in hidden}}))
+        restored.append(replace(case, env={**case.env, **{name: os.environ[name] for name in hidden}}))
     return restored
 
 
 def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:
     """The settings of a run for measuring one case at a time, with the given flags."""
+    recorded = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
     given = {name: value for name, value in flags.items() if value is not None}
-    kept = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
-    return RunSettings(**{**kept, "jobs": 1, "cores": None, "fail_on": (), **given})
+    return RunSettings(**{**recorded, "jobs": 1, "cores": None, "fail_on": (), **given})
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the re-measurement of a finding showed: stands, dismissed, more or nothing, with its numbers."""
+    """The result of re-measuring a finding: `word` is stands, dismissed, more or nothing."""
 
     model: str
     finding: Finding
@@ -71,35 +71,35 @@ def remeasure(
     findings_of: Mapping[Case, list[Finding]],
     most_pairs: int | None,
     decided: Callable[[Decision], None],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> int:
     """Measure suspected cases under the new build and the last good one, pair by pair.
 
-    Alerts are kept as each case is decided. The number of regressions that are confirmed. Raises UsageError
-    where one of the interpreters has another build than the history expects.
+    Alerts are saved and `decided` is called as each case is decided. Returns the number of confirmed
+    regressions. Raises UsageError if an interpreter has another build than the history expects.
     """
     new = options_of(settings)
     cores = slots_of(settings)
     limit = most_pairs or suspects.PAIRS
-    worse = 0
+    confirmed = 0
 
-    def enough(each: Planned, pairs: Sequence[BuildPair]) -> bool:
+    def judgements(case: Case, pairs: Sequence[BuildPair]) -> list[tuple[Finding, str, Any]]:
         sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
-        words = [suspects.decide(finding, sides, limit)[0] for finding in suspected[each.case]]
-        return suspects.MORE not in words
+        return [(finding, *suspects.decide(finding, sides, limit)) for finding in suspected[case]]
 
-    def seen(each: Planned, pairs: Sequence[BuildPair]) -> None:
-        nonlocal worse
-        sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
+    def is_enough(planned: Planned, pairs: Sequence[BuildPair]) -> bool:
+        return suspects.MORE not in [word for _, word, _ in judgements(planned.case, pairs)]
+
+    def save(planned: Planned, pairs: Sequence[BuildPair]) -> None:
+        nonlocal confirmed
         with store.write() as connection:
             alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id)
-            for finding in suspected[each.case]:
-                word, numbers = suspects.decide(finding, sides, limit)
-                made = suspects.alert_after(finding, word, numbers, alerts, judged.panel, now())
-                if made:
-                    alert_rows.save(connection, *made)
-                worse += word == suspects.STANDS and finding.direction > 0
-                decided(Decision(each.case.model, finding, word, numbers, len(pairs)))
+            for finding, word, numbers in judgements(planned.case, pairs):
+                alert = suspects.alert_after(finding, word, numbers, alerts, judged.panel, now())
+                if alert:
+                    alert_rows.save(connection, *alert)
+                confirmed += word == suspects.STANDS and finding.direction > 0
+                decided(Decision(planned.case.model, finding, word, numbers, len(pairs)))
 
     with away_from(cores), PairedSlots(cores, beside(new, good_python), new, folder) as slots:
         workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
@@ -109,7 +109,11 @@ def remeasure(
                 f"{'; '.join(other)}: give the interpreter of that build by --python"
             )
         suspected = {
-            case: [each for each in findings if suspects.measured_before(each, judged.panel, workers["old"])]
+            case: [
+                finding
+                for finding in findings
+                if suspects.measured_before(finding, judged.panel, workers["old"])
+            ]
             for case, findings in findings_of.items()
         }
         left = [each for each in planned if suspected[each.case]]
@@ -119,9 +123,9 @@ def remeasure(
                 f"{_and_packages(workers['old'])}, which no night before the changes measured"
             )
         if len(left) < len(planned):
-            say(f"{len(planned) - len(left)} cases changed before that build: they are left out")
-        slots.measure(left, enough, seen)
-    return worse
+            notify(f"{len(planned) - len(left)} cases changed before that build: they are left out")
+        slots.measure(left, is_enough, save)
+    return confirmed
 
 
 def _and_packages(worker: Mapping[str, Any]) -> str:
@@ -129,13 +133,13 @@ def _and_packages(worker: Mapping[str, Any]) -> str:
 
 
 def measured_side(result: Result) -> PairedResult:
-    """A result as the confirmation judges it."""
+    """A result as detect.suspects judges it."""
     row = from_result(result)
     return PairedResult(row.status, dict(row.values), _undisturbed(result))
 
 
 def _undisturbed(result: Result) -> bool:
-    """Whether its latencies are free of other programs' time (docs/method.md)."""
+    """Whether its latencies are free of other programs' CPU time (docs/method.md)."""
     conditions = result.conditions
     if "clock" in conditions:
         by_cpu = conditions["clock"] == "cpu"
