@@ -10,7 +10,7 @@ from perfdash.bisection.result import BisectionResult, StageResult, TestedRevisi
 from perfdash.report.markdown import plain
 from perfdash.report.number_format import with_unit
 
-# Okabe and Ito 2008: told apart whatever a reader's colour vision; the shape says the same.
+# Okabe and Ito 2008: distinct for every colour vision; the shape says the same.
 _COLOURS = {"good": "#0072B2", "bad": "#D55E00"}
 _GREY = "#767676"
 _WIDTH, _HEIGHT = 760, 260
@@ -20,13 +20,13 @@ _LABEL = 24
 
 
 def text_chart(result: BisectionResult, stage: StageResult) -> str:
-    """One line per tested revision: its level, how often it was measured, its side."""
+    """Draw a line for each tested revision: its level, the number of measurements, its side."""
     levels = [t.level for t in stage.tested if t.level is not None]
     low, high = (min(levels), max(levels)) if levels else (0.0, 0.0)
     labels = {t.place: plain(t.label, _LABEL) for t in stage.tested}
     width = max(map(_columns, labels.values()))
-    said = {t.place: _said(result, t) for t in stage.tested}
-    wide = max(map(len, said.values()))
+    texts = {t.place: _level_or_words(result, t) for t in stage.tested}
+    wide = max(map(len, texts.values()))
     lines = []
     for t in stage.tested:
         bar = ""
@@ -35,11 +35,11 @@ def text_chart(result: BisectionResult, stage: StageResult) -> str:
             bar = "  |" + "·" * at + "o" + " " * (_TEXT_WIDTH - 1 - at) + "|"
         side = f"marked {t.mark}" if t.mark else t.side
         pad = " " * (width - _columns(labels[t.place]))
-        lines.append(f"{labels[t.place]}{pad}  {said[t.place]:>{wide}}{bar}  {t.count}x {side}".rstrip())
+        lines.append(f"{labels[t.place]}{pad}  {texts[t.place]:>{wide}}{bar}  {t.count}x {side}".rstrip())
     return "\n".join(lines)
 
 
-def _said(result: BisectionResult, t: TestedRevision) -> str:
+def _level_or_words(result: BisectionResult, t: TestedRevision) -> str:
     if t.level is not None:
         return with_unit(result.column, t.level) if result.column else f"{t.level:.5g}"
     return plain(", ".join(f"{word} {n}" if len(t.said) > 1 else word for word, n in t.said.items()), 60)
@@ -50,7 +50,7 @@ def _columns(text: str) -> int:
 
 
 def svg(result: BisectionResult, stage: StageResult) -> str:
-    """A chart of every measurement over its revision, as HTML without an empty line."""
+    """Draw every measurement over its revision, as HTML without an empty line (Markdown would end it)."""
     ticks, points = _numbers(result, stage) if any(t.values for t in stage.tested) else _words(stage)
     parts = [
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
@@ -104,7 +104,7 @@ def _words(stage: StageResult) -> tuple[list[tuple[float, str]], list[tuple[Test
 
 
 def _culprits(result: BisectionResult, stage: StageResult) -> list[str]:
-    """A band over each culprit of this range."""
+    """A band over each culprit of this stage."""
     places = {t.id: t.place for t in stage.tested}
     bands = []
     for culprit in result.culprits:

@@ -1,4 +1,4 @@
-"""The report of a bisection in Markdown and HTML: the culprit, how sure, the evidence."""
+"""The report of a bisection in Markdown and HTML: the culprit, its probability, the evidence."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from perfdash.report.bisection_chart import svg, text_chart
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.number_format import with_unit
 
-_SKIPPED = 50  # of which the report tells
+_SKIPPED = 50  # revisions that the report lists at most
 
 
 def headline(result: BisectionResult) -> str:
     """The result in a few words of plain text."""
     what = f"{result.title} of {subject(result)}"
-    fallen = [culprit for culprit in result.culprits if culprit.confirmed == "not confirmed"]
-    stand = [culprit for culprit in result.culprits if culprit not in fallen]
-    said = [f"found {_named(stand)}"] if stand else []
-    said += [f"{_named(fallen)} was found and did not stand being measured again"] if fallen else []
-    return f"{what}: {'; '.join(said) or result.word}"
+    refuted = [culprit for culprit in result.culprits if culprit.confirmed == "not confirmed"]
+    others = [culprit for culprit in result.culprits if culprit not in refuted]
+    parts = [f"found {_labels(others)}"] if others else []
+    parts += [f"{_labels(refuted)} was found and did not stand being measured again"] if refuted else []
+    return f"{what}: {'; '.join(parts) or result.word}"
 
 
-def _named(culprits: Sequence[Culprit]) -> str:
+def _labels(culprits: Sequence[Culprit]) -> str:
     return ", ".join(
         culprit.revisions[-1].label if len(culprit.revisions) == 1 else f"one of {len(culprit.revisions)}"
         for culprit in culprits
@@ -58,7 +58,7 @@ def _text(result: BisectionResult, as_page: bool) -> str:
     parts += [_culprit(result, culprit) for culprit in result.culprits] or [_without(result)]
     if result.unexplained:
         parts.append("Not told: " + escaped("; ".join(result.unexplained)) + ".")
-    parts += [_range(result, stage, as_page) for stage in result.ranges]
+    parts += [_stage(result, stage, as_page) for stage in result.ranges]
     parts.append(_facts(result))
     if result.notes:
         parts.append("\n".join(f"- {escaped(note)}" for note in result.notes))
@@ -71,8 +71,8 @@ def _culprit(result: BisectionResult, culprit: Culprit) -> str:
     if len(culprit.revisions) == 1:
         lines = [_commit(culprit.revisions[0])]
     else:
-        known = f"One of these {len(culprit.revisions)}, between which nothing could be measured:"
-        lines = [known, "", *(f"- {_commit(revision)}" for revision in culprit.revisions[:_SKIPPED])]
+        title = f"One of these {len(culprit.revisions)}, between which nothing could be measured:"
+        lines = [title, "", *(f"- {_commit(revision)}" for revision in culprit.revisions[:_SKIPPED])]
     effect = _effect(result, culprit.change)
     lines += ["", f"- {escaped(result.title)}: {effect}" if effect else f"- {_words(result, culprit)}"]
     lines.append(
@@ -105,7 +105,7 @@ def _is_safe(address: str | None) -> bool:
 
 
 def _words(result: BisectionResult, culprit: Culprit) -> str:
-    """For a metric of words: the answers before and since the change."""
+    """The statuses before and since the change, for a metric without numbers."""
     for stage in result.ranges:
         if stage.number == culprit.stage:
             before, after = (
@@ -168,7 +168,7 @@ def _reverted(result: BisectionResult, culprit: Culprit) -> str:
 
 
 def _blame(culprit: Culprit) -> str:
-    """Say whether eager changed alike, so that the back end is not the cause."""
+    """Say whether eager changed too, so that the back end is not the cause."""
     eager, ratio = culprit.eager, culprit.change.ratio
     if not eager or not eager.low or not eager.high or not eager.ratio or not ratio:
         return ""
@@ -196,7 +196,7 @@ def _without(result: BisectionResult) -> str:
         ]
         return "An end of the range could not be measured: " + "; ".join(whys) + "."
     effect = _effect(result, top.change)
-    said = f" {escaped(result.title)} from good to bad: {effect}." if effect else ""
+    change = f" {escaped(result.title)} from good to bad: {effect}." if effect else ""
     noise = f" One measurement scatters by {top.sd:.2%}." if top.sd and result.kind == "ratio" else ""
     reason = {
         "not reproduced": "**Not reproduced**: on this host the two ends do not differ, or by less than the "
@@ -204,10 +204,10 @@ def _without(result: BisectionResult) -> str:
         "undecided": "**Undecided**: whether the two ends differ cannot be told with so many measurements.",
         "cannot tell": "**Cannot tell** which revision it was.",
     }.get(result.word, result.word)
-    return f"{reason}{said}{noise} Probability that nothing changed: {_percent(top.none)}."
+    return f"{reason}{change}{noise} Probability that nothing changed: {_percent(top.none)}."
 
 
-def _range(result: BisectionResult, stage: StageResult, as_page: bool) -> str:
+def _stage(result: BisectionResult, stage: StageResult, as_page: bool) -> str:
     how = f" {stage.how}" if stage.how else ""
     title = f"{stage.recipe}{how}: {stage.good.label} .. {stage.bad.label}, {stage.revisions} revisions"
     parts = [f"**{escaped(title)}**"]

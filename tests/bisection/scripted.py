@@ -1,4 +1,4 @@
-"""A bisection without git, builds or workers: levels by revision, noise that is the same every time."""
+"""A bisection without git, builds or workers: scripted levels, with the same noise every time."""
 
 from __future__ import annotations
 
