@@ -20,7 +20,7 @@ from perfdash.bisection.sources.git_repository import commit_of, find, without_c
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
-from perfdash.history.queries import RunLine, command_of
+from perfdash.history.queries import RunLine
 from perfdash.history.store import open_store
 from perfdash.metrics import METRICS
 from perfdash.records import Case
@@ -276,7 +276,7 @@ def complete_from_alert(
     with open_store(history, create=False) as store, store.read() as connection:
         (evidence,) = gather(connection, [alert_store.find(connection, number)])
         run = evidence.seen or evidence.bad
-        ran = command_of(connection, run) if run else []
+        ran = run.command if run else ()
     filled: dict[str, Any] = {}
     if not command:
         if evidence.case is None:

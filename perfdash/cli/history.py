@@ -112,8 +112,6 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the runs in the history, oldest first."""
-    from dataclasses import asdict
-
     from perfdash.history.queries import list_runs
     from perfdash.report.terminal_tables import run_table
 
@@ -121,7 +119,7 @@ def runs(
     with opened(db, out) as store, store.read() as connection:
         listed = list_runs(connection, since=since, until=until, latest=latest)
     if as_json:
-        typer.echo(dumps([asdict(run) for run in listed], indent=1))
+        typer.echo(dumps([run.to_plain() for run in listed], indent=1))
         return
     typer.echo(run_table(listed))
 

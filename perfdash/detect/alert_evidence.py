@@ -21,12 +21,12 @@ from perfdash.stats.intervals import CONFIDENCE
 
 # Nights in which a change is dated.
 DATED_IN = 400
-_BASELINE = 20  # nights that tell the level before a change, at most
-_TAIL_DF = 4.0  # of Student's t for one night, as in comparing
+_BASELINE = 20  # nights in the level before a change, at most
+_TAIL_DF = 4.0  # of Student's t for one night, as in comparison.py: its noise has heavy tails
 
 
-class Remeasured(NamedTuple):
-    """Logs of new / old: the ratio, and its 95 % interval."""
+class RemeasuredChange(NamedTuple):
+    """The log of new / old by re-measurement, with its 95 % interval."""
 
     ratio: float
     low: float
@@ -38,9 +38,9 @@ class Remeasured(NamedTuple):
 class AlertEvidence:
     """An alert with its case and runs.
 
-    `good` is the run before the change, `bad` the first with it, `seen` the last; None where pruned.
-
-    `dated` is the change as the history over many nights shows it; `speedup` that before and after.
+    `good`: the run before the change. `bad`: the first run with it. `seen`: the last run with it. Pruned
+    runs are None. `dated`: the change, dated by many nights. `speedup`: before and after the change.
+    `before`: the number of runs of the case before the change.
     """
 
     alert: Alert
@@ -50,31 +50,33 @@ class AlertEvidence:
     seen: RunLine | None
     dated: Dated | None = None
     speedup: tuple[float, float] | None = None
-    before: int = _BASELINE  # runs of the case before the change
+    before: int = _BASELINE
 
     @property
-    def remeasured(self) -> Remeasured | None:
-        """The ratio new / old of the re-measurement in pairs; None without one."""
-        again = self.alert.details.get("remeasured") or {}
-        ratios = [float(again.get(name) or 0) for name in ("ratio", "low", "high")]
+    def remeasured(self) -> RemeasuredChange | None:
+        """The change by re-measurement in pairs; None without one."""
+        remeasurement = self.alert.details.get("remeasured") or {}
+        ratios = [float(remeasurement.get(name) or 0) for name in ("ratio", "low", "high")]
         if not all(0 < value < math.inf for value in ratios):
             return None
         ratio, low, high = map(math.log, ratios)
-        return Remeasured(ratio, low, high, int(again.get("pairs") or 0))
+        return RemeasuredChange(ratio, low, high, int(remeasurement.get("pairs") or 0))
 
     @property
     def seen_again(self) -> tuple[str, str] | None:
-        """The status or count that a re-measurement found on the old and the new build."""
-        again = self.alert.details.get("remeasured") or {}
-        return (str(again["old"]), str(again["new"])) if {"old", "new"} <= again.keys() else None
+        """The re-measured status or count of the old and the new build; None without one."""
+        remeasurement = self.alert.details.get("remeasured") or {}
+        if not {"old", "new"} <= remeasurement.keys():
+            return None
+        return str(remeasurement["old"]), str(remeasurement["new"])
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the alert's change, log(after / before); None if unknown.
 
-        Of the re-measurement where there was one. Else Student's t over the nights that it was born of
-        and those before, whose noise has heavy tails. What was tested as a whole (host, drift) has the
-        width that its p says.
+        Taken from the re-measurement if there was one. Otherwise Student's t over the nights that raised the
+        alert and the nights before, with few degrees of freedom because nights have heavy tails. A host
+        shift and a drift have no standard deviation of a night: their width follows from p.
         """
         alert = self.alert
         if self.remeasured:
@@ -95,59 +97,59 @@ class AlertEvidence:
 
     @property
     def between(self) -> tuple[RunLine | None, RunLine | None]:
-        """The runs between which it changed: as the history dates it, else as the alarm did."""
+        """The runs around the change, by its date in the history, else by the nightly test."""
         return (self.dated.good, self.dated.bad) if self.dated else (self.good, self.bad)
 
 
 def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvidence]:
     """The evidence of some alerts, in their order."""
     cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
-    wanted = {
-        number
+    run_ids = {
+        run_id
         for alert in alerts
-        for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
-        if number is not None
+        for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
+        if run_id is not None
     }
-    runs = _by_number(connection, wanted)
-    pasts = {
-        bed: _past(connection, bed, {alert.case_id for alert in alerts if alert.testbed_id == bed})
+    runs = _runs_by_id(connection, run_ids)
+    panels = {
+        bed: _panel(connection, bed, {alert.case_id for alert in alerts if alert.testbed_id == bed})
         for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
     }
-    return [_of(alert, cases, runs, pasts.get(alert.testbed_id)) for alert in alerts]
+    return [_evidence(alert, cases, runs, panels.get(alert.testbed_id)) for alert in alerts]
 
 
-def _of(
+def _evidence(
     alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], past: Panel | None
 ) -> AlertEvidence:
     good, bad, seen = (
-        runs.get(number or -1) for number in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
+        runs.get(run_id or -1) for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
     )
     case = cases.get(alert.case_id or -1)
-    mine = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
-    if mine is None or bad is None or alert.case_id is None or alert.metric is None:
+    of_case = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
+    if of_case is None or bad is None or alert.case_id is None or alert.metric is None:
         return AlertEvidence(alert, case, good, bad, seen)
-    mine = of_method(mine, bad.method)
+    of_case = of_method(of_case, bad.method)
     before = sum(
         (run.started, run.id) < (bad.started, bad.id) and alike(run.method, bad.method, alert.metric)
-        for run in mine.runs
+        for run in of_case.runs
     )
-    dated = date_change(mine, alert.case_id, alert.metric, bad.id, alert.direction)
-    return AlertEvidence(alert, case, good, bad, seen, dated, _speedups(mine, alert, good, seen), before)
+    dated = date_change(of_case, alert.case_id, alert.metric, bad.id, alert.direction)
+    return AlertEvidence(alert, case, good, bad, seen, dated, _speedups(of_case, alert, good, seen), before)
 
 
 def _is_dated(alert: Alert) -> bool:
     return alert.kind == "metric" and alert.metric in JUDGED and alert.case_id is not None
 
 
-def _past(connection: sa.Connection, testbed_id: int, case_ids: Iterable[int | None]) -> Panel:
-    """The metrics of some cases over a testbed's nights, read at once: most alerts share them."""
+def _panel(connection: sa.Connection, testbed_id: int, case_ids: Iterable[int | None]) -> Panel:
+    """The metrics of some cases over a testbed's nights, read once for all its alerts."""
     runs = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN)
     numbers = [number for number in case_ids if number is not None]
     return panel(connection, runs, [*JUDGED, "speedup"], case_ids=numbers)
 
 
 def _measured(past: Panel, case_id: int | None) -> Panel | None:
-    """Of a panel one case, and the latest nights that have it."""
+    """The panel of one case, over the latest DATED_IN nights that measured it."""
     if case_id not in past.case_ids:
         return None
     row = past.case_ids.index(case_id)
@@ -160,20 +162,22 @@ def _measured(past: Panel, case_id: int | None) -> Panel | None:
     )
 
 
-def _by_number(connection: sa.Connection, numbers: Iterable[int]) -> dict[int, RunLine]:
-    wanted = sorted(set(numbers))
+def _runs_by_id(connection: sa.Connection, run_ids: Iterable[int]) -> dict[int, RunLine]:
+    ids = sorted(run_ids)
     return {
         run.id: run
-        for start in range(0, len(wanted), 500)
-        for run in list_runs(connection, ids=wanted[start : start + 500])
+        for start in range(0, len(ids), 500)
+        for run in list_runs(connection, ids=ids[start : start + 500])
     }
 
 
 def _speedups(
-    mine: Panel, alert: Alert, good: RunLine | None, seen: RunLine | None
+    of_case: Panel, alert: Alert, good: RunLine | None, seen: RunLine | None
 ) -> tuple[float, float] | None:
     if alert.metric not in ("eager_ms", "backend_ms") or not (good and seen):
         return None
-    by_run = {run.id: value for run, value in zip(mine.runs, mine.values["speedup"][0].tolist(), strict=True)}
+    by_run = {
+        run.id: value for run, value in zip(of_case.runs, of_case.values["speedup"][0].tolist(), strict=True)
+    }
     before, after = (by_run.get(run.id, math.nan) for run in (good, seen))
     return (before, after) if before > 0 and after > 0 else None

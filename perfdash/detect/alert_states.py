@@ -1,9 +1,9 @@
 """The states of an alert: how each night changes open alerts and adds new ones. Pure.
 
-new -> confirmed (later nights alone show the change too, or a re-measurement reproduced it) -> open (on
-every later night); each of these -> acknowledged (by a person) or fixed (back at the level before) ->
-reopened. A new alert that later nights do not show is dismissed. An alert whose metric is measured by
-another method since is superseded, because numbers of two methods are never compared.
+new -> confirmed (later nights show the change too, or a re-measurement reproduced it) -> open (one night
+later). Each of these can become acknowledged (by a person) or fixed (back at the level before); a fixed alert
+whose change returns is reopened. A new alert that later nights do not show is dismissed. An alert is
+superseded once another method measures its metric, because numbers of two methods are never compared.
 """
 
 from __future__ import annotations
@@ -55,12 +55,18 @@ _DATED_FOR = 15  # nights after a change during which its date and size are upda
 
 
 def first_nights(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
-    """The first night of each series that counts: that of its last confirmed change."""
+    """The first night that counts for each series: the night of its last confirmed change."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     start: dict[Key, int] = {}
     for alert in alerts:
-        stands = alert.state in LIVE and alert.state != NEW
-        if alert.kind == "metric" and stands and alert.case_id and alert.metric and alert.bad_run_id in place:
+        is_certain = alert.state in LIVE and alert.state != NEW
+        if (
+            alert.kind == "metric"
+            and is_certain
+            and alert.case_id
+            and alert.metric
+            and alert.bad_run_id in place
+        ):
             for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
                 key = alert.case_id, name
                 start[key] = max(start.get(key, 0), place[alert.bad_run_id])
@@ -68,7 +74,7 @@ def first_nights(panel: Panel, alerts: Iterable[Alert]) -> dict[Key, int]:
 
 
 def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
-    """The panel without the nights of changes that were fixed: they say nothing of the level now."""
+    """The panel without the nights of fixed changes, which do not describe the present level."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     row = {number: index for index, number in enumerate(panel.case_ids)}
     values = {name: array.copy() for name, array in panel.values.items()}
@@ -88,24 +94,23 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
 def advance(
     panel: Panel, alerts: Sequence[Alert], findings: Sequence[Finding], at: str
 ) -> list[tuple[Alert, str | None]]:
-    """The alerts that the last night of a panel changes or adds, each with a note for its event.
+    """The alerts that the last night of a panel changes or adds, with notes for their events.
 
-    `alerts` are all that live, were fixed, or were last seen on this very night, of this testbed;
-    `findings` are the night's. Each comes with a note for its event.
+    `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
     """
     tonight = panel.runs[-1]
     changed: list[tuple[Alert, str | None]] = []
     matched: set[int] = set()
     for alert in alerts:
-        of_it = [
+        of_series = [
             index
-            for index, finding_of_night in enumerate(findings)
-            if (finding_of_night.kind, finding_of_night.case_id, finding_of_night.metric) == alert.series
+            for index, finding in enumerate(findings)
+            if (finding.kind, finding.case_id, finding.metric) == alert.series
         ]
-        same = [index for index in of_it if findings[index].direction == alert.direction]
-        opposite = [index for index in of_it if findings[index].direction != alert.direction]
+        same = [index for index in of_series if findings[index].direction == alert.direction]
+        opposite = [index for index in of_series if findings[index].direction != alert.direction]
         if alert.seen_run_id == tonight.id:  # this night was judged before
-            matched.update(of_it)
+            matched.update(of_series)
             continue
         if method_changes := other_method(alert, tonight):
             changed += _by_another_method(alert, panel, method_changes, at)
@@ -117,19 +122,19 @@ def advance(
                 fresh = new_alert(findings[reappeared[0]], panel, at)
                 changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
             continue
-        seen = _observed(alert, panel, bool(same))
+        observation = _observed(alert, panel, bool(same))
         if any(_undoes(findings[index], alert) for index in opposite):
-            seen = BACK
-        if seen == BACK and (alert.direction == WORSE or alert.state == NEW):
-            matched.update(opposite)  # no change of its own; but what got better and is lost is one
+            observation = BACK
+        if observation == BACK and (alert.direction == WORSE or alert.state == NEW):
+            matched.update(opposite)  # a repair is no alert of its own; the loss of an improvement is
         note = None
-        if alert.kind == "count" and seen == AGAIN and of_it:
-            alert = replace(alert, after=findings[of_it[0]].after)
-            note = f"now {findings[of_it[0]].after:g}"
-            matched.update(of_it)
+        if alert.kind == "count" and observation == AGAIN and of_series:
+            alert = replace(alert, after=findings[of_series[0]].after)
+            note = f"now {findings[of_series[0]].after:g}"
+            matched.update(of_series)
         if alert.state == NEW or alert.kind != "metric":
-            matched.update(same)  # the very change; of one that stands, a further step
-        moved = _moved(alert, seen, tonight, at)
+            matched.update(same)  # the same change; for a confirmed metric it would be a further step
+        moved = _moved(alert, observation, tonight, at)
         if moved is not None:
             changed.append((moved, note))
     stepped = {(a.case_id, a.metric, a.direction) for a in alerts if a.kind == "metric" and a.state == NEW}
@@ -138,7 +143,7 @@ def advance(
         for index, finding in enumerate(findings)
         if finding.alarm
         and index not in matched
-        # What has just stepped is away from its first nights too.
+        # A series that has just stepped differs from its first nights too, which is no drift.
         and not (finding.kind == "drift" and (finding.case_id, finding.metric, finding.direction) in stepped)
     ]
     return changed
@@ -154,12 +159,12 @@ def _by_another_method(
 ) -> list[tuple[Alert, str | None]]:
     """Update an alert after a night that was measured by another method.
 
-    A case that still fails does so by the new method too; every other alert is over.
+    A case that still fails keeps its alert, because it fails by both methods; other alerts are superseded.
     """
     tonight = panel.runs[-1]
     row = panel.case_ids.index(alert.case_id) if alert.case_id in panel.case_ids else None
     if alert.case_id is None:
-        measured = _of_its_cases(alert, panel)
+        measured = _has_cases_of(alert, panel)
     else:
         measured = row is not None and panel.statuses[row, -1] not in _NOT_MEASURED
     if alert.state == FIXED or not measured:
@@ -172,20 +177,21 @@ def _by_another_method(
     return [(replace(alert, state=SUPERSEDED, changed=at, details=details), note)]
 
 
-def _of_its_cases(alert: Alert, panel: Panel) -> bool:
-    """Whether the last run has half of the cases of the run that an alert was last seen in.
+def _has_cases_of(alert: Alert, panel: Panel) -> bool:
+    """Whether the last run has half of the cases of the run that last showed an alert.
 
-    The run of another job says nothing of it. True where the run is not known any more.
+    The run of another job does not concern the alert. True if the run of the alert was pruned.
     """
-    seen = next((place for place, run in enumerate(panel.runs) if run.id == alert.seen_run_id), None)
-    if seen is None:
+    night = next((place for place, run in enumerate(panel.runs) if run.id == alert.seen_run_id), None)
+    if night is None:
         return True
-    known = panel.statuses != ""
-    return bool(has_enough_cases((known[:, seen] & known[:, -1]).sum(), known[:, seen].sum()))
+    measured = panel.statuses != ""
+    shared = measured[:, night] & measured[:, -1]
+    return bool(has_enough_cases(shared.sum(), measured[:, night].sum()))
 
 
 def dated(alert: Alert, panel: Panel) -> Alert:
-    """Date an alert anew, with the levels and builds that later nights show."""
+    """Update an alert's date, levels and builds from later nights."""
     if alert.kind != "metric" or alert.state not in (CONFIRMED, OPEN, ACKNOWLEDGED) or not alert.case_id:
         return alert
     place = {run.id: index for index, run in enumerate(panel.runs)}
@@ -206,11 +212,11 @@ def dated(alert: Alert, panel: Panel) -> Alert:
     )
 
 
-def _moved(alert: Alert, seen: str, tonight: RunLine, at: str) -> Alert | None:
+def _moved(alert: Alert, observation: str, tonight: RunLine, at: str) -> Alert | None:
     """The alert after a night; None if it did not change."""
-    if seen == UNKNOWN:
+    if observation == UNKNOWN:
         return None
-    if seen == BACK:
+    if observation == BACK:
         state = DISMISSED if alert.state == NEW else FIXED
         details = {**alert.details, "fixed_run_id": tonight.id}
         return replace(alert, state=state, changed=at, seen_run_id=tonight.id, details=details)
@@ -230,22 +236,22 @@ def _undoes(finding: Finding, alert: Alert) -> bool:
 
 
 def confirmed(alert: Alert, at: str) -> Alert:
-    """Confirm an alert that a re-measurement reproduced."""
+    """Confirm an alert after a re-measurement reproduced it."""
     return replace(alert, state=CONFIRMED if alert.state == NEW else alert.state, changed=at)
 
 
 def dismissed(alert: Alert, at: str) -> Alert:
-    """Dismiss an alert that a re-measurement refuted; one confirmed by nights stays."""
+    """Dismiss a new alert after a re-measurement refuted it; a confirmed alert stays."""
     return replace(alert, state=DISMISSED, changed=at) if alert.state == NEW else alert
 
 
 def acknowledged(alert: Alert, at: str) -> Alert:
-    """Acknowledge an alert: a person has seen it."""
+    """Acknowledge an alert that a person has seen."""
     return replace(alert, state=ACKNOWLEDGED, changed=at)
 
 
 def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
-    """The alert of a finding of the last night."""
+    """The new alert of a finding of the last night."""
     bad = panel.runs[finding.bad]
     good = panel.runs[finding.good] if finding.good is not None else None
     details = {**finding.details, "born_run_id": panel.runs[-1].id}
@@ -290,7 +296,7 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
 
 
 def _is_same_change(fixed: Alert, finding: Finding) -> bool:
-    """Whether a change is the one that was fixed before: of numbers, of about the same size."""
+    """Whether a finding repeats the change of a fixed alert: about the same size."""
     if fixed.change is None or finding.change is None:
         return True
     return 0.5 < finding.change / fixed.change < 2
@@ -320,10 +326,10 @@ def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     values = net_metric_logs(panel, alert.metric)[row]
     if alert.state == NEW and alert.kind == "metric":
         return _new_observed(alert, values[places.get(alert.details.get("born_run_id", -1), -1) + 1 :])
-    seen = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
-    if alert.state == NEW and alert.kind == "drift" and seen == AGAIN and not found_again:
-        return UNKNOWN  # drifts are looked for once a week
-    return seen
+    observation = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
+    if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
+        return UNKNOWN  # the drift test runs once a week
+    return observation
 
 
 def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
@@ -363,7 +369,7 @@ def _host_observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     good = places.get(alert.good_run_id or -1)
     if found_again:
         return AGAIN
-    if good is None or alert.change is None:  # so long ago that it is how the host is
+    if good is None or alert.change is None:  # so long ago that the new level is the host's normal one
         return UNKNOWN
     values = metric_logs(panel, str(alert.metric))
     away = values[:, -1] - values[:, good]

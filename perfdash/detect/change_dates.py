@@ -15,15 +15,15 @@ from perfdash.stats.changepoints import ChangePoint, change_points
 from perfdash.stats.intervals import Array
 from perfdash.stats.nightly_test import HOST
 
-# A change of an alert is looked for among those dated within so many nights of it.
+# The change of an alert is dated at most so many nights from the night that raised it.
 _NEAR = 10
 
 
 @dataclass(frozen=True)
 class Dated:
-    """A dated change: it lies after run `good`, not after `bad`, most likely at `first`."""
+    """A dated change: after run `good`, at the latest with run `bad`, most likely with `first`."""
 
-    case_id: int | None  # none: most cases of the host at once
+    case_id: int | None  # None: most cases of the host at once
     metric: str
     change: ChangePoint
     good: RunLine
@@ -32,13 +32,13 @@ class Dated:
 
 
 def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
-    """Every lasting change of level, of all cases and judged metrics without parts.
+    """Every lasting change of level, for all cases and judged metrics without parts.
 
-    A step that most cases of the host make in the same direction on the same night is one. Nights of
-    different methods are never looked at together.
+    If most cases of the host change in the same direction on the same night, that is one change. Nights of
+    different methods are analysed separately.
     """
     for metric in JUDGED.values():
-        if metric.part_of:  # its changes are the whole's, once more
+        if metric.part_of:  # its changes repeat those of the whole
             continue
         for method in _methods(panel, metric.column):
             values = np.exp(metric_logs(of_method(panel, method), metric.column))
@@ -51,12 +51,12 @@ def lasting_changes(panel: Panel, persistence: int = 3) -> Iterator[Dated]:
 
 
 def _methods(panel: Panel, metric: str) -> list[Mapping[str, int]]:
-    """The methods by which a metric was measured; each has levels of its own."""
+    """The methods by which a metric was measured; each has its own levels."""
     return list({str(numbers(run.method, metric)): run.method for run in panel.runs}.values())
 
 
 def _together(panel: Panel, metric: str, values: Array, dated: list[Dated]) -> Iterator[Dated]:
-    """Changes of many cases at once as one, the rest as they are."""
+    """Replace the changes of many cases on one night by one change without a case."""
     place = {run.id: index for index, run in enumerate(panel.runs)}
     common: list[tuple[int, int]] = []  # (night, direction)
     for night in range(len(panel.runs)):
@@ -73,7 +73,7 @@ def _together(panel: Panel, metric: str, values: Array, dated: list[Dated]) -> I
 
 
 def _is_of(change: Dated, place: dict[int, int], night: int, direction: int) -> bool:
-    """Whether a change is of that direction and may be that night's."""
+    """Whether a change has this direction and may have happened on this night."""
     good, bad = place[change.good.id], place[change.bad.id]
     return (change.change.change > 0) == (direction > 0) and good < night <= max(bad, good + 1)
 

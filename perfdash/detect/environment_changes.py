@@ -1,25 +1,24 @@
-"""Differences between the machines and packages of two runs, a line each: `name: old | new`. Pure."""
+"""Differences between the environments of two runs, as lines `name: old | new`. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from perfdash.history.queries import RunLine
 
 
 def environment_changes(old: RunLine, new: RunLine) -> list[str]:
-    """Differences of machine, then of packages."""
+    """The differences between two runs' machines, then between their packages."""
     lines = []
     if old.host != new.host:
         lines.append(f"host: {old.host} | {new.host}")
-    for name in sorted({*old.facts, *new.facts}):
-        old_value, new_value = old.facts.get(name), new.facts.get(name)
-        if (
-            old_value != new_value
-            and name != "variables"
-            and not isinstance(old_value, list)
-            and not isinstance(new_value, list)
-        ):
-            lines.append(f"{name}: {old_value} | {new_value}")
-    variables = [run.facts.get("variables") or {} for run in (old, new)]
+    old_facts, new_facts = old.facts, new.facts
+    for name in sorted({*old_facts, *new_facts} - {"variables"}):
+        values = old_facts.get(name), new_facts.get(name)
+        if values[0] != values[1] and not any(isinstance(value, list) for value in values):
+            lines.append(f"{name}: {values[0]} | {values[1]}")
+    variables = [facts.get("variables") or {} for facts in (old_facts, new_facts)]
     for name in sorted({*variables[0], *variables[1]}):
         if variables[0].get(name) != variables[1].get(name):
             lines.append(f"variable {name}: {variables[0].get(name)} | {variables[1].get(name)}")
@@ -27,7 +26,7 @@ def environment_changes(old: RunLine, new: RunLine) -> list[str]:
 
 
 def package_changes(old: RunLine, new: RunLine) -> list[str]:
-    """Differences of packages, torch with its commit first."""
+    """The differences between two runs' packages: torch with its commit first."""
     lines = []
     if (old.torch, old.torch_git_version) != (new.torch, new.torch_git_version):
         lines.append(f"torch: {_torch(old)} | {_torch(new)}")
@@ -38,6 +37,25 @@ def package_changes(old: RunLine, new: RunLine) -> list[str]:
         if old_package != new_package and name != "torch":
             lines.append(f"{name}: {old_package} | {new_package}")
     return lines
+
+
+def other_commits(run: RunLine, worker: Mapping[str, Any]) -> list[str]:
+    """Differences of commits between a run and an interpreter: `torch: the run's | the interpreter's`.
+
+    They cover torch and every package that has a commit on either side.
+    """
+    commits, versions = worker.get("commits") or {}, worker.get("packages") or {}
+    pairs = {"torch": (run.torch_git_version, worker.get("torch_git_version"))}
+    for name in dict.fromkeys([*run.commits, *commits]):
+        pairs[name] = run.commits.get(name, run.packages.get(name)), commits.get(name, versions.get(name))
+        # Old runs were stored without commits: compare the versions instead.
+        if name not in run.commits and run.packages.get(name) == versions.get(name):
+            del pairs[name]
+    return [
+        f"{name}: {of_run} | {of_interpreter}"
+        for name, (of_run, of_interpreter) in pairs.items()
+        if of_run != of_interpreter
+    ]
 
 
 def package_words(run: RunLine, name: str) -> str:

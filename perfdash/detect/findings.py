@@ -1,7 +1,6 @@
-"""Judge one night against earlier nights: changed series, cases, or the whole host. Pure.
+"""Judge a night against earlier nights: changed series, cases, or the whole host. Pure.
 
-Speedup is no metric of its own here: it changes because eager or compiled did, and those are judged
-apart.
+Speedup is not judged: it changes because the eager or the compiled latency did, and both are judged.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from perfdash.stats.intervals import Array
 
 READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
         "calls_captured")  # fmt: skip
-NIGHTS = 200  # read; the nightly test uses 70 of them, the drift test all
+NIGHTS = 200  # that are read: the nightly test uses 70 of them, the drift test all
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
-# The parts that a latency is the sum of: they explain its change and are no changes of their own.
+# The parts that add up to a latency. They explain its change and raise no second alert.
 PARTS_OF = {"backend_ms": tuple(PARTS)}
 
 WORSE, BETTER, OTHER = 1, -1, 0
@@ -58,12 +57,12 @@ def stops_running(before: str, after: str) -> bool:
 
 @dataclass(frozen=True)
 class Finding:
-    """One change that a night shows, between the runs `good` and `bad`.
+    """A change that a night shows, between the runs `good` and `bad`.
 
-    kind: metric (of a case), drift, count, status, vanished, host. good, bad: places in the panel's runs,
-    of the last run before the change and the first with it. case_id: None for the host. alarm: certain
-    enough to report; else only worth re-measuring. change: log of after / before. sd, df: of one night's
-    log, for the re-measurement.
+    kind: metric (of a case), drift, count, status, vanished, host. good, bad: indices in the panel's runs of
+    the last run before the change and the first run with it. case_id: None for the host. alarm: certain
+    enough to report; otherwise only worth re-measuring. change: log of after / before. sd, df: standard
+    deviation of one night's log and its degrees of freedom, for the re-measurement.
     """
 
     kind: str
@@ -82,15 +81,14 @@ class Finding:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-Key = tuple[int, str]  # a series: number of the case, metric
+Key = tuple[int, str]  # of a series: case id, metric
 
 
 def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
-    """All that changed on the last night of a panel.
+    """Find all changes on the last night of a panel.
 
-    Every series is judged by the nights that have it. `start` says of a series from which place on its
-    nights count: those of an earlier change that is known. Numbers of a case that did not pass are not
-    looked at: they are of something else.
+    `start`: the index of the first night that counts for a series, after its last known change. The numbers
+    of a case that did not pass are ignored, because they do not describe the compiled model.
     """
     findings = [finding for metric in JUDGED.values() for finding in _of_metric(panel, metric, start or {})]
     findings += [finding for count in JUDGED_COUNTS for finding in _of_count(panel, count)]
@@ -100,7 +98,7 @@ def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]
 def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
     """Findings for series that drift slowly away from their first nights.
 
-    Once a week is often enough (benchmarks/alarm.py); `start` as in judge.
+    A test once a week is often enough (benchmarks/alarm.py). `start`: as in `judge`.
     """
     findings = []
     for name in DRIFTING:
@@ -108,12 +106,12 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
         rows, first = _measured(panel, name, values, start or {})
         if not len(rows):
             continue
-        seen = drift(values[rows], start=first)
-        for place in np.flatnonzero(seen.drifting).tolist():
+        test = drift(values[rows], start=first)
+        for place in np.flatnonzero(test.drifting).tolist():
             row = int(rows[place])
             nights = np.flatnonzero(np.isfinite(values[row]))
             nights = nights[nights >= first[place]]
-            change, reference = float(seen.change[place]), float(seen.reference[place])
+            change, reference = float(test.change[place]), float(test.reference[place])
             findings.append(
                 Finding(
                     "drift",
@@ -125,7 +123,7 @@ def drifts(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding
                     before=math.exp(reference),
                     after=math.exp(reference + change),
                     change=change,
-                    p=float(seen.p[place]),
+                    p=float(test.p[place]),
                     details={"nights": len(nights)},
                 )
             )
@@ -179,7 +177,7 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
     if not len(rows):
         return []
     raw = values
-    if metric.part_of:  # too few have parts to tell the host by them
+    if metric.part_of:  # too few cases have parts to estimate the host's shift from them
         whole_step = metric_logs(panel, metric.part_of)
         values = values - host_shift(whole_step, np.isfinite(whole_step), nightly_test.FLOOR).own
     within = _within(panel, metric.column)
@@ -237,7 +235,10 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
 
 
 def _moved(raw: Array, window: int, change: float, minimum: float) -> bool:
-    """Whether a series also moved with the host's own shift left in: one that stood still did not change."""
+    """Whether a series moved also without the correction for the host's shift.
+
+    A series that stood still while the host shifted did not change.
+    """
     if window >= len(raw):
         return True
     step = float(np.median(raw[-window:]) - np.median(raw[:-window]))
@@ -245,12 +246,12 @@ def _moved(raw: Array, window: int, change: float, minimum: float) -> bool:
 
 
 def _begun(recent: Array, change: float) -> tuple[int, float]:
-    """(nights, log change) of a step within the last nights that an alarm rests on.
+    """The number of nights since a step within the alarm's window, and its log change.
 
-    `recent` lies over the baseline by the step from its first night on, by `change` and what the host
-    did in the median of all. The likeliest first night of a step to an unknown level is where the
-    squared mean of the nights from it on, times their number, is largest (e.g. Hinkley 1970, Biometrika
-    57, 1); the window itself is only the one in which the alarm is surest.
+    `recent`: logs of the window over the baseline; `change`: their median without the host's shift. The
+    most likely first night of a step to an unknown level maximises the squared mean of the nights from it
+    on, times their number (e.g. Hinkley 1970, Biometrika 57, 1). The window itself is only the one with the
+    smallest p.
     """
     net = recent - (float(np.median(recent)) - change)
     sums = np.cumsum(net[::-1]) * math.copysign(1.0, change)
@@ -263,7 +264,7 @@ def _begun(recent: Array, change: float) -> tuple[int, float]:
 def _of_count(panel: Panel, name: str) -> list[Finding]:
     values = np.where(_passed(panel), panel.values[name], np.nan)
     findings = []
-    for row, good in _last_known(np.isfinite(values)):
+    for row, good in _last_before(np.isfinite(values)):
         before, after = float(values[row, good]), float(values[row, -1])
         if before != after:
             findings.append(
@@ -284,8 +285,8 @@ def _of_count(panel: Panel, name: str) -> list[Finding]:
 def _of_status(panel: Panel) -> list[Finding]:
     """Findings for cases that changed between pass and failure.
 
-    Only nights of the last night's method of checking are looked at; where the case does not run to its end
-    on the last night, all nights.
+    Only nights whose accuracy was checked by the last night's method count, unless the case fails to run on
+    the last night: then all nights count, because no method of checking is involved.
     """
     words = panel.statuses.astype(str).astype(object)
     empty = np.isin(words.astype(str), list(_PASSING)) & (panel.values["calls_captured"] == 0)
@@ -293,7 +294,7 @@ def _of_status(panel: Panel) -> list[Finding]:
     findings = []
     same = np.array([alike(run.method, panel.runs[-1].method, "status") for run in panel.runs])
     failed_to_run = np.isin(words[:, -1:].astype(str), list(_FAILED_TO_RUN))
-    for row, good in _last_known(~np.isin(words.astype(str), list(_UNKNOWN)) & (same | failed_to_run)):
+    for row, good in _last_before(~np.isin(words.astype(str), list(_UNKNOWN)) & (same | failed_to_run)):
         before, after = str(words[row, good]), str(words[row, -1])
         if (before in _PASSING) == (after in _PASSING):
             continue
@@ -312,7 +313,7 @@ def _of_status(panel: Panel) -> list[Finding]:
 
 
 def _vanished(panel: Panel) -> list[Finding]:
-    """Findings for cases of the last whole night that a finished run lacks tonight."""
+    """Findings for cases of the last complete night that are missing from a complete run."""
     last = len(panel.runs) - 1
     measured = panel.statuses != ""
     can_compare = comparable(panel)
@@ -327,33 +328,31 @@ def _vanished(panel: Panel) -> list[Finding]:
 
 
 def is_whole(run: RunLine) -> bool:
-    """Whether a run ended as it should, with all that it was to measure."""
+    """Whether a run finished with a result for every planned case."""
     return run.state == "done" and (run.expected is None or run.results >= run.expected)
 
 
-def _last_known(known: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Rows known at the last place, each with its last known place before."""
+def _last_before(present: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Rows with a value on the last night, each with the last earlier night that has one."""
     pairs = []
-    for row in np.flatnonzero(known[:, -1]).tolist():
-        before = np.flatnonzero(known[row, :-1])
+    for row in np.flatnonzero(present[:, -1]).tolist():
+        before = np.flatnonzero(present[row, :-1])
         if len(before):
             pairs.append((row, int(before[-1])))
     return pairs
 
 
 def with_parts(findings: Sequence[Finding], alerts: Iterable[Alert] = ()) -> list[Finding]:
-    """Attach changed parts to the change of their step (`parts`: log change of each).
+    """Attach the changes of parts to the change of their step (`parts`: log changes).
 
-    A part is a finding of its own if its change is certain and the step's is not, or if the step did not
-    change.
-
-    `alerts`: the existing ones; a part repeats neither a new alert of its step nor its repair.
+    A part stays a finding of its own if the step did not change, or if the part's change is certain and the
+    step's is not. It is dropped if it repeats a new alert of its step, or the repair of one (`alerts`).
     """
-    inside: dict[int | None, dict[str, float | None]] = {}
+    changed_parts: dict[int | None, dict[str, float | None]] = {}
     for finding in findings:
         if finding.kind == "metric" and finding.metric in PARTS:
-            inside.setdefault(finding.case_id, {})[finding.metric] = finding.change
-    wholes = {
+            changed_parts.setdefault(finding.case_id, {})[finding.metric] = finding.change
+    steps = {
         finding.case_id: finding
         for finding in findings
         if finding.kind == "metric" and finding.metric in PARTS_OF
@@ -363,15 +362,15 @@ def with_parts(findings: Sequence[Finding], alerts: Iterable[Alert] = ()) -> lis
         if alert.kind == "metric" and alert.metric in PARTS_OF and alert.state in LIVE:
             directions[alert.case_id] = alert.direction
             young |= {alert.case_id} if alert.state == NEW else set()
-    kept = []
+    chosen = []
     for finding in findings:
-        if finding.kind == "metric" and finding.metric in PARTS_OF and finding.case_id in inside:
-            finding = replace(finding, details={**finding.details, "parts": inside[finding.case_id]})
+        if finding.kind == "metric" and finding.metric in PARTS_OF and finding.case_id in changed_parts:
+            finding = replace(finding, details={**finding.details, "parts": changed_parts[finding.case_id]})
         elif finding.kind == "metric" and finding.metric in PARTS:
-            step = wholes.get(finding.case_id)
+            step = steps.get(finding.case_id)
             if step is not None and (step.alarm or not finding.alarm):
                 continue
             if finding.case_id in young or directions.get(finding.case_id) == -finding.direction:
                 continue
-        kept.append(finding)
-    return kept
+        chosen.append(finding)
+    return chosen

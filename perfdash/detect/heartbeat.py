@@ -1,6 +1,6 @@
 """Find missing, late and failed nightlies, now and before a given night. Pure.
 
-Silence must never look like success: a nightly that did not come has no row that could say so.
+A missing nightly has no row, so it is found by the time at which it was due.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMED = 5  # problems named in one line, at most
 
 @dataclass(frozen=True)
 class Beat:
-    """`level`: ok, running, late, missing, partial, failed or never ended."""
+    """The state of a nightly: ok, running, late, missing, partial, failed or never ended."""
 
     level: str
     job: str
@@ -55,14 +55,14 @@ def health(nightlies_by_job: Mapping[str, Sequence[Nightly]], now: datetime) -> 
     ]
 
 
-def problems_before(nightlies: Sequence[Nightly], these: Sequence[Nightly]) -> str | None:
-    """One line on failed and missing nightlies since the last good one, or None.
+def problems_before(nightlies: Sequence[Nightly], candidates: Sequence[Nightly]) -> str | None:
+    """A line about failed and missing nightlies since the last good one, or None.
 
-    `these`: that nightly, or every candidate, which are then named.
+    `candidates`: the nightly, or every nightly that it may be; several are named.
     """
     problems = [
-        f"{nightly.job}: {wrong}" if len(these) > 1 else wrong
-        for nightly in these
+        f"{nightly.job}: {wrong}" if len(candidates) > 1 else wrong
+        for nightly in candidates
         if (wrong := _wrong_before(nightlies, nightly))
     ]
     return f"Before this nightly: {'; '.join(problems)}" if problems else None
@@ -78,26 +78,27 @@ def _wrong_before(nightlies: Sequence[Nightly], this: Nightly) -> str | None:
         if nightly.state == OK:
             break
         beat = _ending(nightly, True)
-        # After a colon stands what a log said, which may name hosts and paths: that is not for everybody.
+        # After the colon come words of a log, which may name hosts and paths, so they are not published.
         why = (nightly.why or "").partition(": ")[0]
         problems.append(f"{nightly.begun[:10]} {beat.level}" + (f" ({why})" if why else ""))
         later = nightly
-    rest = [f"and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
-    return "; ".join([*problems[:_NAMED], *rest]) or None
+    more = [f"and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
+    return "; ".join([*problems[:_NAMED], *more]) or None
 
 
 def nightlies_of(
     nightlies: Sequence[Nightly], run: str, started: str, settings: Collection[str]
 ) -> list[Nightly]:
-    """The nightly that a run is of: it names the run, or was at work then and expected what was measured.
+    """The nightlies that a run may belong to.
 
-    `settings`: each `suite device dtype` of the run, also with its threads. Several jobs that measure the
-    same at the same time are several; a run beside all nightlies has none.
+    The nightly that names the run; otherwise every nightly that was running when it started and expects one
+    of its settings, or expects nothing in particular. `settings`: each `suite device dtype` of the run, also
+    with its threads.
     """
     if named := [nightly for nightly in nightlies if run in nightly.runs]:
         return named[-1:]
     latest = {}
-    for nightly in nightlies:  # oldest first: of a job the latest stays
+    for nightly in nightlies:  # oldest first, so that the latest of each job stays
         if nightly.begun <= started:
             latest[nightly.job] = nightly
     at_work = [nightly for nightly in latest.values() if not nightly.runs and _at_work(nightly, started)]
@@ -106,14 +107,17 @@ def nightlies_of(
 
 
 def _at_work(nightly: Nightly, started: str) -> bool:
-    """One that never ended does not go on for ever."""
+    """Whether a nightly was running then; one that never ended runs until its next is overdue."""
     if nightly.ended is not None:
         return started <= nightly.ended
     return (_time(started) - _time(nightly.begun)).total_seconds() < nightly.every_s + nightly.grace_s
 
 
 def _missing(nightly: Nightly, following: Nightly) -> int:
-    """How many were due between two: none where the following came in time. A little early is in time."""
+    """The number of nightlies that were due between two and are missing.
+
+    The following one may begin a little early or late: up to an eighth of the interval, and the grace.
+    """
     seconds = (_time(following.begun) - _time(nightly.begun)).total_seconds()
     if seconds <= nightly.every_s + nightly.grace_s:
         return 0
@@ -121,7 +125,7 @@ def _missing(nightly: Nightly, following: Nightly) -> int:
 
 
 def _ending(nightly: Nightly, over: bool) -> Beat:
-    """`over`: it should have ended by now."""
+    """The state of a nightly that began; `over`: whether it should have ended by now."""
     why = f": {nightly.why}" if nightly.why else ""
     if nightly.state == RUNNING:
         level = "never ended" if over else "running"

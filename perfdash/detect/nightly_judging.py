@@ -8,16 +8,16 @@ from datetime import date
 
 import sqlalchemy as sa
 
-from perfdash.detect import alert_states as life
+from perfdash.detect import alert_states
 from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, with_parts
 from perfdash.detect.nights import has_enough_cases, is_a_night
 from perfdash.files import now
-from perfdash.history import alert_store as kept
-from perfdash.history import schema
+from perfdash.history import alert_store, schema
+from perfdash.history.alert_store import FIXED, LIVE
 from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
 from perfdash.history.store import Store
 
-# Runs before the latest so many are history: change points tell of them, not alerts.
+# Older runs raise no alerts; `regressions --over` shows their change points.
 LATEST = 30
 
 
@@ -25,7 +25,7 @@ LATEST = 30
 class Judged:
     """A judged night: its findings, and the panel that they index.
 
-    `unlike`: it has too few of the cases of the runs before it, so nothing was judged.
+    `unlike`: it was not judged, because it has too few cases of the runs before it.
     """
 
     run: RunLine
@@ -35,9 +35,9 @@ class Judged:
 
 
 def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
-    """Judge the runs that were not judged yet, oldest first, one transaction each.
+    """Judge the runs that were not judged yet, oldest first, each in a transaction.
 
-    `latest`: so many runs of each testbed are looked at.
+    `latest`: the number of runs of each testbed that are considered.
     """
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
@@ -48,10 +48,10 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
         with store.write() as connection:
             judged = judge_run(connection, run)
             at = now()
-            # Later nights may be known already: this one was taken in late. It changes no alert then.
+            # A run that was imported after later nights were judged changes no alert.
             if not judged.unlike and not _is_late(connection, run):
-                _keep(connection, judged, at)
-            kept.set_judged(connection, [run.id], at)
+                _update_alerts(connection, judged, at)
+            alert_store.set_judged(connection, [run.id], at)
         done.append(judged)
     return done
 
@@ -63,10 +63,10 @@ def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     night = of_method(panel(connection, [*runs, run], READ), run.method)
     if not is_a_night(night):
         return Judged(run, night, [], unlike=bool(runs))
-    every = kept.load(connection, testbed_id=run.testbed_id, states=(*kept.LIVE, kept.FIXED))
-    alerts = [alert for alert in every if not life.other_method(alert, run)]
-    night = life.without_fixed(night, alerts)
-    start = life.first_nights(night, alerts)
+    stored = alert_store.load(connection, testbed_id=run.testbed_id, states=(*LIVE, FIXED))
+    alerts = [alert for alert in stored if not alert_states.other_method(alert, run)]
+    night = alert_states.without_fixed(night, alerts)
+    start = alert_states.first_nights(night, alerts)
     findings = with_parts(judge(night, start), alerts)
     if _first_of_its_week(night.runs):
         findings += drifts(night, start)
@@ -78,15 +78,15 @@ def _first_of_its_week(runs: Sequence[RunLine]) -> bool:
     return len(weeks) == 2 and weeks[0] != weeks[1]
 
 
-def _keep(connection: sa.Connection, judged: Judged, at: str) -> None:
-    alerts = kept.load(
+def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
+    alerts = alert_store.load(
         connection,
         testbed_id=judged.run.testbed_id,
-        states=(*kept.LIVE, kept.FIXED),
+        states=(*LIVE, FIXED),
         or_seen_in=judged.run.id,
     )
-    for alert, note in life.advance(judged.panel, alerts, judged.findings, at):
-        kept.save(connection, life.dated(alert, judged.panel), note)
+    for alert, note in alert_states.advance(judged.panel, alerts, judged.findings, at):
+        alert_store.save(connection, alert_states.dated(alert, judged.panel), note)
 
 
 def _earlier(run: RunLine, later: RunLine) -> bool:
@@ -94,7 +94,7 @@ def _earlier(run: RunLine, later: RunLine) -> bool:
 
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
-    """Whether a later night was judged already; small later runs do not count."""
+    """Whether a later night was judged already; partial runs do not count."""
     later = list_runs(connection, testbed_id=run.testbed_id, since=run.started)
     return any(
         line.judged is not None and _earlier(run, line) and has_enough_cases(line.results, run.results)

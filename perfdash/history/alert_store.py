@@ -1,4 +1,4 @@
-"""The rows of alerts, their events and bisections in the store. No judgement."""
+"""Read and write alerts, their events, and bisections in the store. No judgement."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from perfdash.history import schema
 
 NEW, CONFIRMED, OPEN, REOPENED = "new", "confirmed", "open", "reopened"
 ACKNOWLEDGED, FIXED, DISMISSED = "acknowledged", "fixed", "dismissed"
-SUPERSEDED = "superseded"  # its metric is measured by another method since
+SUPERSEDED = "superseded"  # its metric has been measured by another method since then
 LIVE = (NEW, CONFIRMED, OPEN, REOPENED, ACKNOWLEDGED)
 STATES = (*LIVE, FIXED, DISMISSED, SUPERSEDED)
 
 
 @dataclass(frozen=True)
 class Alert:
-    """A row of `alerts`, with runs and cases by number."""
+    """A row of `alerts`, which refers to runs and cases by their ids."""
 
     kind: str
     testbed_id: int
@@ -62,18 +62,17 @@ def load(
     states: Iterable[str] = LIVE,
     or_seen_in: int | None = None,
 ) -> list[Alert]:
-    """Alerts in some states or last seen in a run, oldest first."""
+    """Alerts in some states, or last seen in a run, oldest first."""
     table = schema.alerts
     seen = sa.false() if or_seen_in is None else table.c.seen_run_id == or_seen_in
-    wanted = table.c.state.in_(list(states)) | seen
-    query = sa.select(*table.c[_NAMES]).where(wanted).order_by(table.c.id)
+    query = sa.select(*table.c[_NAMES]).where(table.c.state.in_(list(states)) | seen).order_by(table.c.id)
     if testbed_id is not None:
         query = query.where(table.c.testbed_id == testbed_id)
     return [Alert(**row._mapping) for row in connection.execute(query)]
 
 
 def find(connection: sa.Connection, number: int) -> Alert:
-    """One alert. Raises UsageError where there is none of this number."""
+    """Find an alert by its number. Raises UsageError if it does not exist."""
     table = schema.alerts
     row = connection.execute(sa.select(*table.c[_NAMES]).where(table.c.id == number)).first()
     if row is None:
@@ -154,7 +153,7 @@ def save_bisection(connection: sa.Connection, bisection: BisectionRow) -> None:
 
 
 def load_bisections(connection: sa.Connection, *, alert_id: int | None = None) -> list[BisectionRow]:
-    """All bisections, or those of one alert, oldest first."""
+    """All bisections, or the bisections of one alert, oldest first."""
     table = schema.bisections
     query = sa.select(*table.c[_BISECTION_COLUMNS]).order_by(table.c.started, table.c.id)
     if alert_id is not None:

@@ -1,4 +1,4 @@
-"""The results of many runs as one flat table: Parquet, CSV or JSON lines, for other programs."""
+"""Export the results of many runs as one flat table: Parquet, CSV or JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUNS_AT_ONCE = 100  # some 200,000 results
 def export(connection: sa.Connection, runs: Sequence[RunLine], path: Path, form: str) -> int:
     """Write every result of the runs to a file, atomically; return their number.
 
-    Raises UsageError where a library lacks, MachineError where the file cannot be written.
+    Raises UsageError if a library is missing, MachineError if the file cannot be written.
     """
     try:
         with replaced(path) as part:
@@ -57,7 +57,7 @@ def columns() -> list[sa.ColumnElement[Any]]:
 
 
 def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.DataFrame]:
-    """The rows in frames of some runs each; one empty frame if there are none."""
+    """The rows in frames of _RUNS_AT_ONCE runs; one empty frame if there are no rows."""
     table, results = schema.runs, schema.results
     query = (
         sa.select(*columns())
@@ -72,12 +72,12 @@ def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.D
     ids = [run.id for run in runs]
     for start in range(0, max(1, len(ids)), _RUNS_AT_ONCE):
         result = connection.execute(query.where(table.c.id.in_(ids[start : start + _RUNS_AT_ONCE])))
-        rows = [tuple(row) for row in result]  # plain: pandas would read the column dtype as the row's type
+        rows = [tuple(row) for row in result]  # pandas would take the column dtype for the row's own type
         yield pd.DataFrame.from_records(rows, columns=list(kinds)).astype(kinds)
 
 
 def _dtype(kind: sa.types.TypeEngine[Any]) -> str:
-    """The pandas type: the same in every part, whatever is missing in it."""
+    """The pandas type of a column: the same in every frame, even where all its values are missing."""
     if isinstance(kind, sa.Boolean):
         return "boolean"
     if isinstance(kind, sa.Integer):

@@ -1,4 +1,4 @@
-"""Store runs: each whole or not at all, and repeatedly with the same effect."""
+"""Store runs: each completely or not at all. Storing a run twice changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
 _CHUNK = 500  # values in one IN (...)
-# Of the environment, what changes from run to run and says nothing of how fast the host is.
+# Facts that change from run to run and do not describe how fast the host is.
 _VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
 
 TAKEN_IN, REPLACED, KNOWN = "taken in", "replaced", "known"
@@ -30,23 +30,23 @@ OLDER = "left out: what is there is newer"
 def take_in(store: Store, runs: Sequence[Imported]) -> list[str]:
     """Store runs in one transaction; return the outcome of each (TAKEN_IN, REPLACED, ...).
 
-    A run that was taken in before is replaced where it has gone on (it was resumed) or its file was
-    corrected, keeping its place; a copy from before that is left out. Raises UsageError for what no
-    history can hold; MachineError where the database fails.
+    A stored run is replaced, under its id, if it was resumed since then or its file was corrected; an older
+    copy of it is left out. Raises UsageError for values that no history can hold, MachineError if the
+    database fails.
     """
     for imported in runs:
         _check(imported)
-    _refuse_two_in_one(runs)
+    _refuse_conflicting_files(runs)
     with store.write() as connection:
         return [_store_run(connection, imported) for imported in runs]
 
 
 def _check(imported: Imported) -> None:
-    seen = set()
+    cases = set()
     for row in imported.rows:
-        if row.case in seen:
+        if row.case in cases:
             raise UsageError(f"{imported.run.source}: {row.case.name} stands there twice")
-        seen.add(row.case)
+        cases.add(row.case)
         for name, value in {**row.values, **row.others}.items():
             if not math.isfinite(value) or (name in NUMBERS and value < 0):
                 raise UsageError(f"{imported.run.source}: {row.case.name}: {name} is {value}")
@@ -55,7 +55,7 @@ def _check(imported: Imported) -> None:
             raise ValueError(f"no column for {sorted(unknown)}")
 
 
-def _refuse_two_in_one(runs: Sequence[Imported]) -> None:
+def _refuse_conflicting_files(runs: Sequence[Imported]) -> None:
     """Raise UsageError if foreign files of one import would replace each other."""
     first_by_key: dict[str, Imported] = {}
     for imported in runs:
@@ -102,7 +102,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
     }
     if old is not None and foreign and _same_results(connection, old, values, rows):
         if not imported.copied:
-            # Only what perfdash calls it has changed: the night keeps its judgement.
+            # Only the name or source has changed, so the night keeps its judgement.
             renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
             connection.execute(sa.update(runs).where(runs.c.id == old.id).values(renamed))
         return KNOWN
@@ -122,13 +122,13 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
 
 
 def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | None:
-    """The run of the store that this is, be it older or newer."""
+    """The stored run that is the same run, whether older or newer; None if there is none."""
     runs, run = schema.runs, imported.run
     query = sa.select(*runs.c["id", "key", "content", "results", "ended", "testbed_id", "taken_in"])
     run_row = connection.execute(query.where(runs.c.key == imported.key)).first()
     if run_row is not None or run.origin == "perfdash":
         return run_row
-    # A copy may be from a history of perfdash 0.1, and the history may be one.
+    # The copy or this history may come from perfdash 0.1, whose keys of foreign files were different.
     own = replace(imported, copied=None)
     other_key = own.key if imported.copied else own.earlier_key
     run_row = connection.execute(query.where(runs.c.key == other_key)).first()
@@ -146,12 +146,12 @@ def _same_run(connection: sa.Connection, imported: Imported) -> sa.Row[Any] | No
 def _same_results(
     connection: sa.Connection, old: sa.Row[Any], values: Mapping[str, Any], rows: Sequence[Row]
 ) -> bool:
-    """Whether the store has these very numbers, on the same testbed."""
+    """Whether the store has exactly these numbers, on the same testbed."""
 
-    def numbers(of: Iterable[Row]) -> dict[Case, tuple[Any, ...]]:
+    def numbers(rows: Iterable[Row]) -> dict[Case, tuple[Any, ...]]:
         return {
             row.case: (row.status, row.started, dict(row.values), dict(row.others), set(row.samples))
-            for row in of
+            for row in rows
         }
 
     if old.testbed_id != values["testbed_id"]:
@@ -200,7 +200,7 @@ def _insert_rows(connection: sa.Connection, run_id: int, rows: Sequence[Row]) ->
 
 
 def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, int]:
-    """The numbers of cases; new cases are inserted."""
+    """The ids of cases; new cases are inserted."""
     digests = {case_digest(case): case for case in wanted}
     cases = schema.cases
     ids: dict[Case, int] = {}
@@ -220,7 +220,7 @@ def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, in
 
 
 def testbed_values(run: RunRow) -> dict[str, Any]:
-    """The columns of a testbed: runs of one testbed may be compared, others never are."""
+    """The columns of a testbed. Only runs of one testbed are compared."""
     setting = dict(run.setting)
     return {
         "digest": digest([run.host_class, setting]),
@@ -230,24 +230,22 @@ def testbed_values(run: RunRow) -> dict[str, Any]:
 
 
 def environment_values(run: RunRow) -> dict[str, Any]:
-    """The columns of an environment: packages and what of the host may change how fast it is."""
-    worker: Mapping[str, Any] = run.environment.get("worker", {})
+    """The columns of an environment: packages, and the facts that may change the host's speed."""
     facts = {name: value for name, value in run.environment.items() if name not in _VOLATILE}
     values = {
-        "torch": worker.get("torch"),
-        "torch_git_version": worker.get("torch_git_version"),
-        "python": worker.get("python"),
-        "packages": dict(worker.get("packages", {})),
+        "torch": run.torch,
+        "torch_git_version": run.torch_git_version,
+        "python": run.python,
+        "packages": run.packages,
         "facts": facts,
     }
-    # Only where there are any, so that what was taken in before stays the same environment.
-    commits = dict(worker.get("commits") or {})
-    complete = {**values, "commits": commits} if commits else values
-    return {"fingerprint": digest(complete), **values, "commits": commits}
+    # Left out of the digest where there are none, so that environments stored earlier stay the same.
+    complete = {**values, "commits": run.commits} if run.commits else values
+    return {"fingerprint": digest(complete), **values, "commits": run.commits}
 
 
 def _number_of(connection: sa.Connection, table: sa.Table, column: str, values: dict[str, Any]) -> int:
-    """The number of the row with this value, entered where it is new."""
+    """The id of the row with this value; a new row is inserted."""
     query = sa.select(table.c.id).where(table.c[column] == values[column])
     number = connection.execute(query).scalar()
     if number is None:
@@ -261,7 +259,7 @@ def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) 
 
 
 def summaries(run_id: int, rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """The rows of `summaries`: one a suite and setting; docs/method.md says what counts."""
+    """The rows of `summaries`, one for each suite and setting; docs/method.md says which cases count."""
     names = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
     return [
         {"run_id": run_id, **dict(zip(names, setting, strict=True)), **vars(summarize(group))}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import sqlalchemy as sa
 
 from perfdash.history import nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
-from perfdash.history.queries import RunLine, list_runs, read_run, rows_of
+from perfdash.history.queries import RunLine, list_runs, rows_of
 from perfdash.history.results import Imported, digest
 from perfdash.history.store import Store
 
@@ -17,9 +16,9 @@ _RUNS_AT_ONCE = 50
 
 
 def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) -> int:
-    """Removes runs with their results, or only their samples; the number of results touched.
+    """Remove runs with their results, or only their samples; return the number of results.
 
-    Alerts stay: those that point at a removed run lose the pointer. The room is given back (SQLite).
+    Alerts stay, without their references to removed runs. SQLite's file shrinks.
     """
     results = schema.results
     count = 0
@@ -38,14 +37,16 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
 
 
 def prune_nightlies(store: Store, before: str) -> int:
-    """Removes nightlies that began before a time; the latest of each stays, for the heartbeat."""
+    """Remove nightlies that began before a time; the latest of each job stays, for the heartbeat."""
     with store.write() as connection:
         return sum(nightlies.forget(connection, job, before) for job in nightlies.jobs(connection))
 
 
 def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
-    """Removes the samples of runs; of how many results. The run folder can bring them back: the content of
-    these runs is another one now, and that of each is its own."""
+    """Remove the samples of runs; return the number of results that had any.
+
+    Each of these runs gets a new `content`, so that importing its run folder again restores the samples.
+    """
     runs, results, details = schema.runs, schema.results, schema.result_details
     sampled = (
         sa.select(runs.c.id, runs.c.content)
@@ -57,23 +58,23 @@ def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
     for run_id, content in connection.execute(sampled).all():
         pruned = sa.update(runs).where(runs.c.id == run_id).values(content=digest(["pruned", content]))
         connection.execute(pruned)
-    of_them = sa.select(results.c.id).where(results.c.run_id.in_(ids))
-    where = details.c.result_id.in_(of_them), details.c.samples.is_not(None)
+    result_ids = sa.select(results.c.id).where(results.c.run_id.in_(ids))
+    where = details.c.result_id.in_(result_ids), details.c.samples.is_not(None)
     return connection.execute(sa.update(details).where(*where).values(samples=None)).rowcount
 
 
 def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
     """Store every run and nightly of another history; count the runs by outcome.
 
-    Alerts are not taken over: they are judged anew from the runs.
+    Alerts are not copied: they are judged anew from the runs.
     """
     counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
     with source.read() as connection:
-        every = list_runs(connection)
-        for place, line in enumerate(every, start=1):
-            (outcome,) = take_in(target, [read_stored_run(connection, line)])
+        runs = list_runs(connection)
+        for number, run in enumerate(runs, start=1):
+            (outcome,) = take_in(target, [read_stored_run(connection, run)])
             counts[outcome] += 1
-            say(f"[{place}/{len(every)}] {line.name}: {outcome}")
+            say(f"[{number}/{len(runs)}] {run.name}: {outcome}")
         heartbeat = nightlies.load(connection)
     with target.write() as connection:
         for nightly in heartbeat:
@@ -83,18 +84,7 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
 
 def read_stored_run(connection: sa.Connection, line: RunLine) -> Imported:
     """Read a run as it was imported, with the original's `content`; samples have 32 bits."""
-    runs = schema.runs
-    names = ("key", "content", "taken_in", "command", "ended", "perfdash", "imported")
-    row = connection.execute(sa.select(*runs.c[names]).where(runs.c.id == line.id)).one()
-    base = read_run(connection, line).run
-    worker = {**base.environment["worker"], "python": line.python}
-    run = replace(
-        base,
-        environment={**base.environment, "worker": worker},
-        ended=row.ended,
-        command=tuple(row.command),
-        perfdash=row.perfdash,
-        imported=row.imported,
-    )
+    query = sa.select(*schema.runs.c["key", "content", "taken_in"]).where(schema.runs.c.id == line.id)
+    row = connection.execute(query).one()
     rows = tuple(rows_of(connection, line.id, whole=True))
-    return Imported(run, rows, copied=(row.key, row.content), taken_in=row.taken_in)
+    return Imported(line, rows, copied=(row.key, row.content), taken_in=row.taken_in)

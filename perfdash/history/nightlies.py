@@ -1,6 +1,6 @@
-"""Nightlies as the store keeps them: when one began, how often it is due, how it ended. No judgement.
+"""Record when nightlies begin and end, and how often they are due. No judgement.
 
-A nightly tells of itself (`perfdash nightly begin`, `end`), so that the store knows when one lacks.
+`perfdash nightly begin` and `end` write these rows, so that a missing nightly is noticed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from perfdash.history import schema
 
 RUNNING, OK, PARTIAL, FAILED = "running", "ok", "partial", "failed"
 ENDINGS = (OK, PARTIAL, FAILED)
-EVERY_S = 86400  # where nobody has said it
+EVERY_S = 86400  # of a job whose interval is unknown
 
 
 @dataclass(frozen=True)
 class Nightly:
-    """The columns of `nightlies`. Times are UTC, ISO 8601; the next is due `every_s` after `begun`.
+    """A row of `nightlies`. Times are UTC, ISO 8601; the next is due `every_s` after `begun`.
 
-    `expected` is what is measured, each `suite device dtype` or `suite device dtype threads`; `runs`
-    are names of runs, none: those of its time.
+    `expected`: the settings to measure, each `suite device dtype` or `suite device dtype threads`. `runs`:
+    the names of its runs; if empty, the runs that started between `begun` and `ended`.
     """
 
     job: str
@@ -41,7 +41,7 @@ class Nightly:
 def begin(connection: sa.Connection, nightly: Nightly) -> Nightly:
     """Insert a nightly; one of the same name continues with its first start."""
     table = schema.nightlies
-    old = _known(connection, nightly.job, nightly.night)
+    old = _find(connection, nightly.job, nightly.night)
     if old is None:
         connection.execute(sa.insert(table).values(_values(nightly)))
         return nightly
@@ -62,27 +62,27 @@ def end(
 ) -> Nightly:
     """End a nightly, by default the job's latest; `ok` becomes `partial` if results are missing.
 
-    One that failed before it could say that it began is entered, due as those before it. Raises
-    UsageError where there is none.
+    A nightly that failed before its `begin` is inserted, with the interval of the job's latest. Raises
+    UsageError if the nightly does not exist.
     """
-    old = _known(connection, job, night)
+    old = _find(connection, job, night)
     if old is None and night is not None and state == FAILED:
-        last = _known(connection, job, None) or Nightly(job, night, at, EVERY_S, EVERY_S // 8)
+        last = _find(connection, job, None) or Nightly(job, night, at, EVERY_S, EVERY_S // 8)
         old = begin(connection, Nightly(job, night, at, last.every_s, last.grace_s, expected=last.expected))
     if old is None:
         which = f"{night!r}" if night else "nothing"
         raise UsageError(f"of the nightly {job!r} {which} was begun; `perfdash nightly begin` does it")
     changed = {"state": state, "why": why, "ended": at, "runs": tuple(dict.fromkeys(runs)) or old.runs}
     done = Nightly(**{**asdict(old), **changed})
-    if state != FAILED and (lacks := missing_results(connection, done)):
-        reasons = "; ".join([*([why] if why else []), *lacks])
+    if state != FAILED and (missing := missing_results(connection, done)):
+        reasons = "; ".join([*([why] if why else []), *missing])
         done = Nightly(**{**asdict(done), "state": PARTIAL, "why": reasons})
     _update(connection, done)
     return done
 
 
 def load(connection: sa.Connection, *, job: str | None = None, latest: int | None = None) -> list[Nightly]:
-    """Nightlies, oldest first; of all that match only the `latest` many."""
+    """Nightlies, oldest first; with `latest`, only so many of the newest."""
     table = schema.nightlies
     query = sa.select(*table.c[_NAMES]).order_by(table.c.begun.desc(), table.c.id.desc())
     if job is not None:
@@ -110,7 +110,7 @@ def forget(connection: sa.Connection, job: str, before: str | None = None) -> in
 
 def copy_nightly(connection: sa.Connection, nightly: Nightly) -> None:
     """Store a nightly of another history; one that ended does not run again."""
-    old = _known(connection, nightly.job, nightly.night)
+    old = _find(connection, nightly.job, nightly.night)
     if old is None:
         connection.execute(sa.insert(schema.nightlies).values(_values(nightly)))
     elif (old.ended or "") < (nightly.ended or ""):
@@ -120,33 +120,34 @@ def copy_nightly(connection: sa.Connection, nightly: Nightly) -> None:
 def missing_results(connection: sa.Connection, nightly: Nightly) -> list[str]:
     """Expected settings without results in its runs, and incomplete runs."""
     runs, results, cases = schema.runs, schema.results, schema.cases
-    mine = runs.c.started >= nightly.begun
+    of_nightly = runs.c.started >= nightly.begun
     if nightly.runs:
-        mine = runs.c.name.in_(nightly.runs)
+        of_nightly = runs.c.name.in_(nightly.runs)
     elif nightly.ended:
-        mine = sa.and_(mine, runs.c.started <= nightly.ended)
+        of_nightly = sa.and_(of_nightly, runs.c.started <= nightly.ended)
     columns = cases.c["suite", "device", "dtype", "threads"]
     query = (
         sa.select(*columns)
         .distinct()
         .join_from(results, cases, results.c.case_id == cases.c.id)
         .join(runs, results.c.run_id == runs.c.id)
-        .where(mine)
+        .where(of_nightly)
     )
     measured = set()
     for row in connection.execute(query):
         words = [str(word) for word in row]
         measured |= {" ".join(words), " ".join(words[:3])}
-    missing = [f"{what} was not measured" for what in nightly.expected if what not in measured]
-    every = connection.execute(sa.select(*runs.c["name", "results", "expected"]).where(mine)).all()
-    for name, count, expected in every:
+    missing = [f"{setting} was not measured" for setting in nightly.expected if setting not in measured]
+    query = sa.select(*runs.c["name", "results", "expected"]).where(of_nightly)
+    stored_runs = connection.execute(query).all()
+    for name, count, expected in stored_runs:
         if expected and count < expected:
             missing.append(f"{name} has {count} of {expected} cases")
-    there = {row.name for row in every}
-    return missing + [f"{name} is not in the history" for name in nightly.runs if name not in there]
+    names = {row.name for row in stored_runs}
+    return missing + [f"{name} is not in the history" for name in nightly.runs if name not in names]
 
 
-def _known(connection: sa.Connection, job: str, night: str | None) -> Nightly | None:
+def _find(connection: sa.Connection, job: str, night: str | None) -> Nightly | None:
     table = schema.nightlies
     query = sa.select(*table.c[_NAMES]).where(table.c.job == job)
     if night is not None:

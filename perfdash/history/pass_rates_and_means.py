@@ -1,6 +1,7 @@
 """Pass rates and means over many results, and which results count in them.
 
-The store, the comment and the terminal show these same numbers."""
+The store, the comment and the terminal all show these numbers. docs/method.md defines them.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ _NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_F
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of some cases, and means over those that passed with captured calls.
+    """Counts of some cases, and means over the cases that passed with captured calls.
 
-    `attempted`: neither skipped, nor passed for being skipped, nor without a finite output. `measured`:
-    behind the speedups. `speedup`: geometric mean, low to high its 95 % interval by the models' own (None
-    where one of them has none). None: nothing to say it of.
+    `attempted`: neither skipped, nor passed for being skipped, nor without a finite output. `measured`: the
+    number of speedups in the mean. `speedup`: geometric mean; `speedup_low` to `speedup_high` is its 95 %
+    interval from the models' own intervals, None if a model has none. A mean of no values is None.
     """
 
     cases: int
@@ -46,32 +47,35 @@ class Summary:
 
 
 def summarize(rows: Sequence[Row]) -> Summary:
-    """The summary of some rows, of one suite and setting. What is not above zero was not measured."""
+    """Summarize rows of one suite and setting. A value that is not above zero was not measured."""
     counted = [row for row in rows if is_counted(row)]
 
-    def of(name: str) -> list[float]:
+    def measured(name: str) -> list[float]:
         return [value for row in counted if 0 < (value := row.values.get(name, 0.0)) < math.inf]
 
-    speedups, ratios = of("speedup"), of("compression_ratio")
+    speedups, ratios = measured("speedup"), measured("compression_ratio")
     low, high = _interval(counted)
     return Summary(
         cases=len(rows),
         attempted=sum(row.status not in _NOT_ATTEMPTED for row in rows),
         passed=sum(row.status == Status.PASS for row in rows),
         measured=len(speedups),
-        speedup=_known(geometric_mean(speedups)),
-        speedup_low=_known(low),
-        speedup_high=_known(high),
-        speedup_clipped=_known(clipped_geometric_mean(speedups)),
-        compilation_s=_known(arithmetic_mean(of("compilation_s"))),
-        compression_ratio=_known(geometric_mean(ratios)),
-        compression_ratio_arithmetic=_known(arithmetic_mean(ratios)),
+        speedup=_or_none(geometric_mean(speedups)),
+        speedup_low=_or_none(low),
+        speedup_high=_or_none(high),
+        speedup_clipped=_or_none(clipped_geometric_mean(speedups)),
+        compilation_s=_or_none(arithmetic_mean(measured("compilation_s"))),
+        compression_ratio=_or_none(geometric_mean(ratios)),
+        compression_ratio_arithmetic=_or_none(arithmetic_mean(ratios)),
         statuses=dict(Counter(str(row.status) for row in rows)),
     )
 
 
 def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
-    """The interval of the mean speedup; (None, None) where a model has none: an import, one process alone."""
+    """The interval of the mean speedup; (None, None) if a model has no interval.
+
+    An imported model and a model measured in one process have none.
+    """
     speedups = []
     for row in counted:
         value, low, high = (row.values.get(f"speedup{end}", 0.0) for end in ("", "_low", "_high"))
@@ -83,20 +87,22 @@ def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
 
 
 def is_counted(row: Row) -> bool:
-    """Whether a row's numbers enter the means: it passed, and what ran is what was captured."""
+    """Whether a row counts in the means: it passed, and all of it was compiled."""
     return row.status == Status.PASS and not nothing_captured(row) and not gave_up(row)
 
 
 def is_compiled(row: Row) -> bool:
-    """Whether a row's numbers are of the compiled model: it passed, be it unchecked, and something was
-    captured. Those unchecked are shown, with a word, and in no mean."""
+    """Whether a row's numbers are of the compiled model: it passed with captured calls.
+
+    A row whose accuracy was not checked is compiled too; it is shown with a note and counts in no mean.
+    """
     return row.status in PASSING and not nothing_captured(row)
 
 
 def nothing_captured(row: Row) -> bool:
-    """Whether torch.compile ran and captured nothing: the compiled side is eager. Unknown is no.
+    """Whether torch.compile captured nothing, so that the compiled side is eager.
 
-    The back end `eager` compiles nothing: it is there to be compared with itself.
+    False where the count is unknown, and for the back end `eager`, which is compared with itself.
     """
     if row.case.backend == "eager":
         return False
@@ -104,7 +110,7 @@ def nothing_captured(row: Row) -> bool:
 
 
 def gave_up(row: Row) -> bool:
-    """Whether dynamo reached its limit of recompiles: part of the compiled side ran in eager."""
+    """Whether dynamo reached its recompile limit, so that part of the compiled side ran in eager."""
     return bool(row.details.get("recompile_limit"))
 
 
@@ -116,12 +122,12 @@ def setting_of(row: Row) -> tuple[Any, ...]:
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """The rows by `setting_of`, in the order of their first."""
+    """Group rows by `setting_of`, in order of first appearance."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(setting_of(row), []).append(row)
     return groups
 
 
-def _known(value: float | None) -> float | None:
+def _or_none(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value

@@ -1,4 +1,7 @@
-"""Read runs, results and series from the history. Nothing is computed here that can be stored."""
+"""Read runs, results and series from the history.
+
+Runs are selected by name, `last`, a date, a window, or the version or commit of torch.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
     "amp_dtype",
 )  # fmt: skip
-_COMPRESSION = 1  # zlib: most of the gain at a tenth of the time
+_COMPRESSION = 1  # of zlib: higher levels take ten times as long for a few percent
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
     "a run's name (several by commas), last, a date (2026-11-20), a window (2026-11-01..2026-11-10), "
@@ -34,32 +37,31 @@ _WORDS = (
 )
 
 
-@dataclass(frozen=True)
-class RunLine:
-    """A run without its results; `host_class` and `setting` identify its testbed."""
+@dataclass(frozen=True, kw_only=True)
+class RunLine(RunRow):
+    """A run of the store, without its results; `host_class` and `setting` identify its testbed."""
 
     id: int
-    name: str
-    started: str
-    state: str
-    origin: str
-    source: str
-    host: str
     testbed_id: int
-    host_class: str
-    setting: dict[str, Any]
     environment_id: int
-    torch: str | None
-    torch_git_version: str | None
-    python: str | None
-    packages: dict[str, str]
-    facts: dict[str, Any]
-    noise: dict[str, Any]
-    expected: int | None
     results: int
     judged: str | None
-    commits: dict[str, str] = field(default_factory=dict)  # of packages that come from a repository
-    method: dict[str, int] = field(default_factory=dict)  # a version per metric; empty: 1 of each
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the environment says of the host."""
+        return {name: value for name, value in self.environment.items() if name != "worker"}
+
+    def to_plain(self) -> dict[str, Any]:
+        """The run as plain values for JSON."""
+        return {name: getattr(self, name) for name in _PLAIN}
+
+
+_PLAIN = (
+    "id", "name", "started", "state", "origin", "source", "host", "testbed_id", "host_class", "setting",
+    "environment_id", "torch", "torch_git_version", "python", "packages", "facts", "noise", "expected",
+    "results", "judged", "commits", "method",
+)  # fmt: skip
 
 
 def list_runs(
@@ -72,16 +74,16 @@ def list_runs(
     ids: Sequence[int] | None = None,
     latest: int | None = None,
 ) -> list[RunLine]:
-    """Runs from the oldest to the newest.
+    """Runs from the oldest to the newest; with `latest`, only so many of the newest.
 
-    `since` and `until` are prefixes of a time (2026, 2026-11, 2026-11-21T03), both included; of all
-    that match only the `latest` many.
+    `since` and `until` are prefixes of a time (2026, 2026-11, 2026-11-21T03), both included.
     """
     runs, beds, env = schema.runs, schema.testbeds, schema.environments
     query = (
         sa.select(
-            *runs.c["id", "name", "started", "state", "origin", "source", "testbed_id", "environment_id",
-                   "noise", "expected", "results", "judged", "method"],
+            *runs.c["id", "name", "started", "ended", "state", "origin", "source", "command", "noise",
+                   "expected", "perfdash", "imported", "method", "testbed_id", "environment_id", "results",
+                   "judged"],
             schema.hosts.c.name.label("host"), beds.c.host_class, beds.c.setting,
             *env.c["torch", "torch_git_version", "python", "packages", "facts", "commits"],
         )
@@ -97,24 +99,25 @@ def list_runs(
     if since is not None:
         query = query.where(runs.c.started >= since)
     if until is not None:
-        query = query.where(runs.c.started <= until + "~")  # which sorts behind every digit and letter
+        query = query.where(runs.c.started <= until + "~")  # `~` sorts after every digit and letter
     if ids is not None:
         query = query.where(runs.c.id.in_(ids))
     if latest is not None:
         query = query.limit(latest)
-    rows = [dict(row._mapping) for row in connection.execute(query)]
-    complete = [{**row, "commits": row["commits"] or {}, "method": row["method"] or {}} for row in rows]
-    return [RunLine(**row) for row in complete][::-1]
+    return [_run_line(dict(row._mapping)) for row in connection.execute(query)][::-1]
 
 
-def command_of(connection: sa.Connection, run: RunLine) -> list[str]:
-    """The command line of a run; nothing where none is known."""
-    query = sa.select(schema.runs.c.command).where(schema.runs.c.id == run.id)
-    return list(connection.execute(query).scalar() or ())
+def _run_line(columns: dict[str, Any]) -> RunLine:
+    worker = {name: columns.pop(name) for name in ("torch", "torch_git_version", "python", "packages")}
+    if commits := columns.pop("commits"):
+        worker["commits"] = commits
+    environment = {**columns.pop("facts"), "worker": worker}
+    command, method = tuple(columns.pop("command")), columns.pop("method") or {}
+    return RunLine(**columns, environment=environment, command=command, method=method)
 
 
 def find_run(connection: sa.Connection, name: str) -> RunLine:
-    """A run by its name, or `last`. Raises UsageError with the latest there are."""
+    """Find a run by its name, or `last`. Raises UsageError, which names the latest runs."""
     runs = list_runs(connection, latest=1) if name == "last" else list_runs(connection, name=name)
     if runs:
         return runs[-1]
@@ -123,7 +126,7 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
 
 
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
-    """The runs that a word selects, oldest first. Raises UsageError if there are none."""
+    """Select runs by a word, oldest first. Raises UsageError if no run matches."""
     runs = [run for run in _matching(connection, word) if host_class in (None, run.host_class)]
     if word == "last":
         runs = runs[-1:]
@@ -146,14 +149,14 @@ def _matching(connection: sa.Connection, word: str) -> list[RunLine]:
     if re.fullmatch(_DATE, word):
         return list_runs(connection, since=_time(word), until=_time(word))
     version = word.removeprefix("torch==")
-    every = list_runs(connection)
+    runs = list_runs(connection)
     if re.fullmatch(r"[0-9a-f]{7,40}", version):
-        return [run for run in every if (run.torch_git_version or "").startswith(version)]
-    return [run for run in every if run.torch and version in (run.torch, run.torch.partition("+")[0])]
+        return [run for run in runs if (run.torch_git_version or "").startswith(version)]
+    return [run for run in runs if run.torch and version in (run.torch, run.torch.partition("+")[0])]
 
 
 def _time(word: str | None) -> str | None:
-    """The start of a stored time; names of run folders have dashes for colons."""
+    """The prefix of a stored time; names of run folders have dashes instead of colons."""
     if word is None:
         return None
     day, letter, hour = word.partition("T")
@@ -163,9 +166,10 @@ def _time(word: str | None) -> str | None:
 def rows_of(
     connection: sa.Connection, run_id: int, *, whole: bool = False, details: bool = False
 ) -> list[Row]:
-    """The results of a run by suite and model.
+    """The results of a run, in order of suite and model.
 
-    `details` adds the details, `whole` everything that is stored."""
+    `details` adds their details; `whole` adds details, samples and metrics without a column.
+    """
     results, cases, more = schema.results, schema.cases, schema.result_details
     columns = [
         *results.c["id", "status", "started", "verdict", "basis"],
@@ -174,28 +178,29 @@ def rows_of(
     ]
     query = sa.select(*columns).join_from(results, cases, results.c.case_id == cases.c.id)
     order = cases.c["suite", "model", "dtype", "backend", "batch_size", "threads", "id"]
-    found = connection.execute(query.where(results.c.run_id == run_id).order_by(*order)).all()
-    more_of: dict[int, Any] = {}
+    lines = connection.execute(query.where(results.c.run_id == run_id).order_by(*order)).all()
+    details_by_result: dict[int, Any] = {}
     others: dict[int, dict[str, float]] = {}
     if whole or details:
         columns = list(more.c) if whole else [more.c.result_id, more.c.details]
         join = sa.select(*columns).join_from(more, results, results.c.id == more.c.result_id)
-        more_of = {row.result_id: row for row in connection.execute(join.where(results.c.run_id == run_id))}
+        detail_rows = connection.execute(join.where(results.c.run_id == run_id))
+        details_by_result = {row.result_id: row for row in detail_rows}
     if whole:
-        names = schema.other_metrics
-        join = sa.select(names).join(results, results.c.id == names.c.result_id)
+        other = schema.other_metrics
+        join = sa.select(other).join(results, results.c.id == other.c.result_id)
         for row in connection.execute(join.where(results.c.run_id == run_id)):
             others.setdefault(row.result_id, {})[row.name] = row.value
     first, count = 5, len(NUMBERS)
     rows = []
-    for line in found:
+    for line in lines:
         number, status, started, verdict, basis = line[:first]
         values = {
             name: value
             for name, value in zip(NUMBERS, line[first : first + count], strict=True)
             if value is not None
         }
-        extra = more_of.get(number)
+        extra = details_by_result.get(number)
         rows.append(
             Row(
                 Case(*line[first + count :]), status, values, started, verdict, basis,
@@ -227,7 +232,10 @@ class Point:
 def series(
     connection: sa.Connection, case_id: int, metric: str, *, testbed_id: int | None = None, since: str = ""
 ) -> list[Point]:
-    """A metric (one of NUMBERS) of a case over the nights of a testbed, oldest first."""
+    """A metric of a case over the nights of a testbed, oldest first.
+
+    `metric` is one of NUMBERS.
+    """
     runs, results, env = schema.runs, schema.results, schema.environments
     query = (
         sa.select(
@@ -271,7 +279,10 @@ def trend(
 
 @dataclass(frozen=True)
 class Panel:
-    """Many series over the same nights: cases x runs, NaN (or "") where a case was not measured."""
+    """Many series over the same nights, as arrays of the shape (cases, runs).
+
+    A case that a run did not measure has NaN in `values` and "" in `statuses`.
+    """
 
     runs: list[RunLine]
     case_ids: list[int]
@@ -285,7 +296,7 @@ def panel(
     metrics: Iterable[str],
     case_ids: Sequence[int] | None = None,
 ) -> Panel:
-    """The metrics of all cases of some runs, or of named cases, in the runs' order."""
+    """Read metrics of some runs, in their order; of all cases, or of `case_ids`."""
     names = list(metrics)
     results = schema.results
     night = {run.id: place for place, run in enumerate(runs)}
@@ -310,12 +321,12 @@ def panel(
     return Panel(list(runs), measured, values, statuses)
 
 
-# What was captured says of each night whether its own numbers count, and is compared with no other night's.
+# These counts decide whether a night's own numbers are valid; they are never compared between nights here.
 OF_ITS_NIGHT = ("calls_captured", "graphs")
 
 
 def of_method(panel: Panel, method: Mapping[str, int]) -> Panel:
-    """The panel without the numbers that were measured by another method: they are never compared."""
+    """Drop the numbers that another method measured, because methods are never compared."""
     values = dict(panel.values)
     for name in values.keys() - set(OF_ITS_NIGHT):
         differs = [not alike(run.method, method, name) for run in panel.runs]
@@ -325,7 +336,7 @@ def of_method(panel: Panel, method: Mapping[str, int]) -> Panel:
 
 
 def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:
-    """Every case that was ever measured on a testbed, with the store's number."""
+    """Every case that was ever measured on a testbed, with its id in the store."""
     cases, results, runs = schema.cases, schema.results, schema.runs
     measured = (
         sa.select(results.c.id)
@@ -337,13 +348,13 @@ def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:
 
 
 def cases_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Case]:
-    """Cases by the store's numbers."""
+    """Cases by their ids in the store."""
     cases, wanted = schema.cases, sorted(set(ids))
-    found = {}
+    cases_of_ids = {}
     for start in range(0, len(wanted), 500):
         query = sa.select(*cases.c["id", *CASE_COLUMNS]).where(cases.c.id.in_(wanted[start : start + 500]))
-        found.update({row[0]: Case(*row[1:]) for row in connection.execute(query)})
-    return found
+        cases_of_ids.update({row[0]: Case(*row[1:]) for row in connection.execute(query)})
+    return cases_of_ids
 
 
 def model_series(
@@ -351,7 +362,7 @@ def model_series(
 ) -> list[tuple[Case, list[list[Point]]]]:
     """Metrics over the nights of a run's testbed, for every case of a model.
 
-    Raises UsageError for a metric that does not exist and a model that was never measured there.
+    Raises UsageError for an unknown metric and for a model that was never measured there.
     """
     for metric in metrics:
         if metric not in NUMBERS:
@@ -370,39 +381,18 @@ def model_series(
 
 def read_run(connection: sa.Connection, line: RunLine) -> Imported:
     """A run with the numbers and details of its results, without samples."""
-    worker: dict[str, Any] = {
-        "torch": line.torch,
-        "torch_git_version": line.torch_git_version,
-        "packages": line.packages,
-    }
-    if line.commits:
-        worker["commits"] = line.commits
-    run = RunRow(
-        name=line.name,
-        started=line.started,
-        origin=line.origin,
-        source=line.source,
-        host=line.host,
-        host_class=line.host_class,
-        setting=line.setting,
-        environment={**line.facts, "worker": worker},
-        state=line.state,
-        noise=line.noise,
-        expected=line.expected,
-        method=line.method,
-    )
-    return Imported(run, tuple(rows_of(connection, line.id, details=True)))
+    return Imported(line, tuple(rows_of(connection, line.id, details=True)))
 
 
 def pack(samples: Mapping[str, Sequence[float]]) -> bytes:
-    """Samples by name -> blob. Relative error of a value: 6e-8."""
+    """Pack samples by name into a blob of 32-bit floats: relative error 6e-8."""
     header = dumps({name: len(values) for name, values in samples.items()}).encode()
     body = b"".join(np.asarray(values, "<f4").tobytes() for values in samples.values())
     return zlib.compress(len(header).to_bytes(4, "little") + header + body, _COMPRESSION)
 
 
 def unpack(blob: bytes) -> dict[str, list[float]]:
-    """The inverse of pack. Raises ValueError for anything else."""
+    """Unpack a blob of `pack`. Raises ValueError for other bytes."""
     try:
         data = zlib.decompress(blob)
         size = int.from_bytes(data[:4], "little")

@@ -1,6 +1,7 @@
-"""The runs and results that the history stores, as flat values from any source.
+"""The runs and results that the history stores, from run folders and foreign files.
 
-A run of perfdash and a foreign file both become one RunRow with Rows; nothing else is stored.
+Each becomes a RunRow with Rows. The decisions here: which runs are the same run (`key`), which results have
+changed (`content`), and which runs may be compared (`testbed`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from perfdash.files import finite
 from perfdash.metrics import PARTS
 from perfdash.records import Case, Failure, Result, RunInfo
 
-MAX_SAMPLES = 200  # a side: enough to describe a latency; the run folder has all
+MAX_SAMPLES = 200  # for each side: enough to describe a latency; the run folder has all
 
 
 @dataclass(frozen=True)
 class Row:
-    """One result. `values` are its numbers by column (perfdash.metrics); what was not measured is missing.
+    """One result of a case.
 
-    `others` are metrics that perfdash has no column for (of a foreign benchmark), by name. `samples`
-    are latencies in ms, by `eager_ms` and `backend_ms`. `details` is what a reader wants to see:
-    error, reasons, conditions; plain JSON.
+    `values`: its numbers by column (perfdash.metrics), without those that were not measured. `others`:
+    metrics of a foreign benchmark that have no column, by name. `samples`: latencies in ms, by `eager_ms` and
+    `backend_ms`. `details`: error, reasons and conditions, as plain JSON.
     """
 
     case: Case
@@ -43,12 +44,12 @@ class Row:
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run: `name` is what a person calls it, `started` is UTC, ISO 8601, to the second.
+    """One run. `started` and `ended` are UTC, ISO 8601, to the second.
 
-    `origin` names the format it came from (`perfdash`, `dynamo-csv`, ...), `source` the file or folder.
-    `host_class` and `setting` say which runs may be compared: both must be equal. `environment` is what
-    run.json says of host and packages, as far as it is known. `method` is that of its records, a version per
-    metric (perfdash.methods); empty: version 1 of each.
+    `name`: its name for people. `origin`: the format it came from (`perfdash`, `dynamo-csv`, ...). `source`:
+    the file or folder. `host_class` and `setting`: both must be equal before two runs are compared.
+    `environment`: host and packages, as in run.json, as far as they are known. `method`: the version of each
+    metric in its records (perfdash.methods); empty: version 1 of each.
     """
 
     name: str
@@ -63,18 +64,47 @@ class RunRow:
     state: str = "done"
     command: tuple[str, ...] = ()
     noise: Mapping[str, Any] = field(default_factory=dict)
-    expected: int | None = None  # cases that were to be measured
+    expected: int | None = None  # number of cases in the plan
     perfdash: str | None = None
-    uid: str | None = None  # of a run of perfdash: no other run has it
-    imported: Mapping[str, Any] = field(default_factory=dict)  # of a foreign file: files, what was assumed
+    uid: str | None = None  # identifies a run of perfdash
+    imported: Mapping[str, Any] = field(default_factory=dict)  # of a foreign file: its name, assumptions
     method: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def worker(self) -> Mapping[str, Any]:
+        """The Python environment that was measured; empty where it is unknown."""
+        worker: Mapping[str, Any] = self.environment.get("worker") or {}
+        return worker
+
+    @property
+    def torch(self) -> str | None:
+        return self.worker.get("torch")
+
+    @property
+    def torch_git_version(self) -> str | None:
+        return self.worker.get("torch_git_version")
+
+    @property
+    def python(self) -> str | None:
+        return self.worker.get("python")
+
+    @property
+    def packages(self) -> dict[str, str]:
+        """The versions of the installed packages."""
+        return dict(self.worker.get("packages") or {})
+
+    @property
+    def commits(self) -> dict[str, str]:
+        """The commits of the packages that come from a repository."""
+        return dict(self.worker.get("commits") or {})
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A run with its results; `copied` holds key and content of its original.
+    """A run with its results.
 
-    taken_in: when the history that it is a copy from took it in.
+    `copied`: key and content of the original, for a run of another history. `taken_in`: when that history
+    stored it.
     """
 
     run: RunRow
@@ -86,8 +116,8 @@ class Imported:
     def key(self) -> str:
         """The identity of a run: the same for every import of it from anywhere.
 
-        Shards that are merged again, in whatever order, are the same run again. A foreign file is known
-        by its name, start, host and what was measured how, so that a corrected one replaces it.
+        Shards merged in any order are the same run. A foreign file is identified by its name, start, host
+        and settings, so that a corrected file replaces the first one.
         """
         if self.copied:
             return self.copied[0]
@@ -101,26 +131,25 @@ class Imported:
 
     @property
     def earlier_key(self) -> str:
-        """The key of a foreign file in stores of perfdash 0.1, made of its numbers."""
+        """The key of a foreign file in stores of perfdash 0.1, which included its numbers."""
         run = self.run
         return digest([run.origin, self.file_name, run.started, run.host, self._numbers()])
 
     @property
     def file_name(self) -> str:
-        """The run's name in a foreign file; the history puts its start before it."""
+        """The run's name in its foreign file. In the history, its start precedes the name."""
         return str(self.run.imported.get("name") or self.run.name)
 
     @property
     def content(self) -> str:
-        """A digest of what was measured: equal for a run that has not changed since it was taken in.
+        """A digest of the results; it differs after a run was resumed or corrected.
 
-        It is of numbers that were there from the first version on, so that a column added later makes no
-        run of the past another one.
+        It covers only columns of the first schema, so that a column added later changes no old run's digest.
         """
         if self.copied:
             return self.copied[1]
         parts = [self.run.state, self.run.ended, self._numbers()]
-        if not self.run.uid:  # any number of it may have been corrected
+        if not self.run.uid:  # a correction of a foreign file may change any number
             parts.append([dict(row.values) for row in self.rows])
         return digest(parts)
 
@@ -150,7 +179,7 @@ def case_digest(case: Case) -> str:
     return digest({name: value for name, value in plain.items() if value != _CASE_DEFAULTS.get(name, ...)})
 
 
-_CASE_DEFAULTS = {each.name: each.default for each in fields(Case) if each.default is not MISSING}
+_CASE_DEFAULTS = {option.name: option.default for option in fields(Case) if option.default is not MISSING}
 
 
 def digest(value: Any) -> str:
@@ -192,7 +221,7 @@ def from_run(info: RunInfo, results: Iterable[Result], source: str) -> Imported:
 
 
 def one_method(results: Iterable[Result], source: str) -> dict[str, int]:
-    """The method that all records of a run share. Raises UsageError where they do not: no run mixes them."""
+    """The method that all records of a run share. Raises UsageError if they differ."""
     first: Result | None = None
     for result in results:
         first = first or result
@@ -205,29 +234,29 @@ def one_method(results: Iterable[Result], source: str) -> dict[str, int]:
 
 
 def uid(info: RunInfo) -> str:
-    """What no other run has: its own mark, that of its shards; of an older run what comes near to it."""
+    """Identify a run: by the uid in its plan, its shards' uids, or else name, start and host."""
     if info.merged_from:
         plan = info.plan.get("fingerprint")
         return digest([plan, sorted(info.merged_from), sorted(info.host.split("+"))])
     return str(info.plan.get("uid") or digest([info.id, info.started, info.host]))
 
 
-# What a run was told that changes what a number means; the case holds the rest.
+# Options of a run that change the meaning of its numbers and are no fields of a case.
 _SETTINGS = ("allocator", "compile_mode", "env", "inductor_config", "optimizer", "weights")
 _DEFAULTS: dict[str, Any] = {"allocator": "steady", "compile_mode": None, "env": {}, "inductor_config": {},
                              "optimizer": None, "weights": "random"}  # fmt: skip
 
 
 def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
-    """Host class, and the rest that must agree before two runs are compared: how, beside what neighbours.
+    """The host class and the setting of a run; runs that differ in either are never compared.
 
-    Of the settings only those that differ from the default are named, so that a setting added later
-    leaves old runs where they are.
+    The setting names only options that differ from their defaults, so that an option added later leaves old
+    runs on their testbeds. It includes the number of cases measured side by side on a host.
     """
     environment = info.environment
-    # The fullest session: one that had nothing left to measure used no slot.
-    every: list[list[dict[str, Any]]] = [session.get("slots", []) for session in info.sessions]
-    slots = max(every, key=len, default=[])
+    # The session with most slots: a resumed run with nothing left to measure used none.
+    slots_of_sessions: list[list[dict[str, Any]]] = [session.get("slots", []) for session in info.sessions]
+    slots = max(slots_of_sessions, key=len, default=[])
     hosts = {slot.get("host", info.host) for slot in slots} or {info.host}
     setting = {
         name: info.configuration[name]
@@ -243,7 +272,7 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
 
 
 def clock_of(row: Row) -> str | None:
-    """By which clock the latencies of both sides were taken: wall | cpu; None where it is not known."""
+    """The clock of both sides' latencies: wall or cpu; None if unknown."""
     conditions = row.details.get("conditions")
     clock = conditions.get("clock") if isinstance(conditions, Mapping) else None
     return clock if clock in ("wall", "cpu") else None
@@ -268,7 +297,7 @@ def from_result(result: Result) -> Row:
             values["speedup_low"], values["speedup_high"] = speed.ci_low, speed.ci_high
     ratios = result.conditions.get("process_ratios") or ()
     if result.conditions.get("within_variance") is not None and ratios:
-        # Of the mean over the processes, as far as the samples in them tell.
+        # The standard deviation of the mean over the processes, from the samples within each process.
         values["speedup_sd"] = math.sqrt(result.conditions["within_variance"] / len(ratios))
     for name in (
         "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "eager_peak_bytes",
@@ -284,7 +313,7 @@ def from_result(result: Result) -> Row:
         "error": _failure(result.error) if result.error else None,
         "failed_phase": result.failed_phase,
         "skip_reason": result.skip_reason,
-        "accuracy": result.accuracy,  # with the distance to eager, where it was taken
+        "accuracy": result.accuracy,  # with the distance to eager, where it was measured
         "quality": result.quality,
         "parts_ms": result.parts_ms,
         "spread_ms": {
@@ -323,21 +352,21 @@ def from_result(result: Result) -> Row:
 
 
 def _parts(result: Result) -> dict[str, float]:
-    """Milliseconds of the parts of the back end's step that have a column."""
+    """The median milliseconds of the parts of the compiled step that have a column."""
     parts = result.parts_ms.get("backend") or {}
     medians = {f"{name}_ms": part.get("median") for name, part in parts.items()}
     return {name: value for name, value in medians.items() if name in PARTS and value}
 
 
 def _failure(error: Failure) -> dict[str, Any]:
-    """The part of a failure that fits on a page; the run folder has the log."""
+    """A failure without its log, which stays in the run folder."""
     plain: dict[str, Any] = {"type": error.type, "message": error.message}
     return plain | ({"tail": [line[:500] for line in error.tail]} if error.tail else {})
 
 
 def thinned(samples: Iterable[float]) -> tuple[float, ...]:
-    """At most MAX_SAMPLES of them, evenly over the time of sampling."""
-    every = tuple(samples)
-    if len(every) <= MAX_SAMPLES:
-        return every
-    return tuple(every[index * len(every) // MAX_SAMPLES] for index in range(MAX_SAMPLES))
+    """Keep at most MAX_SAMPLES samples, spread evenly over the time of sampling."""
+    values = tuple(samples)
+    if len(values) <= MAX_SAMPLES:
+        return values
+    return tuple(values[index * len(values) // MAX_SAMPLES] for index in range(MAX_SAMPLES))

@@ -1,4 +1,4 @@
-"""The tables of the history. The migrations make them; this module says what they look like now."""
+"""The tables of the history, as the newest migration leaves them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-# SQLite numbers rows by itself only where the key is an INTEGER.
+# SQLite assigns ids only to a key of type INTEGER.
 Key = BigInteger().with_variant(Integer, "sqlite")
 
 hosts = Table(
@@ -39,7 +39,7 @@ hosts = Table(
     Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
 )
-# What runs must have in common before their numbers are compared: class of host, and how it was measured.
+# Only runs of one testbed are compared: same host class, same settings of the measurement.
 testbeds = Table(
     "testbeds",
     metadata,
@@ -58,14 +58,14 @@ environments = Table(
     Column("python", Text),
     Column("packages", JSON, nullable=False),
     Column("facts", JSON, nullable=False),
-    Column("commits", JSON),  # of packages that come from a repository; none: taken in before 0002
+    Column("commits", JSON),  # of packages from a repository; NULL: stored before migration 0002
 )
 runs = Table(
     "runs",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("key", String(64), nullable=False, unique=True),
-    Column("content", String(64), nullable=False),  # digest of all that was taken in
+    Column("content", String(64), nullable=False),  # digest of the run and its results
     Column("name", Text, nullable=False, index=True),
     Column("started", Text, nullable=False, index=True),  # UTC, ISO 8601: sorts as text
     Column("ended", Text),
@@ -80,10 +80,10 @@ runs = Table(
     Column("expected", Integer),
     Column("results", Integer, nullable=False),
     Column("perfdash", Text),
-    Column("imported", JSON, nullable=False),  # of a foreign file: which, and what was assumed
+    Column("imported", JSON, nullable=False),  # of a foreign file: its name, and assumptions
     Column("taken_in", Text, nullable=False),
-    Column("method", JSON),  # of its records, a version per metric; none: version 1 of each
-    Column("judged", Text),  # when its changes were looked for (perfdash.detect)
+    Column("method", JSON),  # of its records, a version per metric; NULL: version 1 of each
+    Column("judged", Text),  # when perfdash.detect judged it
     Index(None, "testbed_id", "started"),
 )
 cases = Table(
@@ -117,7 +117,7 @@ results = Table(
     UniqueConstraint("run_id", "case_id"),
     Index(None, "case_id", "run_id"),
 )
-# What is large, apart so that a scan of the results stays small; samples as history.queries packs them.
+# Large values, in a table of their own so that scans of `results` stay fast. history.queries packs samples.
 result_details = Table(
     "result_details",
     metadata,
@@ -133,7 +133,7 @@ other_metrics = Table(
     Column("name", Text, primary_key=True),
     Column("value", Double, nullable=False),
 )
-# One row a run, suite and setting, made as the run is taken in, so that trends are read, not computed.
+# A row for each run, suite and setting, computed when the run is stored, so that trends are only read.
 summaries = Table(
     "summaries",
     metadata,
@@ -148,7 +148,7 @@ summaries = Table(
     Column("cases", Integer, nullable=False),
     Column("attempted", Integer, nullable=False),  # neither skipped nor passed for being skipped
     Column("passed", Integer, nullable=False),
-    Column("measured", Integer, nullable=False),  # behind the means
+    Column("measured", Integer, nullable=False),  # values in the means
     Column("speedup", Double),  # geometric mean
     Column("speedup_low", Double),
     Column("speedup_high", Double),
@@ -164,13 +164,13 @@ alerts = Table(
     Column("id", Integer, primary_key=True),
     Column("kind", Text, nullable=False),  # metric | count | status | vanished | host
     Column("testbed_id", ForeignKey("testbeds.id"), nullable=False),
-    Column("case_id", ForeignKey("cases.id")),  # none: the host
+    Column("case_id", ForeignKey("cases.id")),  # NULL: the host
     Column("metric", Text),
     Column("state", Text, nullable=False),
     Column("direction", SmallInteger, nullable=False),  # 1 worse, -1 better, 0 neither
-    Column("good_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the last before it
-    Column("bad_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the first with it
-    Column("seen_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the last that had it
+    Column("good_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the last run before the change
+    Column("bad_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the first run with the change
+    Column("seen_run_id", ForeignKey("runs.id", ondelete="SET NULL")),  # the last run with the change
     Column("opened", Text, nullable=False),
     Column("changed", Text, nullable=False),
     Column("before", Double),
@@ -186,7 +186,7 @@ alert_events = Table(
     Column("id", Key, primary_key=True, autoincrement=True),
     Column("alert_id", ForeignKey("alerts.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("at", Text, nullable=False),
-    Column("state", Text, nullable=False),  # the state that it came to
+    Column("state", Text, nullable=False),  # the new state
     Column("run_id", ForeignKey("runs.id", ondelete="SET NULL")),
     Column("note", Text),
 )
@@ -195,15 +195,15 @@ nightlies = Table(
     "nightlies",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("job", Text, nullable=False),  # of several that share a store
-    Column("night", Text, nullable=False),  # its name within the job
+    Column("job", Text, nullable=False),  # several jobs may share a store
+    Column("night", Text, nullable=False),  # unique within the job
     Column("begun", Text, nullable=False),
     Column("ended", Text),
     Column("every_s", Integer, nullable=False),
     Column("grace_s", Integer, nullable=False),
     Column("state", Text, nullable=False),  # running | ok | partial | failed
     Column("why", Text),
-    Column("expected", JSON, nullable=False),  # what is measured: "suite device dtype [threads]"
+    Column("expected", JSON, nullable=False),  # settings to measure: "suite device dtype [threads]"
     Column("runs", JSON, nullable=False),  # names of its runs
     UniqueConstraint("job", "night"),
 )

@@ -1,4 +1,4 @@
-"""Opens the store: one SQLite file, or a PostgreSQL by URL; makes or migrates its tables."""
+"""Open the store, a SQLite file or a PostgreSQL database; create or migrate its tables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
 from perfdash.redaction import remember
 
-# The newest migration (a test compares it with the files): most openings need no Alembic at all.
+# The newest migration. A test compares it with the files; a store that is at HEAD opens without Alembic.
 HEAD = "0004"
-VERSION_TABLE = "perfdash_version"  # not Alembic's own name: others may live in the same database
-# PostgreSQL: the advisory lock of whoever changes the store.
+VERSION_TABLE = "perfdash_version"  # not Alembic's default, which other programs may use here
+# PostgreSQL: the advisory lock that writers and migrations take.
 WRITERS = 7270683
 _BUSY_S = 60.0
 _CONNECT_S = 10
@@ -28,15 +28,15 @@ _A_FOLDER = "--db {}: it is a folder; give a file, or a postgresql:// address"
 
 
 class NoHistory(UsageError):
-    """There is none yet."""
+    """The history does not exist yet."""
 
 
 class BrokenHistory(MachineError):
-    """Its file is damaged: nothing can be put into it."""
+    """The file of the history is damaged, so nothing can be written to it."""
 
     @classmethod
     def of(cls, shown: str, reason: str) -> BrokenHistory:
-        """The error for a file, with the database's message."""
+        """The error for a file, with the reason that the database gave."""
         return cls(
             f"the history {shown} is damaged ({reason}): move it away, and take the runs, which stay in "
             f"their folders, in again: perfdash history import FOLDER... --db {shown}"
@@ -44,7 +44,7 @@ class BrokenHistory(MachineError):
 
 
 class Store:
-    """The history; many processes may have it open. `write()` is one transaction, all or nothing."""
+    """The history, which many processes may have open. `write()` is one transaction."""
 
     def __init__(self, engine: sa.Engine, shown: str) -> None:
         self.engine = engine
@@ -56,7 +56,7 @@ class Store:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """A connection to ask, on one state of the database. Raises MachineError where the database fails."""
+        """A connection that sees one snapshot of the database. Raises MachineError if it fails."""
         with self._failures("read"), self.engine.connect() as connection:
             if self.is_sqlite:
                 connection.exec_driver_sql("BEGIN")
@@ -66,19 +66,19 @@ class Store:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """A transaction. Raises MachineError where the database fails; then nothing was written."""
+        """A transaction. If the database fails, MachineError is raised and nothing is written."""
         with self._failures("written"), self.engine.begin() as connection:
             if self.is_sqlite:
-                # The lock is taken at once: a reader that becomes a writer cannot wait, it fails.
+                # Take the write lock now: SQLite fails, without waiting, when a reader turns into a writer.
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
-            else:  # one writer at a time, as there; an ingest takes a second
+            else:  # one writer at a time, as with SQLite; storing a run takes about a second
                 connection.execute(sa.text(f"set local lock_timeout = '{int(_BUSY_S)}s'"))
                 connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
             yield connection
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[sa.Connection]:
-        """A connection outside of any transaction, for statements that need it."""
+        """A connection outside any transaction, for statements such as VACUUM."""
         with self._failures("written"), self.engine.connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -119,8 +119,8 @@ def _is_damage(message: str) -> bool:
 def open_store(address: str, *, create: bool = True) -> Store:
     """A store by address: a path, `sqlite:///path`, or `postgresql://user@host/name`.
 
-    Its tables are made, or brought up to date after a backup (SQLite). Raises UsageError for an address
-    or a file that is none, and for a store that a newer perfdash made; MachineError where it cannot be
+    Its tables are created or migrated; a SQLite file is backed up before a migration. Raises UsageError for
+    a wrong address, a foreign database, and a store of a newer perfdash; MachineError if the store cannot be
     reached or written.
     """
     url = _url(address)
@@ -132,7 +132,7 @@ def open_store(address: str, *, create: bool = True) -> Store:
         if path.is_dir():
             raise UsageError(_A_FOLDER.format(path))
         if path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-            # WAL needs files beside it even to read: where there can be none, the file is read as it stands.
+            # WAL creates files beside the database even to read it. Where it cannot, open it as immutable.
             query = {"mode": "ro", "immutable": "1", "uri": "true"}
             url = sa.URL.create("sqlite", database=f"file:{path}", query=query)
         try:
@@ -152,7 +152,7 @@ def open_store(address: str, *, create: bool = True) -> Store:
 
 
 def check_writable(address: str) -> None:
-    """Raise the error that writing to this history would raise; change nothing."""
+    """Raise the error that writing to this history would raise, without changing it."""
     url = _url(address)
     remember(url.password)
     if url.get_backend_name() == "sqlite":
@@ -170,7 +170,7 @@ def check_writable(address: str) -> None:
 
 
 def _try_to_write(store: Store, revision: str | None) -> None:
-    """Raise MachineError where the database takes no transaction, or this user may not write there."""
+    """Raise MachineError if the database is read-only for this user."""
     with store.write() as connection:
         if store.is_sqlite:
             return
@@ -185,8 +185,8 @@ def _try_to_write(store: Store, revision: str | None) -> None:
 
 
 def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Store:
-    """The store at an address, after `prepare`, which gets the store and its revision."""
-    # A password may stand in the user's part or in the query.
+    """Open the store and call `prepare` with it and its revision."""
+    # Both the user part and the query of an address may hold a password.
     shown = url.set(query={}).render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite":
         shown = str(url.database).removeprefix("file:")
@@ -209,7 +209,7 @@ def _connected(url: sa.URL, prepare: Callable[[Store, str | None], None]) -> Sto
 
 
 def _url(address: str) -> sa.URL:
-    """Raises UsageError; a message never shows the password."""
+    """Parse an address. Raises UsageError, whose message never shows the password."""
     if "://" not in address:
         return sa.URL.create("sqlite", database=address)
     try:
@@ -242,11 +242,11 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 def _set_up_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # perfdash says BEGIN itself: the driver would say it too late
+    connection.isolation_level = None  # perfdash issues BEGIN: the driver would only before a write
     for pragma in (
         f"busy_timeout = {int(_BUSY_S * 1000)}",
-        "journal_mode = WAL",  # one writes while others read
-        "synchronous = NORMAL",  # with WAL nothing can be torn, and the run folder is the source
+        "journal_mode = WAL",  # one process writes while others read
+        "synchronous = NORMAL",  # WAL keeps the file consistent; a lost transaction can be imported again
         "foreign_keys = ON",
         "cache_size = -65536",
     ):
@@ -258,7 +258,7 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
 
 
 def _revision(store: Store) -> str | None:
-    """The migration that the store is at; None for an empty one. Raises UsageError for a foreign one."""
+    """The store's migration; None if it is empty. Raises UsageError for a foreign database."""
     with store.engine.connect() as connection:
         tables = sa.inspect(connection).get_table_names()
         if VERSION_TABLE not in tables:
@@ -287,21 +287,21 @@ def _migrate(store: Store, revision: str | None) -> None:
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
     with store.engine.begin() as connection:
         if store.is_sqlite:
-            # A table that is made anew is dropped before: that must not take along what refers to it.
+            # Alembic recreates tables to alter them. Dropping the old one must not cascade to its references.
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:
             connection.execute(sa.text(f"select pg_advisory_xact_lock({WRITERS})"))
-        # Several may open a store at once: another may have been first.
+        # Another process may have migrated the store while this one waited for the lock.
         if revision is not None and store.is_sqlite and _stored_revision(connection) == revision:
             _back_up(Path(store.shown), revision)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-    store.engine.dispose()  # connections without foreign keys
+    store.engine.dispose()  # its connections have foreign keys switched off
 
 
 def _back_up(path: Path, revision: str) -> None:
-    """A copy of the file as it is, beside it, before a migration changes it."""
+    """Copy the file before a migration changes it."""
     copy = path.with_name(f"{path.name}.schema{revision}.bak")
     try:
         with (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.detect import suspects
+from perfdash.detect.environment_changes import other_commits
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import Judged
 from perfdash.detect.suspects import PairedResult
@@ -103,7 +104,7 @@ def remeasure(
 
     with away_from(cores), PairedSlots(cores, beside(new, good_python), new, folder) as slots:
         workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
-        if other := suspects.other_commits(judged.run, workers["new"]):
+        if other := other_commits(judged.run, workers["new"]):
             raise UsageError(
                 f"{settings.python} has other commits than the run measured (run | interpreter): "
                 f"{'; '.join(other)}: give the interpreter of that build by --python"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.detect.alert_states import new_alert
+from perfdash.detect.environment_changes import other_commits
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new, judge_run
 from perfdash.detect.suspects import (
@@ -19,7 +20,6 @@ from perfdash.detect.suspects import (
     alert_after,
     decide,
     measured_before,
-    other_commits,
     suspects,
 )
 from perfdash.history import alert_store as kept
@@ -27,6 +27,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower
+from tests.history.made import with_worker
 
 SLOWER = Finding("metric", 1, "backend_ms", 1, 0, 1, change=math.log(1.1), sd=0.01, df=50.0)
 BROKEN = Finding("status", 1, "status", 1, 0, 1, details={"before": "pass", "after": "crash"})
@@ -141,11 +142,11 @@ def test_what_becomes_of_alerts(night):
     assert not measured_before(finding, judged.panel, {"torch_git_version": commits[30]})
     assert not measured_before(finding, judged.panel, {"torch_git_version": None})
     # A library under test of another commit is another build, though torch is the same.
-    before = replace(judged.panel, runs=[replace(each, commits={"lib": "a"}) for each in judged.panel.runs])
+    before = replace(judged.panel, runs=[with_worker(run, commits={"lib": "a"}) for run in judged.panel.runs])
     assert measured_before(finding, before, {**good, "commits": {"lib": "a", "new": "c"}})
     assert not measured_before(finding, before, {**good, "commits": {"lib": "b"}})
     assert other_commits(before.runs[29], {**good, "commits": {"lib": "b"}}) == ["lib: a | b"]
-    night = replace(before.runs[29], packages={"lib": "1", "new": "1"})
+    night = with_worker(before.runs[29], packages={"lib": "1", "new": "1"})
     released = {**good, "packages": {"lib": "1", "new": "2"}}  # from an index: of no commit
     assert other_commits(night, released) == ["lib: a | 1"]
     cloned = {**released, "commits": {"lib": "a", "new": "c"}}

@@ -51,6 +51,11 @@ def run(
     return Imported(replace(changed, uid=f"{changed.started} {changed.host}"), tuple(rows))
 
 
+def with_worker(run: RunRow, **facts) -> RunRow:
+    """The run, of an environment with these facts: torch_git_version, packages, commits, ..."""
+    return replace(run, environment={**run.environment, "worker": {**run.worker, **facts}})
+
+
 def nights(values: Mapping[str, Sequence[float]], metric: str = "backend_ms") -> list[Imported]:
     """One run a night from 2026-01-01 on; values[model] are those of a metric, None where it vanished."""
     from datetime import date, timedelta

@@ -14,7 +14,7 @@ from perfdash.report.changes import REGRESSION, of_alert
 from perfdash.report.comment import changes_section
 from perfdash.report.digest import run_digest
 from perfdash.report.issue_text import blame, body, note, title
-from tests.history.made import case
+from tests.history.made import case, with_worker
 from tests.report.golden_files import golden
 from tests.report.nights import good_night
 from tests.report.shown_alerts import BAD, GOOD, SHOWN, SLOWER
@@ -102,4 +102,4 @@ def test_what_a_failing_model_said():
 def test_commits_of_torch_are_linked_where_they_are_two():
     assert f"compare/{'a' * 12}...{'b' * 12}" in body(SHOWN[0])
     assert "compare/" not in body(replace(SHOWN[0], good=BAD))
-    assert "compare/" not in body(replace(SHOWN[0], good=replace(GOOD, torch_git_version="../../x")))
+    assert "compare/" not in body(replace(SHOWN[0], good=with_worker(GOOD, torch_git_version="../../x")))

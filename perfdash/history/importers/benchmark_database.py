@@ -1,11 +1,11 @@
-"""JSON of the PyTorch OSS benchmark database, schema v3: one record a metric of a model.
+"""Import JSON of the PyTorch OSS benchmark database, schema v3: a record per metric.
 
 {"benchmark": {name, mode, dtype, extra_info}, "model": {name, type, backend, origins}, "metric": {name,
 benchmark_values, target_value, extra_info}, "runners": [...], "dependencies": {"pytorch": {sha, ...}}} as
 an object, a list or JSON lines. Described in pytorch's wiki "How to integrate with PyTorch OSS benchmark
 database" and, as a table, in pytorch/test-infra (benchmark.oss_ci_benchmark_v3); written for the dynamo
-runners by output_json of benchmarks/dynamo/common.py. That schema has no unit: a metric becomes one of
-our columns only if it is one of the dynamo runners', or names its unit ("unit", or "latency(ms)").
+runners by output_json of benchmarks/dynamo/common.py. The schema has no unit: a metric gets a column only if
+it is a metric of the dynamo runners, or names its unit ("unit", or "latency(ms)").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OTHER = re.compile(r'"(benchmark|model)"\s*:\s*\{')
 _DTYPES = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp64": "float64"}
 _MODES = {"eval": "inference", "train": "training"}
 _WITH_UNIT = re.compile(r"(?P<name>.+?)\s*\((?P<unit>[^()]{1,20})\)")
-# The dynamo runners' columns and the units they are in.
+# The columns of the dynamo runners, with their units.
 _DYNAMO = {"speedup": "", "abs_latency": "ms", "compilation_latency": "s", "compression_ratio": "",
            "eager_peak_mem": "gb", "dynamo_peak_mem": "gb", "unique_graphs": "", "graph_breaks": "",
            "calls_captured": ""}  # fmt: skip
@@ -123,7 +123,7 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
 
 
 def _part(value: Mapping[str, Any], name: str, where: FilePlace) -> dict[str, Any]:
-    """An object in an object; a missing one is empty."""
+    """An object within an object; empty if it is missing."""
     part = value.get(name)
     if part is None:
         return {}
@@ -238,8 +238,8 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
     details: dict[str, Any] = {"origin": where.origin}
     notes: list[str] = []
     samples: dict[str, tuple[float, ...]] = {}
-    numbers: dict[str, float | None] = {}  # in the dynamo runners' names and units
-    ours: dict[str, float] = {}
+    dynamo_numbers: dict[str, float | None] = {}  # under the names and in the units of the dynamo runners
+    columns: dict[str, float] = {}
     others: dict[str, float] = {}
     accuracy: Status | None = None
     side = "eager" if case.backend == "eager" else "backend"
@@ -262,19 +262,19 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
                 factor or 1
             )  # all of dynamo's time: another thing
         elif factor:
-            numbers[name] = value * factor
+            dynamo_numbers[name] = value * factor
         elif target:
             column, factor = target
-            if column in ours:
+            if column in columns:
                 raise entry.where.wrong(f"{column} of this case under two names: remove one of them")
             scaled = round(value * factor) if column.endswith("_bytes") else value * factor
-            ours[column] = checked_metric(column, scaled, entry.where, name)
+            columns[column] = checked_metric(column, scaled, entry.where, name)
             if column.endswith("_ms") and len(entry.values) > 1:
                 samples[column] = thinned(value * factor for value in entry.values)
         else:
             others[name] = value
-    measured = dynamo_vocabulary.measured(numbers, where, case.device)
-    if twice := ours.keys() & measured.values.keys():
+    measured = dynamo_vocabulary.measured(dynamo_numbers, where, case.device)
+    if twice := columns.keys() & measured.values.keys():
         raise where.wrong(f"{', '.join(sorted(twice))} of this case under two names: remove one of them")
     timed = "speedup" in metrics
     status = dynamo_vocabulary.ended(
@@ -282,7 +282,7 @@ def _row(case: Case, metrics: dict[str, Entry]) -> Row:
     )
     details |= {"notes": notes + measured.notes} if notes or measured.notes else {}
     details |= {"derived": measured.derived} if measured.derived else {}
-    values, others = measured.values | ours, measured.others | others
+    values, others = measured.values | columns, measured.others | others
     return Row(case, str(status), values, others=others, samples=samples, details=details)
 
 
@@ -297,7 +297,7 @@ def _factor(unit: str, expected: str) -> float | None:
 
 
 def _column(name: str, unit: str, side: str) -> tuple[str, float] | None:
-    """Our column and factor for a metric that names its unit; None for others."""
+    """The column and factor for a metric that names its unit; None for other metrics."""
     base = name.lower().replace(" ", "_")
     if unit in TIME_MS:
         factor = TIME_MS[unit]

@@ -1,11 +1,14 @@
-"""The dashboard comment of pytorch's benchmarks/dynamo: Markdown with a table a suite and metric.
+"""Import the dashboard comment of pytorch's benchmarks/dynamo: Markdown tables by suite and metric.
 
 Written by runner.py (prepare_message, generate_executive_summary) and posted, for the Inductor CPU
 dashboard, to pytorch/pytorch issue 93531: a heading `Performance Dashboard for float32 precision --
 Single-core Single-thread`, below it `torchbench suite with float32 precision` with the tables
 `Performance speedup`, `Accuracy`, `Compilation latency (sec)`, `Peak Memory Compression Ratio`, columns
-name, bs and one a compiler. The executive summary holds what can be checked: its pass counts must be
-those of the tables, or the comment is cut off or edited.
+name, bs and one for each compiler. The pass counts in the executive summary must equal those of the tables;
+otherwise the comment was cut off or edited.
+
+`read_page` reads tables drawn with borders (`+---+`, as tabulate and prettytable write them) and tables of
+Markdown. The title of a table is the last line of text before it.
 """
 
 from __future__ import annotations
@@ -58,12 +61,12 @@ def recognises(sample: FileBeginning) -> bool:
 
 
 def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
-    """One run a comment."""
+    """One run for each comment."""
     return [_run(path, options) for path in paths]
 
 
 def _run(path: Path, options: ImportOptions) -> Imported:
-    whole_text(path)  # its limit: what is read by line may be larger
+    whole_text(path)  # checks the limit of a document, which is lower than that of `lines`
     page = read_page((FilePlace(path, number), text) for number, text in lines(path, end_needed=False))
     suites: dict[tuple[str, ...], dict[str, Cells]] = {}
     for table in page.tables:
@@ -93,7 +96,7 @@ def _run(path: Path, options: ImportOptions) -> Imported:
             raise FilePlace(path, line).wrong(f"the same case is in line {first} too: remove one of them")
         cases[row.case] = row
     if any(published.values()):
-        # With the sections that publish none, so that nobody takes the sums of one for those of another.
+        # Also for sections without sums, so that the sums of one section are not taken for another's.
         environment["published"] = published
     if hardware:
         environment["cpu" if rows[0].case.device == "cpu" else "gpu"] = hardware
@@ -121,9 +124,9 @@ def _take(table: MarkdownTable, tables: dict[str, Cells]) -> None:
     if not compilers or len(set(compilers)) < len(compilers):
         raise table.where.wrong("the table needs columns name, bs and one for each compiler: correct it")
     cells = tables[metric] = {}
-    for where, (model, size, *rest) in table.rows:
+    for where, (model, size, *compiler_cells) in table.rows:
         model = checked_name(model, where, "the model's name")
-        for compiler, cell in zip(compilers, rest, strict=True):
+        for compiler, cell in zip(compilers, compiler_cells, strict=True):
             if (model, compiler) in cells:
                 line = cells[model, compiler][0].line
                 raise where.wrong(f"{shown(model, 80)} again, it is in line {line} too: remove one of them")
@@ -194,26 +197,26 @@ def _rows(
     return rows
 
 
-def _row(found: dict[str, tuple[FilePlace, int, str]], case: dict[str, Any]) -> Row:
-    sizes = {size for _, size, _ in found.values() if size}
-    where = next(iter(found.values()))[0]
+def _row(cells: dict[str, tuple[FilePlace, int, str]], case: dict[str, Any]) -> Row:
+    sizes = {size for _, size, _ in cells.values() if size}
+    where = next(iter(cells.values()))[0]
     if len(sizes) > 1:
         raise where.wrong(f"batch sizes {sorted(sizes)} in different tables for one model: correct them")
     notes = [] if sizes else ["batch size unknown (0): the model did not get that far"]
     numbers = {
         metric: dynamo_vocabulary.number_or_nothing(cell, place, metric)
-        for metric, (place, _, cell) in found.items()
+        for metric, (place, _, cell) in cells.items()
         if metric != "accuracy"
     }
     performance = dynamo_vocabulary.measured(numbers, where, case["device"])
     accuracy = None
-    if "accuracy" in found:
-        place, _, word = found["accuracy"]
+    if "accuracy" in cells:
+        place, _, word = cells["accuracy"]
         accuracy = dynamo_vocabulary.status(word, place)
     status = dynamo_vocabulary.ended(accuracy, performance.ran, checked=True, timed=True, notes=notes)
     details: dict[str, Any] = {"origin": where.origin}
-    if "accuracy" in found:
-        details["accuracy"] = {"status": found["accuracy"][2]}
+    if "accuracy" in cells:
+        details["accuracy"] = {"status": cells["accuracy"][2]}
     if notes or performance.notes:
         details["notes"] = notes + performance.notes
     return Row(
@@ -228,9 +231,9 @@ def _row(found: dict[str, tuple[FilePlace, int, str]], case: dict[str, Any]) -> 
 def _check_summary(
     page: Page, section: tuple[str, ...], rows_by_suite: dict[str, list[Row]]
 ) -> dict[str, Any]:
-    """What the executive summary says, after its pass counts were compared with the tables.
+    """The executive summary, after comparing its pass counts with the tables.
 
-    Nothing where the section has several precisions: its sums are of no one setting.
+    Empty for a section of several precisions, whose sums belong to no single setting.
     """
     published: dict[str, Any] = {}
     for table in page.tables:
@@ -247,21 +250,21 @@ def _check_summary(
 
 
 def _compare(
-    where: FilePlace, suite: str, backend: str, said: re.Match[str], found: dict[str, list[Row]]
+    where: FilePlace, suite: str, backend: str, counts: re.Match[str], rows_by_suite: dict[str, list[Row]]
 ) -> None:
-    rows = [row for row in found.get(suite, []) if row.case.backend == backend]
-    # As the harness counts: a case passes when its accuracy does and it was timed.
+    rows = [row for row in rows_by_suite.get(suite, []) if row.case.backend == backend]
+    # The harness counts a case as passed if its accuracy passed and it was timed.
     passed = sum(row.status in set(map(str, PASSING)) and "speedup" in row.values for row in rows)
-    if (str(passed), str(len(rows))) != said.groups():
+    if (str(passed), str(len(rows))) != counts.groups():
         raise where.wrong(
-            f"the summary says {said[1]} of {said[2]} pass for {shown(suite, 40)}, "
+            f"the summary says {counts[1]} of {counts[2]} pass for {shown(suite, 40)}, "
             f"the tables {passed} of {len(rows)}: import the comment whole and unedited"
         )
 
 
 @dataclass
 class MarkdownTable:
-    """One table: its headings from the outermost in, title, column names, and rows with their place."""
+    """A table. `headings`: the headings above it, the outermost first; rows with their places."""
 
     where: FilePlace
     headings: tuple[str, ...]
@@ -272,20 +275,20 @@ class MarkdownTable:
 
 @dataclass
 class Page:
-    """The tables of a text and the lines that are none, headings among them."""
+    """The tables of a text, and its other lines except headings."""
 
     tables: list[MarkdownTable]
     texts: list[tuple[FilePlace, tuple[str, ...], str]]  # place, headings above it, the line
 
 
 def read_page(lines: Iterable[tuple[FilePlace, str]]) -> Page:
-    """The tables of a text. Raises UsageError for one that is cut off or has a row of another width."""
+    """Read the tables of a text. Raises UsageError for a table that is cut off or damaged."""
     page = Page([], [])
     headings: list[tuple[int, str]] = []
     title, fence = "", ""
     drawn: _Drawn | None = None
     pipes: MarkdownTable | None = None
-    before: tuple[FilePlace, str] | None = None  # the line before, which may be a Markdown table's head
+    before: tuple[FilePlace, str] | None = None  # the previous line, perhaps the head of a table
     for where, raw in lines:
         text = raw.strip()
         above = tuple(words for _, words in headings)
@@ -309,7 +312,7 @@ def read_page(lines: Iterable[tuple[FilePlace, str]]) -> Page:
             pipes = MarkdownTable(before[0], above, title, columns)
             page.tables.append(pipes)
         elif mark := _FENCE.fullmatch(text):
-            # A fence ends with its own kind; what stands in one is no heading.
+            # A fence of backticks ends with backticks, one of tildes with tildes. It contains no headings.
             fence = ("" if text.startswith(fence) else fence) if fence else mark[1]
         elif not fence and (heading := _HEADING.fullmatch(text)):
             headings = [(level, words) for level, words in headings if level < len(heading[1])]
@@ -340,7 +343,7 @@ def _add(table: MarkdownTable, where: FilePlace, cells: list[str]) -> None:
 
 
 class _Drawn:
-    """A table with borders around its head and below its rows."""
+    """Read a table with borders around its head and below its rows."""
 
     def __init__(self, table: MarkdownTable) -> None:
         self.table = table

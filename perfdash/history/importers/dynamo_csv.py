@@ -1,12 +1,10 @@
-"""CSV pairs of pytorch's benchmarks/dynamo: `..._performance.csv` and `..._accuracy.csv`.
+"""Import CSV pairs of pytorch's benchmarks/dynamo: `..._performance.csv` and `..._accuracy.csv`.
 
 Written by benchmarks/dynamo/common.py (output_csv), named by runner.py:
 `{compiler}_{suite}_{dtype}_{inference|training}_{device}_{performance|accuracy}.csv`. perfdash writes
-the same (runner/dynamo_csv_writer.py). Nothing in them tells the two apart, so on CPU absolute memory is
-never taken: the harness's is wrong. Columns go by name; older versions have fewer. A failed row may
-be short: old versions did not pad it.
-
-The lines of one run are not ordered by time and hold no time; the file's is taken unless one is options.
+the same files (runner/dynamo_csv_writer.py). A file does not show which program wrote it, so absolute memory
+on CPU is never imported, because the harness writes wrong values. Columns are found by name; older versions
+have fewer, and do not pad the row of a failed model. The rows hold no time.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _AMP = {"amp_fp16": "float16", "amp_bf16": "bfloat16"}
 
 @dataclass
 class CsvLine:
-    """One row of one of the two files."""
+    """One row of a performance or accuracy file."""
 
     where: FilePlace
     device: str
@@ -63,7 +61,7 @@ def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
     for path in paths:
         kind = _kind_of(path)
         pair = pairs.setdefault(path.parent / _without_kind(path), {})
-        if kind in pair:  # not named as the harness does: no pair
+        if kind in pair:  # two files of one kind are no pair
             pair = pairs.setdefault(path, {})
         pair[kind] = path
     for pair in pairs.values():
@@ -106,12 +104,12 @@ def _without_kind(path: Path) -> str:
 
 
 def _renamed(name: str, kind: str) -> str:
-    left, found, right = name.rpartition(kind)
-    return left + _OTHER[kind] + right if found else name
+    left, separator, right = name.rpartition(kind)
+    return left + _OTHER[kind] + right if separator else name
 
 
 def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
-    # In one order, whichever was named first: the same run has the same content.
+    # In a fixed order, so that the run has the same content whichever file the user named first.
     pair = {kind: pair[kind] for kind in _OTHER if kind in pair}
     tables = {kind: _lines(path) for kind, path in pair.items()}
     path = pair.get("performance") or pair["accuracy"]
@@ -137,7 +135,7 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
 
 
 def _common(path: Path, options: ImportOptions, devices: set[str], thread_count: int) -> Case:
-    """The setting of all cases of a pair: from the file's name, else from options; never guessed."""
+    """The setting of all cases of a pair, from the file's name or else from the options."""
     where = FilePlace(path)
     match = _FROM_RIGHT.fullmatch(_without_kind(path))
     dtype = match["dtype"] if match else None
@@ -202,7 +200,7 @@ def _lines(path: Path) -> dict[str, CsvLine]:
 
 
 def _padded(columns: list[str], values: list[str], where: FilePlace) -> dict[str, str]:
-    """The cells by column. Only the row of a model that did not run may be short."""
+    """The cells by column. Only the row of a model that did not run may have fewer cells."""
     if len(values) > len(columns):
         raise where.wrong(f"{len(values)} cells under {len(columns)} columns: correct or remove the line")
     row = dict(zip(columns, values, strict=False))
@@ -273,7 +271,7 @@ def _measured(line: CsvLine, device: str) -> dynamo_vocabulary.DynamoNumbers:
 def _add_counts(performance: dynamo_vocabulary.DynamoNumbers, line: CsvLine, accuracy: Status | None) -> None:
     """Add graphs and breaks of the accuracy run if the performance run has none.
 
-    Its `compilation_latency` is another thing (all of dynamo's time), so it goes under another name.
+    Its `compilation_latency` is all of dynamo's time, so it gets a name of its own.
     """
     numbers = _numbers(line)
     seconds = numbers.pop("compilation_latency", None)

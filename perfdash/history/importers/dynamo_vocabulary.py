@@ -1,4 +1,4 @@
-"""The words and columns of pytorch's benchmarks/dynamo, which its CSV, JSON and dashboard share.
+"""Translate the statuses and columns of pytorch's benchmarks/dynamo: its CSV, JSON and dashboard.
 
 From benchmarks/dynamo/common.py (check_accuracy, write_csv_when_exception, output_csv) and runner.py.
 """
@@ -35,17 +35,17 @@ _PEAKS = {"eager_peak_mem": "eager_peak_bytes", "dynamo_peak_mem": "backend_peak
 
 
 def suite(word: str) -> str:
-    """Its suite under perfdash's name."""
+    """perfdash's name of a suite of the dynamo runners."""
     return SUITES.get(word, word)
 
 
 def known_status(word: str) -> Status | None:
-    """Its status word as ours; None for a word that it does not write."""
+    """The Status of a status word of the dynamo runners; None for an unknown word."""
     return _WORDS.get(word) or next((ours for words, ours in _FAMILIES if words.fullmatch(word)), None)
 
 
 def status(word: str, where: FilePlace) -> Status:
-    """The same, but a word that it does not write is a UsageError."""
+    """The Status of a status word. Raises UsageError for an unknown word."""
     translated = known_status(word)
     if translated is None:
         raise where.wrong(
@@ -56,13 +56,13 @@ def status(word: str, where: FilePlace) -> Status:
 
 
 def number_or_nothing(cell: str, where: FilePlace, column: str) -> float | None:
-    """A cell: empty and `nan` are "not measured" (pandas and the harness's own f"{x:.6f}" write so)."""
+    """The number in a cell; None for an empty cell and for `nan`, which mean "not measured"."""
     return None if cell.lower() in ("", "nan") else parsed_number(cell, where, column)
 
 
 @dataclass
 class DynamoNumbers:
-    """One row of numbers in our names and units. `ran`: whether it was timed; None: not asked."""
+    """The numbers of a row under perfdash's names. `ran`: whether the model was timed; None: unknown."""
 
     ran: bool | None = None
     values: dict[str, float] = field(default_factory=dict)
@@ -72,11 +72,10 @@ class DynamoNumbers:
 
 
 def measured(numbers: Mapping[str, float | None], where: FilePlace, device: str) -> DynamoNumbers:
-    """The columns of one row of the performance file, None for "not measured".
+    """Convert the numbers of a row of the performance file; None means "not measured".
 
-    A speedup of 0 is how the harness says that a model did not run; the zeros beside it, and any other
-    zero where a time or a memory should be, are padding. Its compilation latency is a difference of
-    two timings: below 0 it says nothing, and is left out with a note.
+    The harness writes a speedup of 0 for a model that did not run, and pads times and memory with zeros. Its
+    compilation latency is the difference of two timings: a negative one is left out, with a note.
     """
     row = DynamoNumbers()
     given = {name: value for name, value in numbers.items() if value is not None}
@@ -125,10 +124,10 @@ def measured(numbers: Mapping[str, float | None], where: FilePlace, device: str)
 def ended(
     accuracy: Status | None, ran: bool | None, *, checked: bool, timed: bool, notes: list[str]
 ) -> Status:
-    """How a case ended, of its accuracy and of whether it was timed (None: it has no such row).
+    """The status of a case, from its accuracy and from whether it ran (None: no row).
 
-    `checked` and `timed` say which of the two was done for the run at all. The harness writes no row
-    for a model whose process crashed, so a row that is missing in one of them is a failure.
+    `checked` and `timed`: whether the run has an accuracy file and a performance file. The harness writes no
+    row for a model whose process crashed, so a missing row is a failure.
     """
     if accuracy is not None and accuracy not in PASSING:
         return accuracy

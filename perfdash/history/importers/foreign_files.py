@@ -1,6 +1,8 @@
-"""Reads text files of other programs within limits: no file is loaded that is larger than its limit.
+"""Read text files of other programs within limits, and check their numbers and names.
 
-Every fault of a file is a UsageError with file, line and what to do.
+Every fault of a file is a UsageError with file, line and what to do. Numbers become finite values in the
+units of perfdash.metrics. Their bounds lie far outside what any machine measures: they catch a wrong column
+or unit, not a slow model.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from perfdash.errors import UsageError
 from perfdash.metrics import NUMBERS
 
 FILE_LIMIT = 256 << 20  # bytes of a file that is read line by line
-DOCUMENT_LIMIT = 64 << 20  # of one that is held whole: as Python objects it is ten times that
+DOCUMENT_LIMIT = 64 << 20  # of a file that is held in memory, where Python objects take ten times as much
 LINE_LIMIT = 1 << 20
 SAMPLE = 1 << 20
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
-_LONGEST_INT = 40  # digits; no count or id is longer, and converting a million digits takes minutes
+_LONGEST_INT = 40  # digits: counts and ids are shorter, and converting a million digits takes minutes
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _LONGEST = 64
@@ -39,7 +41,7 @@ _BOUNDS = {  # by the kind of the metric: lowest and highest
 _COUNT_BOUNDS = (0.0, 1e9)
 MOST_BATCHED = 10_000_000
 
-# What a unit is, in ms, s and bytes. "gb" is 10^9 here, as the torch harnesses divide (10**9).
+# Units in ms and in bytes. "gb" is 10^9 bytes, because the torch harnesses divide by 10**9.
 TIME_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3,
            "milliseconds": 1.0, "microseconds": 1e-3, "min": 6e4}  # fmt: skip
 MEMORY_BYTES = {"b": 1.0, "bytes": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9,
@@ -76,13 +78,13 @@ class FileBeginning:
 
 
 def shown(text: str, longest: int = 300) -> str:
-    """Text of a foreign file as a message may hold it: one line, printable, not endless."""
+    """Shorten and escape foreign text for a message: one line, printable."""
     text = text if len(text) <= longest else text[:longest] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def sample(path: Path) -> FileBeginning:
-    """The first SAMPLE bytes of a file as text. Raises UsageError where it cannot be read."""
+    """The first SAMPLE bytes of a file as text. Raises UsageError if it cannot be read."""
     if _stat(path, FilePlace(path)) and path.is_dir():
         return FileBeginning(path, "", is_folder=True)
     with _opened(path) as file:
@@ -99,7 +101,7 @@ def sample(path: Path) -> FileBeginning:
 def lines(path: Path, *, end_needed: bool = True) -> Iterator[tuple[int, str]]:
     """Number and text of every line, without its end.
 
-    A file whose last line needs an end and has none is cut off: half a number is a number too.
+    With `end_needed`, a last line without a line end is an error: the file may be cut off within a number.
     """
     size, number = 0, 0
     with _opened(path) as file:
@@ -134,7 +136,7 @@ def cells(text: str, where: FilePlace) -> list[str]:
 
 
 def whole_text(path: Path, limit: int = DOCUMENT_LIMIT) -> str:
-    """All of a file, of at most `limit` bytes."""
+    """The text of a file of at most `limit` bytes."""
     where = FilePlace(path)
     with _opened(path) as file:
         try:
@@ -149,8 +151,9 @@ def whole_text(path: Path, limit: int = DOCUMENT_LIMIT) -> str:
 def json_values(path: Path) -> Iterator[tuple[FilePlace, Any]]:
     """The values of a JSON document, list or JSON lines, each with its place.
 
-    A list at the top is taken apart, also one that is a line among others (upload_benchmark_results.py
-    of pytorch/test-infra accepts both). NaN, Infinity and a key that is there twice are refused.
+    The items of a list at the top are values, also of a list in one of several lines
+    (upload_benchmark_results.py of pytorch/test-infra accepts both). NaN, Infinity and duplicate keys are
+    refused.
     """
     text = whole_text(path)
     decoder = json.JSONDecoder(
@@ -158,7 +161,7 @@ def json_values(path: Path) -> Iterator[tuple[FilePlace, Any]]:
     )
     position = counted = 0
     line = 1
-    inside = False  # a list at the top
+    inside = False  # whether the position is in a list at the top
     while True:
         position = _skip_spaces(text, position)
         line, counted = line + text.count("\n", counted, position), position
@@ -176,8 +179,8 @@ def json_values(path: Path) -> Iterator[tuple[FilePlace, Any]]:
             value, position = decoder.raw_decode(text, position)
             _check_text(value)
         except json.JSONDecodeError as error:
-            there = FilePlace(path, error.lineno)
-            raise there.wrong(f"not valid JSON ({error.msg}): cut off or damaged") from error
+            error_place = FilePlace(path, error.lineno)
+            raise error_place.wrong(f"not valid JSON ({error.msg}): cut off or damaged") from error
         except RecursionError as error:
             raise where.wrong("nested too deeply for a file of results") from error
         except ValueError as error:
@@ -193,7 +196,7 @@ def json_values(path: Path) -> Iterator[tuple[FilePlace, Any]]:
 
 
 def parsed_number(text: str, where: FilePlace, what: str) -> float:
-    """A decimal number as harnesses write it. Raises UsageError for anything else, inf and nan too."""
+    """Parse a decimal number. Raises UsageError for anything else, also for inf and nan."""
     if len(text) > _LONGEST or not _NUMBER.fullmatch(text):
         raise where.wrong(f"{what} is {shown(text, 60)!r}, not a number: correct or remove the line")
     return finite_number(float(text), where, what)
@@ -220,7 +223,7 @@ def checked_metric(name: str, value: float, where: FilePlace, what: str = "") ->
 
 
 def checked_batch_size(value: Any, where: FilePlace) -> int:
-    """A batch size; 0 if the file has none, as the harness failed before."""
+    """A batch size; 0 if the file has none, because the harness failed too early."""
     if value in (None, "", "None"):
         return 0
     read = parsed_number if isinstance(value, str) else finite_number
@@ -231,7 +234,7 @@ def checked_batch_size(value: Any, where: FilePlace) -> int:
 
 
 def checked_name(value: Any, where: FilePlace, what: str) -> str:
-    """A name (of a model, suite, back end): printable text, not empty, not longer than a line."""
+    """Check the name of a model, suite or back end: printable, not empty, at most 300 characters."""
     if not isinstance(value, str) or not value.strip() or len(value) > 300 or not value.isprintable():
         raise where.wrong(f"{what} is {shown(str(value), 60)!r}, not a name: correct or remove it")
     return value.strip()
@@ -270,7 +273,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_text(value: Any) -> None:
-    """No database takes a NUL or half a surrogate pair; JSON can spell both."""
+    """Refuse NUL and unpaired surrogates, which JSON can spell and no database accepts."""
     left = [value]
     while left:
         item = left.pop()

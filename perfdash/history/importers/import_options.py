@@ -1,4 +1,4 @@
-"""Options for what a foreign file does not say, and the RunRow made from file and options."""
+"""The options of `history import`, and the RunRow of a foreign file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from perfdash.errors import UsageError
 from perfdash.history.importers.foreign_files import FilePlace, shown
 from perfdash.history.results import RunRow
 
-BY_FILE = "mtime"  # --started: as the file system has it
-UNSPECIFIED = "unspecified"  # where neither the file nor the user says and nothing depends on it
+BY_FILE = "mtime"  # --started: the modification time of the file
+UNSPECIFIED = "unspecified"  # an optional setting that neither the file nor the user gives
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """The options of `perfdash history import` for what the files do not say themselves.
+    """Settings that the user gives for files that do not contain them.
 
-    A file that contradicts an option is refused, because one of the two is wrong.
+    A file that contradicts an option is refused, because either the file or the option is wrong.
     """
 
     host: str | None = None
@@ -35,7 +35,7 @@ class ImportOptions:
     backend: str | None = None
 
     def agreed(self, option: str, in_file: str | None, where: FilePlace, hint: str = "") -> str:
-        """The value in the file, else the option. Raises UsageError if neither has one or they differ."""
+        """The value in the file, else the option's. Raises UsageError if both are missing or differ."""
         given: str | None = getattr(self, option)
         if in_file is not None and given is not None and in_file != given:
             raise where.wrong(f"says {option} {shown(in_file, 60)!r}, but --{option} {given!r}: leave it out")
@@ -58,7 +58,7 @@ def instant(text: str, what: str) -> str:
 
 
 def from_seconds(seconds: float, where: FilePlace, what: str) -> str:
-    """Seconds since 1970 as such a time."""
+    """Seconds since 1970 as an ISO 8601 time in UTC."""
     try:
         return _text(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError) as error:
@@ -84,18 +84,18 @@ def run_row(
 ) -> RunRow:
     """The run of a foreign file. `started` is (time, source of the time) if the file holds one.
 
-    Its setting names the harness, because numbers of two harnesses are never compared: they define
-    memory and compile time differently. RunRow.imported holds what was assumed.
+    Its setting names the harness, because harnesses define memory and compilation time differently, so that
+    their numbers are never compared. RunRow.imported records the assumptions.
     """
     when, whence = started_of(paths, options, started)
     files = [shown(path.name) for path in paths]
     host = options.host or host or "unknown"
     if host_class is None and host != "unknown":
-        host_class = f"host {host}"  # two hosts of unknown kind are not the same kind
+        host_class = f"host {host}"  # hosts of unknown hardware are never one class
     if not (options.host_class or host_class):
         raise FilePlace(paths[0]).wrong("does not say on what it was measured: give --host or --host-class")
     return RunRow(
-        name=f"{when.replace(':', '-')}_{shown(name)}",  # a night's files are called as every other night's
+        name=f"{when.replace(':', '-')}_{shown(name)}",  # files of several nights often have the same name
         started=when,
         origin=origin,
         source=", ".join(shown(str(path)) for path in paths),
@@ -110,9 +110,9 @@ def run_row(
 def started_of(
     paths: Sequence[Path], options: ImportOptions, in_file: tuple[str, str] | None
 ) -> tuple[str, str]:
-    """When it was measured, and the source of that time. Raises UsageError if nothing gives a time.
+    """The time of the measurement and its source. Raises UsageError if no time is given.
 
-    Copying or unpacking a file changes its modification time, so that time is used only on request.
+    The modification time is used only on request, because copying or unpacking a file changes it.
     """
     if options.started not in (None, BY_FILE):
         return instant(str(options.started), "--started"), "told"

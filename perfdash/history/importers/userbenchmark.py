@@ -1,13 +1,13 @@
-"""Metrics JSON of torchbench's userbenchmarks: {"name", "environ": {...}, "metrics": {name: number}}.
+"""Import metrics JSON of torchbench's userbenchmarks: {"name", "environ", "metrics": {name: number}}.
 
-Described in pytorch/benchmark, userbenchmark/ADDING_USERBENCHMARKS.md; the file's name holds when it was
-written (`metrics-20230420004336.json`, in the machine's own time, taken as UTC).
+Described in pytorch/benchmark, userbenchmark/ADDING_USERBENCHMARKS.md. The file's name contains the local
+time at which it was written (`metrics-20230420004336.json`), which is taken as UTC.
 
 Three of them name model and test in the metric: torch-nightly (`test_eval[alexnet-cpu-eager]_latency`),
 test_bench and group_bench (`model=alexnet, test=eval, device=cpu, bs=None, extra_args=[],
-metric=latencies`) and cpu (`alexnet-eval_latency`). Latencies are medians in ms. Memory stays among
-`others`: it is in gigabytes, but on CPU 100 times too large. A metric of any other name is a case of
-its own, its number under `value`.
+metric=latencies`) and cpu (`alexnet-eval_latency`). Latencies are medians in ms. Memory is stored in
+`others`, because on CPU it is 100 times too large. A metric with any other name becomes a case of its own,
+with its number in `value`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def recognises(sample: FileBeginning) -> bool:
 
 
 def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
-    """One run a file."""
+    """One run for each file."""
     return [_run(path, options) for path in paths]
 
 
@@ -128,7 +128,7 @@ def side_run(
     started: tuple[str, str] | None,
     notes: Sequence[str],
 ) -> RunRow:
-    """The run of one set of metrics; `side` names it in a comparison of two."""
+    """The run of a set of metrics; `side` is its side in a comparison, else empty."""
     plain = {
         shown(str(name), 80): shown(str(value))
         for name, value in environ.items()
@@ -183,7 +183,7 @@ def rows_of_metrics(
     options: ImportOptions,
     threads: int,
 ) -> tuple[Row, ...]:
-    """The rows of one side. `device` is what its environment tells of it, if anything."""
+    """The rows of one side. `device`: the device in its environment, if any."""
     cases: dict[Case, CaseMetrics] = {}
     for name, (where, value) in metrics.items():
         case, metric = case_of(name, where, benchmark, device, options, threads)
@@ -199,7 +199,7 @@ def rows_of_metrics(
 def case_of(
     name: str, where: FilePlace, benchmark: str, device: str | None, options: ImportOptions, threads: int
 ) -> tuple[Case, str]:
-    """The case in a metric's name, and which metric of it."""
+    """The case that a metric's name describes, and the name of the metric itself."""
     match = _NAMED.fullmatch(name) or _NIGHTLY.fullmatch(name)
     if match is None and benchmark == "cpu":
         match, device = _CPU.fullmatch(name), "cpu"
@@ -229,7 +229,7 @@ def _first(options: ImportOptions, option: str, in_file: str | None, where: File
 
 
 def _arguments(text: str) -> tuple[str, str | None]:
-    """Back end and precision of extra_args: a list as Python shows it, or words."""
+    """Back end and precision in extra_args, which is the repr of a list, or words."""
     words = re.sub(r"[\[\]',\"]", " ", text).replace("=", " ").split()
     options: dict[str, str] = {}
     for option in ("--torchdynamo", "--backend", "--precision"):
@@ -238,8 +238,10 @@ def _arguments(text: str) -> tuple[str, str | None]:
             options[option] = words[at + 1]
             del words[at : at + 2]
     backend = options.get("--torchdynamo") or options.get("--backend") or "eager"
-    rest = [word for word in words if word != "--accuracy"]
-    return backend.replace("_", "-") + (f"[{' '.join(rest)}]" if rest else ""), options.get("--precision")
+    other_words = [word for word in words if word != "--accuracy"]
+    return backend.replace("_", "-") + (f"[{' '.join(other_words)}]" if other_words else ""), options.get(
+        "--precision"
+    )
 
 
 def _put(row: CaseMetrics, case: Case, metric: str, value: Value, where: FilePlace) -> None:

@@ -1,11 +1,12 @@
-"""Regression YAML of torchbench's userbenchmarks: two sides, each of which becomes a run.
+"""Import regression YAML of torchbench's userbenchmarks: a run for each of its two sides.
 
 {name, control_env, treatment_env, details: {metric: {control, treatment, delta}}, control_only_metrics,
 treatment_only_metrics, ...}, written by regression_detector.py of pytorch/benchmark (TorchBenchABTestResult).
-It holds only what changed by more than the detector's threshold, which the runs note: they are no sample of
-all models. Neither side's time is known; both get the file's, control a second before treatment.
+It contains only metrics that changed by more than the detector's threshold, so the runs carry a note: they
+are no sample of all models. The times of the sides are unknown; treatment gets the file's time, control one
+second less.
 
-YAML is composed, never constructed: no tag makes an object, no alias is followed.
+The YAML is composed, never constructed, so that no tag creates an object and no alias is followed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def recognises(sample: FileBeginning) -> bool:
 
 
 def read(paths: Sequence[Path], options: ImportOptions) -> list[Imported]:
-    """Two runs a file: control, then treatment."""
+    """Two runs for each file: control, then treatment."""
     return [run for path in paths for run in _runs(path, options)]
 
 
@@ -68,8 +69,8 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
             both = _mapping((place, pair), name, place)
             if side not in both:
                 raise place.wrong(f"{shown(name, 80)} has no {side}: cut off or damaged")
-            there, value = both[side]
-            values[name] = there, value_of(value, there, name)
+            value_place, value = both[side]
+            values[name] = value_place, value_of(value, value_place, name)
         only = document.get(f"{side}_only_metrics") or (where, {})
         for name, (place, value) in _mapping(only, f"{side}_only_metrics", where).items():
             if name in values:
@@ -79,7 +80,7 @@ def _runs(path: Path, options: ImportOptions) -> list[Imported]:
         if not values:
             continue
         rows = rows_of_metrics(values, benchmark, device_of(facts), options, thread_count)
-        # Each side has a time of its own, so --started applies to neither again.
+        # `_started` has already applied --started, so it is not applied again.
         alone = ImportOptions(**vars(options) | {"started": None})
         run = side_run(NAME, benchmark, side, path, facts, alone, (when, whence), notes)
         imported.append(Imported(run, rows))
@@ -97,7 +98,7 @@ def _started(path: Path, options: ImportOptions) -> list[tuple[str, str]]:
     return [(before, f"{whence}, a second before treatment"), (when, whence)]
 
 
-# A node becomes a value with its place: {name: (FilePlace, value)}.
+# Every YAML node becomes (FilePlace, value), and a mapping {name: (FilePlace, value)}.
 
 
 def _mapping(node: Any, what: str, where: FilePlace) -> dict[str, tuple[FilePlace, Any]]:
@@ -158,7 +159,7 @@ def _value(node: Any, path: Path, seen: set[int]) -> tuple[FilePlace, Any]:
 
 
 def _scalar(node: Any, where: FilePlace) -> Any:
-    """A decimal number of YAML as a number, everything else as text."""
+    """The value of a scalar: a decimal number, None, or text."""
     kind = node.tag.rpartition(":")[2]
     if kind in ("int", "float"):
         return parsed_number(node.value, where, "a value")
