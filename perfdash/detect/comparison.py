@@ -50,9 +50,10 @@ _RATE = 0.05  # of false discoveries, over all cases and metrics
 
 @dataclass(frozen=True)
 class PastNoise:
-    """Noise of a series before these runs: sd of one run's log, its df, and inflation.
+    """The noise of a series before these runs: standard deviation of one run's log, and its df.
 
-    inflation: of the variance of the mean of 1, 2, ... nights."""
+    inflation: variance of the mean of 1, 2, ... nights over that of independent nights.
+    """
 
     sd: float
     df: float
@@ -64,17 +65,18 @@ NoiseByCase = Mapping[str, Mapping[Case, PastNoise]]  # by metric and case
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """The runs of one side; their mean level in logs is the side's value."""
+    """The runs of one side. The side's value is their mean level in logs."""
 
     title: str
     runs: tuple[Imported, ...]
 
 
 class Delta(NamedTuple):
-    """A metric of a case on both sides: its level over the side's runs, log of new / old.
+    """A metric of a case on both sides.
 
-    p is None where nothing is known of the noise. significant: real at the rate of false discoveries,
-    and large enough to matter. reach: half the width of the 95 % interval of `change`.
+    old, new: the level of each side. change: log of new / old. p: None if the noise is unknown. significant:
+    a discovery at the rate _RATE, and at least the metric's threshold. reach: half the width of the 95 %
+    interval of `change`.
     """
 
     old: float
@@ -89,8 +91,8 @@ class Delta(NamedTuple):
 class ComparedCase:
     """One case on both sides, with the statuses of each side's last run of it.
 
-    checked_alike: whether the statuses can be compared: both come from the same method of checking, or the
-    case passed and now does not run to its end.
+    checked_alike: whether the statuses can be compared, because both sides checked accuracy by the same
+    method, or because the case passed and now fails to run.
     """
 
     case: Case
@@ -108,9 +110,9 @@ class ComparedCase:
 
     @property
     def regressed(self) -> bool:
-        """Whether anything got worse for real.
+        """Whether the status or a metric got worse significantly.
 
-        Speedup counts only where its sides could not be tested: else it is theirs that counts.
+        Speedup counts only if the compiled latency could not be tested.
         """
         worse = [name for name, delta in self.deltas.items() if name in JUDGED and delta.change > 0]
         backend = self.deltas.get("backend_ms")
@@ -120,7 +122,7 @@ class ComparedCase:
 
     @property
     def tested(self) -> bool:
-        """Whether any of its metrics could be tested against noise."""
+        """Whether the status or any metric could be compared."""
         return self.checked_alike or any(delta.p is not None for delta in self.deltas.values())
 
     @property
@@ -136,8 +138,9 @@ class ComparedCase:
 class Means:
     """Geometric means of a metric over the cases that pass on both sides.
 
-    Cases in which dynamo reached its limit of recompiles are left out. Student's t over models, in logs; for
-    the ratio over the models' log ratios, so that what differs between models cancels.
+    Cases in which dynamo reached its recompile limit are left out. Each is (mean, low, high) with the 95 %
+    interval of Student's t over the models' logs; `ratio` uses log ratios, so that differences between
+    models cancel.
     """
 
     metric: str
@@ -149,10 +152,10 @@ class Means:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`both` has the significant changes first, then the largest.
+    """The comparison of two sides; `both` has significant changes first, then the largest.
 
-    methods: what the runs were measured by differently (`latency 1 -> 2`): only numbers of the method of
-    the newest run are compared.
+    methods: the methods that differ between the runs (`latency 1 -> 2`). Only numbers by the method of the
+    newest run are compared.
     """
 
     old: ComparedRuns
@@ -182,9 +185,9 @@ class Comparison:
 
 
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
-    """Raise UsageError if the sides cannot be compared: other hosts, or measured otherwise."""
-    every = [imported.run for side in (old, new) for imported in side.runs]
-    beds = {testbed_values(run)["digest"]: run for run in every}
+    """Raise UsageError if the runs belong to different testbeds."""
+    runs = [imported.run for side in (old, new) for imported in side.runs]
+    beds = {testbed_values(run)["digest"]: run for run in runs}
     if len(beds) > 1:
         shown = "\n".join(
             f"  {run.host_class}" + "".join(f", {name} {value}" for name, value in run.setting.items())
@@ -196,7 +199,7 @@ def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
 
 
 def refuse_overlap(old: ComparedRuns, new: ComparedRuns) -> None:
-    """Raises UsageError where windows share a run; a run may be compared with itself."""
+    """Raise UsageError if two windows share a run. One run may be compared with itself."""
     names = [{(imported.run.name, imported.run.started) for imported in side.runs} for side in (old, new)]
     both = sorted(names[0] & names[1])
     if both and len(old.runs) + len(new.runs) > 2:
@@ -204,10 +207,10 @@ def refuse_overlap(old: ComparedRuns, new: ComparedRuns) -> None:
 
 
 def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = None) -> Comparison:
-    """`noise`: what the history knows of the noise.
+    """Compare two sides, with `noise` from the history.
 
-    Several runs on a side tell more of it; without either only speedups are tested, by their own
-    intervals.
+    Noise is estimated from a side's own runs where there are several. Without either source only speedups are
+    tested, by their own intervals. All p values together pass Benjamini and Hochberg's test at _RATE.
     """
     method = new.runs[-1].run.method
     is_of_truth = method.get("speedup", 1) >= _INTERVAL_OF_THE_TRUTH
@@ -250,9 +253,9 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
 
 
 def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCase:
-    """The noise of the nights before these runs; a step among them counts as noise.
+    """Estimate the noise of each case from the nights before these runs.
 
-    Only nights of the last run's method count.
+    A step among those nights counts as noise. Only nights of the last run's method are used.
     """
     digest = testbed_values(runs[0])["digest"]
     testbed = connection.execute(
@@ -283,7 +286,7 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCa
 
 
 def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:
-    """The settings of which two lists of cases share no value: " (batch_size 1 | 8)"."""
+    """The settings in which two lists of cases share no value: " (batch_size 1 | 8)"."""
     parts = []
     for name in (item.name for item in fields(Case)):
         values = [sorted({str(getattr(case, name)) for case in cases}) for cases in (old, new)]
@@ -313,33 +316,35 @@ def _order(compared: ComparedCase) -> tuple[Any, ...]:
 
 
 def _by_case(side: ComparedRuns, method: Mapping[str, int]) -> dict[Case, list[Row]]:
-    """The rows of each case, without numbers that were measured by another method."""
+    """The rows of each case, without numbers by another method."""
     rows_by_case: dict[Case, list[Row]] = {}
     for imported in side.runs:
         method_changes = changes(imported.run.method, method)
         for row in imported.rows:
-            mine = _of_method(row, imported.run.method, method) if method_changes else row
-            rows_by_case.setdefault(row.case, []).append(mine)
+            comparable_row = _of_method(row, imported.run.method, method) if method_changes else row
+            rows_by_case.setdefault(row.case, []).append(comparable_row)
     return rows_by_case
 
 
 def _of_method(row: Row, measured: Mapping[str, int], method: Mapping[str, int]) -> Row:
-    kept = {
+    values = {
         name: value
         for name, value in row.values.items()
         if name in OF_ITS_NIGHT or alike(measured, method, name)
     }
-    return replace(row, values=kept)
+    return replace(row, values=values)
 
 
 def _checked_by(side: ComparedRuns) -> dict[Case, Mapping[str, int]]:
-    """The method of the last run that has a case."""
+    """The method of the last run of each case."""
     return {row.case: imported.run.method for imported in side.runs for row in imported.rows}
 
 
 def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
-    """Logs of a metric, (cases, runs); NaN where it is missing or the row did not pass: it is of
-    something else then."""
+    """Logs of a metric, of the shape (cases, runs).
+
+    NaN where it is missing, or where the row did not pass and so does not describe the compiled model.
+    """
     width = max(map(len, rows), default=0)
     flat = [row.values.get(metric, 0.0) if _passed(row) else 0.0 for of_case in rows for row in of_case]
     values = np.zeros((len(rows), width))
@@ -348,7 +353,7 @@ def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
 
 
 def _passed(row: Row) -> bool:
-    """Whether a row's numbers may be compared: it passed, and something was captured."""
+    """Whether a row's numbers may be compared: it passed with captured calls."""
     return is_pass(row.status, row.values.get("calls_captured"))
 
 
@@ -366,7 +371,7 @@ def _deltas(
     levels, noise_of_runs = levels_and_noise(logs, FLOOR)
     old, new = (level[places] for level in levels)
     if noise:
-        # What the sides tell of themselves comes first; where that is little, what the past tells too.
+        # Past noise replaces the sides' own estimate only where it has few degrees of freedom and is smaller.
         for place in np.flatnonzero(~(noise_of_runs.df >= _ENOUGH)).tolist():
             past = noise.get(both[place])
             if past and not noise_of_runs.sd[place] > past.sd:
@@ -380,7 +385,8 @@ def _deltas(
     ]
     runs = counts[0][places] + counts[1][places]
     errors = noise_of_runs.sd[places] * np.sqrt(variances[0] + variances[1])
-    # A single night may be an outlier of any size; the mean of many is nearly Gaussian.
+    # A single night may be an outlier of any size, so it gets the heavy tails of _TAIL_DF degrees of freedom;
+    # the mean of many nights is nearly Gaussian.
     freedom = np.minimum(noise_of_runs.df[places], _TAIL_DF * np.minimum(counts[0], counts[1])[places])
     if name == "speedup":
         for index in np.flatnonzero(np.isnan(errors) & (runs <= 3)).tolist():
@@ -390,19 +396,19 @@ def _deltas(
     half_widths = np.asarray(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * errors
     columns = (places, np.exp(old), np.exp(new), new - old, p, half_widths)
     return [
-        (place, Delta(before, after, change, _known(one_p), False, _known(half)))
-        for place, before, after, change, one_p, half in zip(*(c.tolist() for c in columns), strict=True)
+        (place, Delta(before, after, change, _or_none(p_value), False, _or_none(half)))
+        for place, before, after, change, p_value, half in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 
-def _known(value: float) -> float | None:
+def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
 def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float:
-    """Standard error of a change of speedup between single runs, from their intervals; NaN: unknown.
+    """Standard error of a change of speedup, from the intervals of single runs; NaN if unknown.
 
-    `reach`: how many standard deviations of one run's speedup an interval reaches.
+    `reach`: half the width of an interval in standard deviations of one run's speedup.
     """
     variance = 0.0
     for row in (*old, *new):
@@ -428,7 +434,7 @@ def _means(name: str, logs: tuple[Array, Array], counted: NDArray[np.bool_]) -> 
 
 
 def _mean(logs: Array) -> tuple[float, float, float]:
-    """Geometric mean with its 95 % interval, Student's t over the logs; one value: no width known."""
+    """Geometric mean with its 95 % interval by Student's t over the logs; NaN for one value."""
     middle, reach = float(np.mean(logs)), math.nan
     if len(logs) > 1:
         error = float(np.std(logs, ddof=1)) / math.sqrt(len(logs))

@@ -1,6 +1,6 @@
-"""A series of anyone's: one column of a CSV file, in order of time, and its changes.
+"""A column of a CSV file as a series in order of time, and its change points.
 
-All that can be wrong with the file is a UsageError that names file and line and says what to do.
+Every fault of the file is a UsageError that names file and line and says what to do.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from perfdash.stats import changepoints
 from perfdash.stats.changepoints import ChangePoint, SeriesNoise, change_points, is_ratio, noise
 
 MISSING = {"", "nan", "na", "n/a", "null", "none", "-"}
-MOST_VALUES = 100_000  # the segmentation of so many takes half a minute
+MOST_VALUES = 100_000  # their segmentation takes half a minute
 
 
 @dataclass(frozen=True)
 class Column:
-    """A series: values (NaN where missing), lines of the file, times as written if there are any."""
+    """A series: values (NaN where missing), their lines in the file, and their times if any."""
 
     name: str
     values: list[float]
@@ -113,12 +113,12 @@ def read_column(path: Path, name: str, time: str | None = None) -> Column:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The line in which each row begins, and its cells; empty lines are passed over."""
+    """The first line of each row, and its cells; empty lines are skipped."""
     number = 0
 
     def texts() -> Iterator[str]:
         nonlocal number
-        for number, text in foreign_files.lines(path, end_needed=False):  # noqa: B007 (the reader below tells it)
+        for number, text in foreign_files.lines(path, end_needed=False):  # noqa: B007 (read by the loop below)
             yield text + "\n"
 
     reader = csv.reader(texts(), strict=True)
@@ -137,7 +137,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _position(header: list[str], name: str, option: str, where: FilePlace) -> int:
-    """The place of a column."""
+    """The index of a column. Raises UsageError if it is missing or ambiguous."""
     count = header.count(name)
     if count == 1:
         return header.index(name)
@@ -180,7 +180,7 @@ def _number(text: str) -> float | None:
 
 
 def _order(times: list[str], lines: list[int], name: str, path: Path) -> list[int]:
-    """The rows in order of time. Raises UsageError for what is no time, of another kind, or there twice."""
+    """The rows in order of time. Raises UsageError for an invalid, mixed or duplicate time."""
     numeric = _number(times[0]) is not None
     keys: list[float] = []
     zoned: bool | None = None

@@ -1,9 +1,9 @@
-"""Change points over a whole series: when its level changed, by how much, how surely.
+"""Change points of a whole series: when its level changed, by how much, how certainly.
 
-For history and dating: it sees the nights on both sides of a change. It knows nothing of models,
-dates or files. Four steps: outliers are drawn in; the noise and its autocorrelation are estimated
-from differences, which steps hardly touch; an exact segmentation proposes changes; each is tested,
-dated by likelihood and checked against a drift. benchmarks/changepoints.py calibrates all of it.
+Used for history and dating, where the nights on both sides of a change are known. Four steps: winsorize
+outliers; estimate the noise and its autocorrelation from differences, on which steps have little effect;
+propose changes by an exact segmentation; test each, date it by likelihood, and check it against a drift.
+benchmarks/changepoints.py calibrates all of it. Knows nothing of models, dates or files.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from ruptures import KernelCPD
 from scipy import ndimage, special
 
 from perfdash.stats.intervals import CONFIDENCE, Array
+from perfdash.stats.noise_level import ar1_inflation
 
-FEWEST = 6  # values, below which nothing is said
-ALPHA = 0.001  # changes that one stationary series may show by chance, as the test sees it
-PENALTY = 3.5  # times ln n, for proposals; the test has the last word
-LOCAL = 4  # nights over which noise adds up where a young level or a date is in question
-OUTLYING = 4.0  # deviations that a night may speak against a date with: it may be an outlier
+FEWEST = 6  # values in a series, below which no change is reported
+ALPHA = 0.001  # false changes in one stationary series
+PENALTY = 3.5  # times ln n, for proposals; the test decides
+LOCAL = 4  # nights over which autocorrelated noise adds up, for young levels and for dates
+OUTLYING = 4.0  # deviations at which a night's evidence about a date is capped: it may be an outlier
 REACH = 30  # nights on either side among which a change is dated
-WINDOW = 7  # nights of the running median: what lasts under half of it is an outlier
-CAP = 3.0  # standard deviations, beyond which a value counts as one at the cap
+WINDOW = 7  # nights of the running median: excursions of less than half of it are outliers
+CAP = 3.0  # standard deviations at which a value is winsorized
 MOST_RHO = 0.9
-STRETCH = 30  # nights on either side that tell the noise of a stretch
-NOISIER = 1.5  # times the deviation of the whole, from which a stretch has its own
-FINEST = 1e-12  # of the values: smaller deviations are rounding
+STRETCH = 30  # nights on either side from which the local noise is estimated
+NOISIER = 1.5  # times the deviation of the whole series, above which the local noise is used
+FINEST = 1e-12  # relative to the values: smaller deviations are rounding errors
 
 Cuts = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """One change of level. Indices count the values as given, missing ones included.
+    """A change of level. Indices count the values as given, including missing ones.
 
-    index: the first value of the new level, most likely. low, high: the first value of the new
-    level lies in low..high with about 95 %, so what caused it came after low - 1 and not after
-    high. before, after: the levels on either side, in the unit of the values. change: after / before
-    - 1 where `ratio`, else after - before. confidence: 1 - p of the test between the two sides.
+    index: the most likely first value of the new level. low, high: it lies in low..high with about 95 %, so
+    the cause lies after low - 1 and not after high. before, after: the levels on either side, in the unit of
+    the values. change: after / before - 1 where `ratio`, otherwise after - before. confidence: 1 - p of the
+    test between the two sides.
     """
 
     index: int
@@ -57,7 +58,7 @@ class ChangePoint:
 
 
 def is_ratio(values: Sequence[float] | Array) -> bool:
-    """Whether the series can be looked at in logs: every value that is there is above zero."""
+    """Whether the series can be analysed in logs: all its finite values are positive."""
     given = np.asarray(values, dtype=float)
     return bool(np.all(given[np.isfinite(given)] > 0))
 
@@ -69,26 +70,26 @@ def change_points(
     min_change: float = 0.0,
     persistence: int = 2,
 ) -> list[ChangePoint]:
-    """The changes of level in a series in order of time, by index.
+    """The changes of level in a series, in order of time.
 
-    values: shape (n,), any unit; what is not finite is missing. ratio: look at logs, so that changes
-    are ratios; where a value is not above zero the series is looked at as it is. min_change: smaller
-    changes are left out, as a fraction (of the larger side, where not in logs). persistence: values
-    that a level must have lasted, at least 2, since one alone cannot be told from an outlier.
+    values: shape (n,), any unit; values that are not finite are missing. ratio: analyse logs, so that changes
+    are ratios, unless a value is not positive. min_change: smaller changes are left out, as a fraction (of
+    the larger side, where not in logs). persistence: the least number of values of a level, at least 2,
+    because one value cannot be distinguished from an outlier.
     """
     if persistence < 2:
         raise ValueError(f"persistence {persistence}: one value alone may be an outlier, so at least 2")
     prepared = _prepared(values, ratio)
     if prepared is None:
         return []
-    series = _Series.of(prepared, min_change, persistence)
+    series = _Series.prepare(prepared, min_change, persistence)
     cuts = series.significant(series.proposed())
     cuts = series.significant(series.dated(cuts))
     return [series.change(change) for change in series.without_drift(cuts)]
 
 
 def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise:
-    """The noise of a series as change_points estimates it; 0 for too few values."""
+    """The noise of a series as `change_points` estimates it; 0 for too few values."""
     prepared = _prepared(values, ratio)
     if prepared is None:
         return SeriesNoise(0.0, 0.0)
@@ -98,7 +99,7 @@ def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The values that are not missing, as logs or scaled to at most 1, and their indices."""
+    """The finite values of a series, as logs or scaled to at most 1, with their indices."""
 
     y: Array
     at: Cuts
@@ -107,7 +108,7 @@ class _Prepared:
 
 
 def _prepared(values: Sequence[float] | Array, ratio: bool) -> _Prepared | None:
-    """The prepared values; None where no change can be found."""
+    """The prepared values; None for too few values or a constant series."""
     given = np.asarray(values, dtype=float)
     at = np.flatnonzero(np.isfinite(given))
     if len(at) < FEWEST:
@@ -119,7 +120,7 @@ def _prepared(values: Sequence[float] | Array, ratio: bool) -> _Prepared | None:
 
 
 def _confidence(z: Array, n: int) -> Array:
-    """1 - p of the largest |z| of the tests at all dates of n values.
+    """1 - p of the largest |z| over the tests at all dates of n values.
 
     Tail of the supremum of a standardized Brownian bridge (Csorgo and Horvath, Limit Theorems in
     Change-Point Analysis, 1.3.26; Vostrikova 1981), trimmed by two values at the ends. Student's t
@@ -133,8 +134,8 @@ def _confidence(z: Array, n: int) -> Array:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A change as the series sees it: positions among the values that are there."""
+class _TestedChange:
+    """A change with its test; positions count the finite values."""
 
     cut: int
     before: float
@@ -147,7 +148,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Series:
-    """The values that are there: as given, drawn in, cumulated, with their noise and the filters."""
+    """The finite values of a series: as given, winsorized and cumulated, with their noise."""
 
     given: _Prepared
     y: Array
@@ -158,7 +159,7 @@ class _Series:
     persistence: int
 
     @classmethod
-    def of(cls, given: _Prepared, min_change: float, persistence: int) -> _Series:
+    def prepare(cls, given: _Prepared, min_change: float, persistence: int) -> _Series:
         y, floor = winsorized(given.y)
         sums = np.concatenate([[0.0], np.cumsum(y)])
         estimate = estimated(y, floor)
@@ -166,9 +167,9 @@ class _Series:
         return cls(given, y, sums, estimate, deviation, min_change, persistence)
 
     def proposed(self) -> Cuts:
-        """The segmentation of least squared error plus a penalty a change (PELT, Killick 2012).
+        """Segment by least squared error plus a penalty per change (PELT, Killick 2012).
 
-        The penalty is for noise as it adds up over LOCAL values, so that young levels are proposed.
+        The penalty allows for autocorrelated noise over LOCAL values only, so that young levels are proposed.
         """
         penalty = PENALTY * math.log(len(self.y)) * float(self.noise.inflation(LOCAL))
         scaled = (self.y - np.median(self.y)) / self.noise.deviation
@@ -187,13 +188,13 @@ class _Series:
         return np.asarray(np.diff(means) / self.deviation[cuts] / np.sqrt(variances[1:] + variances[:-1]))
 
     def large(self, before: float, after: float) -> bool:
-        """Whether a difference of levels is not below min_change."""
+        """Whether a difference of levels is at least min_change."""
         if self.given.ratio:
             return abs(after - before) >= math.log1p(self.min_change)
         return abs(after - before) >= self.min_change * max(abs(before), abs(after))
 
     def significant(self, cuts: Cuts) -> Cuts:
-        """Takes out the weakest of the changes that chance explains, one at a time: segments join."""
+        """Remove changes that chance explains, the weakest first, so that segments join."""
         while len(cuts):
             means, lengths = self.levels(cuts)
             z = self.z(cuts, means, lengths)
@@ -205,7 +206,7 @@ class _Series:
         return cuts
 
     def posterior(self, cut: int, lowest: int, highest: int, before: float, after: float) -> Array:
-        """Weights of the dates lowest..highest of a step between two levels, all alike beforehand.
+        """Posterior weights of the dates lowest..highest of a step, from equal prior weights.
 
         Squared errors of the raw values, capped (the biweight loss of Fearnhead and Rigaill 2019),
         over twice the variance as it adds up over LOCAL values: the log likelihood.
@@ -218,7 +219,7 @@ class _Series:
         return np.asarray(weights / weights.sum())
 
     def dated(self, cuts: Cuts) -> Cuts:
-        """Each cut moved to its most likely date between its neighbours, twice: levels move with it."""
+        """Move each cut to its most likely date; twice, because the levels move with it."""
         for _ in range(2):
             if not len(cuts):
                 break
@@ -229,47 +230,50 @@ class _Series:
                 lowest, highest = self.window(cut, bounds[k], bounds[k + 2])
                 weights = self.posterior(cut, lowest, highest, float(means[k]), float(means[k + 1]))
                 best = lowest + int(np.argmax(weights))
-                # An outlier next to a change belongs to neither side: a tie, and no reason to move.
+                # An outlier next to a change fits neither side: the tie is no reason to move.
                 moved.append(best if weights[best - lowest] > 1.01 * weights[cut - lowest] else cut)
             cuts = np.unique(np.array(moved, dtype=np.intp))
         return cuts
 
     def window(self, cut: int, previous: int, following: int) -> tuple[int, int]:
-        """The dates among which a cut may lie."""
+        """The earliest and latest date of a cut."""
         lowest = max(previous + self.persistence, cut - REACH)
         return min(lowest, cut), max(cut, min(following - self.persistence, cut + REACH))
 
-    def without_drift(self, cuts: Cuts) -> list[_Found]:
+    def without_drift(self, cuts: Cuts) -> list[_TestedChange]:
         """The changes that a slow drift does not explain.
 
-        Where a straight line through both neighbouring segments fits better than the step between
-        them, the step is taken for drift and goes. Others near it must hold against lines fitted to the
-        nights on either side (a regression discontinuity; Thistlethwaite and Campbell 1960). Then small
-        changes go, the weakest first: of a stair of small steps a larger one is left.
+        A step is removed as drift if a straight line through both neighbouring segments fits better than the
+        step. Steps near it are tested against lines fitted to the nights on either side (a regression
+        discontinuity; Thistlethwaite and Campbell 1960). Then small changes are removed, the weakest first,
+        so that of a staircase of small steps a larger step remains.
         """
         bounds = [0, *cuts.tolist(), len(self.y)]
         drifts = [self.is_drift(*bounds[k : k + 3]) for k in range(len(cuts))]
-        kept = [cut for cut, drift in zip(bounds[1:], drifts, strict=False) if not drift]
-        # One step of a drift may look real by luck, so two on either side are asked, or all of a long one.
+        remaining = [cut for cut, drift in zip(bounds[1:], drifts, strict=False) if not drift]
+        # One step of a drift may look real by chance, so the test extends to two steps on either side, and to
+        # all steps of a series that is mostly drift.
         long = 3 * sum(drifts) >= len(drifts)
         sloped = {cut for k, cut in enumerate(bounds[1:-1]) if long or any(drifts[max(k - 2, 0) : k + 3])}
-        tested = functools.cache(lambda first, cut, last: self.found(first, cut, last, sloped=cut in sloped))
-        while kept:
-            bounds = [0, *kept, len(self.y)]
-            changes = [tested(*bounds[k : k + 3]) for k in range(len(kept))]
+        tested_change = functools.cache(
+            lambda first, cut, last: self.tested(first, cut, last, sloped=cut in sloped)
+        )
+        while remaining:
+            bounds = [0, *remaining, len(self.y)]
+            changes = [tested_change(*bounds[k : k + 3]) for k in range(len(remaining))]
             fails = [f for f in changes if f.confidence < 1 - ALPHA or not self.large(f.before, f.after)]
             if not fails:
                 return changes
-            kept.remove(min(fails, key=lambda f: abs(f.z)).cut)
+            remaining.remove(min(fails, key=lambda f: abs(f.z)).cut)
         return []
 
-    def found(self, first: int, cut: int, last: int, *, sloped: bool) -> _Found:
-        """The change at a cut, between the values first..cut and cut..last."""
+    def tested(self, first: int, cut: int, last: int, *, sloped: bool) -> _TestedChange:
+        """Test the change at a cut, between the values first..cut and cut..last."""
         before, variance_before = self.edge(first, cut, sloped, at_end=True)
         after, variance_after = self.edge(cut, last, sloped, at_end=False)
         z = (after - before) / float(self.deviation[cut]) / math.sqrt(variance_before + variance_after)
         confidence = float(_confidence(np.array(z), len(self.y)))
-        return _Found(cut, before, after, z, confidence, first, last)
+        return _TestedChange(cut, before, after, z, confidence, first, last)
 
     def is_drift(self, first: int, cut: int, last: int) -> bool:
         """Whether a line explains more of the values first..last than a step at cut."""
@@ -283,9 +287,8 @@ class _Series:
     def edge(self, first: int, last: int, sloped: bool, *, at_end: bool) -> tuple[float, float]:
         """The level of a segment next to a change, and its variance.
 
-        The level is the segment's mean, or the end of a line through it.
-
-        The variance is in units of that of the noise.
+        The level is the segment's mean, or the end of a line through it. The variance is relative to that of
+        the noise.
         """
         if sloped:
             first, last = (max(first, last - REACH), last) if at_end else (first, min(last, first + REACH))
@@ -299,8 +302,8 @@ class _Series:
         # Variance of a fitted line at its end: (4 n - 2) / (n (n + 1)), near four times the mean's.
         return level + slope * float(time[-1] if at_end else time[0]), variance * (4 * n - 2) / (n + 1)
 
-    def change(self, tested: _Found) -> ChangePoint:
-        """A change in the unit and by the indices of the values as given."""
+    def change(self, tested: _TestedChange) -> ChangePoint:
+        """The change in the unit and the indices of the values as given."""
         lowest, highest = self.window(tested.cut, tested.first, tested.last)
         weights = self.posterior(tested.cut, lowest, highest, tested.before, tested.after)
         order = np.argsort(-weights, kind="stable")
@@ -324,27 +327,22 @@ class _Series:
 
 @dataclass(frozen=True)
 class SeriesNoise:
-    """Of a series about its levels: standard deviation (of logs where `ratio`), lag-1 autocorrelation."""
+    """The noise of a series about its levels: standard deviation and lag-1 autocorrelation."""
 
     deviation: float
     rho: float
 
     def inflation(self, count: NDArray[np.intp] | float) -> Array:
-        """Variance of the mean of `count` neighbours over that of as many independent values.
-
-        AR(1): (1 + rho) / (1 - rho) - 2 rho (1 - rho^m) / (m (1 - rho)^2), e.g. Box, Jenkins and
-        Reinsel, Time Series Analysis, 2.1.
-        """
-        m, rho = np.asarray(count, dtype=float), self.rho
-        return np.asarray((1 + rho) / (1 - rho) - 2 * rho * (1 - rho**m) / (m * (1 - rho) ** 2))
+        """Variance of the mean of `count` neighbours over that of as many independent values."""
+        return ar1_inflation(self.rho, np.asarray(count, dtype=float))
 
 
 def winsorized(y: Array) -> tuple[Array, float]:
-    """Outliers drawn in to CAP deviations from the running median; the finest noise believed.
+    """Winsorize values at CAP deviations from the running median; return the noise floor too.
 
-    The median runs over mirrored ends, so two values at an end are a level, and one is not.
+    The median uses mirrored ends, so that two values at an end are a level, and one value is not.
     """
-    # Values in whole units vary by rounding at least: uniform over the smallest gap.
+    # Rounded values have at least the noise of rounding: uniform over the smallest gap.
     floor = max(float(np.min(np.diff(np.unique(y)))) / math.sqrt(12), FINEST * float(np.max(np.abs(y))))
     median = ndimage.median_filter(y, min(WINDOW, len(y)), mode="reflect")
     away = y - median
@@ -353,10 +351,10 @@ def winsorized(y: Array) -> tuple[Array, float]:
 
 
 def _scale(away: Array, part: float = 0.9) -> float:
-    """Standard deviation from the middle half, or from a larger part if that gives more.
+    """Standard deviation from the middle half, or from a larger part if that is larger.
 
-    Up to a tenth of outliers leave no trace; a second mode or a noisy month is noise, not outliers.
-    Both are consistent for the normal distribution.
+    Up to a tenth of outliers have no effect, while a second mode or a noisy month counts as noise. Both
+    estimates are consistent for the normal distribution.
     """
     part = max(part, 0.5)
     half, most = np.quantile(np.abs(away), [0.5, part])
@@ -364,16 +362,18 @@ def _scale(away: Array, part: float = 0.9) -> float:
 
 
 def estimated(y: Array, floor: float) -> SeriesNoise:
-    """SeriesNoise from differences at lags 1 and 2, without those beyond CAP deviations: these are steps.
+    """Estimate the noise from differences at lags 1 and 2, excluding steps.
+
+    Differences beyond CAP deviations are steps.
 
     Variances of differences of an AR(1) are 2 s^2 (1 - rho) and 2 s^2 (1 - rho^2): their ratio less
-    one is rho. Difference-based variance: von Neumann 1941; Hall, Kay and Titterington 1990. Negative
-    rho counts as none: it would sharpen the test.
+    one is rho. Difference-based variance: von Neumann 1941; Hall, Kay and Titterington 1990. A negative
+    rho counts as 0, because it would make the test less strict.
     """
     squares = []
     for lag in (1, 2):
         away = np.abs(y[lag:] - y[:-lag])
-        # Room for four steps, of which each shows in `lag` differences.
+        # Allow for four steps, each of which affects `lag` differences.
         cap = CAP * max(_scale(away, min(0.9, 1 - 4 * lag / len(y))), floor * math.sqrt(2))
         squares.append(float(np.mean(away[away <= cap] ** 2)))
     first, second = squares
@@ -382,7 +382,7 @@ def estimated(y: Array, floor: float) -> SeriesNoise:
 
 
 def local_deviation(y: Array, noise: SeriesNoise) -> Array:
-    """The deviation at each value: of the whole series, or of a stretch that is plainly noisier."""
+    """The deviation at each value: of the whole series, or of its stretch if that is noisier."""
     away = np.abs(np.diff(y, append=y[-1]))
     median = ndimage.median_filter(away, min(2 * STRETCH + 1, len(y)), mode="reflect")
     local = 1.4826 * median / math.sqrt(2 * (1 - noise.rho))

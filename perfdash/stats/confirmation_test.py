@@ -1,7 +1,7 @@
 """The sequential test that confirms or dismisses a suspected change, pair by pair of runs.
 
-Both builds run the same night, one after the other, so what the night does to both cancels. The night
-that raised the suspicion is no part of the evidence: it was chosen for being extreme.
+Both builds run on the same night, one after the other, so that the night's effect on both cancels. The night
+that raised the suspicion is not used as evidence, because it was selected for being extreme.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from perfdash.stats.noise_level import as_normal
 Decision = Literal["more", "stands", "dismissed"]
 
 PAIRS = 8
-FALSE_ALARM = 1e-3  # chance that a suspect without a change stands
-MISS = 0.02  # chance that a change as large as the plan is made for is dismissed
-CLIP = 2.5  # one pair counts as so many deviations at most
-OUTLIERS = 0.04  # pairs that may lie anywhere, allowed for in the boundaries
-TRUSTED = 30  # degrees of freedom of the known spread, at most: tonight may be another
+FALSE_ALARM = 1e-3  # probability that an unchanged suspect stands
+MISS = 0.02  # probability that a change of the size `Boundaries.detects` is dismissed
+CLIP = 2.5  # deviations at which one pair's ratio is clipped
+OUTLIERS = 0.04  # share of pairs that are outliers, allowed for in the boundaries
+TRUSTED = 30  # degrees of freedom of the known spread, at most: tonight's spread may differ
 _SHAPE = 0.25 - 0.5  # of the boundaries: Wang and Tsiatis' Delta = 0.25, less a half
-_STEP = 0.05  # of the grid that the score's distribution lives on
+_STEP = 0.05  # of the grid for the score's distribution
 
 
 @dataclass(frozen=True)
 class Remeasurement:
     """The result of the pairs so far: log ratio new / old, interval, and decision.
 
-    The interval holds the true ratio with 95 % at whatever pair one stops (repeated confidence
+    The interval covers the true ratio with 95 % at whatever pair the test stops (repeated confidence
     interval, Jennison and Turnbull 1989, J. R. Statist. Soc. B 51, 305), so it is wider than a plain one.
     """
 
@@ -49,10 +49,11 @@ class Remeasurement:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Boundaries for a standardised score after pair 1..N, Gaussian with variance 1 without a change.
+    """Boundaries for the standardised score after pairs 1..N.
 
-    stands: at or above. dismissed: at or below. interval: half width. detects: the change, in
-    deviations of a pair, that it misses with probability MISS.
+    Without a change the score is Gaussian with variance 1. A change stands at or above `stands` and is
+    dismissed at or below `dismissed`. interval: half width. detects: the change, in deviations of a pair,
+    that is missed with probability MISS.
     """
 
     stands: Array
@@ -75,11 +76,11 @@ def decide(
 
     `suspected`: the change (log) that raised the suspicion; only its sign counts, and only a change
     in that direction stands. `sd`, `df`: standard deviation (log) of one run and its degrees of
-    freedom; None: told from the pairs alone, which takes more of them. `pairs`: how many at most.
+    freedom; None: estimated from the pairs alone, which takes more of them. `pairs`: the most pairs.
 
-    Each ratio counts as at most 2.5 deviations (Huber 1964), and the sum of these scores is held
-    against the boundaries of `plan`. What stands is also at least `minimum_change` by the robust
-    estimate. Ratios that are not finite (a run that failed) are no pairs: who measures must bound those.
+    Each ratio is clipped at 2.5 deviations (Huber 1964), and their sum is compared with the boundaries of
+    `plan`. A change stands only if its robust estimate is also at least `minimum_change`. Ratios that are not
+    finite (a failed run) do not count as pairs, so the caller must limit them.
     Raises ValueError for a suspected change of zero.
     """
     if suspected == 0 or not math.isfinite(suspected):
@@ -95,7 +96,7 @@ def decide(
     if not math.isfinite(deviation):
         unknown: Decision = "more" if n < pairs else "dismissed"
         return Remeasurement(unknown, direction * median(ratios), -math.inf, math.inf, n)
-    # Where the scale comes from the pairs alone, an outlier among them widens it: no clip is needed.
+    # A scale estimated from the pairs alone is widened by an outlier among them, so no clip is needed.
     reach = CLIP * deviation if sd is not None else math.inf
     total = sum(max(-reach, min(reach, ratio)) for ratio in ratios) / deviation
     score = float(as_normal(np.array([total / math.sqrt(n)]), np.array([freedom]))[0])
@@ -113,7 +114,7 @@ def decide(
 
 
 def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS) -> int:
-    """The number of pairs that detects a change (log) in noise of `sd` (log) a run."""
+    """The number of pairs that detects a change in noise of `sd` per run (both logs)."""
     for pairs in range(least, most):
         if plan(pairs, FALSE_ALARM).detects * math.sqrt(2) * sd <= abs(change):
             return pairs
@@ -121,24 +122,24 @@ def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS)
 
 
 def _pair_deviation(ratios: list[float], sd: float | None, df: float | None) -> tuple[float, float]:
-    """Standard deviation of one pair and its degrees of freedom, the known and tonight's together.
+    """Standard deviation of one pair and its degrees of freedom, from past nights and these pairs.
 
-    What is known of a run speaks of other nights: it counts for at most TRUSTED degrees of freedom, so
-    that pairs which scatter more than it says widen it. Degrees of freedom by Satterthwaite (1946).
+    The past counts for at most TRUSTED degrees of freedom, so that pairs with a larger spread widen it.
+    Degrees of freedom by Satterthwaite (1946).
     """
-    own_df = len(ratios) - 1
+    pair_df = len(ratios) - 1
     if sd is None:
-        if own_df < 2:
+        if pair_df < 2:
             return math.inf, 1.0
-        # Ratios all alike would be infinitely significant; a tenth of a percent is never resolved.
-        return max(stdev(ratios), 1e-3), float(own_df)
-    known = 2 * max(sd, 1e-6) ** 2
-    known_df = TRUSTED if df is None else max(min(df, TRUSTED), 1.0)
+        # Equal ratios would be infinitely significant, so the deviation is at least a tenth of a percent.
+        return max(stdev(ratios), 1e-3), float(pair_df)
+    past_variance = 2 * max(sd, 1e-6) ** 2
+    past_df = TRUSTED if df is None else max(min(df, TRUSTED), 1.0)
     middle = median(ratios)
-    own = sum(min((ratio - middle) ** 2, CLIP**2 * known) for ratio in ratios)
-    total = known_df + own_df
-    variance = (known * known_df + own) / total
-    exact = known_df**2 / (max(df, 1.0) if df is not None else known_df) + own_df
+    squares = sum(min((ratio - middle) ** 2, CLIP**2 * past_variance) for ratio in ratios)
+    total = past_df + pair_df
+    variance = (past_variance * past_df + squares) / total
+    exact = past_df**2 / (max(df, 1.0) if df is not None else past_df) + pair_df
     return math.sqrt(variance), total**2 / exact if exact else math.inf
 
 
@@ -157,11 +158,11 @@ def _location(ratios: list[float], deviation: float) -> float:
 def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Boundaries:
     """The boundaries for at most `pairs` pairs that keep FALSE_ALARM and MISS overall.
 
-    Those of Pampallona and Tsiatis (1994, J. Statist. Plann. Inference 42, 19) with Delta 0.25: stands
+    Pampallona and Tsiatis (1994, J. Statist. Plann. Inference 42, 19), with Delta 0.25: stands
     at C1 (n / N)^-0.25, dismissed at detects sqrt(n) - C2 (n / N)^-0.25, meeting at pair N. C1 and C2
     are found by recursive integration of the clipped score's distribution (Armitage, McPherson and Rowe
     1969), under normal noise of which a share of OUTLIERS lies at the clip, half on either side. C1
-    keeps FALSE_ALARM even where a dismissal is overruled and measuring goes on.
+    keeps FALSE_ALARM even if a dismissal is overruled and measuring continues.
     """
     if pairs < 2:
         raise ValueError(f"{pairs} pairs: at least 2 are wanted")
@@ -187,7 +188,7 @@ def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Boundaries:
 
 
 def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]:
-    """Chances to stop at the upper and lower boundary, for a change of `effect`."""
+    """The probabilities to stop at the upper and lower boundary, for a change of `effect`."""
     half = round(CLIP / _STEP)
     edges = (np.arange(-half, half + 2) - 0.5) * _STEP
     edges[0], edges[-1] = -np.inf, np.inf
@@ -197,7 +198,7 @@ def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]
     for n, (high, low) in enumerate(zip(upper, lower, strict=True), start=1):
         mass = np.convolve(mass, of_pair)
         score = (np.arange(len(mass)) - len(mass) // 2) * _STEP / math.sqrt(n)
-        # A bin that the boundary cuts counts by the part beyond it, or the roots would be jagged.
+        # A bin across the boundary counts by its part beyond it, so that the function stays continuous.
         width = _STEP / math.sqrt(n)
         beyond = np.clip((score - high) / width + 0.5, 0, 1)
         beyond[-1] = float(score[-1] >= high)
@@ -208,7 +209,7 @@ def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function crosses zero, by bisection."""
+    """The zero of a decreasing function, by bisection."""
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) > 0 else (low, middle)

@@ -1,6 +1,7 @@
-"""Slow drift: each series against the first nights after its last accepted change, which stay fixed.
+"""Detect slow drift against the first nights after a series' last accepted change.
 
-What grows by a little every night never differs from the nights before it by enough for the alarm.
+The nightly test misses a drift, because no night differs enough from the nights just before it. Here the
+reference nights stay fixed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ DISCOVERY_RATE = 0.002
 
 @dataclass(frozen=True)
 class Drift:
-    """Arrays (S,). judged: long enough; where not, numbers are NaN and `drifting` is False.
+    """The drift test of S series, as arrays (S,).
 
-    change: log of the last nights over the reference, the host's own drift taken out; p: two-sided.
-    reference: log level of the first nights.
+    judged: long enough; otherwise numbers are NaN and `drifting` is False. change: log of the last nights
+    over the reference, without the host's drift. p: two-sided. reference: log level of the first nights.
     """
 
     judged: Flags
@@ -46,15 +47,13 @@ def drift(
     discovery_rate: float = DISCOVERY_RATE,
     floor: float = FLOOR,
 ) -> Drift:
-    """Compare the last nights of each row with its first.
+    """Compare the last nights of each row with its first nights.
 
-    `values`: (S, T), logs, NaN = missing.
-
-    The whole history is wanted; what lies before `start` (S,) is ignored. A row needs `first` + `last`
-    values. Spread and autocorrelation come from the residuals of a resistant line (Tukey 1977,
-    Exploratory Data Analysis, chapter 5), or a drift would pass for noise; the pooled autocorrelation up
-    to lag 19 widens both means, so noise that wanders and returns is no drift. Noise that wanders
-    without returning cannot be told from one.
+    `values` (S, T): logs of the whole history, NaN = missing; nights before `start` (S,) are ignored. A row
+    needs `first` + `last` values. Spread and autocorrelation come from the residuals of a resistant line
+    (Tukey 1977, Exploratory Data Analysis, chapter 5), because around a mean the drift itself would count as
+    noise. The pooled autocorrelation up to lag 19 widens the variance of both means, so noise that wanders
+    and returns is no drift. Noise that wanders without returning cannot be distinguished from a drift.
     """
     values = np.asarray(values, dtype=float)
     present = np.isfinite(values)
@@ -95,7 +94,7 @@ def _line(values: Array, present: Flags, rank: Counts, count: Counts) -> Array:
     third = (count // 3)[:, None]
     ends = []
     for part in (present & (rank <= third), present & (rank > count[:, None] - third)):
-        ends.append([row_medians(np.where(part, these, np.nan)) for these in (values, nights)])
+        ends.append([row_medians(np.where(part, array, np.nan)) for array in (values, nights)])
     (low, from_night), (high, to_night) = ends
     slope = np.nan_to_num((high - low) / np.maximum(to_night - from_night, 1.0))
     return np.asarray(slope[:, None] * nights, dtype=float)

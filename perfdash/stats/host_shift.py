@@ -1,8 +1,8 @@
 """Separate the shift of the whole host from changes of single series.
 
-A host whose machine or software changes moves many of its series at once, seldom all. The median of
-such a night lies between those that moved and those that did not, and is the change of neither. So a
-night on which the median is off is taken for a mixture of two groups, one at each end.
+A change of the machine or its software shifts many series at once, but seldom all. The median over the series
+then lies between those that moved and those that did not, and is the change of neither. So a night with an
+unusual median is fitted by a mixture of two groups of series: one that moved and one that stayed.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from scipy import special, stats
 from perfdash.stats.intervals import Array
 from perfdash.stats.noise_level import Flags, NoiseLevel, row_medians
 
-HOST = 20  # so many series tell a common shift
-SHIFT_P = 0.001  # p of a shift that is told
+HOST = 20  # series that are needed to estimate a shift
+SHIFT_P = 0.001  # largest p of a shift that is reported
 _MAD = 1.4826
-_PRIOR = 5  # nights of the host's usual spread that are put to each series' own
+_PRIOR = 5  # nights at the host's median spread that are added to each series' own
 _SCALE = 0.9  # scale of the Student's t(4) that has the quartiles of a normal of deviation 1
 _ROUNDS = 20
-_TOGETHER = 10  # nights on either side that tell with a night who moved
-_EVIDENCE = 6.0  # twice the log likelihood ratio that two groups need over one
-_UNDIVIDED = 0.95  # where no second group shows, so many are taken to have moved
+_TOGETHER = 10  # nights on either side that help to decide which series moved
+_EVIDENCE = 6.0  # twice the log likelihood ratio from which two groups are preferred to one
+_UNDIVIDED = 0.95  # share of series that moved, where there is no second group
 
 
 @dataclass(frozen=True)
 class Shift:
     """The shift that most series made together tonight: log change, p, number of nights.
 
-    `nights` counts the last nights on which it stood, tonight included; 0 where p is above 0.001.
+    `nights`: the number of latest nights with the shift, including tonight; 0 if p is above SHIFT_P.
     """
 
     change: float = 0.0
@@ -41,11 +41,11 @@ class Shift:
 
 @dataclass(frozen=True)
 class HostShift:
-    """Of S series and T nights.
+    """The shifts of a host, for S series and T nights.
 
-    night (T,): what most series did together. own (S, T): the part of it that each series took.
-    followed (S, T): took it. group (S, T): moved with others, but perhaps with half of them only:
-    whether it is the host that moved cannot be told.
+    night (T,): the shift that most series made. own (S, T): the shift that each series made with others.
+    followed (S, T): the series made the night's shift. group (S, T): the series moved with about half of the
+    others, so that it is unclear whether the host moved.
     """
 
     night: Array
@@ -55,15 +55,15 @@ class HostShift:
 
 
 def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
-    """Of `values` (S, T; logs, NaN = missing); `old` are the nights that levels and spreads rest on.
+    """Estimate the host's shifts from `values` (S, T): logs, NaN = missing.
 
-    The shift of a night is the place of the group that more than half of the series are in, each of
-    them counted once; 0 for a night with fewer than HOST series. Who is in it is told by up to ten
-    nights on either side on which the groups lay as far apart.
+    `old` (S, T): the nights from which levels and spreads are estimated. The shift of a night is the place of
+    the group with more than half of the series; 0 for a night with fewer than HOST series. The members of a
+    group are estimated also from up to ten nights on either side whose groups are as far apart.
     """
     own = np.zeros_like(values)
     groups = None
-    for _ in range(2):  # once the shifts are out, the levels are better
+    for _ in range(2):  # levels are estimated better once the shifts are removed
         away, spread = _standing(values, own, old, floor)
         centre = _weighted_median(away, spread)
         enough = np.isfinite(away).sum(axis=0) >= HOST
@@ -74,17 +74,17 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
         moved = np.flatnonzero(enough & _off(away, spread))
         if not len(moved):
             break
-        groups = _Groups.of(away[:, moved], spread, centre[moved], moved)
+        groups = _Groups.fit(away[:, moved], spread, centre[moved], moved)
         chance = groups.far_chance()
-        here = np.isfinite(away[:, moved])
-        seen = np.maximum(here.sum(axis=0), 1)
-        share = np.where(here, chance, 0.0).sum(axis=0) / seen
-        doubt = np.sqrt(np.where(here, chance * (1 - chance), 0.0).sum(axis=0)) / seen
-        # About half counts as most: of a night in between neither is told.
-        most = share + doubt + 0.25 / seen > 0.5
+        present = np.isfinite(away[:, moved])
+        count = np.maximum(present.sum(axis=0), 1)
+        share = np.where(present, chance, 0.0).sum(axis=0) / count
+        doubt = np.sqrt(np.where(present, chance * (1 - chance), 0.0).sum(axis=0)) / count
+        # A share of about a half counts as most, so that a change of the host is not reported per series.
+        most = share + doubt + 0.25 / count > 0.5
         far = chance > 0.5
         night[moved] = np.where(most, groups.far, groups.near)
-        # Too few that stayed tell no place of theirs: it is where they were.
+        # The place of the stayed group is unreliable with few members; then it is taken as 0.
         stayed = groups.near * np.where(most, np.clip((1 - share - 0.1) / 0.2, 0.0, 1.0), 1.0)
         own[:, moved] = np.where(most & far, groups.far, stayed)
         followed[:, moved] = most & far
@@ -93,16 +93,16 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
 
 
 def tonights_shift(shifts: Array, noise: NoiseLevel, present: Flags, judged: Flags, windows: int) -> Shift:
-    """Tonight's of the `shifts` (T,) against those more than `windows` nights before: Student's t.
+    """Test tonight's of the `shifts` (T,) against those more than `windows` nights ago by Student's t.
 
-    `present` (S, T): where a value is. A night with fewer than HOST series has no shift to compare with.
+    `present` (S, T): where a value is. Nights with fewer than HOST series are left out of the comparison.
     """
     tonight = float(shifts[-1])
     nights = slice(-windows if len(shifts) > 2 * windows else -1)
     before = shifts[nights][present[:, nights].sum(axis=0) >= HOST]
     if tonight == 0 or len(before) < 3 or not judged.any():
         return Shift(tonight)
-    # The spread of nights, robustly, and at least what a median over so many series has by chance.
+    # The spread over nights, by the median distance, is at least the standard error of a median over series.
     wobble = 1.4826 * float(np.median(np.abs(before - np.median(before))))
     chance = 1.2533 * float(np.median(noise.sd[judged])) / np.sqrt(judged.sum())
     deviation = float(np.hypot(max(wobble, chance), chance))
@@ -113,21 +113,21 @@ def tonights_shift(shifts: Array, noise: NoiseLevel, present: Flags, judged: Fla
 
 def _standing(values: Array, own: Array, old: Flags, floor: float) -> tuple[Array, Array]:
     """Each value's distance from its series' level (S, T), and each spread (S,)."""
-    kept = np.where(old, values - own, np.nan)
-    level = row_medians(kept)
-    spread = _MAD * row_medians(np.abs(kept - level[:, None]))
+    old_values = np.where(old, values - own, np.nan)
+    level = row_medians(old_values)
+    spread = _MAD * row_medians(np.abs(old_values - level[:, None]))
     nights = old.sum(axis=1)
     has_spread = np.isfinite(spread)
     usual = (
         float(np.median(spread[has_spread & (nights >= 3)])) if (has_spread & (nights >= 3)).any() else 0.0
     )
-    # A few nights hardly tell their spread.
+    # The spread of few nights is uncertain, so it is shrunk towards the host's median spread.
     squares = (nights * np.nan_to_num(spread) ** 2 + _PRIOR * usual**2) / (nights + _PRIOR)
     return values - level[:, None], np.maximum(np.sqrt(squares), floor)
 
 
 def _weighted_median(away: Array, spread: Array) -> Array:
-    """(T,) of each night, weighted by 1 / spread; 0 for a night without values."""
+    """Median (T,) of each night, weighted by 1 / spread; 0 for a night without values."""
     weight = np.where(np.isfinite(away), 1 / spread[:, None], 0.0)
     order = np.argsort(np.where(weight > 0, away, np.inf), axis=0)
     reached = np.cumsum(np.take_along_axis(weight, order, axis=0), axis=0)
@@ -146,10 +146,11 @@ def _off(away: Array, spread: Array) -> Flags:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Of some nights (E,): the place of those that stayed and of those that moved, and whose share.
+    """The groups of series that stayed and that moved, for E nights.
 
-    odds (S, E): log likelihood of the moved over that of the stayed group, of that night alone.
-    beside (E, E): nights near enough to each other.
+    near, far (E,): the places of the stayed and of the moved group. share (E,): of the series in the moved
+    group. odds (S, E): log likelihood ratio moved / stayed, by that night alone. beside (E, E): pairs of
+    nights at most _TOGETHER nights apart.
     """
 
     near: Array
@@ -159,16 +160,16 @@ class _Groups:
     beside: Flags
 
     @classmethod
-    def of(cls, away: Array, spread: Array, centre: Array, at: NDArray[np.intp]) -> _Groups:
-        """Two groups where that night or its neighbours show them; else one at `centre`."""
-        here = np.isfinite(away)
-        x = np.where(here, away, 0.0)
+    def fit(cls, away: Array, spread: Array, centre: Array, at: NDArray[np.intp]) -> _Groups:
+        """Fit two groups where a night or its neighbours show them; otherwise one at `centre`."""
+        present = np.isfinite(away)
+        x = np.where(present, away, 0.0)
         scale = _SCALE * spread[:, None]
-        one_group, single = _fit(x, here, scale, centre)
+        one_group, single = _fit(x, present, scale, centre)
         side = np.sign(row_medians(away.T))
-        ordered = np.sort(np.where(here, away * side, np.inf), axis=0)
+        ordered = np.sort(np.where(present, away * side, np.inf), axis=0)
         nights = np.arange(away.shape[1])
-        count = here.sum(axis=0)
+        count = present.sum(axis=0)
 
         def quantile(q: float) -> Array:
             return np.asarray(ordered[np.floor(q * (count - 1)).astype(int), nights] * side)
@@ -176,7 +177,7 @@ class _Groups:
         best, share = np.full(len(nights), -np.inf), np.zeros(len(nights))
         pair = np.zeros((2, len(nights)))
         for low, high in ((np.zeros_like(centre), quantile(0.75)), (quantile(0.1), quantile(0.55))):
-            places, likelihood, part = _fit_two(x, here, scale, low, high)
+            places, likelihood, part = _fit_two(x, present, scale, low, high)
             better = likelihood > best
             best = np.where(better, likelihood, best)
             pair = np.where(better, places, pair)
@@ -197,7 +198,7 @@ class _Groups:
             around = beside[night] & two & (far * far[night] > 0)
             if around.sum() > (beside[night] & ~two).sum() and far[night] / np.median(far[around]) < 0.8:
                 far[night], share[night] = np.median(far[around]), np.median(share[around])
-        odds = np.where(here, _log_t((x - far) / scale) - _log_t((x - near) / scale), 0.0)
+        odds = np.where(present, _log_t((x - far) / scale) - _log_t((x - near) / scale), 0.0)
         return cls(near, far, share, np.clip(odds, -4.0, 4.0), beside)
 
     def far_chance(self) -> Array:
@@ -212,29 +213,33 @@ def _log_t(r: Array) -> Array:
     return np.asarray(-2.5 * np.log1p(r**2 / 4))
 
 
-def _fit(x: Array, here: Flags, scale: Array, place: Array) -> tuple[Array, Array]:
-    """The place (E,) of one group of Student's t(4) values, and its log likelihood."""
+def _fit(x: Array, present: Flags, scale: Array, place: Array) -> tuple[Array, Array]:
+    """Fit one group of Student's t(4) values: its place and its log likelihood, both (E,)."""
     for _ in range(_ROUNDS):
-        weight = np.where(here, 1 / (4 + ((x - place) / scale) ** 2), 0.0) / scale**2
+        weight = np.where(present, 1 / (4 + ((x - place) / scale) ** 2), 0.0) / scale**2
         place = (weight * x).sum(axis=0) / weight.sum(axis=0)
-    return place, np.where(here, _log_t((x - place) / scale), 0.0).sum(axis=0)
+    return place, np.where(present, _log_t((x - place) / scale), 0.0).sum(axis=0)
 
 
-def _fit_two(x: Array, here: Flags, scale: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
-    """Fit two groups by EM: places (2, E), log likelihood (E,), second share (E,)."""
+def _fit_two(x: Array, present: Flags, scale: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
+    """Fit two groups of Student's t(4) values by EM.
+
+    Returns their places (2, E), the log likelihood (E,), and the share of the second group (E,).
+    """
     share = np.full(len(low), 0.5)
-    count = here.sum(axis=0)
-    pull = 3 * float(np.median(1 / (4 * scale**2)))  # three series at 0: a small group says little
+    count = present.sum(axis=0)
+    # As if three more series stayed at 0, so that a small group cannot move its place far.
+    pull = 3 * float(np.median(1 / (4 * scale**2)))
     for _ in range(_ROUNDS):
         r_low, r_high = ((x - low) / scale) ** 2, ((x - high) / scale) ** 2
         second = special.expit(special.logit(share) - 2.5 * (np.log1p(r_high / 4) - np.log1p(r_low / 4)))
-        second = np.where(here, second, 0.0)
+        second = np.where(present, second, 0.0)
         share = np.clip(second.sum(axis=0) / count, 0.01, 0.99)
-        weight = (here - second) / (4 + r_low) / scale**2
+        weight = (present - second) / (4 + r_low) / scale**2
         low = (weight * x).sum(axis=0) / (weight.sum(axis=0) + pull)
         weight = second / (4 + r_high) / scale**2
         high = (weight * x).sum(axis=0) / np.maximum(weight.sum(axis=0), 1e-12)
     both = np.logaddexp(
         np.log1p(-share) + _log_t((x - low) / scale), np.log(share) + _log_t((x - high) / scale)
     )
-    return np.array([low, high]), np.where(here, both, 0.0).sum(axis=0), share
+    return np.array([low, high]), np.where(present, both, 0.0).sum(axis=0), share

@@ -1,6 +1,6 @@
 """The nightly test: which series of a host changed by more than noise.
 
-Knows numbers only: logs of one metric on one class of hosts, a row a series, a column a night.
+Its values are logs of one metric on one class of hosts: a row for each series, a column for each night.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from perfdash.stats.intervals import Array
 from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_normal, noise_level, row_medians
 
 WINDOWS = 10  # the longest window, nights
-REFERENCE = 60  # nights the baseline rests on
-CLIP = 5.0  # one night counts as so many deviations at most
-SUSPICION = 0.115  # share of unchanged series that tonight alone sends to be measured again
-SUSPICION_P = 0.01  # p over all windows that is
+REFERENCE = 60  # nights in the baseline
+CLIP = 5.0  # deviations at which one night's value is clipped
+SUSPICION = 0.115  # share of unchanged series that become suspects by tonight alone
+SUSPICION_P = 0.01  # largest p over all windows of a suspect
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
-MOST_P = 0.0005  # no single series is told with a larger p, however many are told
+MOST_P = 0.0005  # largest p of an alarm, however many series changed
 
 __all__ = ["FLOOR", "HOST", "NightTest", "Shift", "discoveries", "judge"]
 
 
 @dataclass(frozen=True)
 class NightTest:
-    """The test of one night: arrays (S,) in the order of the rows.
+    """The test of a night: arrays (S,) in the order of the rows.
 
     judged: has a value tonight and on 3 earlier nights; otherwise numbers are NaN and flags False.
     suspect: worth re-measuring tonight. alarm: passes the false-discovery rate without re-measurement.
@@ -72,15 +72,15 @@ def judge(
     `within` (S, T): variance of each value within its night, NaN where unknown. Each series' last 1 to
     10 nights are compared with up to 60 nights before those ten; scores are clipped (Huber 1964). The
     best window's p is corrected for the search, then Benjamini and Hochberg (1995) over the series.
-    `suspicion` is the share of nights that go as far by chance, told from the host's own nights: it sets
-    what re-measuring costs, whatever the noise, about 7.5 runs times the share a series and night.
+    `suspicion`: the share of nights that deviate as far by chance, estimated from the host's own nights. It
+    sets the cost of re-measuring whatever the noise: about 7.5 runs times the share, per series and night.
     Raises ValueError for shapes that do not fit.
     """
     values, within = _recent(values, start, within)
     present = np.isfinite(values)
     history = present[:, :-1].sum(axis=1)
     judged = present[:, -1] & (history >= 3)
-    # The nights that a window may hold stay out of the baseline; a short history lends fewer of them.
+    # The nights of the longest window stay out of the baseline; a short history has a shorter longest window.
     guard = np.clip((history - 3) // 2, 0, WINDOWS - 1)
     later = np.cumsum(present[:, ::-1], axis=1)[:, ::-1] - present
     old = present & (later > guard[:, None])
@@ -94,9 +94,9 @@ def judge(
     least = np.log1p(minimum_change)
     age = shift.nights if abs(shift.change) >= least else 0
     quiet, first, onset = _beside(net, raw, noise, best.window, age, least)
-    # A series that took the host's shift, or stood still, and since did nothing of its own.
+    # Not relevant: a series that made the host's shift, or stayed, and has not changed since.
     relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
-    # Where it may be the host that moved, nothing of it is told of single series.
+    # No alarm for a series that moved with about half of the others: that may be a shift of the host.
     alarm = relevant & _discovered(best.p, judged, discovery_rate) & ~shifts.group[:, -1]
     lasting = alarm | (relevant & (best.p <= SUSPICION_P))
     far = _usual_reach(_pooled(noise, ~noise.constant), suspicion)
@@ -105,7 +105,7 @@ def judge(
         alone &= ~quiet
     suspect = lasting | alone
     window = np.where(alone, 1, best.window)
-    # What is suspected for tonight alone is described by tonight alone.
+    # A suspect by tonight alone is described by tonight alone.
     change = np.where(alone, tonight.change, best.change)
     together = suspect & (np.abs(np.where(alone, values.shape[1] - 1, first) - onset) <= 1)
     since = np.arange(values.shape[1]) >= np.where(alone, values.shape[1] - 1, first)[:, None]
@@ -128,10 +128,10 @@ def judge(
 def _beside(
     net: Array, raw: Array, noise: NoiseLevel, window: Counts, age: int, least: float
 ) -> tuple[Flags, Counts, int]:
-    """Series during a step of the host that is `age` nights old (0: no step).
+    """Which series only made the host's shift, or stayed, since a step of the host.
 
-    (S,) whether a series since then only took the host's shift or stood where it was; (S,) the column
-    at which its window begins; and the column of the host's step.
+    `age`: nights since the step, 0 without one. Returns that flag (S,), the column at which each series'
+    window begins (S,), and the column of the host's step.
     """
     width, present = net.shape[1], np.isfinite(net)
     later = np.cumsum(present[:, ::-1], axis=1)[:, ::-1]
@@ -149,7 +149,7 @@ def _beside(
 
 @dataclass(frozen=True)
 class _WindowTest:
-    """Of each series (S,), as in NightTest."""
+    """The test of a window for each series (S,), as in NightTest."""
 
     score: Array
     p: Array
@@ -160,11 +160,10 @@ class _WindowTest:
 def _windows(
     net: Array, scores: Array, noise: NoiseLevel, judged: Flags, most: Counts
 ) -> tuple[_WindowTest, _WindowTest]:
-    """The tests of tonight alone and of the best window, p corrected for the search.
+    """The tests of tonight alone and of the best window, whose p is corrected for the search.
 
-    `most` (S,): the longest window of each series.
-
-    `net`, `scores` (S, T): what each night lies over the baseline, as a log and in deviations.
+    `most` (S,): the longest window of each series. `net`, `scores` (S, T): each night minus the baseline, as
+    a log and in deviations.
     """
     present = np.isfinite(net)
     unit = np.clip(scores, -CLIP, CLIP)
@@ -174,12 +173,12 @@ def _windows(
     for length in range(1, min(WINDOWS, net.shape[1]) + 1):
         part, has = unit[:, -length:], present[:, -length:]
         count = np.maximum(has.sum(axis=1), 1)
-        # A window must not reach into its own baseline, and one more missing night tells nothing new.
+        # A window must not overlap its baseline, and one that begins with a missing night adds nothing.
         rows = judged & has[:, 0] & (count <= most)
         spread = noise.inflation[np.arange(len(net)), count - 1]
         mean = np.where(has, part, 0.0).sum(axis=1) / count
         score = as_normal(mean / np.sqrt(spread / count + noise.level_variance), noise.df)
-        # Nights that hang together are fewer, so their tails are thicker.
+        # Autocorrelated nights count as fewer independent nights, whose mean has heavier tails.
         independent = np.maximum(np.rint(count / spread), 1).astype(np.int64)
         p = of_varying.p(score, independent)
         if noise.constant.any():
@@ -200,8 +199,8 @@ def _windows(
 def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[Array, Array | None]:
     """The last nights as floats; NaN where missing or before the series' start.
 
-    Nights before the first value of all (measured by another method) are left out: else they would count as
-    nights on which the host stood still.
+    Nights before the first value of any series (measured by another method) are left out, because they would
+    count as nights without a shift of the host.
     """
     values = np.asarray(values, dtype=float)
     if values.ndim != 2 or values.shape[1] < 1:
@@ -220,41 +219,41 @@ def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[
 
 
 def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
-    """(S, T) or (S, 1): standard deviation of each value, between nights and within its night."""
+    """The standard deviation of each value, between nights and within its night: (S, T) or (S, 1)."""
     variance = noise.sd[:, None] ** 2
     if within is None:
         return np.sqrt(variance)
-    seen = old & np.isfinite(within)
-    usual = np.where(seen, within, 0.0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
-    usual = np.where(seen.any(axis=1), usual, np.inf)[:, None]
-    # The spread of past values holds what was usual within a night; a noisier night adds the rest. A
-    # spread seen smaller than what sampling alone makes is luck.
+    present = old & np.isfinite(within)
+    usual = np.where(present, within, 0.0).sum(axis=1) / np.maximum(present.sum(axis=1), 1)
+    usual = np.where(present.any(axis=1), usual, np.inf)[:, None]
+    # The spread between past nights includes their usual variance within a night; a noisier night adds the
+    # excess. A spread below the usual variance within a night is smaller by chance, so the latter is used.
     more = np.nan_to_num(np.maximum(0.0, within - np.minimum(usual, variance)))
     deviation: Array = np.sqrt(np.maximum(variance, np.where(np.isfinite(usual), usual, 0.0)) + more)
     return deviation
 
 
 def _pooled(noise: NoiseLevel, rows: Flags) -> Array:
-    """All residuals of some series, widened for the fitted level."""
+    """All residuals of some series, scaled up because the level was fitted to them."""
     left = np.sqrt(np.maximum(1 - noise.level_variance, 0.25))
     residuals: Array = (noise.residuals / left[:, None])[rows]
     return residuals[np.isfinite(residuals)]
 
 
 def _usual_reach(residuals: Array, share: float) -> float:
-    """The deviation that this share of nights exceeds; Gaussian for too few residuals."""
+    """The deviation that this share of nights exceeds; Gaussian for fewer than 1000 residuals."""
     if len(residuals) < 1000:
         return float(stats.norm.isf(share / 2))
     return float(np.quantile(np.abs(residuals), 1 - share))
 
 
 def _discovered(p: Array, judged: Flags, rate: float) -> Flags:
-    """The discoveries, where many real changes do not relax the test of the others."""
+    """The discoveries, with a bound on p so that many real changes do not relax the test of others."""
     return discoveries(p, rate) & (p <= max(MOST_P, rate / max(int(judged.sum()), 1)))
 
 
 def discoveries(p: Array, rate: float) -> Flags:
-    """Benjamini and Hochberg (1995): False where p is NaN."""
+    """The discoveries of Benjamini and Hochberg (1995) at a rate; False where p is NaN."""
     tested = np.flatnonzero(np.isfinite(p))
     order = tested[np.argsort(p[tested])]
     passed = np.flatnonzero(p[order] <= rate * np.arange(1, len(order) + 1) / max(len(order), 1))
@@ -265,7 +264,7 @@ def discoveries(p: Array, rate: float) -> Flags:
 
 
 def _searched(p: Array, windows: Counts) -> Array:
-    """The least p over so many windows, corrected for the search: an upper bound, exact in the tail.
+    """Correct the least p over some windows for the search: an upper bound, exact in the tail.
 
     Worsley (1982), Biometrika 69, 297: P(any) <= sum of P(w) less the sum of P(w and w - 1), for
     windows of Gaussian nights.
@@ -281,7 +280,7 @@ def _searched(p: Array, windows: Counts) -> Array:
 
 @functools.cache
 def _search_factors() -> tuple[Array, Array]:
-    """Grid of z, and the factors (k, z) by which searching windows 1..k multiplies p."""
+    """A grid of z, and the factors (k, z) by which a search over windows 1..k multiplies p."""
     grid = np.linspace(0, 9, 46)
     step = 0.01
     beyond = grid[:, None] + step * (np.arange(800)[None, :] + 0.5)

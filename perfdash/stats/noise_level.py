@@ -1,8 +1,8 @@
-"""Noise of the series of one host: level, spread, autocorrelation, tails, each pooled.
+"""Noise of the series of one host: level, spread, autocorrelation and tails, each pooled.
 
-A series of 60 nights tells its own spread within 10 %, its autocorrelation within 0.13 and its tails
-not at all; the series of a host together tell all three. So each is shrunk towards what all say, by as
-much as the series agree with each other (empirical Bayes). Values are logs: spreads are relative.
+From 60 nights a series' spread is known within 10 %, its autocorrelation within 0.13, and its tails not at
+all; all series of a host together determine all three. So each series' estimate is shrunk towards the pooled
+one, the more the series agree with each other (empirical Bayes). Values are logs, so spreads are relative.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from perfdash.stats.intervals import Array
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
-WINSOR = 2.5  # Values beyond so many deviations count as that many in the spread.
-SEVERAL = 3  # runs of a window, from which they tell of its noise
+WINSOR = 2.5  # deviations at which values are winsorized for the spread
+SEVERAL = 3  # runs of a side from which its noise is estimated
 _KEPT = float(stats.chi2.cdf(WINSOR**2, 3) + WINSOR**2 * stats.chi2.sf(WINSOR**2, 1))
 _MAD = float(1 / stats.norm.ppf(0.75))
 _STEP = 0.02  # bin of the pooled distribution, in deviations
-_PRIOR = 200  # so many nights of Student's t(4) are put to the pooled distribution
+_PRIOR = 200  # nights of Student's t(4) that are added to the pooled distribution
 
 
 @dataclass(frozen=True)
 class NoiseLevel:
-    """Of S series. level, sd, df, count: (S,); count = nights it rests on, df of the squared sd.
+    """Level and noise of S series over T nights.
 
-    inflation (S, L): variance of the mean of 1..L consecutive nights over what independent nights
-    would give. residuals (S, T): (value - level) / sd, NaN where there is none. constant: spread 0.
+    level, sd, df, count: (S,); `df` is of the squared sd, `count` the number of values. inflation (S, L):
+    variance of the mean of 1..L consecutive nights over that of independent nights. residuals (S, T):
+    (value - level) / sd, NaN where missing. constant (S,): the spread is 0.
     """
 
     level: Array
@@ -45,13 +46,13 @@ class NoiseLevel:
 
     @property
     def level_variance(self) -> Array:
-        """Variance of `level`, in squares of sd; infinite without a value."""
-        # The last lag's inflation stands for the long run.
+        """Variance of `level` relative to the squared sd; infinite without a value."""
+        # The inflation at the last lag approximates that of long windows.
         return np.where(self.count > 0, self.inflation[:, -1] / np.maximum(self.count, 1), np.inf)
 
 
 def row_medians(values: Array) -> Array:
-    """Median of each row, NaN values apart; NaN for a row without values. (np.nanmedian is slow.)"""
+    """Median of each row without its NaN values; NaN for an empty row. np.nanmedian is slower."""
     ordered = np.sort(values, axis=1)
     count = np.sum(np.isfinite(values), axis=1)
     rows = np.arange(len(values))
@@ -62,13 +63,11 @@ def row_medians(values: Array) -> Array:
 
 
 def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) -> NoiseLevel:
-    """Level and noise of each row of `values` (S, T).
+    """Level and noise of each row of `values` (S, T): logs, NaN where missing or unused.
 
-    Logs; NaN = missing or not to be used.
-
-    `floor` is the least standard deviation. `spent`: parameters already fitted to each row (2 after
-    a line). The level is Huber's M-estimate, the variance a winsorised one, moderated as by Smyth
-    (2004), Linear models and empirical Bayes methods, Stat. Appl. Genet. Mol. Biol. 3(1):3.
+    `floor`: the least standard deviation. `spent`: parameters already fitted to each row (2 for a line). The
+    level is Huber's M-estimate. The variance is winsorized, and moderated as by Smyth (2004), Linear models
+    and empirical Bayes methods, Stat. Appl. Genet. Mol. Biol. 3(1):3.
     """
     present = np.isfinite(values)
     count = present.sum(axis=1)
@@ -77,7 +76,7 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     residual = np.where(present, values - level[:, None], 0.0)
     reach = (WINSOR * scale)[:, None]
     clipped = np.clip(residual, -reach, reach)
-    # A spread of rounding errors is none.
+    # A spread of the size of rounding errors counts as 0.
     plain = np.sum(clipped**2, axis=1) / n
     constant = (plain <= 1e-18 * np.maximum(1.0, np.nan_to_num(level) ** 2)) & (count >= 3)
     safe = np.where(constant, 1.0, np.sqrt(np.maximum(plain, 1e-300)))
@@ -86,7 +85,7 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     correlation = _autocorrelation(unit, present, count, lags)
     weights = np.clip(1 - np.arange(1, lags)[None, :] / np.arange(1, lags + 1)[:, None], 0, None)
     inflation = np.maximum(1.0, 1 + 2 * correlation @ weights.T)
-    # What the level took: one night where they are independent, more where they are not.
+    # Degrees of freedom: the fitted level uses one night if they are independent, more if they are not.
     left = np.maximum(count - inflation[:, -1] - (spent - 1), 0.5 * np.maximum(count - spent, 0))
     winsorised = np.isfinite(scale)
     variance = plain * n / np.maximum(left, 0.5) / np.where(winsorised, _KEPT, 1.0)
@@ -94,23 +93,26 @@ def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) 
     varying = ~constant & (count > spent)
     moderated, df = _moderate(variance, df, varying)
     sd = np.sqrt(np.maximum(moderated, floor**2))
-    # Without a spread of its own a series is judged by the floor, the firmer the longer it stood still.
+    # A constant series gets the floor as its spread, with more degrees of freedom the longer it is.
     sd, df = np.where(constant, floor, sd), np.where(constant, np.maximum(count - 1.0, 1.0), df)
     residuals = np.where(present, residual / sd[:, None], np.nan)
     return NoiseLevel(level, sd, df, count, inflation, residuals, constant)
 
 
 def _level(values: Array, present: Flags, count: Counts) -> tuple[Array, Array]:
-    """Huber's M-estimate of location of each row, and the scale to winsorise by (infinite: do not)."""
+    """Huber's M-estimate of location of each row, and the scale for winsorizing.
+
+    The scale is infinite for rows that are too short to winsorize.
+    """
     level = row_medians(values)
     away = np.abs(values - level[:, None])
     mad = _MAD * row_medians(away)
-    # Most nights the same: up to a twentieth of odd nights are outliers, more are the series' nature.
+    # If most nights are equal, up to a twentieth of differing nights are outliers; more are noise.
     odd = np.sort(np.where(present, away, np.inf), axis=1)
     rank = np.clip(np.ceil(0.95 * count).astype(int) - 1, 0, values.shape[1] - 1)
     typical = odd[np.arange(len(values)), rank]
     scale = np.where(mad > 0, mad, typical / WINSOR)
-    scale = np.where(count < 10, np.inf, scale)  # too few to tell an outlier from the spread
+    scale = np.where(count < 10, np.inf, scale)  # too few to distinguish an outlier from the spread
     reach = np.where(np.isfinite(scale), 2 * scale, 2 * mad)[:, None]
     for _ in range(3):
         residual = np.where(present, values - level[:, None], 0.0)
@@ -121,8 +123,8 @@ def _level(values: Array, present: Flags, count: Counts) -> tuple[Array, Array]:
 def _autocorrelation(unit: Array, present: Flags, count: Counts, lags: int) -> Array:
     """Autocorrelation (S, lags - 1) at lags 1.., shrunk towards the mean over all series.
 
-    The mean is weighted by pairs; a series' own is kept as far as the series differ by more than
-    chance makes them (sampling variance 1 / pairs; Bartlett 1946).
+    The mean is weighted by pairs. A series' own estimate counts as far as the series differ by more than
+    their sampling variance, 1 / pairs (Bartlett 1946).
     """
     shrunk = np.zeros((len(unit), lags - 1))
     width = unit.shape[1]
@@ -132,19 +134,19 @@ def _autocorrelation(unit: Array, present: Flags, count: Counts, lags: int) -> A
         if not usable.any():
             break
         product = np.einsum("ij,ij->i", unit[:, :-lag], unit[:, lag:])[usable]
-        seen, m = pairs[usable], count[usable]
-        # Residuals of a fitted level are correlated by -1 / n where the nights are independent.
-        own = product / seen + 1 / m
-        mean = float(np.sum(own * seen) / np.sum(seen))
-        chance = 1 / seen
-        own = np.clip(own, -1, 1)
-        excess = float(np.average((own - mean) ** 2 - chance, weights=seen))
-        doubt = 2 * np.sqrt(2 / len(own)) * float(np.mean(chance))
+        weight, m = pairs[usable], count[usable]
+        # Residuals of a fitted level have a correlation of -1 / n even if the nights are independent.
+        estimate = product / weight + 1 / m
+        mean = float(np.sum(estimate * weight) / np.sum(weight))
+        sampling = 1 / weight
+        estimate = np.clip(estimate, -1, 1)
+        excess = float(np.average((estimate - mean) ** 2 - sampling, weights=weight))
+        doubt = 2 * np.sqrt(2 / len(estimate)) * float(np.mean(sampling))
         between = max(0.0, excess - doubt)
         row = np.full(len(unit), mean)
-        row[usable] = mean + between / (between + chance) * (own - mean)
+        row[usable] = mean + between / (between + sampling) * (estimate - mean)
         shrunk[:, lag - 1] = row
-    # The level took more than 1 / n where the nights hang together.
+    # The correction is larger than 1 / n if the nights are autocorrelated.
     total = np.maximum(0.0, 2 * shrunk.sum(axis=1)) / np.maximum(count, lags)
     corrected: Array = np.clip(shrunk + total[:, None] * (shrunk > 0), -0.99, 0.99)
     return corrected
@@ -158,7 +160,7 @@ def _effective_df(unit: Array, used: Flags, left: Array, correlation: Array) -> 
     """
     squares = np.square(unit[used])
     kurtosis = float(np.mean(np.square(squares)) / np.mean(squares) ** 2) if squares.any() else 3.0
-    # A winsorised residual hides that its scale was estimated too: never better than Gaussian.
+    # The scale of winsorized residuals was estimated too, so the variance is never better than Gaussian.
     df: Array = left * 2 / max(kurtosis - 1, 2.0) / (1 + 2 * np.sum(correlation**2, axis=1))
     return df
 
@@ -166,8 +168,8 @@ def _effective_df(unit: Array, used: Flags, left: Array, correlation: Array) -> 
 def _moderate(variance: Array, df: Array, varying: Flags) -> tuple[Array, Array]:
     """Variances shrunk towards a common one, with their degrees of freedom (Smyth 2004, section 6.2).
 
-    The prior (d0 degrees of freedom of s0 squared) is fitted to the log variances of the rows that
-    vary; rows too short for a variance of their own get the prior's.
+    The prior (d0 degrees of freedom of s0 squared) is fitted to the log variances of the varying rows. Rows
+    that are too short for a variance of their own get the prior's.
     """
     chosen = varying & (df > 0) & (variance > 0)
     if not chosen.any():
@@ -176,7 +178,7 @@ def _moderate(variance: Array, df: Array, varying: Flags) -> tuple[Array, Array]
     shifted = log_variance - special.digamma(d / 2) + np.log(d / 2)
     mean = float(np.mean(shifted))
     if len(d) < 3:
-        return variance, df  # nothing to learn from
+        return variance, df  # too few rows to fit a prior
     excess = float(np.var(shifted, ddof=1) - np.mean(special.polygamma(1, d / 2)))
     if excess > 1e-4:
         prior_df = 2 * _inverse_trigamma(excess)
@@ -184,13 +186,13 @@ def _moderate(variance: Array, df: Array, varying: Flags) -> tuple[Array, Array]
     else:
         prior_df, prior = np.inf, float(np.exp(mean))
     prior_df = min(prior_df, float(np.sum(d)))
-    own = np.where(chosen, df, 0.0)
-    pooled = (prior_df * prior + own * np.where(chosen, variance, 0.0)) / (prior_df + own)
-    return pooled, prior_df + own
+    row_df = np.where(chosen, df, 0.0)
+    pooled = (prior_df * prior + row_df * np.where(chosen, variance, 0.0)) / (prior_df + row_df)
+    return pooled, prior_df + row_df
 
 
 def _inverse_trigamma(value: float) -> float:
-    """x with trigamma(x) = value > 0, by Newton's method on 1 / trigamma (Smyth 2004, appendix)."""
+    """Solve trigamma(x) = value > 0 by Newton's method on 1 / trigamma (Smyth 2004, appendix)."""
     x = 0.5 + 1 / value
     for _ in range(50):
         at = float(special.polygamma(1, x))
@@ -204,10 +206,10 @@ def _inverse_trigamma(value: float) -> float:
 class Tails:
     """Tail probabilities of the mean of m nights' clipped residuals, from all residuals.
 
-    The distribution of one night is the histogram of the residuals (any finite numbers, in
-    deviations), clipped at +-clip, with a few nights of Student's t(4) put to it, so that a small
-    host claims nothing of its tails; that of m nights is its m-fold convolution. So a single night
-    is never rarer than such nights are on this host, and two in a row are as rare as the square.
+    The distribution of one night is the histogram of the residuals (in deviations), clipped at +-clip, with
+    some nights of Student's t(4) added, because the residuals of a small host do not determine its tails. The
+    distribution of m nights is its m-fold convolution. So the p of a night is the share of such nights on
+    this host, and the p of two in a row is about its square.
     """
 
     def __init__(self, residuals: Array, clip: float, most: int) -> None:
@@ -220,7 +222,7 @@ class Tails:
     def p(self, score: Array, nights: Counts) -> Array:
         """Two-sided p of standardised means of `nights` independent nights.
 
-        Each side has its own tail, doubled: noise is often one-sided. 1 for more than `most` nights.
+        Each side has its own tail, doubled, because noise is often skewed. 1 for more than `most` nights.
         """
         result = np.ones_like(score)
         for count in np.unique(nights):
@@ -245,7 +247,7 @@ class Tails:
 
 @functools.cache
 def _histogram_of_t4(clip: float) -> tuple[Array, Array]:
-    """The edges of the bins between -clip and clip, and what Student's t(4) puts into each."""
+    """The edges of bins between -clip and clip, and the probability of each under Student's t(4)."""
     half = round(clip / _STEP)
     edges = np.asarray((np.arange(-half, half + 2) - 0.5) * _STEP, dtype=np.float64)
     edges[0], edges[-1] = -np.inf, np.inf
@@ -261,7 +263,7 @@ def as_normal(score: Array, df: Array) -> Array:
 
 @dataclass(frozen=True)
 class PooledNoise:
-    """Arrays over the cases: sd of one run's log (NaN: unknown), its df, inflation as in NoiseLevel."""
+    """Noise of each case: sd of one run's log (NaN if unknown), df, and inflation as in NoiseLevel."""
 
     sd: Array
     df: Array
@@ -271,7 +273,7 @@ class PooledNoise:
 def levels_and_noise(logs: tuple[Array, Array], floor: float) -> tuple[list[Array], PooledNoise]:
     """The level of each side, and noise pooled over sides with several runs.
 
-    Of three runs and more the level is Huber's, so that an outlier does not move it; else the mean.
+    The level of three or more runs is Huber's, so that an outlier does not move it; otherwise the mean.
     """
     size = len(logs[0])
     levels, spreads = [], []
@@ -284,13 +286,13 @@ def levels_and_noise(logs: tuple[Array, Array], floor: float) -> tuple[list[Arra
             levels.append(np.nansum(side, axis=1) / count)
     if not spreads:
         return levels, PooledNoise(np.full(size, np.nan), np.zeros(size), np.ones((size, 100)))
-    inflation = inflation_of(max(neighbours(level.residuals) for level in spreads))
+    inflation = ar1_inflation(max(neighbours(level.residuals) for level in spreads), np.arange(1, 101))
     weights = [np.where(level.count >= SEVERAL, level.df, 0.0) for level in spreads]
     df = np.asarray(sum(weights))
     squares = np.zeros(size)
     for weight, level in zip(weights, spreads, strict=True):
         n = np.maximum(level.count, SEVERAL)
-        # A level fitted to nights that hang together took more of their spread than one night's.
+        # The level of autocorrelated nights absorbs more of their spread than that of independent ones.
         taken = (inflation[np.minimum(n, len(inflation)) - 1] - 1) / (n - 1)
         squares += weight * level.sd**2 / np.maximum(1 - taken, 0.25)
     sd = np.sqrt(np.where(df > 0, squares / np.maximum(df, 1e-9), np.nan))
@@ -298,7 +300,7 @@ def levels_and_noise(logs: tuple[Array, Array], floor: float) -> tuple[list[Arra
 
 
 def neighbours(residuals: Array) -> float:
-    """Correlation of neighbouring runs, one for all cases, corrected for the fitted level.
+    """Correlation of neighbouring runs, pooled over all cases, corrected for the fitted level.
 
     Kendall (1954), Biometrika 41, 403: E(r) = rho - (1 + 3 rho) / (n - 1).
     """
@@ -312,7 +314,10 @@ def neighbours(residuals: Array) -> float:
     return float(min(0.9, max(0.0, (r + 1 / (n - 1)) / (1 - 3 / (n - 1)))))
 
 
-def inflation_of(rho: float) -> Array:
-    """Variance of the mean of 1.. neighbouring runs over that of independent ones, for AR(1)."""
-    m = np.arange(1, 101)
+def ar1_inflation(rho: float, m: Array | NDArray[np.int_]) -> Array:
+    """Variance of the mean of `m` neighbours of an AR(1) over that of independent values.
+
+    (1 + rho) / (1 - rho) - 2 rho (1 - rho^m) / (m (1 - rho)^2), e.g. Box, Jenkins and Reinsel, Time Series
+    Analysis, 2.1.
+    """
     return np.asarray((1 + rho) / (1 - rho) - 2 * rho * (1 - rho**m) / (m * (1 - rho) ** 2))
