@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from perfdash.cli.history_options import Db, Out
+from perfdash.cli.shared_options import Db, Out
 
 _COMMAND = "perfdash.bisect.command"
 

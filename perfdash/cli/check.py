@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from perfdash.cli.settings_flags import takes_settings
+from perfdash.cli.shared_options import AsJson
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 )
 def check(
     flags: Mapping[str, Any],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Load every model and run it once without compiling: what cannot be built, and why.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from perfdash.cli.shared_options import AsJson
 from perfdash.files import dumps
 
 
 def config(
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show each setting of `run` with where it comes from: environment, perfdash.toml or default."""
     from perfdash.redaction import mask_variables

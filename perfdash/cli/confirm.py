@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, opened
+from perfdash.cli.shared_options import Db, Out, opened
 
 if TYPE_CHECKING:
     from perfdash.runner.remeasurement import Decision

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfdash.cli.shared_options import AsJson
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def detect(
         str | None, typer.Option(help="A column with times: numbers or ISO dates. Rows are sorted by it.")
     ] = None,
     min_change: Annotated[float, typer.Option(help="Leave out smaller changes: 0.02 is 2 %.")] = 0.02,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find when the level of a series changed, by how much, how surely, and between which rows."""
     from perfdash.detect.csv_series import read_column

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out
+from perfdash.cli.shared_options import Db, Out
 
 
 def doctor(

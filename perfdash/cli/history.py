@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, opened, warn
+from perfdash.cli.shared_options import AsJson, Db, Out, opened, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def runs(
     since: Since = None,
     until: Until = None,
     latest: Annotated[int | None, typer.Option(min=1, help="Only the latest many.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the runs in the history, oldest first."""
     from perfdash.history.queries import list_runs

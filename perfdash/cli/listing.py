@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from perfdash.cli.shared_options import AsJson
 from perfdash.files import dumps
 
 
@@ -15,7 +16,7 @@ def list_suites(
     torchbench: Annotated[
         Path | None, typer.Option(help="A checkout of torchbench: the suite torchbench-checkout.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the suites, or the models of one with their batch sizes."""
     from perfdash.settings import resolve

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, opened
+from perfdash.cli.shared_options import AsJson, Db, Out, opened
 from perfdash.files import dumps
 
 app = typer.Typer(help="The heartbeat: a nightly says that it began, and how it ended.", no_args_is_help=True)
@@ -87,7 +87,7 @@ def end(
 def list_(
     job: Annotated[str | None, typer.Option(metavar="NAME", help="Only this one.")] = None,
     latest: Annotated[int | None, typer.Option(min=1, help="Only the latest many.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
     db: Db = None,
     out: Out = None,
 ) -> None:

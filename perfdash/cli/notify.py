@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, lookup
+from perfdash.cli.shared_options import Baseline, Db, DryRun, Out, RunName, SiteUrl, check_address, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def notify(
-    run: Annotated[
-        str, typer.Argument(help="A run folder, its name, `last`, or a run of the history.")
-    ] = "last",
+    run: RunName = "last",
     mail_to: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="Send a mail. Repeatable, or commas.")
     ] = None,
@@ -48,24 +46,18 @@ def notify(
     broken: Annotated[
         str | None, typer.Option(metavar="WHY", help="That the nightly broke, and why, instead of a run.")
     ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="What changed since this run, date or window, instead of by the nights before."),
-    ] = None,
-    site_url: Annotated[
-        str | None, typer.Option(help="Where the site lies: links to its pages are put in.")
-    ] = None,
+    baseline: Baseline = None,
+    site_url: SiteUrl = None,
     link: Annotated[str | None, typer.Option(help="A page to read on: the comment, the build.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; send nothing.")] = False,
+    dry_run: DryRun = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
     """Tell what a night brought, in a few lines: by mail, to a chat, or both. Off unless asked for."""
     from perfdash.errors import MachineError, UsageError
 
-    for option, address in (("--site-url", site_url), ("--link", link)):
-        if address is not None and not address.startswith(("https://", "http://")):
-            raise UsageError(f"{option} {address!r}: give the whole address, with https://")
+    check_address("--site-url", site_url)
+    check_address("--link", link)
     if not (mail_to or webhook or dry_run):
         raise UsageError("where to? give --mail-to ADDRESS, --webhook, or --dry-run to look at the text")
     ways: list[Callable[[Digest], None]] = []

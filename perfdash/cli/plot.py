@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, lookup
 from perfdash.cli.report import write_output
+from perfdash.cli.shared_options import Db, Out, lookup
 
 _TREND = "trend"
 # Why a run has none of a kind.

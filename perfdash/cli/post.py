@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, lookup
+from perfdash.cli.shared_options import Baseline, Db, DryRun, Out, RunName, SiteUrl, check_address, lookup
 
 if TYPE_CHECKING:
     from perfdash.publish.issues import WantedIssue
@@ -22,16 +22,9 @@ if TYPE_CHECKING:
 def post(
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="The repository on GitHub.")],
     issue: Annotated[int, typer.Option(min=1, help="The issue (or pull request) that is commented on.")],
-    run: Annotated[
-        str, typer.Argument(help="A run folder, its name, `last`, or a run of the history.")
-    ] = "last",
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="What changed since this run, date or window, instead of by the nights before."),
-    ] = None,
-    site_url: Annotated[
-        str | None, typer.Option(help="Where the site lies: links to its pages are put in.")
-    ] = None,
+    run: RunName = "last",
+    baseline: Baseline = None,
+    site_url: SiteUrl = None,
     base_url: Annotated[
         str | None, typer.Option(help="The API of GitHub Enterprise, e.g. https://HOST/api/v3.")
     ] = None,
@@ -43,7 +36,7 @@ def post(
     bisection: Annotated[
         str | None, typer.Option(metavar="NAME", help="A bisection's report instead: its name, or `last`.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it; send nothing.")] = False,
+    dry_run: DryRun = False,
     db: Db = None,
     out: Out = None,
 ) -> None:
@@ -57,8 +50,7 @@ def post(
         raise UsageError(f"--repo {repo!r} is not OWNER/NAME, e.g. pytorch/pytorch")
     if new_issue_on not in (None, "regression"):
         raise UsageError(f"--new-issue-on {new_issue_on!r}: here there is only regression")
-    if site_url is not None and not site_url.startswith(("https://", "http://")):
-        raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
+    check_address("--site-url", site_url)
     address = checked_address(base_url or API)
     if bisection is not None:
         from perfdash.cli.bisect_output import post_report

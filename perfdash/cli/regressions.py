@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, opened, warn
+from perfdash.cli.shared_options import AsJson, Db, Out, opened, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def regressions(
     fail_on: Annotated[
         list[str] | None, typer.Option(help="`regression`: exit 1 on what is worse and not acknowledged.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what changed for real, judging the nights that came since the last time. Noise stays silent."""
     from perfdash.errors import UsageError

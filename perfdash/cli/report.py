@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out, lookup, warn
+from perfdash.cli.shared_options import Baseline, Db, Out, RunName, SiteUrl, check_address, lookup, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
@@ -18,21 +18,14 @@ FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "grid", "plot-
 
 
 def report(
-    run: Annotated[
-        str, typer.Argument(help="A run folder, its name, `last`, or a run of the history.")
-    ] = "last",
+    run: RunName = "last",
     form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "comment",
     to: Annotated[
         Path | None,
         typer.Option(help="The file to write, of plot-csv the folder.  [default: standard output]"),
     ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="What changed since this run, date or window, instead of by the nights before."),
-    ] = None,
-    site_url: Annotated[
-        str | None, typer.Option(help="Where the site lies: links to its pages are put in.")
-    ] = None,
+    baseline: Baseline = None,
+    site_url: SiteUrl = None,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(help="`regression`: exit 1 on what is worse and not acknowledged; JUnit shows it."),
@@ -51,8 +44,7 @@ def report(
         raise UsageError("--format plot-csv makes several files: give their folder with --to FOLDER")
     if to is not None and form != "plot-csv" and (not to.name or to.is_dir()):
         raise UsageError(f"--to {to}: it is a folder; give the file to write")
-    if site_url is not None and not site_url.startswith(("https://", "http://")):
-        raise UsageError(f"--site-url {site_url!r}: give the whole address, with https://")
+    check_address("--site-url", site_url)
     night = lookup(db, out).night(run, baseline)
     gated = bool(fail_on)
     if gated and baseline is not None and night.untold:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db, Out
+from perfdash.cli.shared_options import Db, Out
 
 
 def serve(

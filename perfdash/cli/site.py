@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from perfdash.cli.history_options import Db
+from perfdash.cli.shared_options import Db
 
 
 def site(
@@ -31,7 +31,7 @@ def site(
 
     They need no server, no network and no JavaScript. A folder that holds anything else is refused.
     """
-    from perfdash.cli.history_options import opened
+    from perfdash.cli.shared_options import opened
     from perfdash.site.build import build
     from perfdash.site.site_folder import refuse_foreign
 

@@ -1,4 +1,4 @@
-"""The options --db and --out, and the history and runs that they select."""
+"""Options that several commands share, and the history and runs that --db and --out select."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ Db = Annotated[
     typer.Option("--db", help="The history: a file or postgresql://...  [default: history.db in --out]"),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder with the runs.  [default: runs]")]
+RunName = Annotated[str, typer.Argument(help="A run folder, its name, `last`, or a run of the history.")]
+Baseline = Annotated[
+    str | None,
+    typer.Option(help="What changed since this run, date or window, instead of by the nights before."),
+]
+SiteUrl = Annotated[str | None, typer.Option(help="Where the site lies: links to its pages are put in.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print it; send nothing.")]
 
 
 def opened(db: str | None, out: Path | None = None, *, create: bool = False) -> Store:
@@ -34,6 +42,14 @@ def lookup(db: str | None, out: Path | None) -> RunLookup:
 
     settings = resolve({"db": db, "out": out})[0]
     return RunLookup(settings.out, settings.history, warn)
+
+
+def check_address(option: str, address: str | None) -> None:
+    """Raise UsageError for an address that is not that of a page."""
+    from perfdash.errors import UsageError
+
+    if address is not None and not address.startswith(("https://", "http://")):
+        raise UsageError(f"{option} {address!r}: give the whole address, with https://")
 
 
 def warn(line: str) -> None:
