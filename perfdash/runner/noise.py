@@ -12,7 +12,6 @@ from perfdash.records import Case, RunInfo, Sampling
 from perfdash.runner.messages import ProcessOutcome
 from perfdash.stats.speedup import NULL_EXPECTED, null_warning
 from perfdash.suites.cases import Planned
-from perfdash.worker import null_model
 
 if TYPE_CHECKING:  # the executors' slots import this module
     from perfdash.runner.executors import Executor
@@ -32,12 +31,11 @@ def null_case(like: Planned) -> Planned:
         threads=like.case.threads,
         backend="eager",
     )
-    target = f"{null_model.__file__}:small"
     return replace(
         like,
         case=case,
-        loader="python",
-        target=target,
+        loader="models",
+        target="small_convnet",
         config={},
         inputs={},
         parameters=None,

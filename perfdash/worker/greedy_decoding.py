@@ -1,24 +1,34 @@
-"""Greedy decoding of a fixed number of tokens by a decoder of the transformers package.
+"""Greedy decoding of a fixed number of tokens by a decoder of the transformers package, and its least memory.
 
-Prefill and every decode step are marked apart. No tokeniser, no sampling, no end token: each call
-does the same work. Which model it is, and how it was compiled, is the caller's.
+Prefill and every decode step are marked separately. No tokeniser, no sampling, no end token: each call
+does the same work. The caller chooses the model and compiles it.
 
 Needs transformers 4.56 or later (the caches' constructors). GPT-2, GPTBigCode and BLOOM compile with
-fullgraph, in the first call and never again: two graphs with a static cache (prefill, steps), three with
-a dynamic one (prefill, the first step, then steps of any length). mark_dynamic would save the third for
-multi-query attention only: with more heads, inductor leaves the cache of prefill in another layout than
-that of the steps, which the compiler guards on too.
+fullgraph in the first call and never again: two graphs with a static cache (prefill, steps), three with
+a dynamic one (prefill, the first step, then steps of any length). mark_dynamic would save the third only
+for multi-query attention: with more heads, inductor leaves the cache of prefill in another layout than
+that of the steps, and the compiler guards on the layout too.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
 from torch import Tensor
 
 CACHES = ("dynamic", "static")
+
+# Tensors of the inner size (4 x hidden) that are alive at once in the eager activation. GPT-2's "gelu_new"
+# and BLOOM's own write the approximate GELU out; any other activation is one kernel: an input, an output.
+_INNER_WRITTEN_OUT = {"gelu_new": 4, "bloom": 5}
+_INNER_ONE_KERNEL = 2
+
+
+# Models whose eager code was read for this: the estimate of other models is no lower bound.
+_ESTIMATED_MODELS = frozenset({"gpt2", "gpt_bigcode", "bloom"})
 
 
 class Clock(Protocol):
@@ -161,3 +171,74 @@ def _is_encoder(config: Any) -> bool:
 
     silent = hasattr(transformers.PretrainedConfig(), "is_decoder")
     return not silent and not getattr(config, "is_decoder", True)
+
+
+def has_estimate(module: Any) -> bool:
+    """Whether `least_bytes` and `cache_bytes` are lower bounds for this module."""
+    return getattr(getattr(module, "config", None), "model_type", None) in _ESTIMATED_MODELS
+
+
+def least_bytes(module: Any, batch: int, prompt: int, new_tokens: int, dtype: torch.dtype) -> int:
+    """Bytes that eager greedy decoding needs at least, at its peak. A module on the meta device will do.
+
+    Weights, keys and values of all positions (of a dynamic cache), and the larger of what prefill and
+    the last step need beside them. It serves to refuse what cannot fit, so it leaves out what is not
+    certain: the allocator's rounding, workspaces, masks, and the weights that int8 layers unpack. A
+    compiled model can need less beside weights and cache, because activations are fused.
+    """
+    positions = prompt + new_tokens - 1  # the last token is not fed back
+    cache = cache_bytes(module.config, batch, positions, dtype)
+    before = cache_bytes(module.config, batch, prompt, dtype)
+    prefill = before + _transient_bytes(module, batch, prompt, prompt, dtype)
+    last_step = cache + _transient_bytes(module, batch, 1, positions, dtype)
+    return weight_bytes(module, dtype) + max(prefill, last_step)
+
+
+def weight_bytes(module: Any, dtype: torch.dtype) -> int:
+    """Bytes of parameters and buffers with the floating ones in `dtype`; shared ones count once.
+
+    Tensors that torchao has quantised count as they are.
+    """
+    total = 0
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        if hasattr(tensor, "__tensor_flatten__"):
+            parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+            total += sum(part.numel() * part.element_size() for part in parts)
+        else:
+            total += tensor.numel() * (
+                dtype.itemsize if tensor.is_floating_point() else tensor.element_size()
+            )
+    return total
+
+
+def cache_bytes(config: Any, batch: int, positions: int, dtype: torch.dtype) -> int:
+    """Bytes of the keys and values of all layers: 2 x layers x batch x heads x positions x head size.
+
+    Multi-query attention has one head of keys and values (Shazeer 2019), grouped-query a few.
+    """
+    heads = config.num_attention_heads
+    if getattr(config, "multi_query", False):
+        cached = 1
+    else:
+        cached = getattr(config, "num_key_value_heads", None) or heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return 2 * config.num_hidden_layers * batch * cached * positions * size * dtype.itemsize
+
+
+def _transient_bytes(module: Any, batch: int, queries: int, keys: int, dtype: torch.dtype) -> int:
+    """The largest of what is alive at once in an MLP, in attention with its scores, and at the head."""
+    config = module.config
+    activation = getattr(config, "activation_function", None) or config.model_type
+    copies = _INNER_WRITTEN_OUT.get(activation, _INNER_ONE_KERNEL)
+    inner = getattr(config, "n_inner", None) or getattr(config, "intermediate_size", None)
+    inner = inner or 4 * config.hidden_size
+    # The residual and the normalised input are alive beside the inner tensors.
+    mlp = batch * queries * (copies * inner + 2 * config.hidden_size) * dtype.itemsize
+    scores = 0
+    if config._attn_implementation == "eager":
+        # Scores, masked scores and the softmax in float32, which is then rounded to a shorter dtype.
+        element = 2 * dtype.itemsize + 4 + (dtype.itemsize if dtype.itemsize < 4 else 0)
+        scores = batch * config.num_attention_heads * queries * keys * element
+    positions = 1 if keeps_last_logits(module) else queries
+    logits = batch * positions * config.vocab_size * dtype.itemsize
+    return max(mlp, scores, logits)

@@ -13,8 +13,7 @@ from typing import Any, Optional
 import torch
 
 from perfdash.records import Job
-from perfdash.worker.exporting import export, export_static
-from perfdash.worker.model_export import Flat, Tensors, root_cause, with_batch
+from perfdash.worker.model_export import Flat, Tensors, export, export_static, root_cause, with_batch
 
 # Relative rmse to eager beyond which a file is wrong at another batch size, not merely rounded.
 _WRONG = {torch.float16: 0.05}

@@ -1,4 +1,7 @@
-"""Weights of the user's own, from a file into a module: safetensors or a state dict, no code is run."""
+"""The weights that a model starts with: from the user's file, or random ones that behave as if trained.
+
+A file is safetensors or a state dict; no code in it is run.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,25 @@ from torch import Tensor, nn
 
 _SHOWN = 3
 _ADVICE = "give weights that were saved from this very model in the same configuration (number of classes)"
+
+
+def set_norm_statistics(module: nn.Module, images: Tensor) -> None:
+    """Set batch normalisation's running statistics from one batch, as training would have set them.
+
+    Untrained statistics let activations die away with depth, until the output does not depend on the
+    images, and an accuracy check would pass whatever was compiled. Leaves a module with batch
+    normalisation in training mode, any other unchanged.
+    """
+    norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        module.train()(images)
+    for norm, momentum in zip(norms, momenta):
+        norm.momentum = momentum
 
 
 def load_into(module: nn.Module, path: str) -> None:

@@ -13,7 +13,7 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 transformers = lazy("transformers", or_skip=True)
-decoders = lazy("perfdash.worker.decoders")
+greedy_decoding = lazy("perfdash.worker.greedy_decoding")
 device = lazy("perfdash.worker.device")
 held_memory = lazy("perfdash.worker.held_memory")
 generation = lazy("perfdash.worker.scenarios.generation")
@@ -97,9 +97,9 @@ def test_of_a_back_end_only_weights_and_cache_are_sure():
     side = made()
     dtype = torch.float32
     batch, prompt = side.inputs["input_ids"].shape
-    least = decoders.weight_bytes(side.module, dtype)
-    least += decoders.cache_bytes(side.module.config, batch, prompt + 4, dtype)
-    assert least < decoders.estimate(side.module, batch, prompt, 5, dtype)
+    least = greedy_decoding.weight_bytes(side.module, dtype)
+    least += greedy_decoding.cache_bytes(side.module.config, batch, prompt + 4, dtype)
+    assert least < greedy_decoding.least_bytes(side.module, batch, prompt, 5, dtype)
     tight = made(memory_limit_bytes=least)
     with pytest.raises(MemoryError):
         generation.make_step(tight.module, tight, device.Cpu(1))()

@@ -7,7 +7,7 @@ from tests.lazy import lazy
 
 torch = lazy("torch")
 transformers = lazy("transformers", or_skip=True)
-decoders = lazy("perfdash.worker.decoders")
+int8_weights = lazy("perfdash.worker.backends.int8_weights")
 greedy_decoding = lazy("perfdash.worker.greedy_decoding")
 
 
@@ -204,7 +204,7 @@ def test_inputs_that_are_no_prompts_are_refused():
 @MODELS
 def test_linear_layers_say_what_conv1d_layers_said(name):
     module = model(name)
-    changed = decoders.with_linear_layers(copy.deepcopy(module))
+    changed = int8_weights.with_linear_layers(copy.deepcopy(module))
     assert not [layer for layer in changed.modules() if type(layer).__name__ == "Conv1D"]
     with torch.no_grad():
         assert error(changed(**prompts()).logits, module(**prompts()).logits) < 1e-6
@@ -212,13 +212,12 @@ def test_linear_layers_say_what_conv1d_layers_said(name):
 
 @MODELS
 @DTYPES
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
+def test_int8_is_near_and_the_original_untouched(name, dtype):
     pytest.importorskip("torchao")
     module = model(name, dtype)
     dtype = getattr(torch, dtype)
     tokens, logits = greedy_decoding.GreedyDecoder(module, module, prompts(), NEW)(keep_logits=BATCH)
-    small, note = decoders.to_int8(module, dynamic)
+    small = int8_weights.to_int8(module)
     near = greedy_decoding.GreedyDecoder(small, small, prompts(), NEW)(
         keep_logits=BATCH, forced=tokens
     ).logits
@@ -226,9 +225,8 @@ def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
     assert torch.equal(
         greedy_decoding.GreedyDecoder(module, module, prompts(), NEW)(keep_logits=BATCH).logits, logits
     )
-    assert "in 8 linear layers, with " in note
-    assert note.startswith("int8 weights and activations" if dynamic else "int8 weights in")
-    assert decoders.weight_bytes(small, dtype) < 0.6 * decoders.weight_bytes(module, dtype)
+    assert small.int8_note.startswith("int8 weights in 8 linear layers, with ")
+    assert greedy_decoding.weight_bytes(small, dtype) < 0.6 * greedy_decoding.weight_bytes(module, dtype)
 
 
 @pytest.mark.parametrize(
@@ -237,36 +235,36 @@ def test_int8_is_near_and_the_original_untouched(name, dtype, dynamic):
 def test_the_cache_is_as_large_as_said(name, heads):
     module = model(name)
     # 2 (keys and values) x 2 layers x 3 prompts x heads x 13 positions x 16 values x 4 bytes
-    assert decoders.cache_bytes(module.config, 3, 13, torch.float32) == 2 * 2 * 3 * heads * 13 * 16 * 4
+    assert greedy_decoding.cache_bytes(module.config, 3, 13, torch.float32) == 2 * 2 * 3 * heads * 13 * 16 * 4
     made = transformers.StaticCache(config=module.config, max_cache_len=13)
     with torch.no_grad():
         module(**prompts(), past_key_values=made, use_cache=True)
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in made.layers)
-    assert kept == decoders.cache_bytes(module.config, 3, 13, torch.float32)
+    assert kept == greedy_decoding.cache_bytes(module.config, 3, 13, torch.float32)
 
 
 def test_estimate_by_hand():
     module = model("gpt2")
     # GPT-2: embeddings of 101 tokens and 32 positions, two blocks of 12 h^2 + 13 h, the last norm of 2 h.
     weights = 4 * (101 * 64 + 32 * 64 + 2 * (12 * 64**2 + 13 * 64) + 2 * 64)
-    assert decoders.weight_bytes(module, torch.float32) == weights
+    assert greedy_decoding.weight_bytes(module, torch.float32) == weights
     # Prefill: keys and values of 20 positions; four tensors of 4 h in GELU beside two of h.
     prefill = 2 * 2 * 3 * 20 * 64 * 4 + 3 * 20 * (4 * 256 + 2 * 64) * 4
-    assert decoders.estimate(module, 3, 20, 2, torch.float32) == weights + prefill
+    assert greedy_decoding.least_bytes(module, 3, 20, 2, torch.float32) == weights + prefill
     # Last step of many: keys and values of 31 positions, the last token's not; the activations of one token.
     step = 2 * 2 * 3 * 31 * 64 * 4 + 3 * (4 * 256 + 2 * 64) * 4
-    assert decoders.estimate(module, 3, 1, 31, torch.float32) == weights + step
+    assert greedy_decoding.least_bytes(module, 3, 1, 31, torch.float32) == weights + step
 
 
 def test_estimate_of_the_reference_size_needs_no_memory():
     shape = {"hidden_size": 2048, "n_head": 16, "n_layer": 24, "vocab_size": 50_258}
     with torch.device("meta"):
         module = transformers.BloomForCausalLM(transformers.BloomConfig(**shape))
-    assert decoders.weight_bytes(module, torch.bfloat16) == 2 * 1_311_535_104
-    one = decoders.estimate(module, 1, 8, 100, torch.bfloat16)
+    assert greedy_decoding.weight_bytes(module, torch.bfloat16) == 2 * 1_311_535_104
+    one = greedy_decoding.least_bytes(module, 1, 8, 100, torch.bfloat16)
     assert 2.6e9 < one < 2.7e9
     # Keys and values of a bfloat16 token: 196,608 bytes.
-    assert decoders.estimate(module, 1920, 8, 100, torch.bfloat16) - one > 1919 * 107 * 196_608
+    assert greedy_decoding.least_bytes(module, 1920, 8, 100, torch.bfloat16) - one > 1919 * 107 * 196_608
 
 
 def error(actual, expected):

@@ -1,28 +1,30 @@
-"""Inductor for training, its backward pass captured as it runs (compiled autograd) and compiled as well.
+"""Inductor for training, its backward pass captured as it runs (compiled autograd) and compiled too.
 
-AOTAutograd makes the backward pass of each graph beforehand; compiled autograd captures the whole of it
-when it first runs, with hooks and the adding up of gradients.
+AOTAutograd makes the backward pass of each graph in advance; compiled autograd captures the whole of it
+when it first runs, with hooks and the accumulation of gradients.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from perfdash.records import Job
 from perfdash.worker.backends import inductor
 
 SCENARIOS = ("training",)
+complaints = inductor.complaints
+vector_isa = inductor.vector_isa
 
 
 class CompiledWithBackward:
-    """The compiled module; `backward_context` is what its backward pass is to run in."""
+    """The compiled module; its backward pass must run in `backward_context`."""
 
     def __init__(self, model: Any, compile_graph: Any) -> None:
         self._model = model
         self._compile_graph = compile_graph
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """As the module."""
+        """Call the compiled module."""
         return self._model(*arguments, **keywords)
 
     def backward_context(self) -> Any:
@@ -47,20 +49,10 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
 
 def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
-    """The same, drawing the random numbers that eager draws: only the forward pass draws any."""
+    """The same with eager's random numbers, which only the forward pass draws."""
     import torch
 
     return CompiledWithBackward(
         inductor.prepare_repeatable(module, inputs, job),
         lambda graph: torch.compile(graph, backend="inductor", dynamic=job.case.dynamic or None),
     )
-
-
-def complaints(job: Job) -> list[str]:
-    """What of the job's options this torch does not know."""
-    return inductor.complaints(job)
-
-
-def vector_isa(job: Job, find_out: bool) -> Optional[str]:
-    """The vector instructions that inductor compiles for (inductor.vector_isa)."""
-    return inductor.vector_isa(job, find_out)

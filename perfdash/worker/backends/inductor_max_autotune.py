@@ -1,8 +1,8 @@
 """Inductor that tries several kernels for each matrix product and convolution, and keeps the fastest.
 
-On the CPU that is its own C++ GEMM template against the library's kernel, for weights that are constants:
-so they are frozen there, as torch's guide to it has it. On CUDA Triton templates, and the calls go through
-CUDA graphs.
+On the CPU its own C++ GEMM template competes with the library's kernel, for constant weights only: so they
+are frozen there, as torch's guide advises. On CUDA Triton templates compete, and calls go through CUDA
+graphs.
 """
 
 from __future__ import annotations
@@ -13,33 +13,29 @@ from typing import Any, Optional
 from perfdash.records import Job
 from perfdash.worker.backends import inductor, inductor_freezing
 
-# Not generation: on CUDA its graphs would be given the cache that they have written over.
+# Not generation: on CUDA its graphs would read a cache that they have overwritten.
 SCENARIOS = ("inference", "training")
 _MODE = "max-autotune"
+vector_isa = inductor.vector_isa
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
-    """inductor.prepare in the mode max-autotune; of inference on the CPU with freezing."""
+    """inductor.prepare in the mode max-autotune; with freezing for inference on the CPU."""
     back_end = inductor_freezing if _freezes(job) else inductor
     return back_end.prepare(module, inputs, replace(job, compile_mode=_MODE))
 
 
 def held_tensors(model: Any) -> Optional[list[Any]]:
-    """What frozen code holds; None where it holds the module's own weights."""
+    """The constants of frozen code; None where the code uses the module's own weights."""
     return inductor_freezing.held_tensors(model) if hasattr(model, "generated_before") else None
 
 
 def complaints(job: Job) -> list[str]:
-    """What of the job's options this torch does not know, or what contradicts the mode."""
-    found = inductor.complaints(replace(job, compile_mode=_MODE))
+    """The job's options that this torch does not know, or that contradict the mode."""
+    messages = inductor.complaints(replace(job, compile_mode=_MODE))
     if job.compile_mode not in (None, _MODE):
-        found.append(f"back end inductor-max-autotune is the mode {_MODE}, not {job.compile_mode!r}")
-    return found
-
-
-def vector_isa(job: Job, find_out: bool) -> Optional[str]:
-    """The vector instructions that inductor compiles for (inductor.vector_isa)."""
-    return inductor.vector_isa(job, find_out)
+        messages.append(f"back end inductor-max-autotune is the mode {_MODE}, not {job.compile_mode!r}")
+    return messages
 
 
 def _freezes(job: Job) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
 from perfdash.records import Job, Status
 from perfdash.worker.backends import inductor_freezing
@@ -13,6 +13,8 @@ EXTRA = "torchao"
 DTYPES = ("float32",)
 DEVICES = ("cpu",)
 LOSSY = True
+complaints = inductor_freezing.complaints
+vector_isa = inductor_freezing.vector_isa
 
 
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
@@ -24,10 +26,9 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     import torch
     import torch._dynamo.config
 
-    from perfdash.worker.exporting import export
     from perfdash.worker.failures import Unmeasurable
     from perfdash.worker.int8_calibration import calibration_batches
-    from perfdash.worker.model_export import Converted, Flat, Structure, shapes_of
+    from perfdash.worker.model_export import Converted, Flat, Structure, export, shapes_of
 
     structure = Structure(module, inputs)
     tensors = structure.flatten(inputs)
@@ -53,16 +54,6 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     # it takes their channels-last output for a contiguous one. So each size is compiled on its own.
     torch._dynamo.config.automatic_dynamic_shapes = False
     return Converted(structure, inductor_freezing.prepare(quantized, tensors, job), remarks, shapes)
-
-
-def complaints(job: Job) -> list[str]:
-    """What of the job's options this torch does not know, each as a message for the user."""
-    return inductor_freezing.complaints(job)
-
-
-def vector_isa(job: Job, find_out: bool) -> Optional[str]:
-    """The vector instructions that inductor compiles for (inductor.vector_isa)."""
-    return inductor_freezing.vector_isa(job, find_out)
 
 
 def held_tensors(model: Any) -> list[Any]:

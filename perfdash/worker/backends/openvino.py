@@ -54,8 +54,7 @@ def _file(module: Any, structure: Any, tensors: Any, job: Job) -> Any:
     """(path of the model in the case's folder, why its batch is fixed or None); made once a case."""
     import openvino
 
-    from perfdash.worker.exporting import export
-    from perfdash.worker.model_export import Flat, root_cause
+    from perfdash.worker.model_export import Flat, export, root_cause
 
     folder = os.path.join(job.scratch, "openvino")
     path, done = os.path.join(folder, "model.xml"), os.path.join(folder, "done.json")

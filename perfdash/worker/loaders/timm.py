@@ -6,7 +6,7 @@ from typing import Any
 
 from perfdash.records import Job
 from perfdash.worker.failures import unknown_model
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 PRELOAD = ("timm",)
 
@@ -25,5 +25,5 @@ def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
     model = timm.create_model(job.target, pretrained=job.weights == "pretrained", **job.config)
     size = job.inputs.get("size") or resolve_model_data_config(model)["input_size"]
     if job.weights != "pretrained":
-        settle(model, torch.randn(2, *size))
+        set_norm_statistics(model, torch.randn(2, *size))
     return model, (torch.randn(job.case.batch_size, *size),)

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfdash.records import Job
 from perfdash.worker.failures import unknown_model
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 PRELOAD = ("torchvision",)
 
@@ -32,5 +32,5 @@ def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
     size = job.inputs.get("size", (3, 224, 224))
     # In training, detectors want to be told what is in the images.
     if weights is None and ".detection." not in builder.__module__:
-        settle(model, torch.randn(2, *size))
+        set_norm_statistics(model, torch.randn(2, *size))
     return model, (torch.randn(job.case.batch_size, *size),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 GROWTH = 16
 BOTTLENECK = 2 * GROWTH
@@ -47,5 +47,5 @@ def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
     layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     module = nn.Sequential(*layers, nn.Linear(channels, 10))
     images = torch.randn(batch_size, 3, 32, 32)
-    settle(module, torch.randn(2, 3, 32, 32))
+    set_norm_statistics(module, torch.randn(2, 3, 32, 32))
     return module, (images,)

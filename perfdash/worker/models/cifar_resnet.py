@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 
 class Block(nn.Module):
@@ -36,5 +36,5 @@ def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
         channels = width
     module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
     images = torch.randn(batch_size, 3, 32, 32)
-    settle(module, torch.randn(2, 3, 32, 32))
+    set_norm_statistics(module, torch.randn(2, 3, 32, 32))
     return module, (images,)

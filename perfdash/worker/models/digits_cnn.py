@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from perfdash.worker import digits_training
 from perfdash.worker.datasets import digits
-from perfdash.worker.digits_training import trained
 
 _CHANNELS = (32, 64, 128)
 
@@ -35,5 +35,4 @@ def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
     """Test images (batch_size, 1, 8, 8), repeated beyond 359."""
-    images = digits.sample(batch_size)  # first: without scikit-learn it says what is missing
-    return trained(CNN), (images,)
+    return digits_training.build(CNN, batch_size)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 BACKBONE = (40, 112, 320)  # channels at strides 8, 16, 32
 WIDTH = 88
@@ -141,5 +141,5 @@ def build(batch_size: int, size: int = 640) -> tuple[nn.Module, tuple[Tensor]]:
     )
     module = EfficientDet(backbone)
     images = torch.randn(batch_size, 3, size, size)
-    settle(module, images[:1])
+    set_norm_statistics(module, images[:1])
     return module, (images,)

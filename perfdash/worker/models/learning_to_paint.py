@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 SIZE = 128
 STROKES, STROKE = 5, 13  # a stroke: three points, two radii, two opacities and a colour
@@ -61,5 +61,5 @@ def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
     place = torch.stack(torch.meshgrid(along, along, indexing="ij")).expand(batch_size, -1, -1, -1)
     module = StrokeActor()
     state = torch.cat([pictures, time, place], dim=1)
-    settle(module, state[:1])
+    set_norm_statistics(module, state[:1])
     return module, (state,)

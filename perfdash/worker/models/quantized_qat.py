@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 
 def build(batch_size: int, model: str) -> tuple[Any, tuple[Tensor]]:
@@ -25,7 +25,7 @@ def build(batch_size: int, model: str) -> tuple[Any, tuple[Tensor]]:
 
         images = torch.randn(batch_size, 3, 224, 224)
         plain = torchvision.models.get_model(model, weights=None).train()
-        settle(plain, images)
+        set_norm_statistics(plain, images)
         mapping = get_default_qat_qconfig_mapping("fbgemm")
         prepared = prepare_qat_fx(plain, mapping, (images,)).eval()
         with torch.no_grad():

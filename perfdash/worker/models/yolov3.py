@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perfdash.worker.untrained import settle
+from perfdash.worker.weights import set_norm_statistics
 
 STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # width, residual blocks
 WINDOWS = (5, 9, 13)
@@ -120,5 +120,5 @@ def build(batch_size: int, height: int = 384, width: int = 512) -> tuple[nn.Modu
     """Images of (0, 1)."""
     module = YOLOv3()
     images = torch.rand(batch_size, 3, height, width)
-    settle(module, images[:1])
+    set_norm_statistics(module, images[:1])
     return module, (images,)

@@ -8,10 +8,9 @@ from typing import Any, Iterator, Optional
 import torch
 
 from perfdash.records import Job, Status
-from perfdash.worker import decoders, pytree
+from perfdash.worker import greedy_decoding, pytree
 from perfdash.worker.eager_and_compiled import Side
 from perfdash.worker.failures import Unmeasurable
-from perfdash.worker.greedy_decoding import GreedyDecoder
 
 _KEPT_LOGITS = 1 << 24
 
@@ -46,7 +45,9 @@ class GenerationStep:
         self._side, self._is_eager = side, model is side.module
         self._fits = False  # nothing was tried yet
         try:
-            self._decoder = GreedyDecoder(model, side.module, side.inputs, job.new_tokens, job.cache)
+            self._decoder = greedy_decoding.GreedyDecoder(
+                model, side.module, side.inputs, job.new_tokens, job.cache
+            )
         except ValueError as error:
             raise Unmeasurable(Status.SKIPPED, str(error)) from error
         self._kind = job.case.device
@@ -86,16 +87,16 @@ class GenerationStep:
         if self._fits:
             return
         room = torch.cuda.mem_get_info()[1] if self._kind == "cuda" else self._job.memory_limit_bytes
-        if not room or not decoders.is_known(self._side.module):
+        if not room or not greedy_decoding.has_estimate(self._side.module):
             return
         module, tokens = self._side.module, self._job.new_tokens
         batch, prompt = self._side.inputs["input_ids"].shape
         dtype = self._side.autocast_dtype() or next(module.parameters()).dtype
         if self._is_eager:
-            needed = decoders.estimate(module, batch, prompt, tokens, dtype)
+            needed = greedy_decoding.least_bytes(module, batch, prompt, tokens, dtype)
         else:  # what is between weights and cache, a back end may do without
-            cache = decoders.cache_bytes(module.config, batch, prompt + tokens - 1, dtype)
-            needed = decoders.weight_bytes(module, dtype) + cache
+            cache = greedy_decoding.cache_bytes(module.config, batch, prompt + tokens - 1, dtype)
+            needed = greedy_decoding.weight_bytes(module, dtype) + cache
         if needed > room:
             raise MemoryError(
                 f"{batch} prompts of {prompt} and {tokens} new tokens need at least {needed / 1e6:.0f} MB, "

@@ -251,7 +251,7 @@ def test_statistics_are_those_of_a_batch():
     torch.manual_seed(0)
     norm = torch.nn.BatchNorm2d(2)
     images = torch.randn(1, 2, 8, 8) * 3 + 5
-    yolov3.settle(norm, images)
+    yolov3.set_norm_statistics(norm, images)
     assert norm.momentum == 0.1
     torch.testing.assert_close(norm.running_mean, images.mean(dim=(0, 2, 3)))
     torch.testing.assert_close(norm.running_var, images.var(dim=(0, 2, 3)))
