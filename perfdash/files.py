@@ -1,4 +1,4 @@
-"""Files: atomic writes, lines that survive a power cut, locks, temporary folders, finite JSON, bundled data.
+"""Files: atomic writes, lines that survive a power cut, locks, temporary folders, JSON, bundled data.
 
 What readers get (`write`) holds no secret of this process; what perfdash itself reads again is kept as it is.
 """
@@ -30,7 +30,7 @@ _HELD = ".held"  # locked by the process that made the folder, until it ends
 
 
 def bundled(kind: str) -> Path:
-    """The folder of data that ships with perfdash: `suites`, `bisect` or another one of the checkout.
+    """The folder of data that ships with perfdash, e.g. `suites` or `bisect`.
 
     In a wheel it lies inside the package (pyproject.toml, force-include), in a checkout beside it.
     """
@@ -44,7 +44,7 @@ def now() -> str:
 
 
 def finite(value: Any) -> Any:
-    """A copy of a JSON value with None for NaN and infinities, which JSON cannot express."""
+    """A copy of a JSON value with None for NaN and infinities, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -63,7 +63,7 @@ def encoded(text: str) -> bytes:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file for readers: they see the old content or the new one, never half of it.
+    """Write a file for readers. They see the old content or the new, never half of it.
 
     Text is encoded as above. Bytes are written as they are: they are pictures, whose words were redacted
     when they were drawn. A pipe or a device is written to directly. Raises OSError; then the file is as it
@@ -120,7 +120,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def mend_last_line(path: Path, is_whole: Callable[[bytes], bool]) -> None:
-    """Repair the end of a file of lines after a power cut: cut off half a line, or add a lost newline."""
+    """Repair the last line after a power cut: cut off half a line, or add a newline."""
     if not path.exists():
         return
     data = path.read_bytes()
@@ -152,7 +152,7 @@ def try_lock(fd: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock of a file; False where the file does not exist."""
+    """Whether another process holds the lock of a file; False where there is no file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # NFS locks only a file that is open for writing
     except OSError:

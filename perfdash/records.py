@@ -138,7 +138,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Specification:
-    """How a case is built, run and judged, from its suite and the settings of the run.
+    """How a case is built, run and judged, by its suite and the run's settings.
 
     A new option of a case is a field with an Option here. The suite's value, or the user's, reaches the plan
     and the worker under the field's name.
@@ -188,7 +188,7 @@ class Specification:
 
 @dataclass(frozen=True)
 class Job(Specification):
-    """One process of a case, as the worker gets it: the specification, and how this process measures."""
+    """One process of a case: the specification, and how this process measures."""
 
     scratch: str = ""  # an empty folder of the case's own: caches, temporary files
     # full | untimed (all but latency) | replica (latency only, compiled code from the case's cache) |
@@ -215,7 +215,7 @@ def declared_options(cls: Any) -> dict[str, tuple[Any, Option]]:
 
 @dataclass
 class Measurement:
-    """A latency in milliseconds: median with its 95 % interval, and the clean samples behind it."""
+    """A latency in milliseconds: median, its 95 % interval, and the clean samples."""
 
     median: float
     ci_low: float
@@ -228,7 +228,7 @@ class Measurement:
 
 @dataclass
 class Speedup:
-    """Eager latency / backend latency with its 95 % interval (of what another run would report).
+    """Eager latency / backend latency. The 95 % interval is of what another run would report.
 
     basis says what the interval covers: `processes` (spread measured in this case's own processes),
     `pooled` (spread between processes taken from the run's replicated cases) or `within` (one
@@ -244,7 +244,7 @@ class Speedup:
 
 @dataclass
 class Failure:
-    """Why a case did not finish: type and message of the error, the log's name and last lines.
+    """Why a case did not finish: the error, the log's name and last lines.
 
     limit, where one was passed: {what: time | memory | output, scope: case | phase, limit, unit}.
     """

@@ -82,7 +82,7 @@ class CaseSelection:
 
 
 class RunOptions(CaseSelection):
-    """Every option of a run but those of Specification: also its limits, slots, shards and history."""
+    """Every option of a run but those of Specification: also limits, slots, shards and history."""
 
     data: Annotated[
         Path | None, Option("Labelled data to score models on: an image folder, or a CSV of text,label.")
@@ -121,7 +121,7 @@ class RunOptions(CaseSelection):
 
 
 def run_options() -> dict[str, tuple[Any, Option, Any]]:
-    """(type, Option, default) of every option of a run, in the order of `perfdash run --help`.
+    """(type, Option, default) of every option of a run, in the order of --help.
 
     The default of an option of Specification is None: then the suite's value counts.
     """

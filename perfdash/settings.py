@@ -21,7 +21,7 @@ CONFIG_FILE = "perfdash.toml"
 
 
 def validated_type(kind: Any, option: Option) -> Any:
-    """The type of an option with its bounds, for pydantic; the bounds of a table hold for its values."""
+    """The type of an option with its bounds, for pydantic. Bounds of a table hold for its values."""
     bounds = Field(gt=option.above, ge=option.at_least)
     if get_origin(kind) is dict:
         key, value = get_args(kind)
@@ -190,7 +190,7 @@ def _items(value: Any) -> Any:
 
 
 def _table(value: Any, name: str) -> Any:
-    """["KEY=VALUE", ...] as a table; values but those of env are read as JSON where they are."""
+    """["KEY=VALUE", ...] as a table. Values are read as JSON where they are, but not those of env."""
     if isinstance(value, str):
         value = value.split(",")
     if isinstance(value, (list, tuple)) and name == "phase_timeout":

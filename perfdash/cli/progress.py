@@ -1,4 +1,4 @@
-"""Shows the progress of a run: a live view on a terminal, one line per event in a log."""
+"""Show the progress of a run: live on a terminal, a line per event in logs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Terminal:
 
 
 def _line(text: str) -> None:
-    """A line on standard output; a reader that has gone away (`| head`) does not end the run."""
+    """Print a line. A reader that has gone away (`| head`) does not end the run."""
     try:
         print(text, flush=True)
     except OSError:
@@ -99,7 +99,7 @@ def _line(text: str) -> None:
 
 
 def _left(start: float, done: int, total: int) -> str:
-    """Time left at the pace so far, in words; empty where nothing is known or left."""
+    """Time left at the pace so far, in words; empty if unknown or over."""
     if not 0 < done < total:
         return ""
     seconds = (time.monotonic() - start) / done * (total - done)

@@ -1,4 +1,4 @@
-"""The flags of commands that take the options of a run, made from their declarations (run_options.py)."""
+"""Make the flags of commands from the declarations of a run's options (run_options.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allocators (malloc) that latency can be measured with: libraries to preload, and what they are called.
+"""The libraries of the allocators (malloc) that latency can be measured with.
 
 The worker side is `worker/linux.py`, which sets glibc's thresholds for `steady`.
 """
@@ -21,7 +21,7 @@ PRELOADED = tuple(_LIBRARIES)
 
 
 def allocator_library(name: str) -> str | None:
-    """The shared library to preload for an allocator by name; None where it is not installed."""
+    """The shared library to preload for an allocator; None where it is not installed."""
     folders = [
         "/usr/lib",
         "/usr/lib64",

@@ -1,4 +1,4 @@
-"""The status of a case, and whether the machine may be the cause of a failure. Pure.
+"""Decide the status of a case, and whether the machine may have caused a failure. Pure.
 
 The environment's faults are measured again, a model's own never are. What tells them apart is here.
 """

@@ -1,4 +1,4 @@
-"""Checks before cases are measured, resumed or merged: what would fail every case, or mix unlike numbers.
+"""Refuse to measure, resume or merge what would fail every case or mix unlike numbers.
 
 Numbers from unlike hosts, packages or methods are never mixed.
 """

@@ -1,4 +1,4 @@
-"""Which cores and GPUs a run measures on, and locks that keep other runs off them.
+"""Choose the cores and GPUs that a run measures on, and lock them against other runs.
 
 A lock is a bound socket in Linux's abstract namespace. It needs no file and no permission, every user can
 see who holds it, and the kernel releases it when the last process that holds it ends, however it ended.
@@ -84,7 +84,7 @@ def physical_core(core: int) -> int:
 
 
 def numa_nodes(cores: Sequence[int]) -> list[list[int]]:
-    """The cores by NUMA node, in the kernel's order; one node where it does not say."""
+    """The cores by NUMA node, in the kernel's order; one node where that is unknown."""
     nodes = []
     for path in sorted(
         Path("/sys/devices/system/node").glob("node[0-9]*/cpulist"),
@@ -102,7 +102,7 @@ def numa_nodes(cores: Sequence[int]) -> list[list[int]]:
 
 
 def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple[int, ...]]:
-    """The cores of each slot: `jobs` sets of `threads` cores (`auto`: as many as there is room for).
+    """The cores of each slot: `jobs` sets of `threads` cores (`auto`: as many as fit).
 
     One hardware thread per physical core, no slot across two NUMA nodes as long as one has room,
     the slots spread evenly over the nodes and from the last core down. `auto` leaves the first
@@ -144,7 +144,7 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
 
 
 def every_slot(threads: int) -> list[tuple[int, ...]]:
-    """All the sets of `threads` cores that could be slots at the same time, the last cores first.
+    """All sets of `threads` cores that can be slots at the same time, last cores first.
 
     Raises UsageError where there is room for none.
     """
@@ -228,7 +228,7 @@ def visible_gpus(named: str | None) -> list[str]:
 
 
 class Locks:
-    """Locks that this process holds; they end with close(), or with the last process given `fds`."""
+    """Locks that this process holds until close(); a process that was given `fds` holds them longer."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -285,7 +285,7 @@ class Locks:
 
 
 def core_names(cores: Iterable[int]) -> list[str]:
-    """The locks that measuring on some cores needs: hardware threads of one core share its lock."""
+    """The names of the locks of some cores. Hardware threads of one core share its lock."""
     return [f"core {core}" for core in sorted({physical_core(core) for core in cores})]
 
 
@@ -298,13 +298,13 @@ def holder(name: str) -> str:
 
 
 def _holder_is_alive(name: str) -> bool:
-    """False when the process that took a lock is gone; true also where that cannot be told."""
+    """False if the process that took a lock has ended; True also if that is unknown."""
     pid, _ = _credentials(name)
     return pid is not None and (pid <= 0 or Path("/proc", str(pid)).exists())
 
 
 def _credentials(name: str) -> tuple[int | None, int]:
-    """(process id, user id) of the holder of a lock; None when it is free, 0 when unknown."""
+    """(process id, user id) of a lock's holder; None if it is free, 0 if unknown."""
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     asking.setblocking(False)
     try:

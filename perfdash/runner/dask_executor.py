@@ -78,7 +78,7 @@ class DaskExecutor:
 
     @property
     def slots(self) -> int:
-        """As many as there are workers now, or fewer where the null was out of bounds."""
+        """The number of workers now, or fewer where the null was out of bounds."""
         return self._slots if self._limit is None else min(self._slots, self._limit)
 
     def introduce(self, planned: Sequence[Planned]) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ class DaskExecutor:
             return Message(slot, "answer", self._answer(future, log))
 
     def close(self) -> None:
-        """Cancels what is under way and has the workers give up their cores, each step as far as it goes."""
+        """Cancel the orders under way and release the workers' cores. A failed step does not stop the next."""
         if self._client.status == "running":
             with contextlib.suppress(Exception):
                 self._client.cancel([future for future, _ in self._futures.values()], force=True)

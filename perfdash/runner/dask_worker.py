@@ -107,7 +107,7 @@ async def offer_slot(dask_worker: Any) -> None:
 
 
 def _withdraw(options: str) -> str:
-    """Offers no slot any more, from the thread of a task; the address of this worker.
+    """Offer no slot any more, from the thread of a task; return this worker's address.
 
     Once a core is free for these options it is offered again, also where the runner has been killed.
     """
@@ -120,7 +120,9 @@ def _withdraw(options: str) -> str:
 
 
 def _set_slots(worker: Any, count: int) -> None:
-    """Tells the scheduler how many slots a worker offers, from any thread but that of its loop."""
+    """Tell the scheduler how many slots a worker offers.
+
+    Call it from any thread but that of the worker's loop."""
     from distributed.utils import sync
 
     sync(worker.loop, worker.set_resources, slot=count)
@@ -170,7 +172,7 @@ class _Unlike(Exception):
 
 
 def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
-    """Do a piece of work in the slot; errors for the user are returned as text."""
+    """Do a piece of work in the slot. Errors for the user are returned as text."""
     with _turn:
         if _Open.idle:
             _Open.idle.cancel()
@@ -219,7 +221,7 @@ def _slot(options: str) -> Slot:
 
 
 def _take_free(options: Options) -> Slot | None:
-    """A slot on the first cores, and the first GPU, that nobody measures on; None where there is none."""
+    """A slot on the first free cores and the first free GPU; None where there is none."""
     for cores in every_slot(options.threads):
         for gpu in _gpus(options):
             slot = Slot(cores, options, gpu=gpu)

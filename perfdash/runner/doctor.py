@@ -16,7 +16,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """One finding about the machine; level is ok, note, warn or error (error: nothing can be measured)."""
+    """A finding about the machine. `level` is ok, note, warn or error (nothing can be measured)."""
 
     level: str
     subject: str

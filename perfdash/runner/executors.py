@@ -1,4 +1,4 @@
-"""Executors: what a run needs of one, and the local one, with a thread for each slot of this machine."""
+"""Executors run orders in slots. The local executor has a thread for each slot of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_FREE_CORE = "NoFreeCore"  # the type of the error where a slot had no core, s
 
 @dataclass(frozen=True)
 class Message:
-    """An event of a slot: phase (value: its name), answer (an Answer) or failed (an exception)."""
+    """An event of a slot. `kind` is phase (value: its name), answer (an Answer) or failed (an exception)."""
 
     slot: int
     kind: str
@@ -31,7 +31,7 @@ class Message:
 
 
 class Executor(Protocol):
-    """Runs orders in slots, numbered from 0, each of which takes one order at a time."""
+    """Runs orders in slots, which are numbered from 0. A slot takes one order at a time."""
 
     @property
     def slots(self) -> int: ...

@@ -57,7 +57,7 @@ def next_size(start: int, fits: int, fails: int | None) -> int | None:
 
 
 def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
-    """The sides to search: eager once for each model and baseline dtype, and every other technique."""
+    """The sides to search: eager once a model and baseline dtype, then every technique."""
     to_search: list[tuple[Planned, str]] = []
     eager, ways = set(), set()
     for planned_case in planned:

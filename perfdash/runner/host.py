@@ -68,7 +68,7 @@ def relevant_variables(variables: dict[str, str]) -> dict[str, str]:
 
 
 def compiler() -> str | None:
-    """Version line of the C++ compiler that inductor will use ($CXX, else g++); None without one."""
+    """Version line of the C++ compiler of inductor ($CXX, else g++); None without one."""
     command = os.environ.get("CXX") or "g++"
     path = shutil.which(command.split()[0])
     if path is None:
@@ -81,7 +81,7 @@ def compiler() -> str | None:
 
 
 def cpu_limit() -> float | None:
-    """Cores' worth of CPU time that the container may use (cgroup v2, then v1); None without limit."""
+    """The CPU limit of the container in cores (cgroup v2, then v1); None without limit."""
     quota = (_read("/sys/fs/cgroup/cpu.max") or "").split()
     if len(quota) == 2 and quota[0] != "max":
         return int(quota[0]) / int(quota[1])
@@ -93,7 +93,7 @@ def cpu_limit() -> float | None:
 
 
 def default_memory_limit() -> int | None:
-    """90 % of the memory of the machine or container, so that a model fails before the machine does."""
+    """90 % of the memory of the machine or container: a model fails before the machine."""
     limits = [value for value in (_memory_limit(), _meminfo("MemTotal")) if value]
     return int(min(limits) * 0.9) if limits else None
 

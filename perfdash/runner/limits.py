@@ -1,4 +1,4 @@
-"""The limits of a running case: time, memory and output; a case that exceeds one is ended.
+"""Enforce the limits of a running case: time, memory and output. A case that exceeds one is ended.
 
 CaseMonitor reads the case's events and output, and ends it with every process that it started. It never
 spins: it sleeps in poll until the case writes or ends, a limit is near, or the run is stopped.
@@ -200,7 +200,9 @@ class CaseMonitor:
             self._pass("time", "case", self._job.timeout_s, "s")
 
     def _check_stopped(self) -> None:
-        """Ends a case of which a process is stopped at two looks in a row; a debugger's look is shorter."""
+        """End a case that has a stopped process at two looks in a row.
+
+        A debugger stops a process for a shorter time."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -235,7 +237,7 @@ class CaseMonitor:
             orphans.kill_session(self.case_pid)
 
     def _drain(self) -> None:
-        """Read the output left in the pipe; an escaped process may hold its other end open."""
+        """Read the output left in the pipe. An escaped process may hold its other end open."""
         os.set_blocking(self._output, False)
         with contextlib.suppress(BlockingIOError):
             while (chunk := os.read(self._output, 1 << 16)) and (
@@ -279,7 +281,7 @@ class _Log:
 
 
 class MemoryGroup:
-    """A control group for one case; a process joins it by writing to the file `procs`."""
+    """A control group for one case. A process joins it by writing to the file `procs`."""
 
     def __init__(self, folder: Path, version: int) -> None:
         self.folder = folder
@@ -316,7 +318,7 @@ class MemoryGroup:
                 (self.folder / name).write_text(value)
 
     def oom_kills(self) -> int | None:
-        """How many of its processes the kernel killed at the limit; None where it is unknown."""
+        """The number of its processes that the kernel killed at the limit; None if unknown."""
         try:
             match = re.search(r"^oom_kill (\d+)$", self._events.read_text(), re.MULTILINE)
         except OSError:

@@ -1,4 +1,4 @@
-"""Merge the shards of a plan into one run; runs of different kinds are refused (runner/compatibility.py)."""
+"""Merge the shards of a plan into one run. Runs of different kinds are refused (compatibility.py)."""
 
 from __future__ import annotations
 

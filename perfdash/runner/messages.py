@@ -1,4 +1,4 @@
-"""Messages between the runner and a slot: options, orders, answers; plain data with a JSON form.
+"""Messages between the runner and a slot: options, orders, answers. Each has a JSON form.
 
 A slot is a set of cores that measures one case at a time, in this process or on another machine.
 """
@@ -59,7 +59,7 @@ def weights_of(settings: RunSettings) -> str:
 
 @dataclass(frozen=True)
 class Order:
-    """One case to be measured, its latency sampled in so many processes; or only to be checked.
+    """One case to measure or to check, with its latency sampled in `processes` processes.
 
     `further`: two more where these disagree. `role` is what its main process does: full, check, try_eager
     or try_backend (records.Job).

@@ -1,4 +1,4 @@
-"""Checks that every model builds and runs: each is loaded and called once, in eager mode."""
+"""Check that every model builds and runs: load it, and call it once in eager mode."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Checked:
 
     @property
     def faulty(self) -> bool:
-        """Whether the suite needs a fix; too little memory and a stated skip are no faults."""
+        """Whether the suite needs a fix. Too little memory and a stated skip are no faults."""
         return bool(self.reason) and self.status not in (Status.SKIPPED, Status.EAGER_OOM)
 
 
 def check_models(settings: RunSettings, bounded: bool, seen: Callable[[Checked], None]) -> list[Checked]:
-    """Load every model of the settings, and call it once; `seen` is called with each as it is known.
+    """Load every model of the settings and call it once. `seen` is called with each check.
 
     `bounded` uses only free cores, and no more slots than the memory holds. Raises UsageError, MachineError.
     """

@@ -74,7 +74,7 @@ def resident_over(root: int, limit_bytes: int) -> bool:
 
 
 def new_mark() -> str:
-    """A value for MARK: it names this process, so that others can tell when it is gone."""
+    """A value for MARK that names this process, so that its end can be noticed."""
     return f"{os.getpid()}.{_start_time(os.getpid())}.{next(_numbers)}"
 
 
@@ -87,7 +87,7 @@ def end_marked(mark: str) -> None:
 
 
 def end_strays() -> None:
-    """Ends what runs of this user have left running that are themselves gone, however they ended."""
+    """End the processes that this user's ended runs have left behind, however those ended."""
     for pid, variables in _environments():
         for variable in variables:
             name, _, mark = variable.partition(b"=")
@@ -98,7 +98,7 @@ def end_strays() -> None:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, on this machine since boot."""
+    """The number of processes that the kernel killed for lack of memory since boot."""
     try:
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -125,7 +125,7 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def _start_time(pid: int) -> int:
-    """When a process began, in clock ticks since boot: with its number it names it for good."""
+    """The start of a process in clock ticks since boot. With the pid it is unique."""
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] != b"Z" else -1
 

@@ -1,4 +1,4 @@
-"""Builds measured in turn on the same cores: two in pairs (`perfdash confirm`), or any number (bisection).
+"""Measure builds in turn on the same cores: pairs (`perfdash confirm`) or more (bisection).
 
 Drift of the machine then hits all builds alike. Which build comes next, and when to stop, the caller decides.
 """
@@ -41,7 +41,7 @@ Enough = Callable[[Planned, Sequence[BuildPair]], bool]
 
 
 class PairedSlots:
-    """Slots of this machine, on each of which the old and the new build are measured in turn."""
+    """Slots of this machine. Each measures the old and the new build in turn."""
 
     def __init__(self, cores: Sequence[tuple[int, ...]], old: Options, new: Options, folder: Path) -> None:
         """`folder` is the run's: every result goes into its confirm.jsonl, and logs beside its logs."""
@@ -81,7 +81,7 @@ class PairedSlots:
     def measure(
         self, planned: Sequence[Planned], enough: Enough, seen: Callable[[Planned, list[BuildPair]], None]
     ) -> None:
-        """Every case in pairs until `enough`; then `seen` is told, from one thread at a time.
+        """Measure every case in pairs until `enough`, then call `seen`, from one thread at a time.
 
         Interrupted (KeyboardInterrupt) what is under way is ended; what was seen stays seen.
         """
@@ -113,7 +113,7 @@ class PairedSlots:
                 raise
 
     def _pair(self, slots: dict[str, Slot], planned: Planned, number: int) -> BuildPair:
-        """One pair; which side comes first changes from pair to pair, so drift hits both alike."""
+        """Measure one pair. The side that comes first alternates, so that drift affects both alike."""
         order = ("old", "new") if number % 2 == 0 else ("new", "old")
         results = {name: self._one(name, slots[name], planned, number) for name in order}
         return BuildPair(results["old"], results["new"])
@@ -198,7 +198,7 @@ class AlternatingBuilds:
             slot.renew()
 
     def _slot(self, environment: Environment) -> Slot:
-        """The build's slot, which needs no lock of its own: only one is at work at a time."""
+        """The build's slot. It needs no lock of its own: one slot works at a time."""
         slot = self._slots.pop(environment, None)
         if slot is None:
             options = replace(self._options, python=environment.python)

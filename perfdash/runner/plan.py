@@ -1,4 +1,4 @@
-"""The plan of a run: its cases with all their settings, kept in plan.json; what differs from it.
+"""The plan of a run: its cases with all their settings, kept in plan.json.
 
 A resume measures what is left of the very same plan; shards are parts of one plan, and merge puts
 them together again. So the plan of a shard holds all cases, and which of them are its own.
@@ -33,7 +33,7 @@ _MAY_CHANGE = {
 
 @dataclass(frozen=True)
 class Plan:
-    """All cases, in order; `mine` are the indices of those that this run is to measure.
+    """All cases, in order. `mine` holds the indices of the cases that this run measures.
 
     `shard` is (i, n), and `costs` are the seconds that it was cut by.
     """
@@ -67,7 +67,7 @@ class Plan:
 
 
 def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, str]]:
-    """Plan a run: its cases with costs and shard, and the suites' names in the dynamo runners' files.
+    """Plan a run: its cases with costs and shard, and the suites' names in dynamo CSVs.
 
     `uncut` leaves out costs and shard, for a run that has its own, or needs none. Raises UsageError.
     """
@@ -97,14 +97,14 @@ def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[st
 
 
 def cut(cases: Sequence[Planned], costs: Sequence[float], shard: tuple[int, int] | None) -> Plan:
-    """The plan of all cases, or of one shard: the same on every machine for the same cases and costs."""
+    """The plan of all cases, or of one shard. It depends on cases and costs alone, on no machine."""
     every = range(len(cases))
     mine = every if shard is None else sorted(schedule.assign(costs, shard[1])[shard[0] - 1])
     return Plan(tuple(cases), tuple(costs), shard, tuple(mine))
 
 
 def forecast(settings: RunSettings, plan: Plan) -> dict[str, Any]:
-    """What a run would measure: the cases with their expected seconds, the shards, the hours; plain JSON."""
+    """Forecast a run as plain JSON: its cases with expected seconds, shards and hours."""
     measured = set()
     if settings.costs:
         measured = {planned.case.name for planned in read_results(find_run(settings.costs, settings.out))}
@@ -186,7 +186,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a planned case its numbers depend on; a file of the user's own may lie elsewhere."""
+    """The part of a planned case that its numbers depend on. The user's own files may have moved."""
     # A plan of an older perfdash lacks what has been added since, which had its default then.
     usual = {field.name: _usual(field) for field in fields(Planned)}
     plain = {**{key: value for key, value in usual.items() if value is not MISSING}, **plain}
@@ -204,7 +204,7 @@ def _usual(field: Field[Any]) -> Any:
 
 
 def _digest(planned: Planned) -> str | None:
-    """Of the files that a model, and a back end, of the user's own come from; None where there are none."""
+    """The digest of the user's own model and back end files; None where there are none."""
     files: list[Path] = []
     if planned.loader == "python":
         files = [Path(planned.target.rpartition(":")[0])]

@@ -28,7 +28,7 @@ from perfdash.suites.cases import Planned
 
 
 def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
-    """Fill in the secrets that the run did not keep, from the environment of this process.
+    """Fill in the secrets that the run did not keep, from this process's environment.
 
     Raises UsageError if a variable is not set: the mask must not become its value.
     """
@@ -45,7 +45,7 @@ def with_secrets(planned: Sequence[Planned]) -> list[Planned]:
 
 
 def settings_of_run(configuration: dict[str, Any], **flags: str | None) -> RunSettings:
-    """The settings of a run for measuring one case at a time, with the given flags."""
+    """The settings of a run, changed by flags, for one case at a time."""
     recorded = {name: value for name, value in configuration.items() if name in RunSettings.model_fields}
     given = {name: value for name, value in flags.items() if value is not None}
     return RunSettings(**{**recorded, "jobs": 1, "cores": None, "fail_on": (), **given})

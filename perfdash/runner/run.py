@@ -1,4 +1,4 @@
-"""A run from its settings to its end: a new one, or an earlier one that is resumed.
+"""Start a new run, or resume an earlier one, and measure it to its end.
 
 Prints nothing: what a user should know goes to `say` or to the watcher.
 """
@@ -91,7 +91,7 @@ def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, R
 def resumed_run(
     folder: Path, info: RunInfo, settings: RunSettings, retry: Collection[Status], say: Say
 ) -> Run:
-    """Open an earlier run again: what is left of it, and what ended with a status to be retried.
+    """Reopen an earlier run: cases without result, and cases whose status is to be retried.
 
     Raises UsageError where the settings give another plan.
     """
@@ -205,7 +205,7 @@ def parse_statuses(words: Sequence[str]) -> set[Status]:
 
 
 def resumed_settings(info: RunInfo, flags: Mapping[str, Any]) -> RunSettings:
-    """The settings that a run was started with, with those flags that a resume may change.
+    """The settings of an earlier run, changed by the flags that a resume may change.
 
     Raises UsageError for a flag that would measure something else, with both values.
     """

@@ -1,4 +1,4 @@
-"""The journal of a run: the files of its folder, written so that a power cut loses no result.
+"""The journal of a run: the files of its folder. A power cut loses no result.
 
 results.jsonl gets a line for each finished case, appended and synced to the disk (files.append). run.json and
 plan.json are replaced as a whole (files.replaced). When a run is resumed, half a line at the end is cut off,
@@ -50,7 +50,7 @@ class DamagedLine:
 
 
 class RunJournal:
-    """The folder of a run that is being measured, locked against a second one at the same time."""
+    """The files of a run that is being measured. A lock keeps a second perfdash out."""
 
     def __init__(self, folder: Path) -> None:
         """Raises UsageError where another perfdash is measuring this very run."""
@@ -147,7 +147,7 @@ class RunJournal:
         self._guard(lambda: append(self.folder / RESULTS, _line(result).encode()))
 
     def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
-        """An attempt at a case that is to be measured again, so that it counts after a kill as well."""
+        """Save a failed attempt at a case, so that it counts even after a kill."""
         line = dumps({"case": to_json(case), "attempt": attempt})
         # A line of its own, also after one that was cut short.
         self._guard(lambda: append(self.folder / ATTEMPTS, f"\n{line}\n".encode()))
@@ -207,7 +207,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The latest record of each case of a run, in the order in which the cases were first measured.
+    """The latest record of each case of a run, in order of their first measurement.
 
     A torn last line (power cut) is left out; any other is a UsageError.
     """
@@ -215,7 +215,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def read_readable(folder: Path) -> tuple[list[Result], list[DamagedLine]]:
-    """What read_results gives, and the lines that are no records, in place of an error for them."""
+    """The results as of read_results, and the damaged lines, which raise no error here."""
     path = folder / RESULTS
     lines = list(_lines(path, path.read_bytes())) if path.exists() else []
     results = [line for line in lines if isinstance(line, Result)]
@@ -240,7 +240,7 @@ def read_all(folder: Path) -> list[Result]:
 
 
 def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
-    """A run, the results of its readable lines, and a warning for each line that is left out.
+    """A run, the results of its readable lines, and a warning for each damaged line.
 
     Raises MachineError with the damaged line where results.jsonl should hold results and none is left.
     """
@@ -267,7 +267,7 @@ def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
 
 
 def append_line(path: Path, text: str) -> None:
-    """One more line of a file of the run folder, on the disk when this returns. Raises MachineError."""
+    """Append a line to a file of the run folder; it is on the disk afterwards. Raises MachineError."""
     try:
         append(path, f"{text}\n".encode())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The order of cases: which slot or shard measures which, and which batch size follows which.
+"""Schedule cases: which slot or shard measures a case, and in which order.
 
 Pure and deterministic: shards are planned on several machines, and must agree.
 """
@@ -32,7 +32,7 @@ def costs(planned: Sequence[Planned], durations: Mapping[str, float]) -> list[fl
 
 
 def assign(costs: Sequence[float], slots: int) -> list[list[int]]:
-    """Indices of the jobs of each slot, the longest first, so that the last slot ends early.
+    """Assign jobs to slots, the longest first, so that the last slot ends early; their indices.
 
     The better of MULTIFIT (Coffman, Garey, Johnson, SIAM J. Comput. 7, 1978: first fit decreasing,
     the capacity found by bisection; at most 13/11 of the best makespan) and of longest first
@@ -62,7 +62,7 @@ def makespan(costs: Sequence[float], assigned: Sequence[Sequence[int]]) -> float
 
 
 def order(costs: Sequence[float], slots: int) -> list[int]:
-    """All jobs in the order in which free slots are to take them: by when assign() begins them.
+    """The jobs in the order in which assign() begins them, for free slots to take.
 
     With the costs as expected each slot then does what assign() gave it; where they turn out
     otherwise, whoever is free goes on, and nobody waits for a slot that is late.
@@ -77,7 +77,7 @@ def order(costs: Sequence[float], slots: int) -> list[int]:
 
 
 def queue(planned: Sequence[Planned], costs: Sequence[float], slots: int) -> list[int]:
-    """Indices of the cases that are to be measured, in the order in which slots take them.
+    """Indices of the cases to measure, in the order in which slots take them.
 
     One slot goes on as planned, but by loader, since each has fork parents of its own; several such
     that the last case is done early.
@@ -104,7 +104,7 @@ def _longest_first(costs: Sequence[float], order: Sequence[int], slots: int) -> 
 def _first_fit(
     costs: Sequence[float], order: Sequence[int], slots: int, capacity: float
 ) -> list[list[int]] | None:
-    """Each job into the first slot that has room for it; None where one has no room anywhere."""
+    """Put each job into the first slot with room; None if a job fits nowhere."""
     assigned: list[list[int]] = [[] for _ in range(slots)]
     room = [capacity] * slots
     for index in order:
@@ -128,7 +128,7 @@ def is_smaller_batch(case: Case, other: Case) -> bool:
 
 
 def waits_for_smaller(planned: Planned, others: Iterable[Planned]) -> bool:
-    """Whether a case runs until memory ends, and a smaller batch of it is among the others."""
+    """Whether a case runs until memory ends and waits for a smaller batch of it."""
     return planned.until_oom and any(is_smaller_batch(other.case, planned.case) for other in others)
 
 

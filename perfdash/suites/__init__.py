@@ -1,4 +1,4 @@
-"""What is measured: suite files, the cases that `perfdash run` selects from them, how outputs are judged.
+"""What is measured: suite files, and the cases that `perfdash run` selects from them.
 
 Knows nothing of processes, results or the history.
 """

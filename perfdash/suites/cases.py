@@ -222,7 +222,7 @@ def _config(config: dict[str, Any], suite: Suite, model: Model, settings: RunSet
 
 
 def _data(settings: RunSettings) -> str | None:
-    """The absolute path of the user's labelled data: an image folder, or a CSV of texts."""
+    """The absolute path of the user's labelled data, an image folder or a CSV."""
     return str(settings.data.expanduser().absolute()) if settings.data else None
 
 

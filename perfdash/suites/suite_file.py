@@ -51,7 +51,7 @@ class _Strict(BaseModel):
 
 
 class BatchSize(_Strict):
-    """Batch sizes by where the model runs: on one CPU thread, on several, on a GPU."""
+    """Batch sizes of a model on one CPU thread, on several, and on a GPU."""
 
     one_thread: int = Field(default=1, ge=1)
     cpu: int = Field(default=1, ge=1)
@@ -59,7 +59,7 @@ class BatchSize(_Strict):
 
 
 class Skip(_Strict):
-    """Why a model is not measured, and on which devices and in which dtypes (all by default)."""
+    """Why a model is not measured, on which devices and in which dtypes (default: all)."""
 
     reason: str = Field(min_length=1)
     devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]
@@ -67,7 +67,7 @@ class Skip(_Strict):
 
 
 class Way(_Strict):
-    """A back end and the dtypes that models are run with by it, on these devices (both by default)."""
+    """A back end, with the dtypes and devices that it runs models in (default: both devices)."""
 
     # DEVICES is a tuple of plain texts to the type checker, here and in Skip.
     backend: str
@@ -265,14 +265,14 @@ def own_models(targets: Sequence[str]) -> Suite:
 
 
 def near(word: str, names: list[str]) -> str:
-    """` (near: a, b)` for the names most like a word or pattern; empty where none is."""
+    """` (near: a, b)` for the names most like a word or pattern; empty without any."""
     bare = re.sub(r"[*?\[\]]", "", word)
     close = difflib.get_close_matches(bare, names, n=4, cutoff=0.5)
     return f" (near: {', '.join(close)})" if close else ""
 
 
 def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
-    """The first complaint of pydantic with the key as one would write it, and the model's name."""
+    """The first complaint of pydantic, with the key as in the file and the model's name."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     where = ""
@@ -315,7 +315,7 @@ def distance_bound(
 def labelled_data(
     setting: Setting, loader: str, target: str, given: str | None
 ) -> tuple[str | None, str | None]:
-    """The kind of labelled data that the model is scored on, and where it lies if it is the user's."""
+    """The kind of a model's labelled data, and the path if the data are the user's."""
     kind: str | None = setting("data")
     if kind == "digits":
         return kind, None

@@ -1,4 +1,4 @@
-"""A user's checkout of torchbench as a suite: its models and batch sizes, read without running any of it."""
+"""A user's checkout of torchbench as a suite. Models and batch sizes are read without running code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def checkout_suite(path: Path | None) -> Suite:
 
 
 def _settings(model: Model | None) -> dict[str, Any]:
-    """What of our own model's settings holds for torchbench's as well: how it is judged and limited."""
+    """The settings of our own model that also hold for torchbench's: judging and limits."""
     not_ours = {"config", "inputs", "batch_size", "cost_s", "skip"}
     if model is None:
         return {}
