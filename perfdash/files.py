@@ -120,7 +120,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def mend_last_line(path: Path, is_whole: Callable[[bytes], bool]) -> None:
-    """Repair the last line after a power cut: cut off half a line, or add a newline."""
+    """Repair the last line after a power cut: cut off half, or add a newline."""
     if not path.exists():
         return
     data = path.read_bytes()

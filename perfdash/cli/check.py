@@ -1,4 +1,4 @@
-"""`perfdash check`: check that every model of a suite builds and runs, before a nightly measures it."""
+"""`perfdash check`: check that every model of a suite builds and runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfdash run --dry-run`: show the cases and shards of a run, and about how long each takes."""
+"""`perfdash run --dry-run`: show the cases and shards of a run, and their expected time."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def forget(
 
 
 def examined(job: str | None, db: str | None, out: Path | None, now: datetime | None = None) -> int:
-    """`perfdash doctor --nightly`: print the state of the nightlies; 1 if one is missing, else 0."""
+    """`perfdash doctor --nightly`: print the state of the nightlies; 1 if any is missing."""
     from perfdash.detect.heartbeat import health
     from perfdash.history import nightlies
 

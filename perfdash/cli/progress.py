@@ -1,4 +1,4 @@
-"""Show the progress of a run: live on a terminal, a line per event in logs."""
+"""Show the progress of a run: live on a terminal, lines in logs."""
 
 from __future__ import annotations
 

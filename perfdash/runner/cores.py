@@ -1,4 +1,4 @@
-"""Choose the cores and GPUs that a run measures on, and lock them against other runs.
+"""Choose and lock the cores and GPUs that a run measures on.
 
 A lock is a bound socket in Linux's abstract namespace. It needs no file and no permission, every user can
 see who holds it, and the kernel releases it when the last process that holds it ends, however it ended.
@@ -144,7 +144,7 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
 
 
 def every_slot(threads: int) -> list[tuple[int, ...]]:
-    """All sets of `threads` cores that can be slots at the same time, last cores first.
+    """All sets of `threads` cores that can be slots at once, last cores first.
 
     Raises UsageError where there is room for none.
     """
@@ -228,7 +228,7 @@ def visible_gpus(named: str | None) -> list[str]:
 
 
 class Locks:
-    """Locks that this process holds until close(); a process that was given `fds` holds them longer."""
+    """Locks that this process holds until close(). A process that was given `fds` holds them longer."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -298,13 +298,13 @@ def holder(name: str) -> str:
 
 
 def _holder_is_alive(name: str) -> bool:
-    """False if the process that took a lock has ended; True also if that is unknown."""
+    """False if the process that took a lock has ended, True also if unknown."""
     pid, _ = _credentials(name)
     return pid is not None and (pid <= 0 or Path("/proc", str(pid)).exists())
 
 
 def _credentials(name: str) -> tuple[int | None, int]:
-    """(process id, user id) of a lock's holder; None if it is free, 0 if unknown."""
+    """(process id, user id) of a lock's holder; None if free, 0 if unknown."""
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     asking.setblocking(False)
     try:

@@ -140,7 +140,7 @@ class DaskExecutor:
             return Message(slot, "answer", self._answer(future, log))
 
     def close(self) -> None:
-        """Cancel the orders under way and release the workers' cores. A failed step does not stop the next."""
+        """Cancel the orders under way and release the workers' cores; a failed step does not stop it."""
         if self._client.status == "running":
             with contextlib.suppress(Exception):
                 self._client.cancel([future for future, _ in self._futures.values()], force=True)
@@ -163,7 +163,7 @@ class DaskExecutor:
         self, function: Callable[..., str], *arguments: Any, count: int | None = None
     ) -> list[dict[str, Any]]:
         """The replies of the workers, all asked at the same time."""
-        asked = self._workers()[: count or self.slots]
+        addresses = self._workers()[: count or self.slots]
         futures = [
             self._client.submit(
                 function,
@@ -174,10 +174,10 @@ class DaskExecutor:
                 pure=False,
                 key=f"perfdash-{self._run}-{function.__name__}-{uuid.uuid4().hex[:8]}",
             )
-            for address in asked
+            for address in addresses
         ]
         replies = []
-        for address, future in zip(asked, futures, strict=True):
+        for address, future in zip(addresses, futures, strict=True):
             text = self._result(future, address)
             if text is None:  # lost meanwhile: a slot less
                 continue

@@ -221,7 +221,7 @@ def _slot(options: str) -> Slot:
 
 
 def _take_free(options: Options) -> Slot | None:
-    """A slot on the first free cores and the first free GPU; None where there is none."""
+    """A slot on the first free cores and the first free GPU; None without."""
     for cores in every_slot(options.threads):
         for gpu in _gpus(options):
             slot = Slot(cores, options, gpu=gpu)

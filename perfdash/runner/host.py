@@ -93,7 +93,7 @@ def cpu_limit() -> float | None:
 
 
 def default_memory_limit() -> int | None:
-    """90 % of the memory of the machine or container: a model fails before the machine."""
+    """90 % of the memory of the machine or container: models fail first."""
     limits = [value for value in (_memory_limit(), _meminfo("MemTotal")) if value]
     return int(min(limits) * 0.9) if limits else None
 

@@ -1,4 +1,4 @@
-"""Check that every model builds and runs: load it, and call it once in eager mode."""
+"""Check that every model builds and runs: load it, call it once in eager mode."""
 
 from __future__ import annotations
 

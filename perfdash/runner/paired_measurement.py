@@ -81,7 +81,7 @@ class PairedSlots:
     def measure(
         self, planned: Sequence[Planned], enough: Enough, seen: Callable[[Planned, list[BuildPair]], None]
     ) -> None:
-        """Measure every case in pairs until `enough`, then call `seen`, from one thread at a time.
+        """Measure every case in pairs until `enough`, then call `seen`, by one thread at a time.
 
         Interrupted (KeyboardInterrupt) what is under way is ended; what was seen stays seen.
         """
@@ -210,7 +210,7 @@ class AlternatingBuilds:
 
 
 def with_variables(planned: Planned, variables: Sequence[tuple[str, str]] | Mapping[str, str]) -> Planned:
-    """The case with variables for its process besides its own, which go before them; but of PYTHONPATH the
+    """The case with more environment variables for its process. Its own go before them; but of PYTHONPATH the
     build's part comes first: it is what is measured.
     """
     given, own = dict(variables), planned.env

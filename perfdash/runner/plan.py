@@ -67,7 +67,7 @@ class Plan:
 
 
 def make_plan(settings: RunSettings, uncut: bool = False) -> tuple[Plan, dict[str, str]]:
-    """Plan a run: its cases with costs and shard, and the suites' names in dynamo CSVs.
+    """Plan a run: its cases with costs and shard, and the suites' dynamo names.
 
     `uncut` leaves out costs and shard, for a run that has its own, or needs none. Raises UsageError.
     """
@@ -204,7 +204,7 @@ def _usual(field: Field[Any]) -> Any:
 
 
 def _digest(planned: Planned) -> str | None:
-    """The digest of the user's own model and back end files; None where there are none."""
+    """The digest of the user's own model and back end files; None without any."""
     files: list[Path] = []
     if planned.loader == "python":
         files = [Path(planned.target.rpartition(":")[0])]

@@ -267,7 +267,7 @@ def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append a line to a file of the run folder; it is on the disk afterwards. Raises MachineError."""
+    """Append a line to a file of the run folder; then it is on the disk. Raises MachineError."""
     try:
         append(path, f"{text}\n".encode())
     except OSError as error:

@@ -32,7 +32,7 @@ def costs(planned: Sequence[Planned], durations: Mapping[str, float]) -> list[fl
 
 
 def assign(costs: Sequence[float], slots: int) -> list[list[int]]:
-    """Assign jobs to slots, the longest first, so that the last slot ends early; their indices.
+    """Assign jobs to slots, the longest first, so that the last slot ends early.
 
     The better of MULTIFIT (Coffman, Garey, Johnson, SIAM J. Comput. 7, 1978: first fit decreasing,
     the capacity found by bisection; at most 13/11 of the best makespan) and of longest first

@@ -67,7 +67,7 @@ class Skip(_Strict):
 
 
 class Way(_Strict):
-    """A back end, with the dtypes and devices that it runs models in (default: both devices)."""
+    """A back end, with the dtypes and devices that it runs models in."""
 
     # DEVICES is a tuple of plain texts to the type checker, here and in Skip.
     backend: str
@@ -265,14 +265,14 @@ def own_models(targets: Sequence[str]) -> Suite:
 
 
 def near(word: str, names: list[str]) -> str:
-    """` (near: a, b)` for the names most like a word or pattern; empty without any."""
+    """` (near: a, b)` for the names most like a word or pattern, or empty."""
     bare = re.sub(r"[*?\[\]]", "", word)
     close = difflib.get_close_matches(bare, names, n=4, cutoff=0.5)
     return f" (near: {', '.join(close)})" if close else ""
 
 
 def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:
-    """The first complaint of pydantic, with the key as in the file and the model's name."""
+    """The first complaint of pydantic, with the file's key and the model's name."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     where = ""
@@ -315,7 +315,7 @@ def distance_bound(
 def labelled_data(
     setting: Setting, loader: str, target: str, given: str | None
 ) -> tuple[str | None, str | None]:
-    """The kind of a model's labelled data, and the path if the data are the user's."""
+    """The kind of a model's labelled data, and the path of the user's data."""
     kind: str | None = setting("data")
     if kind == "digits":
         return kind, None
