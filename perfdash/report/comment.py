@@ -16,9 +16,9 @@ from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
 from perfdash.report.night import Night, headline
 from perfdash.report.number_format import percent_change
+from perfdash.report.published_totals import published
 from perfdash.report.reproduce import command, pattern
-from perfdash.report.source_sums import published
-from perfdash.report.techniques.step_tables import StepTable, generation, training
+from perfdash.report.step_tables import StepTable, generation, training
 from perfdash.stats.speedup import null_warning
 
 _NAMED = 30  # models named in one line

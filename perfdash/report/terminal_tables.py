@@ -14,7 +14,7 @@ from perfdash.methods import changes
 from perfdash.records import PASSING, Case, Result, RunInfo, Status
 from perfdash.report.dashboard_tables import all_numbers, by_suite, cpu_time_notes, settings
 from perfdash.report.number_format import mark_cpu_time
-from perfdash.report.source_sums import published
+from perfdash.report.published_totals import published
 from perfdash.stats.speedup import null_warning
 
 

@@ -24,8 +24,7 @@ from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import one_model
 from perfdash.site.overview_page import OverviewView, overview_of
 from perfdash.site.regressions_page import alerts_of_testbed
-from perfdash.site.suite_page import one_suite
-from perfdash.site.suite_setting import SuiteSetting
+from perfdash.site.suite_page import SuiteSetting, one_suite
 from perfdash.site.testbed_history import Testbed, beds
 
 Words = Mapping[str, str | None]

@@ -20,15 +20,13 @@ from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links
 from perfdash.site import render
-from perfdash.site.array_cache import ArrayCache
 from perfdash.site.compare_page import CompareView, cases_file, compare_view, night_file
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import ModelContext, NewestResult, model_context, model_view, newest_results
 from perfdash.site.overview_page import OverviewView, TestbedView, overview_of
 from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed, standing_alerts
-from perfdash.site.site_folder import STATE, Folder, opened, put
-from perfdash.site.suite_page import suite_view
-from perfdash.site.suite_trends import SuiteTrend, read_trends
+from perfdash.site.site_folder import STATE, ArrayCache, Folder, opened, put
+from perfdash.site.suite_page import SuiteTrend, read_trends, suite_view
 from perfdash.site.testbed_history import NIGHTS, Testbed, TestbedHistory, beds, read_history
 from perfdash.site.timeline import all_changes
 

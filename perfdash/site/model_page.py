@@ -21,11 +21,9 @@ from perfdash.report.alert_text import what
 from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 from perfdash.report.site_links import alert_link, model_page
-from perfdash.report.techniques.step_tables import new_tokens, parts_of, per_token, tokens_per_second
+from perfdash.report.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed
-from perfdash.site.suite_page import said
-from perfdash.site.suite_setting import SuiteSetting
-from perfdash.site.suite_trends import SuiteTrend, TrendLine, read_trends
+from perfdash.site.suite_page import SuiteSetting, SuiteTrend, TrendLine, read_trends, said
 from perfdash.site.testbed_history import (
     BOUNDED,
     Testbed,

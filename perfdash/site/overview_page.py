@@ -12,11 +12,10 @@ from perfdash.detect.nights import how_long
 from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
-from perfdash.report.source_sums import of_suite
+from perfdash.report.published_totals import of_suite
 from perfdash.site import regressions_page
 from perfdash.site.regressions_page import AlertsOnPage, StandingAlerts
-from perfdash.site.suite_setting import SuiteSetting
-from perfdash.site.suite_trends import SuiteTrend, method_breaks, read_trends
+from perfdash.site.suite_page import SuiteSetting, SuiteTrend, method_breaks, read_trends
 from perfdash.site.testbed_history import Testbed, epoch
 
 NIGHTS = 60  # in the small charts

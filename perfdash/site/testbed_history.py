@@ -22,7 +22,7 @@ from perfdash.history.results import case_digest, digest
 from perfdash.methods import changes, numbers
 from perfdash.metrics import CHARTS, NUMBERS
 from perfdash.records import PASSING, Case, Status
-from perfdash.site.array_cache import ArrayCache, Arrays
+from perfdash.site.site_folder import ArrayCache, Arrays
 from perfdash.stats.intervals import Array
 
 FORMAT = 5  # of what is kept: another number makes all of it anew

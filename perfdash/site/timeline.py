@@ -20,7 +20,7 @@ from perfdash.methods import changes
 from perfdash.metrics import JUDGED
 from perfdash.report.alert_text import commit
 from perfdash.report.number_format import with_unit
-from perfdash.site.array_cache import ArrayCache
+from perfdash.site.site_folder import ArrayCache
 from perfdash.site.testbed_history import FORMAT, TestbedHistory, as_logs, epoch
 from perfdash.stats.changepoints import ChangePoint, change_points
 from perfdash.stats.intervals import Array

@@ -16,8 +16,8 @@ from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site import testbed_history as module
-from perfdash.site.array_cache import ArrayCache
-from perfdash.site.suite_trends import drawn, read_trends
+from perfdash.site.site_folder import ArrayCache
+from perfdash.site.suite_page import drawn, read_trends
 from perfdash.site.testbed_history import DAYS, beds, read_history, three
 from tests.history.made import run
 from tests.site.stored import FIRST, fill, night, result

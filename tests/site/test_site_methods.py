@@ -15,13 +15,12 @@ from perfdash.history.queries import case_numbers, rows_of, series, trend
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.report.terminal_tables import series_table
-from perfdash.site import page_charts
+from perfdash.site import render
 from perfdash.site.compare_page import compare_view, night_file
 from perfdash.site.model_page import one_model
 from perfdash.site.overview_page import overview_of
 from perfdash.site.render import render_compare, render_model, render_suite
-from perfdash.site.suite_page import suite_view
-from perfdash.site.suite_trends import read_trends
+from perfdash.site.suite_page import read_trends, suite_view
 from perfdash.site.testbed_history import beds, read_history
 from perfdash.site.timeline import case_changes
 from tests.history.made import run
@@ -96,7 +95,7 @@ def test_a_models_lines_are_parted_and_marked_where_the_method_changes(store, si
         f"{FIRST + timedelta(days=since)}T01-00-00Z_farm",
         "another method from here on: latency 1 -> 2",
     )
-    drawn = {figure.name: figure.svg for figure in page_charts.model_figures(view)[0]}
+    drawn = {figure.name: figure.svg for figure in render.model_figures(view)[0]}
     assert "another method from here on (latency 1 -&gt; 2)" in drawn["backend_ms"]
     assert drawn["backend_ms"].count('class="mark method"') == 1
     assert 'class="mark method"' not in drawn["compilation_s"]
@@ -161,7 +160,7 @@ def test_the_noise_is_parted_by_the_method_of_the_ratio(store):
         bed, _ = opened(store, connection)
         view = overview_of(connection, bed, read_history(connection, bed).runs)
     assert view.noise_breaks == {2: "latency 1 -> 2"}
-    drawn = page_charts.noise(view, "noise")
+    drawn = render.noise_chart(view, "noise")
     assert drawn.count('class="mark method"') == 1
     assert len(re.findall("M", re.search('class="line" d="([^"]*)"', drawn)[1])) == 2
 

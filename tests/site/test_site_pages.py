@@ -19,9 +19,7 @@ from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site.model_page import case_changes, model_context, model_view, newest_results, one_model
 from perfdash.site.render import render_model, render_suite
-from perfdash.site.suite_page import one_suite
-from perfdash.site.suite_setting import SuiteSetting
-from perfdash.site.suite_trends import read_trends
+from perfdash.site.suite_page import SuiteSetting, one_suite, read_trends
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import row, run
 from tests.site.stored import HOSTILE, NAMES, Page, built, check, fill, night, result

@@ -25,7 +25,7 @@ from perfdash.report.plots.drawing import (
     shown,
 )
 from perfdash.report.plots.layout import passed, value, why_not
-from perfdash.report.techniques.step_tables import new_tokens
+from perfdash.report.step_tables import new_tokens
 from perfdash.report.techniques.technique_results import Group, Technique, groups, ordered
 
 _WIDTH = 10.0  # inches: names stand beside the marks

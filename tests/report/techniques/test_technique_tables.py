@@ -5,9 +5,9 @@ from __future__ import annotations
 from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.number_format import digits
-from perfdash.report.techniques.step_tables import new_tokens
+from perfdash.report.step_tables import new_tokens
+from perfdash.report.techniques.technique_report import part_names, tables
 from perfdash.report.techniques.technique_results import groups, has_numbers, mark, ordered
-from perfdash.report.techniques.technique_tables import part_names, tables
 
 
 def part(median, **other):

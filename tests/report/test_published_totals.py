@@ -13,7 +13,7 @@ from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
 from perfdash.report.comment import comment
 from perfdash.report.night import Night
-from perfdash.report.source_sums import published
+from perfdash.report.published_totals import published
 from perfdash.report.terminal_tables import run_rows
 from tests.history.made import row
 

@@ -10,7 +10,7 @@ from perfdash.history.results import Row
 from perfdash.records import Case
 from perfdash.report.comment import comment
 from perfdash.report.number_format import digits
-from perfdash.report.techniques.step_tables import generation, tokens_per_second, training
+from perfdash.report.step_tables import generation, tokens_per_second, training
 from perfdash.report.techniques.technique_report import technique_report
 from tests.report.nights import HOSTILE
 from tests.report.technique_runs import night
