@@ -327,8 +327,8 @@ def to_json(record: Any) -> dict[str, Any]:
 
 
 def _build(cls: Any, data: dict[str, Any]) -> Any:
-    known = {f.name for f in dataclasses.fields(cls)}
-    return cls(**{key: value for key, value in data.items() if key in known})
+    names = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{key: value for key, value in data.items() if key in names})
 
 
 def job_from_json(data: dict[str, Any]) -> Job:

@@ -125,7 +125,7 @@ def run_options() -> dict[str, tuple[Any, Option, Any]]:
 
     The default of an option of Specification is None: then the suite's value counts.
     """
-    selection, rest = declared_options(CaseSelection), declared_options(RunOptions)
+    selection, of_run = declared_options(CaseSelection), declared_options(RunOptions)
     of_case = {
         name: (kind | None, option)
         for name, (kind, option) in declared_options(Specification).items()
@@ -133,7 +133,7 @@ def run_options() -> dict[str, tuple[Any, Option, Any]]:
     }
     return {
         name: (kind, option, getattr(RunOptions, name, None))
-        for name, (kind, option) in {**selection, **of_case, **rest}.items()
+        for name, (kind, option) in {**selection, **of_case, **of_run}.items()
     }
 
 

@@ -12,7 +12,7 @@ from perfdash.cli.shared_options import AsJson
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
-    from perfdash.runner.model_check import Checked
+    from perfdash.runner.model_check import ModelCheck
 
 
 @takes_settings(
@@ -52,13 +52,13 @@ def check(
         settings = settings.model_copy(update={"jobs": "auto"})
     count = 0
 
-    def seen(checked: Checked) -> None:
+    def on_check(checked: ModelCheck) -> None:
         nonlocal count
         count += 1
         if not as_json:
             typer.echo(f"[{count}] {_line(checked)}")
 
-    checks = check_models(settings, origins["jobs"] == "default", seen)
+    checks = check_models(settings, origins["jobs"] == "default", on_check)
     if as_json:
         typer.echo(dumps([to_json(checked) for checked in checks], indent=1))
     else:
@@ -66,7 +66,7 @@ def check(
     raise typer.Exit(int(any(checked.faulty for checked in checks)))
 
 
-def _line(checked: Checked) -> str:
+def _line(checked: ModelCheck) -> str:
     case = checked.case
     name = f"{case.suite} {case.model}" + (f" {case.dtype}" if case.dtype != "float32" else "")
     size = f"{checked.parameters / 1e6:.1f} M parameters, " if checked.parameters is not None else ""
@@ -77,7 +77,7 @@ def _line(checked: Checked) -> str:
     return f"{name}: {checked.status}{where}: {checked.reason}"
 
 
-def _summary(checks: list[Checked]) -> str:
+def _summary(checks: list[ModelCheck]) -> str:
     """How many build and run in each suite, and the others once more."""
     lines = [""]
     for suite in dict.fromkeys(checked.case.suite for checked in checks):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from perfdash.runner.find_batch_size import LargestBatch
 
 
-def shown(flags: Mapping[str, Any], as_json: bool) -> int:
+def print_batch_sizes(flags: Mapping[str, Any], as_json: bool) -> int:
     """Search, print the sizes, keep nothing; the exit code. Raises UsageError as a run would."""
     from perfdash.records import to_json
     from perfdash.runner import host
@@ -22,18 +22,18 @@ def shown(flags: Mapping[str, Any], as_json: bool) -> int:
 
     settings, _ = resolve(flags)
 
-    def seen(size: LargestBatch) -> None:
+    def on_finish(size: LargestBatch) -> None:
         if not as_json:
             typer.echo(f"{size.case.model}, {_way(size)}: {_size(size)}", err=True)
 
-    def trying(side: LargestBatch, size: int) -> None:
+    def on_try(side: LargestBatch, size: int) -> None:
         typer.echo(f"{side.case.model}, {_way(side)}: trying batch size {size}", err=True)
 
-    def begun(device: str) -> None:
+    def on_start(device: str) -> None:
         typer.echo(limit_words(device, settings.memory_limit, host.default_memory_limit()), err=True)
 
-    sizes = find_batch_sizes(settings, begun, seen, trying)
-    typer.echo(dumps([to_json(each) for each in sizes], indent=1) if as_json else words(sizes))
+    sizes = find_batch_sizes(settings, on_start, on_finish, on_try)
+    typer.echo(dumps([to_json(size) for size in sizes], indent=1) if as_json else words(sizes))
     return 0
 
 

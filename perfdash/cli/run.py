@@ -47,7 +47,7 @@ def run(
 
         if resume is not None or dry_run:
             raise UsageError("--find-batch-size goes with neither --resume nor --dry-run: it keeps nothing")
-        raise typer.Exit(command.shown(flags, as_json))
+        raise typer.Exit(command.print_batch_sizes(flags, as_json))
     if dry_run:
         from perfdash.cli.dry_run import dry_run as show_plan
 

@@ -40,7 +40,7 @@ def takes_settings(texts: Mapping[str, str | None] | None = None) -> Callable[[C
 
         command.__doc__ = function.__doc__
         command.__signature__ = inspect.Signature([*flags, *own])  # type: ignore[attr-defined]
-        command.__annotations__ = {each.name: each.annotation for each in [*flags, *own]}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*flags, *own]}
         return command
 
     return decorate

@@ -102,7 +102,7 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
     for introduction in introductions:
         changes = differences(first, fingerprint(introduction["environment"]))
         if changes:
-            hosts = [each["where"]["host"] for each in (introductions[0], introduction)]
+            hosts = [slot["where"]["host"] for slot in (introductions[0], introduction)]
             raise MachineError(
                 f"slots on {hosts[0]} and {hosts[1]} are not alike, "
                 f"and their numbers are never mixed:\n{as_lines(changes)}"

@@ -91,14 +91,14 @@ def numa_nodes(cores: Sequence[int]) -> list[list[int]]:
         key=lambda path: int(path.parent.name.removeprefix("node")),
     ):
         try:
-            here = set(parse_cores(path.read_text().strip()))
+            node_cores = set(parse_cores(path.read_text().strip()))
         except (OSError, UsageError):  # a node of memory only has no cores
             continue
-        if mine := [core for core in cores if core in here]:
-            nodes.append(mine)
+        if members := [core for core in cores if core in node_cores]:
+            nodes.append(members)
     in_nodes = {core for node in nodes for core in node}
-    rest = [core for core in cores if core not in in_nodes]
-    return [*nodes, rest] if rest else nodes
+    outside = [core for core in cores if core not in in_nodes]
+    return [*nodes, outside] if outside else nodes
 
 
 def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple[int, ...]]:

@@ -258,11 +258,11 @@ def _close() -> None:
 
 def _stay_away_from(cores: tuple[int, ...]) -> None:
     """Keeps the threads of this Dask worker off the measured cores where there are others."""
-    here = available_cores()
-    mine = {physical_core(core) for core in cores}
-    free = {core for core in here if physical_core(core) not in mine}
+    available = available_cores()
+    measured = {physical_core(core) for core in cores}
+    free = {core for core in available if physical_core(core) not in measured}
     # The first core is the last to be taken for a slot: all workers' own threads keep to it.
-    first = {core for core in free if physical_core(core) == physical_core(here[0])}
+    first = {core for core in free if physical_core(core) == physical_core(available[0])}
     free = first or free
     for thread in os.listdir("/proc/self/task") if free else ():
         with contextlib.suppress(OSError):

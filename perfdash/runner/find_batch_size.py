@@ -81,14 +81,14 @@ def sides(planned: Sequence[Planned]) -> list[tuple[Planned, str]]:
 
 def find_batch_sizes(
     settings: RunSettings,
-    begun: Callable[[str], None],
-    seen: Callable[[LargestBatch], None],
-    trying: Callable[[LargestBatch, int], None],
+    on_start: Callable[[str], None],
+    on_finish: Callable[[LargestBatch], None],
+    on_try: Callable[[LargestBatch, int], None],
 ) -> list[LargestBatch]:
     """Search every model of the settings; nothing is kept.
 
-    `begun` is called with the device once the slot is open, `seen` and `trying` as in search(). Raises
-    UsageError and MachineError as a run would.
+    `on_start` is called with the device once the slot is open, `on_finish` and `on_try` as in search().
+    Raises UsageError and MachineError as a run would.
     """
     plan, _ = make_plan(settings, uncut=True)
     first: dict[tuple[str, ...], Planned] = {}  # of several batch sizes the search starts at the smallest
@@ -111,20 +111,20 @@ def find_batch_sizes(
         open_executor(settings, slots, Path(logs)) as executor,
     ):
         check_slots(executor.introduce(real), real)
-        begun(real[0].case.device)
-        return search(real, executor, Path(logs), seen, trying)
+        on_start(real[0].case.device)
+        return search(real, executor, Path(logs), on_finish, on_try)
 
 
 def search(
     planned: Sequence[Planned],
     executor: Executor,
     logs: Path,
-    seen: Callable[[LargestBatch], None],
-    trying: Callable[[LargestBatch, int], None] = lambda *_: None,
+    on_finish: Callable[[LargestBatch], None],
+    on_try: Callable[[LargestBatch, int], None] = lambda *_: None,
 ) -> list[LargestBatch]:
     """Search every side, each on a slot of its own.
 
-    `seen` is called with each finished side, `trying` with each batch size before it is tried.
+    `on_finish` is called with each finished side, `on_try` with each batch size before it is tried.
     """
     waiting = deque(
         (planned_case, LargestBatch(planned_case.case, side, _variant(planned_case)))
@@ -141,10 +141,10 @@ def search(
             size = next_size(planned_case.case.batch_size, largest.fits, largest.fails)
             if size is None or largest.status is not None:
                 finished[largest.case, largest.side] = largest
-                seen(largest)
+                on_finish(largest)
                 continue
             busy[slot] = planned_case, largest, size
-            trying(largest, size)
+            on_try(largest, size)
             tried = replace(planned_case, case=replace(planned_case.case, batch_size=size), skip_reason=None)
             role = "try_eager" if largest.side == EAGER else "try_backend"
             executor.start(slot, Order(tried, role=role), logs / f"{tried.case.name}.{largest.side}.log")

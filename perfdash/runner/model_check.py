@@ -27,7 +27,7 @@ _TRIED_AGAIN = (Status.EAGER_OOM, Status.INFRA_ERROR, Status.CRASH)
 
 
 @dataclass(frozen=True)
-class Checked:
+class ModelCheck:
     """The check of one model. `status` is None where it runs; `reason` says what is wrong.
 
     A model that runs may still have another number of parameters than its suite states.
@@ -49,8 +49,10 @@ class Checked:
         return bool(self.reason) and self.status not in (Status.SKIPPED, Status.EAGER_OOM)
 
 
-def check_models(settings: RunSettings, bounded: bool, seen: Callable[[Checked], None]) -> list[Checked]:
-    """Load every model of the settings and call it once. `seen` is called with each check.
+def check_models(
+    settings: RunSettings, bounded: bool, on_check: Callable[[ModelCheck], None]
+) -> list[ModelCheck]:
+    """Load every model of the settings and call it once. `on_check` is called with each check.
 
     `bounded` uses only free cores, and no more slots than the memory holds. Raises UsageError, MachineError.
     """
@@ -68,22 +70,22 @@ def check_models(settings: RunSettings, bounded: bool, seen: Callable[[Checked],
         open_executor(settings, slots, Path(logs)) as executor,
     ):
         check_slots(executor.introduce(real), real)
-        return check(plan.cases, executor, Path(logs), seen)
+        return check(plan.cases, executor, Path(logs), on_check)
 
 
 def check(
-    planned: Sequence[Planned], executor: Executor, logs: Path, seen: Callable[[Checked], None]
-) -> list[Checked]:
+    planned: Sequence[Planned], executor: Executor, logs: Path, on_check: Callable[[ModelCheck], None]
+) -> list[ModelCheck]:
     """Check all cases on all slots; the results are in the order of the plan."""
-    checks: dict[Case, Checked] = {}
+    checks: dict[Case, ModelCheck] = {}
 
-    def settle(checked: Checked) -> None:
+    def settle(checked: ModelCheck) -> None:
         checks[checked.case] = checked
-        seen(checked)
+        on_check(checked)
 
     for case in planned:
         if case.skip_reason is not None:
-            settle(Checked(case.case, Status.SKIPPED, reason=case.skip_reason))
+            settle(ModelCheck(case.case, Status.SKIPPED, reason=case.skip_reason))
     waiting = deque(case for case in planned if case.skip_reason is None)
     again: list[Planned] = []
     for case, checked, beside in _answers(waiting, executor, logs, executor.slots):
@@ -98,7 +100,7 @@ def check(
 
 def _answers(
     waiting: deque[Planned], executor: Executor, logs: Path, slots: int
-) -> Iterator[tuple[Planned, Checked, bool]]:
+) -> Iterator[tuple[Planned, ModelCheck, bool]]:
     """(case, its check, whether other cases ran beside it), as the slots answer."""
     busy: dict[int, Planned] = {}
     shared: set[int] = set()  # slots whose case has had a neighbour
@@ -119,7 +121,7 @@ def _answers(
         yield case, judge(case, message.value), beside
 
 
-def judge(planned: Planned, answer: Answer) -> Checked:
+def judge(planned: Planned, answer: Answer) -> ModelCheck:
     """What the answer of a check says of the model."""
     outcome = answer.outcomes[0]
     _, phase, failure = status_of(outcome)
@@ -132,7 +134,7 @@ def judge(planned: Planned, answer: Answer) -> Checked:
     has, stated = loaded.get("parameters"), planned.parameters
     if not reason and stated is not None and has != stated:
         reason = f"it has {has:,} parameters, and its suite states {stated:,}"
-    return Checked(
+    return ModelCheck(
         planned.case,
         status,
         phase,

@@ -190,12 +190,12 @@ def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     # A plan of an older perfdash lacks what has been added since, which had its default then.
     usual = {field.name: _usual(field) for field in fields(Planned)}
     plain = {**{key: value for key, value in usual.items() if value is not MISSING}, **plain}
-    kept = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
-    if kept.get("source"):
-        kept["target"] = Path(kept["target"]).name
-        kept["backend_file"] = kept.get("backend_file") and Path(kept["backend_file"]).name
-        kept["config"] = {key: value for key, value in kept["config"].items() if key != "checkout"}
-    return kept
+    identity = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}
+    if identity.get("source"):
+        identity["target"] = Path(identity["target"]).name
+        identity["backend_file"] = identity.get("backend_file") and Path(identity["backend_file"]).name
+        identity["config"] = {key: value for key, value in identity["config"].items() if key != "checkout"}
+    return identity
 
 
 def _usual(field: Field[Any]) -> Any:
@@ -210,8 +210,8 @@ def _digest(planned: Planned) -> str | None:
         files = [Path(planned.target.rpartition(":")[0])]
     elif planned.loader == "torchbench":
         package = Path(planned.config["checkout"]) / "torchbenchmark"
-        mine = sorted(package.glob(f"*/{planned.target}/**/*.py"))
-        files = [*mine, package / "__init__.py", *sorted((package / "util").glob("**/*.py"))]
+        model_files = sorted(package.glob(f"*/{planned.target}/**/*.py"))
+        files = [*model_files, package / "__init__.py", *sorted((package / "util").glob("**/*.py"))]
     if planned.backend_file:
         files.append(Path(planned.backend_file))
     digest = hashlib.sha256()

@@ -109,8 +109,8 @@ class RunJournal:
         if self.damaged:
             append(self.set_aside, b"".join(line.bytes + b"\n" for line in self.damaged))
             numbers = {line.number for line in self.damaged}
-            kept = [line for n, line in enumerate(data.split(b"\n"), start=1) if n not in numbers]
-            _replace(path, b"\n".join(kept))
+            whole_lines = [line for n, line in enumerate(data.split(b"\n"), start=1) if n not in numbers]
+            _replace(path, b"\n".join(whole_lines))
 
     def close(self) -> None:
         """Gives up the lock."""

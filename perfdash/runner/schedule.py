@@ -82,13 +82,13 @@ def queue(planned: Sequence[Planned], costs: Sequence[float], slots: int) -> lis
     One slot goes on as planned, but by loader, since each has fork parents of its own; several such
     that the last case is done early.
     """
-    rest = [index for index, case in enumerate(planned) if case.skip_reason is None]
+    indices = [index for index, case in enumerate(planned) if case.skip_reason is None]
     if slots <= 1:
         loaders = list(dict.fromkeys(case.loader for case in planned))
-        rest.sort(key=lambda index: loaders.index(planned[index].loader))
+        indices.sort(key=lambda index: loaders.index(planned[index].loader))
     else:
-        rest = [rest[place] for place in order([costs[index] for index in rest], slots)]
-    return rest
+        indices = [indices[place] for place in order([costs[index] for index in indices], slots)]
+    return indices
 
 
 def _longest_first(costs: Sequence[float], order: Sequence[int], slots: int) -> list[list[int]]:
@@ -127,9 +127,9 @@ def is_smaller_batch(case: Case, other: Case) -> bool:
     return case.batch_size < other.batch_size and replace(case, batch_size=other.batch_size) == other
 
 
-def waits_for_smaller(planned: Planned, others: Iterable[Planned]) -> bool:
+def waits_for_smaller(planned: Planned, candidates: Iterable[Planned]) -> bool:
     """Whether a case runs until memory ends and waits for a smaller batch of it."""
-    return planned.until_oom and any(is_smaller_batch(other.case, planned.case) for other in others)
+    return planned.until_oom and any(is_smaller_batch(other.case, planned.case) for other in candidates)
 
 
 def smaller_out_of_memory(planned: Planned, results: Iterable[Result]) -> Result | None:

@@ -55,7 +55,7 @@ class Planned(Specification):
 
     def job(self, **options: Any) -> Job:
         """One process of this case; `options` are the fields that Job adds, or replaces."""
-        specification = {each.name: getattr(self, each.name) for each in fields(Specification)}
+        specification = {field.name: getattr(self, field.name) for field in fields(Specification)}
         return Job(**{**specification, **options})
 
 
@@ -63,8 +63,8 @@ def planned_from_json(data: dict[str, Any]) -> Planned:
     """The inverse of records.to_json for a Planned. Raises ValueError where it is not one."""
     names = {field.name for field in fields(Planned)}
     try:
-        rest = {key: value for key, value in data.items() if key in names and key != "case"}
-        return Planned(case=Case(**data["case"]), **rest)
+        values = {key: value for key, value in data.items() if key in names and key != "case"}
+        return Planned(case=Case(**data["case"]), **values)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a planned case: {error}") from error
 
