@@ -1,4 +1,4 @@
-"""Run a bisection: take the next step, record what came of it, until nothing is left to do.
+"""Run a bisection: take the next step and record its result, until all is done.
 
 Building and measuring are passed in; each observation is in the journal before the next step.
 """
@@ -97,7 +97,7 @@ class Engine:
         self._stack.__exit__(*error)
 
     def work(self) -> tuple[str, PerfdashError | None]:
-        """Run until it is done, stopped or interrupted: its state, and the error that ended it.
+        """Run until it is done, stopped or interrupted. Returns the state, and the error that ended it.
 
         The journal keeps all observations, however it ends.
         """

@@ -133,7 +133,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement in its own process: a value with even noise, such as the log of a time."""
+    """One measurement in its own process. value: with even noise, such as the log of a time."""
 
     place: int
     value: float

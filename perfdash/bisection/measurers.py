@@ -1,4 +1,4 @@
-"""Measure a build: a case of a suite by perfdash's worker, or a command of the user's.
+"""Measure a build by a case in perfdash's worker, or by a user's command.
 
 Exit codes of a command are those of `git bisect run`: 0 good, 125 skip, 1 to 127 bad; more, or a signal, ends
 the bisection.
@@ -71,7 +71,7 @@ class CaseMeasurer:
 
 
 class CommandMeasurer:
-    """Runs a command of the user's in each build; on cores of its own if it prints a number."""
+    """Runs a user's command in each build. A command that prints a number has its own cores."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The metrics that can be bisected: those of a case, its status, and those of a user's command. Pure.
+"""The metrics that can be bisected: of a case, its status, and of a user's command. Pure.
 
 A reading is the result of one measurement; the search's observations are made from readings.
 """
@@ -113,7 +113,7 @@ def plain(metric: Metric, value: float) -> float:
 
 
 def answer_of(metric: Metric, status: str, of_good: Sequence[str], of_bad: Sequence[str]) -> bool | None:
-    """Whether a status is the fault that is bisected; None if it is neither the fault nor its absence.
+    """Whether a status is the fault. None if it is neither the fault nor its absence.
 
     of_good, of_bad: the statuses of the two ends so far. The good end's first status counts as right, so that
     a fix is found as well as a fault.

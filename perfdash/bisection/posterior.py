@@ -195,7 +195,7 @@ class Culprits:
 def belief(
     log_prior: Array, tested: Sequence[int], log_cut: Array, log_none: float, none_prior: float
 ) -> Belief:
-    """Apply Bayes' rule to the log prior of the culprit's place (n,) and the evidence of the builds.
+    """Apply Bayes' rule: log prior of the culprit's place (n,) and evidence of the builds.
 
     tested (M,): rising places, the first 0 and the last n; log_cut (M - 1,) and log_none of them.
     none_prior: probability, before anything was measured, that there is no change.

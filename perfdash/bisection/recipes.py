@@ -25,7 +25,7 @@ class _RecipeTable(BaseModel):
 
 
 class VersionsRecipe(_RecipeTable):
-    """The table [versions]: which versions of a package are listed, and how their dependencies are met.
+    """The table [versions]: the listed versions of a package, and how dependencies are met.
 
     dependencies: `base` uses the base interpreter's, and a version that needs others cannot be built; `add`
     installs others beside it; `ignore` does not check.
@@ -53,7 +53,7 @@ class VersionsRecipe(_RecipeTable):
 
 
 class BuildRecipe(_RecipeTable):
-    """The table [build]: a shell command, or a script beside the recipe, that builds a commit.
+    """The table [build]: a shell command or script that builds a commit.
 
     It installs into $PREFIX; with `in_place` the worktree is the environment. `incremental` keeps the
     worktree with its ignored files for the next commit.
@@ -93,7 +93,7 @@ class Overlay(_RecipeTable):
 
 
 class Pin(_RecipeTable):
-    """A table [[pins]]: a dependency whose commit is in a file or a submodule of the repository."""
+    """A table [[pins]]: a dependency whose commit is in a file or a submodule."""
 
     name: str = Field(min_length=1)
     repository: str = Field(min_length=1)
@@ -148,7 +148,7 @@ class Recipe(_RecipeTable):
         return self.path.parent / self.build.script if self.build and self.build.script else None
 
     def identity(self) -> dict[str, Any]:
-        """The keys that decide the content of an environment, as JSON: all but names and costs."""
+        """The keys that decide an environment's content, as JSON: all but names and costs."""
         content = self.model_dump(mode="json", exclude={"name", "title", "path", "argument", "pins"})
         for table, costs in (("build", ("time_limit_s", "gib_per_job", "disk_gib", "cost_s")),
                             ("versions", ("link", "order", "pre", "time_limit_s", "commit_file",

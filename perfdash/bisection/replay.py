@@ -61,7 +61,7 @@ class RevisionMeasurement:
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """A build that succeeded: its environment's key, its seconds, and whether it came from the cache."""
+    """A build that succeeded. key: of its environment. reused: it came from the cache."""
 
     key: str
     seconds: float
@@ -75,7 +75,7 @@ class BuildRecord:
 
 @dataclass(frozen=True)
 class Progress:
-    """The phase of a search, and the places that hold the culprit so far (0, 0: all)."""
+    """The phase of a search. first, last: the places that hold the culprit (0, 0: all)."""
 
     phase: str
     first: int = 0
@@ -123,7 +123,7 @@ class Stage:
         return self.done.culprits if self.done else ()
 
     def place_of(self, word: str) -> int | None:
-        """The place of a revision by its name, label or start of its name; None if none or several fit."""
+        """The place of a revision by label, name or its start. None if none or several fit."""
         places = [place for place, each in enumerate(self.revisions) if word in (each.id, each.label)]
         if not places and len(word) >= 4:
             places = [place for place, each in enumerate(self.revisions) if each.id.startswith(word)]
@@ -295,7 +295,7 @@ def confirmation(stage: Stage, outcome: RangeOutcome) -> Confirmation:
 
 
 def next_place(stage: Stage, outcome: RangeOutcome) -> int:
-    """The place to measure next: good, bad, bad, good, so that drift of the host affects both alike."""
+    """The place to measure next. Good, bad, bad, good: drift of the host affects both alike."""
     good, bad = compared_places(outcome)
     measurements = stage.confirming.get((outcome.first, outcome.last), [])
     places = [each.place for each in measurements if _is_usable(stage, each)]
@@ -374,7 +374,7 @@ class SearchStep:
 
 @dataclass(frozen=True)
 class Descend:
-    """Open a finer range behind a culprit: the next rung, a merged branch or a pinned dependency."""
+    """Open a finer range behind a culprit: next rung, merged branch or pinned dependency."""
 
     stage: Stage
     outcome: RangeOutcome
@@ -463,7 +463,7 @@ class Bisection:
         return next((each for each in self.stages if each.origin == origin), None)
 
     def ways(self, stage: Stage, outcome: RangeOutcome) -> list[str]:
-        """The kinds of finer range to try behind a culprit; the first that can be opened is used."""
+        """The kinds of finer range behind a culprit. The first that can be opened is used."""
         if stage.more.get("rung", 0) < self.begun.get("rungs", 1) - 1:
             return [RUNG]
         if outcome.first != outcome.last:
@@ -506,7 +506,7 @@ class Bisection:
         return self._revert_step(stage, outcome)
 
     def _revert_step(self, stage: Stage, outcome: RangeOutcome) -> Step | None:
-        """The next step in comparing the bad end with the culprit reverted, if that was asked for."""
+        """The next step in measuring the bad end with the culprit reverted (--revert)."""
         if not self.begun.get("revert") or outcome.first != outcome.last:
             return None
         child = self.child(stage, outcome.first, REVERT)

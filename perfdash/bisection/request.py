@@ -1,4 +1,4 @@
-"""What a user asks of `perfdash bisect`, by flags or by the number of an alert, checked."""
+"""What a user asks of `perfdash bisect`, by flags or an alert, checked."""
 
 from __future__ import annotations
 
@@ -29,11 +29,8 @@ from perfdash.settings import RunSettings, resolve
 from perfdash.suites.cases import Planned
 
 HIDDEN = "***"
-_RUN = (
-    "suite", "device", "dtype", "amp_dtype", "backend", "scenario", "dynamic", "threads", "cores",
-    "torchbench", "python", "allocator", "weights", "compile_mode", "inductor_config", "env", "timeout",
-    "processes", "out", "db", "batch_size", "no_history", "optimizer",
-)  # fmt: skip
+# Flags of `perfdash bisect` with another meaning than in `perfdash run`, or set here.
+_OWN_FLAGS = {"jobs", "model"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class BisectionRequest:
         return asdict(self)
 
     def without_secrets(self) -> BisectionRequest:
-        """A copy that may be written down: secrets are HIDDEN, and given again when it is resumed."""
+        """A copy that may be written down. Secrets are HIDDEN, and given again when it is resumed."""
         settings = {}
         for key, value in self.settings.items():
             texts = [f"{name}={item}" for name, item in value.items()] if isinstance(value, dict) else []
@@ -146,8 +143,7 @@ def recipe_settings(given: Sequence[str] | None) -> dict[str, Any]:
 
 def run_settings(flags: Mapping[str, Any], metric: str | None) -> RunSettings:
     """The settings of a measurement, as in `perfdash run`. Raises UsageError."""
-
-    given = {name: flags.get(name) for name in _RUN}
+    given = {name: flags.get(name) for name in RunSettings.model_fields if name not in _OWN_FLAGS}
     if flags["suite"] and flags["model"]:
         given["models"] = [glob.escape(flags["model"]).replace(",", "?")]  # no wildcards
     elif flags["model"]:
@@ -225,7 +221,7 @@ def _literal(text: str) -> Any:
 
 
 def _absolute_recipe(text: str) -> str:
-    """The recipe with absolute paths of files, so that it can be resumed from another folder."""
+    """The recipe with absolute paths, so that any folder can resume it."""
     words = []
     for word in text.split(","):
         file, suffix, argument = word.strip().partition(".toml")
@@ -367,7 +363,7 @@ def _is_file(model: str | None) -> bool:
 
 
 def _case(case: Case, setting: Mapping[str, Any], ran: Sequence[str], options: CaseOptions) -> dict[str, Any]:
-    """The flags of how a case was measured; a setting that is not recorded had its default."""
+    """The flags of how a case was measured. A setting that is not recorded had its default."""
     flags = {
         "batch_size": case.batch_size,
         "device": case.device,
@@ -425,14 +421,14 @@ def _has(repo: Path, commit: str) -> bool:
 def _version(run: RunLine, package: str | None, number: int) -> str:
     """The version of the package that a run measured, or torch's commit."""
     if package is None:
-        found = run.torch_git_version
+        measured = run.torch_git_version
     else:
         packages = {canonicalize_name(name): version for name, version in run.packages.items()}
-        found = packages.get(canonicalize_name(package))
-        found = run.torch if found is None and package == "torch" else found
-    if not found:
+        measured = packages.get(canonicalize_name(package))
+        measured = run.torch if measured is None and package == "torch" else measured
+    if not measured:
         raise UsageError(
             f"--alert {number}: {run.name} does not say which {package or 'commit of torch'} it measured; "
             "give --good and --bad"
         )
-    return found
+    return measured

@@ -382,7 +382,7 @@ def _how(stage: Stage, bisection: Bisection | None = None) -> str:
 
 
 def git_log(bisection: Bisection, ranges: tuple[StageResult, ...]) -> str:
-    """A log for `git bisect replay`: the stages over the repository's commits, else the first stage."""
+    """A log for `git bisect replay`, of the stages over the repository's commits."""
     commits = [
         stage for stage in bisection.stages if _is_of_commits(stage) and not _is_elsewhere(bisection, stage)
     ]
@@ -441,7 +441,7 @@ _NOTED = 10  # revisions of a set that the alert names
 
 
 def save_to_history(history: str, bisection: Bisection, result: BisectionResult, headline: str) -> None:
-    """Save a bisection in a history, and its `headline` in the alert that it began with."""
+    """Save a bisection in a history, and its headline in its alert."""
     request = bisection.begun["asked"]
     culprits = [revision.id for culprit in result.culprits for revision in culprit.revisions]
     details = result.to_json()

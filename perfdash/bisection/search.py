@@ -76,7 +76,7 @@ def unbroken(tried: Sequence[int], failed: Sequence[int], n: int) -> Array:
 def next_builds(
     now: Belief, cost: Array, chance: Array, strength: float, count: int
 ) -> tuple[list[int], float]:
-    """Up to `count` places to build side by side with the most information per cost; and the nats.
+    """Up to `count` builds with the most information per cost, and its nats.
 
     cost (n + 1,): of building and measuring a place; infinite if it was built or cannot be. chance (n + 1,):
     that the build succeeds. strength: deviations between the sides that a measured build will show. The
@@ -125,7 +125,7 @@ def _nearest(wanted: Sequence[int], candidates: Places) -> list[int]:
 
 
 def information(probability: Array, strength: float | Array) -> Array:
-    """Nats of information that a Gaussian measurement gives on a build that is bad with this probability.
+    """Information in nats of a Gaussian measurement of a build. probability: that it is bad.
 
     strength: distance of the two sides in standard deviations of the measurement. It is the mutual
     information of a binary input and its noisy output, from a table made by quadrature.
@@ -259,7 +259,7 @@ def _repeats(view: RangeView) -> int:
 
 
 def _build_costs(state: SearchState, within: SearchRange) -> Array:
-    """(n + 1,): the cost of building each place; infinite if it was tried or is skipped."""
+    """(n + 1,): the cost of building each place. Infinite if it was tried or is skipped."""
     question = state.question
     usual = [BUILD_COST * question.measure_cost] * (question.last + 1)
     costs = np.array(question.build_cost or usual, dtype=float)
@@ -307,7 +307,7 @@ def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: 
 
 
 def _ends_alone(view: RangeView, question: Question) -> Evidence:
-    """The difference of the two builds from any cause: a step, or only the bias of each."""
+    """The difference of the two builds from any cause: a step or their bias."""
     ends = [view.values[0], view.values[-1]]
     known = question.known
     return weigh(ends, known=known, resolution=view.resolution, biases=(0.0,), bias_weights=(1.0,))
@@ -366,19 +366,19 @@ def after(state: SearchState, action: Action, observation: Observation) -> tuple
 
 def _decide(state: SearchState) -> tuple[SearchState, Action]:
     while state.pending:
-        found = _examine(state, state.pending[0])
-        if isinstance(found, SearchRange):
-            state = dataclasses.replace(state, pending=(found, *state.pending[1:]))
-        elif isinstance(found, RangeOutcome):
-            pending = (*state.pending[1:], *_beyond(found))
-            state = dataclasses.replace(state, outcomes=(*state.outcomes, found), pending=pending)
+        result = _examine(state, state.pending[0])
+        if isinstance(result, SearchRange):
+            state = dataclasses.replace(state, pending=(result, *state.pending[1:]))
+        elif isinstance(result, RangeOutcome):
+            pending = (*state.pending[1:], *_beyond(result))
+            state = dataclasses.replace(state, outcomes=(*state.outcomes, result), pending=pending)
             if state.second_thoughts < SECOND_THOUGHTS and not _explained(state):
                 again = SearchRange(0, state.question.last, reproduced=True)
                 state = dataclasses.replace(
                     state, outcomes=(), pending=(again,), second_thoughts=state.second_thoughts + 1
                 )
         else:
-            return state, found
+            return state, result
     return state, Done(_apart(state), _builds(state))
 
 
@@ -417,34 +417,36 @@ def _search(state: SearchState, within: SearchRange) -> Action | RangeOutcome:
             if state.count(end) < question.most_pairs
             else _outcome("not reproduced", view, within)
         )
-    found = culprits(view.belief, view.measurable, max(AIM, question.confidence))
-    if found.splittable:
+    suspects = culprits(view.belief, view.measurable, max(AIM, question.confidence))
+    if suspects.splittable:
         action = most_telling(state, within, view)
         if action is not None:
             return action
-        found = culprits(view.belief, view.measurable, question.confidence)
-        if found.splittable:
-            return _outcome("cannot tell", view, within, found)
+        suspects = culprits(view.belief, view.measurable, question.confidence)
+        if suspects.splittable:
+            return _outcome("cannot tell", view, within, suspects)
     # Both builds at its edges must be measured more than once, whatever is believed; marked ones need not.
-    edges = [x for x in (within.low + found.first - 1, within.low + found.last) if not state.is_marked(x)]
+    edges = [
+        x for x in (within.low + suspects.first - 1, within.low + suspects.last) if not state.is_marked(x)
+    ]
     unmeasured = [edge for edge in edges if state.count(edge) < LEAST_WITHIN]
     if unmeasured:
         return Measure(unmeasured[0]) if unmeasured[0] in state.built else Build((unmeasured[0],))
     if none <= NONE_LEFT:
-        return _outcome("found", view, within, found)
+        return _outcome("found", view, within, suspects)
     # The two builds may differ by chance: measure them again.
     edge = min(edges, key=state.count, default=None)
     if edge is not None and state.count(edge) < question.most_repeats:
         return Measure(edge)
-    return _outcome("not reproduced" if none > 0.5 else "cannot tell", view, within, found)
+    return _outcome("not reproduced" if none > 0.5 else "cannot tell", view, within, suspects)
 
 
-def _beyond(found: RangeOutcome) -> list[SearchRange]:
+def _beyond(outcome: RangeOutcome) -> list[SearchRange]:
     """The ranges on both sides of a culprit."""
-    if found.verdict != "found":
+    if outcome.verdict != "found":
         return []
-    sides = [(found.low, found.first - 1), (found.last, found.high)]
-    whole = abs(found.step) if math.isfinite(found.step) else math.inf
+    sides = [(outcome.low, outcome.first - 1), (outcome.last, outcome.high)]
+    whole = abs(outcome.step) if math.isfinite(outcome.step) else math.inf
     return [SearchRange(low, high, whole) for low, high in sides if high > low]
 
 
@@ -480,17 +482,17 @@ def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
 
 
 def _outcome(
-    verdict: Verdict, view: RangeView, within: SearchRange, found: Culprits | None = None
+    verdict: Verdict, view: RangeView, within: SearchRange, suspects: Culprits | None = None
 ) -> RangeOutcome:
     numbers, none = view.numbers, view.belief.none
     outcome = RangeOutcome(verdict, within.low, within.high, none=none)
-    if found is not None:
+    if suspects is not None:
         outcome = dataclasses.replace(
             outcome,
-            first=within.low + found.first,
-            last=within.low + found.last,
-            probability=found.probability * (1 - none),
-            splittable=found.splittable,
+            first=within.low + suspects.first,
+            last=within.low + suspects.last,
+            probability=suspects.probability * (1 - none),
+            splittable=suspects.splittable,
         )
     if numbers is None:
         return outcome

@@ -307,6 +307,7 @@ def _resumed_settings(begun: events.Event, flags: Mapping[str, Any], here: RunSe
     if hidden := [key for key, value in settings["env"].items() if value == HIDDEN]:
         raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
     settings.update(cores=flags["cores"] or settings["cores"], out=here.out, db=here.db)
+    settings["no_history"] = flags["no_history"] or settings["no_history"]
     try:
         return RunSettings(**settings)
     except ValidationError as error:
@@ -321,7 +322,7 @@ def _resumed_case(begun: events.Event, settings: RunSettings) -> Planned | None:
 
 
 def resumed_command(begun: events.Event, given: Sequence[str] | None) -> list[str] | None:
-    """The command as it was begun; given again if a secret in it was not kept. Raises UsageError."""
+    """The command as it was begun. It must be given again if it held a secret. Raises UsageError."""
     before: list[str] | None = begun["command"]
     if given and (before is None or redact_all(mask_secrets(list(given))) != redact_all(before)):
         raise UsageError("--resume: after -- stands another command than it was begun with; begin anew")

@@ -303,7 +303,7 @@ def question_of(
 
 
 def weights(touched: Sequence[Sequence[str]], priors: Mapping[str, float]) -> tuple[float, ...]:
-    """The weight of each revision but the first by the files that it touches; none without priors.
+    """The weight of each revision but the first, by its files. Empty without priors.
 
     The largest weight of a pattern that matches one of its files; 1 where none does.
     """
@@ -319,7 +319,7 @@ def weights(touched: Sequence[Sequence[str]], priors: Mapping[str, float]) -> tu
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Match like a shell, but `*` also crosses folders; a folder matches all files in it."""
+    """Match like a shell, but `*` also crosses folders. A folder matches all its files."""
     return fnmatch.fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
 
 

@@ -1,4 +1,4 @@
-"""`perfdash bisect`: find the change that made a number worse, print its log, mark revisions by hand."""
+"""`perfdash bisect`: find the change that made a number worse. Print logs, mark revisions."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def bisect(
         from perfdash.report.alert_text import model_of, what
 
         flags = complete_from_alert(
-            flags, command, reproduce, lambda found: f"{what(found.alert)} of {model_of(found.case)}"
+            flags, command, reproduce, lambda evidence: f"{what(evidence.alert)} of {model_of(evidence.case)}"
         )
     from perfdash.bisection.setup import started
     from perfdash.cli.bisect_output import notify, run

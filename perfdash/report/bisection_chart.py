@@ -50,7 +50,7 @@ def _columns(text: str) -> int:
 
 
 def svg(result: BisectionResult, stage: StageResult) -> str:
-    """Draw every measurement over its revision, as HTML without an empty line (Markdown would end it)."""
+    """Draw every measurement over its revision. It has no empty line, which would end HTML in Markdown."""
     ticks, points = _numbers(result, stage) if any(t.values for t in stage.tested) else _words(stage)
     parts = [
         f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '

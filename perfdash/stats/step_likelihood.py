@@ -76,7 +76,7 @@ def weigh(
     biases: Sequence[float] = BIASES,
     bias_weights: Sequence[float] = BIAS_WEIGHTS,
 ) -> Evidence:
-    """The evidence of M >= 2 builds, each with at least one finite value (a log, or of even noise).
+    """Weigh M >= 2 builds, each with at least one finite value (a log, or of even noise).
 
     Likelihoods are Student's t with 4 degrees of freedom; the deviation has a flat prior in its log
     (with `known`: a scaled inverse chi-squared), levels a flat one, the bias is Gaussian of 0, 1/4, 1/2
@@ -169,7 +169,7 @@ def _grid(
 
 
 def _scale(data: list[Array]) -> tuple[float, float]:
-    """A robust deviation within builds, at which the grid is centred, and its degrees of freedom."""
+    """A robust deviation within builds, and its degrees of freedom; the centre of the grid."""
     together = np.concatenate([_away(each) for each in data])
     return (1.3 * median(together.tolist()), float(len(together))) if len(together) else (0.0, 0.0)
 
@@ -191,7 +191,7 @@ def log_sum(logs: Array, axis: int | tuple[int, ...] | None = None) -> Array:
 
 
 def _own(data: list[Array], grid: _Grid) -> Array:
-    """(S, M, G): log likelihood of each build's values for its own level on the grid."""
+    """(S, M, G): log likelihood of each build for its own level."""
     values = np.concatenate(data)
     squares = np.minimum((values[:, None] - grid.levels[None, :]) ** 2, (1e3 * grid.scales[0]) ** 2)
     precision = 1 / (TAILS * grid.scales**2)
@@ -212,7 +212,7 @@ def _own(data: list[Array], grid: _Grid) -> Array:
 
 
 def _biased(own: Array, grid: _Grid, biases: Sequence[float]) -> Array:
-    """(S, R, M, G): log likelihood of each build by the level of its side, its bias integrated over."""
+    """(S, R, M, G): log likelihood of each build by its side's level, over its bias."""
     size = len(grid.levels)
     top = own.max(axis=-1, keepdims=True)
     plain = np.exp(own - top)
@@ -249,7 +249,7 @@ BAD = (4.0, 0.4)  # and of a bad one: nearly all, but one in two is possible
 
 @dataclass(frozen=True)
 class AnswerEvidence:
-    """The evidence of answers of M builds in order: cut (M - 1,) and none as in Evidence.
+    """The evidence of the answers of M builds; cut and none as in Evidence.
 
     fails_good, fails_bad: shares of failing answers on either side.
     """

@@ -1,4 +1,4 @@
-"""Build a revision into an environment that a measurement runs in; builds are kept in a cache.
+"""Build a revision into an environment for measurements. Builds are kept in a cache.
 
 One file for each kind of recipe: commits_builder.py (git), versions_builder.py (packages).
 """
@@ -56,7 +56,7 @@ class BuiltEnvironment:
     notes: tuple[str, ...] = ()
 
     def variables(self) -> dict[str, str]:
-        """The variables of the measured process: the recipe's, and PYTHONPATH with the user's at its end."""
+        """The measured process's variables: the recipe's, and PYTHONPATH with the user's at its end."""
         paths = [*map(str, self.pythonpath), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**self.env, **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 

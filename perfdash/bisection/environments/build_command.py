@@ -1,4 +1,4 @@
-"""Run a long command of a build: logged, with a time limit, ended with all processes it started."""
+"""Run a long command of a build, with a log, a time limit, and an end for all its processes."""
 
 from __future__ import annotations
 

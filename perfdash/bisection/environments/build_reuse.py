@@ -1,4 +1,4 @@
-"""Reuse builds between commits: equal files need no build, and some files are only copied over one."""
+"""Reuse builds between commits: equal files need no build, some are only copied over."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class FileChange:
 
 def entries(repo: Path, commit: str) -> dict[str, str]:
     """Every file and submodule of a commit, with its mode and object. Raises GitFailed."""
-    found = {}
+    files = {}
     for entry in git("ls-tree", "-r", "-z", "--full-tree", commit, cwd=repo).split(b"\0"):
         if entry:
-            said, _, path = entry.partition(b"\t")
-            mode, _, name = said.split(b" ")
-            found[path.decode(errors="surrogateescape")] = f"{mode.decode()} {name.decode()}"
-    return found
+            facts, _, path = entry.partition(b"\t")
+            mode, _, name = facts.split(b" ")
+            files[path.decode(errors="surrogateescape")] = f"{mode.decode()} {name.decode()}"
+    return files
 
 
 def of_change(recipe: Recipe, path: str) -> str:
@@ -53,12 +53,12 @@ def of_change(recipe: Recipe, path: str) -> str:
 
 
 def product_digest(recipe: Recipe, files: Entries) -> str:
-    """A digest that is equal for commits with equal environments: of all files but the ignored ones."""
+    """A digest of all files but the ignored ones. Equal digests, equal environments."""
     return _digest(files, (path for path in files if of_change(recipe, path) != SAME))
 
 
 def compiled_digest(recipe: Recipe, files: Entries) -> str:
-    """A digest that is equal for commits whose builds differ only in files that are copied over."""
+    """A digest without the files that are copied over. Equal digests, equal compiled files."""
     return _digest(files, (path for path in files if of_change(recipe, path) == BUILD))
 
 
@@ -107,7 +107,7 @@ def classes(recipe: Recipe, touched: Sequence[Iterable[str]]) -> list[tuple[int,
 
 
 def matches(patterns: Sequence[str], path: str) -> bool:
-    """Whether a path matches a pattern as a whole: `*` within a folder, `**` across folders."""
+    """Whether a whole path matches a pattern: `*` within a folder, `**` across folders."""
     compiled = _compiled(tuple(patterns))
     return bool(compiled and compiled.fullmatch(path))
 
@@ -136,7 +136,7 @@ _LINK, _PROGRAM = "120000", "100755"
 
 
 def lay_over(below: Path, place: Path, repo: Path, files: Entries, changes: Sequence[FileChange]) -> int:
-    """Copy the build in `below` to `place` and apply the changes: the number of changed files.
+    """Copy the build in `below` to `place` and apply the changes. Returns the number of changed files.
 
     Unchanged files share their disk space with `below` (hard links). A file that the build did not install is
     left out; a new file is added if its topmost folder was installed.

@@ -1,4 +1,4 @@
-"""Build each revision once, and keep the builds on disk for all bisections of this user.
+"""Build each revision once, and keep builds for all bisections of this user.
 
 `built/KEY/` is one build; it is finished if it has a `build.json`, which is written last. The longest unused
 builds are pruned first. Each has two locks (flock, gone with their process): `use`, shared by its users, and
@@ -42,7 +42,7 @@ _FINISHED = "build.json"
 
 
 class Hold:
-    """A lock that is held until it is released, or until all processes with `fd` have ended."""
+    """A lock, held until it is released or all processes with `fd` have ended."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -137,7 +137,7 @@ class Cache:
             hold.release()
 
     def compiled(self, name: str) -> dict[str, Any] | None:
-        """The build {key, revision} with the compiled files of a name; it may be pruned unless held."""
+        """The build {key, revision} with the compiled files of a name. It may be pruned unless held."""
         return _read(self.folder / "compiled" / f"{name}.json")
 
     def note_compiled(self, name: str, key: str, revision: str) -> None:
@@ -158,7 +158,7 @@ class Cache:
             )
 
     def prune(self, limit_bytes: int) -> None:
-        """Remove the files of killed builds, then the longest unused builds until the rest fits a limit."""
+        """Remove killed builds, then the longest unused builds, until the rest fits a limit."""
         items = sorted(self._items(), key=lambda item: item[0])
         total = sum(size for _, size, _ in items)
         for used, size, place in items:

@@ -1,4 +1,4 @@
-"""Build a commit: a worktree that is imported by path, or the result of the recipe's build in one."""
+"""Build a commit: a worktree, or what the recipe's build installs from one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOOL_VARIABLES = re.compile(
 
 
 def jobs(cores: tuple[int, ...], gib_per_job: float, builders: int = 1) -> int:
-    """The parallel jobs of one build, by cores and memory shared with the other builders; at least one."""
+    """The parallel jobs of one build: its share of cores and memory, at least one."""
     count = len(cores) or len(os.sched_getaffinity(0))
     by_memory = available_bytes() / _GIB / gib_per_job
     return max(1, int(min(count, by_memory) / max(1, builders)))
@@ -60,7 +60,7 @@ def available_bytes() -> float:
 
 
 def ccache(folder: Path) -> dict[str, str]:
-    """The variables with which builds in a folder share a ccache; none if it is not installed."""
+    """The variables with which builds share a ccache. Empty if it is not installed."""
     if not shutil.which("ccache"):
         return {}
     return {
@@ -72,7 +72,7 @@ def ccache(folder: Path) -> dict[str, str]:
 
 
 def toolchain() -> str:
-    """The compilers of this machine and the variables for them: they decide how a commit is compiled."""
+    """The compilers of this machine and their variables, which decide a build's content."""
     variables = {key: value for key, value in sorted(os.environ.items()) if _TOOL_VARIABLES.fullmatch(key)}
     variables.pop("CMAKE_BUILD_PARALLEL_LEVEL", None)
     versions = []
@@ -115,7 +115,7 @@ class CommitsBuilder(CachedBuilder):
         return self.recipe.build.cost_s if self.recipe.build else _CHECK_OUT_S
 
     def content(self, revision: Revision) -> str:
-        """The files of the commit that its build depends on; inside a pin, also the pinned commits."""
+        """The files of the commit that its build depends on. Inside a pin, also the pinned commits."""
         inside = self.context.inside
         files = build_reuse.product_digest(
             self.recipe, self._entries(inside.outer if inside else revision.id)
@@ -262,7 +262,7 @@ class CommitsBuilder(CachedBuilder):
     def _overlaid(
         self, revision: Revision, place: Path, commands: Commands, until_kept: contextlib.ExitStack
     ) -> dict[str, Any]:
-        """Copy the changed files over a build that differs only in them; else build in full."""
+        """Copy the changed files over a build that differs only in them. Else build in full."""
         files = self._entries(revision.id)
         compiled = digest(self.family, build_reuse.compiled_digest(self.recipe, files))
         until_kept.callback(self.cache.make(f"{compiled}.compiled", commands.stop).release)

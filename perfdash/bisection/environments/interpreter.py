@@ -152,5 +152,5 @@ def origins(python: Path, names: list[str], variables: dict[str, str]) -> dict[s
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise MachineError(f"{python} fails on top of the build: {last}")
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    files: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return files

@@ -62,7 +62,7 @@ _FULL = re.compile(r"No space left on device|Disk quota exceeded|OSError: \[Errn
 
 @dataclass(frozen=True)
 class WheelSource:
-    """The user's source of wheels: a folder, a page with links, or an index (PEP 503)."""
+    """The user's wheels: a folder, a page with links, or an index (PEP 503)."""
 
     address: str = field(repr=False)  # may hold a password
     index: bool
@@ -136,9 +136,9 @@ def versions(
     done = subprocess.run(
         command, capture_output=True, text=True, errors="replace", cwd="/", env=environment(base, links)
     )
-    found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
-    if done.returncode == 0 and found:
-        return found[1].split(", ")
+    listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
+    if done.returncode == 0 and listed:
+        return listed[1].split(", ")
     errors = without_credentials(done.stderr)
     if _UNREACHABLE.search(errors):
         raise MachineError(f"the index of {package} cannot be reached: {complaint(errors)}")
@@ -152,7 +152,7 @@ def versions(
 
 
 def wheel_version(file: Path | str, package: str) -> Version | None:
-    """The version in a wheel's file name; None if it is another package's or not a wheel's."""
+    """The version in a wheel's file name. None if it is another package's or not a wheel's."""
     try:
         name, version, _, _ = parse_wheel_filename(Path(file).name)
     except (InvalidWheelFilename, InvalidVersion):
@@ -169,7 +169,7 @@ def complaint(output: str) -> str:
 
 
 def machine_fault(output: str) -> str | None:
-    """The reason of a failure that would hit any revision (disk, memory, network); None for others."""
+    """The reason of a failure of the machine (disk, memory, network). None for others."""
     if _FULL.search(output):
         return "there is no space left"
     if _NO_MEMORY.search(output):
@@ -185,5 +185,5 @@ def _configured(pip: tuple[str, ...]) -> Mapping[str, str]:
     done = subprocess.run(
         [*pip, "config", "list"], capture_output=True, text=True, cwd="/", env=plain_environment(INDEXES)
     )
-    found = re.findall(r"^([\w:.-]+)='(.*)'$", done.stdout, re.MULTILINE)
-    return {key: value.replace("\\n", " ") for key, value in found}
+    lines = re.findall(r"^([\w:.-]+)='(.*)'$", done.stdout, re.MULTILINE)
+    return {key: value.replace("\\n", " ") for key, value in lines}

@@ -1,4 +1,4 @@
-"""Build a version of a package: installed into its own folder, which comes before the base's packages.
+"""Build a version of a package in its own folder, before the base's packages.
 
 It is not a virtual environment: the interpreter and all other packages are the base's, and installing takes
 no longer than unpacking the wheel.
@@ -29,7 +29,7 @@ from perfdash.errors import MachineError
 
 @dataclass(frozen=True)
 class UnmetRequirement:
-    """A requirement of package `by`, and the version of `name` that does not meet it (None: missing)."""
+    """A requirement of package `by`. have: the unsuitable version of `name`, or None."""
 
     by: str
     requirement: str

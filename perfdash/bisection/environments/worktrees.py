@@ -1,4 +1,4 @@
-"""Worktrees for builds, beside the user's repository: they read its objects and never write to it."""
+"""Worktrees for builds. They read the user's repository and never write to it."""
 
 from __future__ import annotations
 

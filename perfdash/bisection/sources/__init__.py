@@ -16,7 +16,7 @@ from perfdash.bisection.recipes import Pin, Recipe
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit (`id` is its full name, `label` the start of it), or a version (both are the version)."""
+    """A commit or a version. id, label: a commit's full name and its start, or the version."""
 
     id: str
     label: str
@@ -29,7 +29,7 @@ class Revision:
 
 @dataclass(frozen=True)
 class InsidePin:
-    """A bisection inside a pinned dependency: its commits are built into one commit of the outer repository.
+    """A pinned dependency whose commits are built into one commit of the outer repository.
 
     fixed: pins between the two (pins in pins), outermost first: (submodule in the outer worktree, commit,
     clone).
@@ -72,7 +72,7 @@ class Source(Protocol):
         """From good to bad, both included. Raises UsageError: unknown, equal, swapped, apart."""
 
     def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
-        """The merge base and the commits of a merged branch; empty if it is not a merge."""
+        """The merge base and the commits of a merged branch. Empty if it is not a merge."""
 
     def touched(self, revisions: Sequence[Revision]) -> list[tuple[str, ...]]:
         """The files that each revision changes against the one before it; none for the first."""

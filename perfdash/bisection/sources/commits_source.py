@@ -78,7 +78,7 @@ class GitCommits:
         return [self._revision(commit) for commit in (self._git.commit(first), *reversed(commits))]
 
     def inside(self, merge: Revision, parent: int = 2) -> list[Revision]:
-        """The merge base and the commits of a merged branch; empty if it is not a merge."""
+        """The merge base and the commits of a merged branch. Empty if it is not a merge."""
         if len(merge.parents) < parent:
             return []
         side = list(

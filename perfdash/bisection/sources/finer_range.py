@@ -1,4 +1,4 @@
-"""The ends of a finer range: commits between two nightlies, or of a dependency between two pins."""
+"""The ends of a finer range: between two nightlies, or two pins of a dependency."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def commit_in_wheel(recipe: Recipe, wheel: Path) -> str | None:
 
 
 def between(recipe: Recipe, repo: Path, before: Path, after: Path) -> tuple[str, str]:
-    """The good and bad commit of the next rung: those of the builds before and after the culprit.
+    """The good and bad commit of the next rung, from the builds around the culprit.
 
     before, after: the folders of these builds. Raises UsageError.
     """
@@ -101,7 +101,7 @@ def pin_changes(pins: Iterable[Pin], repo: Path, culprit: str) -> list[PinChange
 
 
 def _pinned(repo: Path, commit: str, pin: Pin) -> str | None:
-    """The commit that a pin has in a commit of the repository; None without the pin."""
+    """The pin's commit in a commit of the repository. None without the pin."""
     try:
         if pin.file:
             text = git("show", "--end-of-options", f"{commit}:{pin.file}", cwd=repo).decode(errors="replace")

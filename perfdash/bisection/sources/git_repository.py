@@ -1,4 +1,4 @@
-"""Read a user's git repository without writing to it: no refreshed index, no hook, no gc."""
+"""Read a user's git repository, never write: no refreshed index, no hook, no gc."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def origin(repo: Path) -> str:
 
 
 def web_page(repo: Path) -> str | None:
-    """The address of its pages, if its remote is on a site that shows commits under /commit/."""
+    """The address of its pages, if its site shows commits under /commit/."""
     match = re.fullmatch(
         r"(?:https?://(?:[^/@]+@)?|ssh://git@|git@)((?:github|gitlab|codeberg)\.[a-z]+)[:/]([\w.-]+(?:/[\w.-]+)+)",
         origin(repo).removesuffix("/").removesuffix(".git"),
@@ -176,7 +176,7 @@ _LABEL = 10  # characters of a commit's label
 
 
 def reverted(repo: Path, bad: Revision, culprit: Revision, folder: Path) -> Revision:
-    """Revert `culprit` on top of `bad`: a commit in a repository in `folder`, the same each time.
+    """Revert `culprit` on top of `bad`, in a repository in `folder`. The commit is the same each time.
 
     Raises UsageError if later changes touch the same lines.
     """

@@ -1,4 +1,4 @@
-"""List the versions of a package that pip finds on an index or in a folder of wheels."""
+"""List the versions of a package, on an index or in a folder of wheels."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PackageVersions:
     """The versions of one package that pip can install, in order."""
 
     def __init__(
-        self, recipe: Recipe, found: Sequence[str], commits: Mapping[Version, str] | None = None
+        self, recipe: Recipe, versions: Sequence[str], commits: Mapping[Version, str] | None = None
     ) -> None:
-        """found: version texts in any order; invalid ones are skipped, and undated ones if ordered by date.
+        """versions: texts in any order. Invalid ones are skipped, and undated ones if ordered by date.
 
         commits: the commits that versions were built from, as far as wheels say.
         """
@@ -35,7 +35,7 @@ class PackageVersions:
         self._recipe = recipe.versions
         self._commits = commits or {}
         self.notes: list[str] = []
-        self._versions = ordered(found, by_date=self._recipe.order == "date")
+        self._versions = ordered(versions, by_date=self._recipe.order == "date")
 
     def revisions(self, good: str, bad: str) -> list[Revision]:
         """From good to bad, both included. Raises UsageError."""
@@ -62,7 +62,7 @@ class PackageVersions:
         return [() for _ in revisions]
 
     def _named(self, name: str, what: str) -> Version:
-        """The version of a name: a version, with or without its local part, or a date."""
+        """The version of a name, which may lack the local part, or be a date."""
         day = _DATE.fullmatch(name)
         if day and self._recipe.order == "date":
             return self._of_day("".join(day.groups()), name, what)
@@ -85,11 +85,11 @@ class PackageVersions:
         )
 
     def _of_day(self, day: str, name: str, what: str) -> Version:
-        found = [version for version in self._versions if _day(version) == day]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise UsageError(f"{what} {name} may be {' or '.join(map(str, found))}: give the version")
+        builds = [version for version in self._versions if _day(version) == day]
+        if len(builds) == 1:
+            return builds[0]
+        if builds:
+            raise UsageError(f"{what} {name} may be {' or '.join(map(str, builds))}: give the version")
         days = sorted({_day(version) for version in self._versions})
         earlier = [other for other in days if other < day][-1:]
         later = [other for other in days if other > day][:1]
@@ -112,10 +112,10 @@ class PackageVersions:
         )
 
 
-def ordered(found: Sequence[str], by_date: bool = False) -> list[Version]:
-    """Sort versions, oldest first: by PEP 440, or by the date in `dev20261101`, without undated ones."""
+def ordered(texts: Sequence[str], by_date: bool = False) -> list[Version]:
+    """Sort versions, oldest first, by PEP 440. by_date: by `dev20261101`, without undated ones."""
     versions = set()
-    for text in found:
+    for text in texts:
         try:
             versions.add(Version(text))
         except InvalidVersion:
@@ -134,11 +134,11 @@ def open_source(recipe: Recipe, context: BuildContext) -> PackageVersions:
             f"--recipe {recipe.name}: say where the wheels are: --wheels FOLDER, or the address of an index"
         )
     links = pip.WheelSource.read(context.links, wanted.package) if context.links else None
-    found = pip.versions(
+    versions = pip.versions(
         probe(context.python), wanted.package, pre=wanted.pre, only_binary=wanted.only_binary, links=links
     )
-    source = PackageVersions(recipe, found, _commits(recipe, links))
-    if wanted.order == "date" and not ordered(found, by_date=True):
+    source = PackageVersions(recipe, versions, _commits(recipe, links))
+    if wanted.order == "date" and not ordered(versions, by_date=True):
         raise UsageError(
             f"no version of {wanted.package} has a date in it, as 2.15.0.dev20261101; "
             f"use wheels:{wanted.package}"
@@ -161,8 +161,8 @@ def _commits(recipe: Recipe, links: pip.WheelSource | None) -> dict[Version, str
 
 
 def _day(version: Version) -> str:
-    found = _NIGHTLY.search(str(version))
-    return found[1] if found else ""
+    match = _NIGHTLY.search(str(version))
+    return match[1] if match else ""
 
 
 def _iso(day: str) -> str:
