@@ -112,10 +112,10 @@ def append(path: Path, data: bytes) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(file.fileno())
         except OSError:
-            with contextlib.suppress(OSError):  # half a line would spoil the next one
+            with contextlib.suppress(OSError):  # half a line would damage the next one
                 file.truncate(before)
             raise
-    if is_new:  # its name is on the disk only once its folder is
+    if is_new:  # a new name survives a power cut only once its folder is synced
         _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -205,7 +205,7 @@ class TemporaryFolder:
             fcntl.flock(self._held, fcntl.LOCK_EX)
             if _is_linked(self._held):
                 return
-            os.close(self._held)  # the sweep of another process came before the lock
+            os.close(self._held)  # another process removed the folder before it was locked
 
     def __enter__(self) -> str:
         return self.path
@@ -224,11 +224,11 @@ def remove_abandoned_folders() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY_PREFIX}*"):
         try:
             held = os.open(folder / _HELD, os.O_RDWR)
-        except OSError:  # just being made, or another user's
+        except OSError:  # under construction, or of another user
             continue
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_linked(held):  # else its maker has removed it, and the name may be another's
+            if _is_linked(held):  # otherwise its process removed it, and the name may be in use again
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             pass

@@ -17,13 +17,13 @@ from perfdash.runner.allocator import refuse_missing_library
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
-# What a number depends on, of the host (host.facts) and of the measured interpreter (hello).
+# Facts of the host (host.facts) and of the measured interpreter (hello) that numbers depend on.
 _HOST = (
     "host_class", "cores", "sockets", "smt", "governor", "turbo", "huge_pages", "cpu_limit", "libc",
     "compiler",
 )  # fmt: skip
 _WORKER = ("python", "torch", "torch_git_version", "torch_cuda")
-# Those that change how code runs; the others name folders, which differ from host to host.
+# Variables that change how code runs. The other ones name folders, which differ between hosts.
 _VARIABLES = ("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "MALLOC_", "LD_PRELOAD")
 _MAY_BE_UNKNOWN = ("vector_isa",)
 _SHOWN = 12
@@ -115,7 +115,7 @@ def check_slots(introductions: Sequence[Mapping[str, Any]], planned: Sequence[Pl
                     "--device cuda: this torch sees no GPU (`perfdash doctor` says more); "
                     f"torch {hello['torch']}, CUDA {hello['torch_cuda'] or 'not built in'}"
                 )
-        # With one way that can be measured the others become rows that say why they were not.
+        # If one technique can be measured, the others become results with their reason.
         if all(probe["complaints"] for probe in introduction["probes"]):
             complaints = [complaint for probe in introduction["probes"] for complaint in probe["complaints"]]
             raise UsageError("; ".join(dict.fromkeys(complaints)))

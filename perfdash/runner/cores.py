@@ -21,8 +21,8 @@ from pathlib import Path
 from perfdash.errors import MachineError, UsageError
 from perfdash.settings import RunSettings
 
-PATIENCE_S = 10.0  # for what a run that was killed has left to be ended
-_ASKERS = 4096  # nobody accepts: each that asks who holds the lock stays in the queue
+PATIENCE_S = 10.0  # until the processes that a killed run left behind have ended
+_ASKERS = 4096  # nobody accepts, so every process that asks for the holder stays queued
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def away_from(slots: Sequence[Sequence[int]]) -> Iterator[None]:
     measured = {core for cores in slots for core in cores}
     whole = {physical_core(core) for core in measured}
     here = set(available_cores())
-    # Rather not on a sibling thread of a measured core either.
+    # A sibling thread of a measured core would share its units: avoid it, too.
     free = {core for core in here if physical_core(core) not in whole} or here - measured
     if free:
         os.sched_setaffinity(0, free)
@@ -92,7 +92,7 @@ def numa_nodes(cores: Sequence[int]) -> list[list[int]]:
     ):
         try:
             node_cores = set(parse_cores(path.read_text().strip()))
-        except (OSError, UsageError):  # a node of memory only has no cores
+        except (OSError, UsageError):  # a NUMA node without cores has memory only
             continue
         if members := [core for core in cores if core in node_cores]:
             nodes.append(members)
@@ -126,7 +126,7 @@ def choose_slots(jobs: int | str, threads: int, asked: str | None) -> list[tuple
         count = int(jobs)
     slots: list[tuple[int, ...]] = []
     while len(slots) < count:
-        # The emptiest node next; of those equally empty, the last.
+        # Take the node with the most free cores next; of equal nodes the last.
         node = max(nodes, key=lambda node: (len(node), node), default=[])
         if len(node) < threads:
             rest = sorted(core for node in nodes for core in node)
@@ -311,7 +311,7 @@ def _credentials(name: str) -> tuple[int | None, int]:
         asking.connect(_address(name))
         credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, uid, _ = struct.unpack("3i", credentials)
-    except BlockingIOError:  # more have asked than its queue holds
+    except BlockingIOError:  # the queue of processes that asked is full
         return 0, -1
     except OSError:
         return None, -1

@@ -26,7 +26,7 @@ from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome, ans
 from perfdash.suites.cases import Planned
 
 CONNECT_S = 10.0
-ALONE_S = 60.0  # without any worker before the run gives up; nannies start theirs again
+ALONE_S = 60.0  # without any worker, then the run gives up; nannies restart workers meanwhile
 _LOOK_S = 2.0
 
 
@@ -45,7 +45,7 @@ class DaskExecutor:
         self._outbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._last_seen = time.monotonic()
         self._slots = 0
-        self._coreless: dict[str, str] = {}  # workers without a free core: what each said
+        self._coreless: dict[str, str] = {}  # workers without a free core, with their reason
 
     def __enter__(self) -> DaskExecutor:
         try:
@@ -54,7 +54,7 @@ class DaskExecutor:
             raise MachineError(
                 "--executor dask needs Dask: pip install 'perfdash[cluster]', here and for the workers"
             ) from None
-        # What it logs of a lost connection is told by one message of ours.
+        # One message of ours replaces what Dask logs about a lost connection.
         for name in list(logging.root.manager.loggerDict):
             if name.partition(".")[0] in ("distributed", "tornado"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -146,7 +146,7 @@ class DaskExecutor:
                 self._client.cancel([future for future, _ in self._futures.values()], force=True)
             with contextlib.suppress(Exception):
                 self._client.run(dask_worker.release)
-            for address in self._coreless:  # other runs may find a core for it
+            for address in self._coreless:  # for other runs: a core may be free then
                 with contextlib.suppress(Exception):
                     self._client.run(dask_worker.offer_slot, workers=[address])
             with contextlib.suppress(Exception):
@@ -179,7 +179,7 @@ class DaskExecutor:
         replies = []
         for address, future in zip(addresses, futures, strict=True):
             text = self._result(future, address)
-            if text is None:  # lost meanwhile: a slot less
+            if text is None:  # the worker was lost meanwhile: one slot less
                 continue
             reply = json.loads(text)
             if "no_core" in reply:
@@ -223,7 +223,7 @@ class DaskExecutor:
         if future.cancelled():
             raise self._lost()
         error = future.exception() if future.status == "error" else None
-        if type(error).__name__ == "KilledWorker":  # the scheduler allows no further try
+        if type(error).__name__ == "KilledWorker":  # Dask allows no further retry
             return _failed("WorkerLost", "the Dask worker that measured it was lost")
         if error is not None:
             raise MachineError(f"a Dask worker cannot run perfdash ({type(error).__name__}: {error})")
@@ -239,7 +239,7 @@ class DaskExecutor:
             )
         if "lost" in reply:
             return _failed("WorkerLost", "the Dask worker that measured it was lost")
-        if "no_core" in reply:  # it joined late
+        if "no_core" in reply:  # the worker joined after introduce()
             self._coreless[reply["worker"]] = reply["no_core"]
             return _failed(NO_FREE_CORE, reply["no_core"])
         if "error" in reply:
@@ -254,7 +254,7 @@ class DaskExecutor:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except (OSError, TimeoutError, TypeError):
             raise self._lost() from None
-        # Two slots in one process would share its cores: such a worker is not one of ours.
+        # Two slots in one process would share its cores: such a worker is left out.
         offering = sorted(
             address
             for address, facts in workers.items()

@@ -28,8 +28,8 @@ from perfdash.runner.messages import Answer, Options, options_from_text, order_f
 from perfdash.runner.slot import Slot
 from perfdash.suites.cases import planned_from_json
 
-IDLE_S = 120.0  # then the cores are given up
-LOCK_S = 10.0  # for the processes of a worker that was killed to be gone
+IDLE_S = 120.0  # without an order, then the cores are released
+LOCK_S = 10.0  # until the processes of a killed worker have ended
 _LOG_BYTES = 1 << 20
 _turn = threading.Lock()
 
@@ -41,8 +41,8 @@ class _Open:
     options = ""
     environment: dict[str, Any] | None = None
     idle: threading.Timer | None = None
-    withdrawn: Any = None  # this Dask worker, while it offers no slot for want of a core
-    wanted = ""  # the options for which it had none
+    withdrawn: Any = None  # this Dask worker, while it offers no slot because it has no free core
+    wanted = ""  # the options for which it had no free core
 
 
 def introduce(options: str, planned: str) -> str:
@@ -77,7 +77,7 @@ def measure(options: str, order: str, expected: str, begun: str) -> str:
 
     def work(slot: Slot, log: Path) -> Any:
         parsed = order_from_text(order)
-        if _Open.environment is None:  # a worker that joined late
+        if _Open.environment is None:  # the worker joined after introduce()
             _Open.environment = slot.introduce([parsed.planned])["environment"]
         fingerprint = json.loads(json.dumps(compatibility.fingerprint(_Open.environment)))
         changes = compatibility.differences(json.loads(expected), fingerprint)
@@ -185,7 +185,7 @@ def _serve(options: str, work: Callable[[Slot, Path], Any]) -> str:
         except _Unlike as error:
             return json.dumps({"unlike": error.args[0]})
         except _NoFreeCore as error:
-            # Without a slot from now on: else this worker, always free, would be given every case.
+            # Offer no slot from now on: Dask would give every case to this worker, which is always free.
             return json.dumps({"no_core": str(error), "worker": _withdraw(options)})
         except RunStopped:
             _close()
@@ -261,7 +261,7 @@ def _stay_away_from(cores: tuple[int, ...]) -> None:
     available = available_cores()
     measured = {physical_core(core) for core in cores}
     free = {core for core in available if physical_core(core) not in measured}
-    # The first core is the last to be taken for a slot: all workers' own threads keep to it.
+    # The first core is the last that becomes a slot, so the threads of all workers share it.
     first = {core for core in free if physical_core(core) == physical_core(available[0])}
     free = first or free
     for thread in os.listdir("/proc/self/task") if free else ():

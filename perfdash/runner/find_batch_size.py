@@ -91,7 +91,7 @@ def find_batch_sizes(
     Raises UsageError and MachineError as a run would.
     """
     plan, _ = make_plan(settings, uncut=True)
-    first: dict[tuple[str, ...], Planned] = {}  # of several batch sizes the search starts at the smallest
+    first: dict[tuple[str, ...], Planned] = {}  # the search starts at the smallest of several batch sizes
     for planned_case in plan.cases:
         key = (
             planned_case.case.suite,
@@ -104,7 +104,7 @@ def find_batch_sizes(
     real = [planned_case for planned_case in first.values() if planned_case.skip_reason is None]
     if not real:
         raise UsageError("every model of it is skipped on this device; `perfdash list` says why")
-    slots = slots_of(settings)[:1]  # side by side they would take each other's memory
+    slots = slots_of(settings)[:1]  # one slot: cases side by side would share the memory
     check_machine(settings, plan.cases)
     with (
         tempfile.TemporaryDirectory(prefix="perfdash-batch-size-") as logs,

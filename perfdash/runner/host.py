@@ -14,7 +14,7 @@ from typing import Any
 from perfdash.child_environment import is_secret
 from perfdash.runner.cores import available_cores, format_cores, sibling_groups
 
-# What changes how torch and its libraries behave. Values of secrets are never recorded.
+# Variables that change how torch and its libraries behave. Values of secrets are never recorded.
 _RELEVANT = re.compile(
     r"^(OMP_|KMP_|GOMP_|MKL_|OPENBLAS_|DNNL_|ONEDNN_|TORCH|PYTORCH_|TRITON_|MALLOC_|LD_PRELOAD$|"
     r"LD_LIBRARY_PATH$|PYTHONPATH$|CUDA_|NVIDIA_|CC$|CXX$|CFLAGS$|CXXFLAGS$|HF_)"

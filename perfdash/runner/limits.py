@@ -29,11 +29,11 @@ from perfdash.runner import orphans
 from perfdash.runner.messages import ProcessOutcome
 from perfdash.runner.run_journal import read_json
 
-GRACE_S = 10.0  # for a killed process to be gone
-FORK_S = 60.0  # for the fork parent to have forked
+GRACE_S = 10.0  # until a killed process has ended
+FORK_S = 60.0  # until the fork parent has forked
 _TAIL_BYTES = 16 << 10
 _RESIDENT_EVERY_S = 0.5
-_STOPPED_EVERY_S = 5.0  # how often it is looked whether a process was stopped; it must be so twice in a row
+_STOPPED_EVERY_S = 5.0  # how often to look for a stopped process; two looks in a row count
 MAX_MESSAGE = 1 << 22
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _group_numbers = itertools.count()
@@ -127,9 +127,9 @@ class CaseMonitor:
                         open_sources.discard(source)
                         self._closed(source)
                 if time.monotonic() >= self._end_deadline:
-                    break  # killed, and still not gone: stuck in the kernel; the launcher ends the rest
+                    break  # killed but still there: stuck in the kernel; the launcher ends the fork parent
                 if self.case_pid is None and time.monotonic() >= pid_deadline:
-                    break  # the fork parent does not answer: frozen; the launcher ends it
+                    break  # the fork parent is frozen: the launcher ends it
                 self._check_time()
                 self._check_stopped()
                 if watches_memory and self._phase != "latency":
@@ -150,15 +150,15 @@ class CaseMonitor:
         if source == self._control.fileno():
             try:
                 data = self._control.recv(MAX_MESSAGE)
-            except OSError:  # reset: it ended without having read the job
+            except OSError:  # connection reset: the fork parent ended before it read the job
                 data = b""
             if data:
                 message = json.loads(data)
                 if "pid" in message:
                     self.case_pid = message["pid"]
-                    if self.outcome.limit:  # it was not known yet when the time was up
+                    if self.outcome.limit:  # the limit was exceeded before the pid was known
                         self._kill()
-                    elif self._phase == "start":  # before its first phase it may hang, or be stopped, as well
+                    elif self._phase == "start":  # a case may hang before its first phase, too
                         self._limit_phase()
                 self.outcome.status = message.get("exit", self.outcome.status)
             return bool(data)
@@ -186,10 +186,10 @@ class CaseMonitor:
         self._phase_deadline = time.monotonic() + self._job.phase_timeouts.get(self._phase, math.inf)
 
     def _closed(self, source: int) -> None:
-        if source == self._control.fileno():  # the fork parent is gone, and the guard has ended the case
+        if source == self._control.fileno():  # the fork parent is gone, and its watchdog has ended the case
             self._end_deadline = min(self._end_deadline, time.monotonic() + GRACE_S)
             self._kill()
-        elif source == self._events:  # it has ended; if nobody says so, the fork parent is stuck
+        elif source == self._events:  # the case has ended; without an exit status the fork parent is stuck
             self._end_deadline = min(self._end_deadline, time.monotonic() + GRACE_S)
 
     def _check_time(self) -> None:
@@ -209,7 +209,7 @@ class CaseMonitor:
         self._next_look = now + _STOPPED_EVERY_S
         if self.case_pid is None or self._end_deadline < math.inf:
             return
-        # While latency is sampled only the case's own process is looked at: it must not be disturbed.
+        # While latency is sampled, look at the case's own process only: a longer look would disturb it.
         look = orphans.is_stopped if self._phase == "latency" else orphans.is_frozen
         before, self._was_stopped = self._was_stopped, look(self.case_pid)
         if before and self._was_stopped:
@@ -314,7 +314,7 @@ class MemoryGroup:
             return
         (self.folder / "memory.max").write_text(str(limit_bytes))
         for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
-            with contextlib.suppress(OSError):  # without swap, or an older kernel
+            with contextlib.suppress(OSError):  # a machine without swap, or an older kernel
                 (self.folder / name).write_text(value)
 
     def oom_kills(self) -> int | None:
@@ -354,7 +354,7 @@ def _parent_groups(root: Path) -> list[tuple[Path, int]]:
             parents += [(folder, 1) for folder in (own, root / "memory") if folder.is_dir()]
         elif controllers == "":
             own = root / path.strip("/")
-            # Not within our own group: a group with processes has no groups below that are limited.
+            # Not in our own group: in version 2 a group with processes cannot limit groups below it.
             for folder in (own, own.parent):
                 try:
                     given = (folder / "cgroup.subtree_control").read_text().split()

@@ -16,11 +16,11 @@ from perfdash.runner.plan import Plan, differences, plan_from_json
 from perfdash.runner.run_journal import RunJournal, is_being_measured, read_plan, read_results, read_saved
 from perfdash.stats.speedup import margin_of, set_speedups
 
-# Settings in which shards may differ: which part, where it ran, when it gave up.
+# Settings in which shards may differ: the part, the place, the limits.
 _MAY_DIFFER = {
     "shard", "out", "cores", "executor", "scheduler", "fail_on", "retries", "retry_pause", "timeout",
     "phase_timeout", "memory_limit", "output_limit", "python", "suite", "model", "costs", "junit",
-    "no_history", "db", "backend", "data",  # files may lie elsewhere: the plan knows what is in them
+    "no_history", "db", "backend", "data",  # paths may differ: the plan compares the content
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def read_shard(folder: Path) -> Shard:
         raise UsageError(f"{folder} is still being measured")
     plain = read_plan(folder)
     info, _, _ = read_saved(folder)
-    results = read_results(folder)  # refuses damaged lines: the merged run would lack their cases for good
+    results = read_results(folder)  # refuses damaged lines: a merged run cannot be resumed
     return Shard(folder, info, plan_from_json(plain), plain, tuple(results))
 
 
@@ -54,7 +54,7 @@ def refuse(shards: Sequence[Shard]) -> None:
     for shard in shards[1:]:
         names = f"{first.info.id} and {shard.info.id}"
         environment = shard.info.environment
-        if environment:  # none, where all cases of a shard are skipped
+        if environment:  # empty if all cases of a shard are skipped
             _refuse(
                 f"{measured.id} and {shard.info.id} were measured in different environments, and numbers "
                 "from unlike ones are never mixed",

@@ -21,8 +21,8 @@ from perfdash.runner.slot import free_slots
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned
 
-_SLOT_BYTES = 8 << 30  # models are loaded side by side: a slot for so much memory
-# Failures that the cases beside it, or the machine, may cause: the model is tried again alone.
+_SLOT_BYTES = 8 << 30  # memory a slot: models are loaded side by side
+# Failures that neighbouring cases or the machine may cause: the model is tried again alone.
 _TRIED_AGAIN = (Status.EAGER_OOM, Status.INFRA_ERROR, Status.CRASH)
 
 
@@ -60,7 +60,7 @@ def check_models(
     slots = slots_of(settings)
     if bounded:
         if settings.device == "cpu" and not settings.cores:
-            slots = free_slots(settings.threads) or slots  # where none is free, the refusal says who has it
+            slots = free_slots(settings.threads) or slots  # without a free core the error names its holder
         slots = slots[: max(1, (host.default_memory_limit() or 0) // _SLOT_BYTES)]
     real = [case for case in plan.cases if case.skip_reason is None]
     if not real:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Every process below a fork parent has this variable: how what has escaped is found.
+# Every process below a fork parent has this variable, so that escaped processes can be found.
 MARK = "PERFDASH_WORKER"
 _numbers = itertools.count()
 

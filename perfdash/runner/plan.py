@@ -25,7 +25,7 @@ from perfdash.suites.suite_file import load_suite, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
 from perfdash.worker import registry
 
-# What may be changed when a run goes on: limits, and what only says how long a case takes.
+# Fields that may differ when a run is resumed: limits and hints on the duration.
 _MAY_CHANGE = {
     "timeout_s", "phase_timeouts", "memory_limit_bytes", "output_limit_bytes", "cost_s", "parameters",
 }  # fmt: skip
@@ -187,7 +187,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _identity(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a planned case that its numbers depend on. The user's own files may have moved."""
-    # A plan of an older perfdash lacks what has been added since, which had its default then.
+    # A plan of an older perfdash lacks the newer fields, which had their defaults then.
     usual = {field.name: _usual(field) for field in fields(Planned)}
     plain = {**{key: value for key, value in usual.items() if value is not MISSING}, **plain}
     identity = {key: value for key, value in plain.items() if key not in _MAY_CHANGE}

@@ -37,11 +37,11 @@ from perfdash.suites.suite_file import near
 
 Say = Callable[[str], None]
 
-# What a resume may change: where and how long, not what is measured and how.
+# Settings that a resume may change: where and how long it measures, not what and how.
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
-    "suite", "model",  # the plan tells whether they are the same
+    "suite", "model",  # differences() compares their content
 }  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def run_to_resume(name: str, flags: Mapping[str, Any]) -> tuple[Path, RunInfo, R
     here = resolve({"out": flags["out"], "db": flags["db"]})[0]
     folder = find_run(name, here.out, without_results=True)
     info = read_info(folder)
-    # The history is where it is now: run.json does not say, since an address may hold a password.
+    # run.json does not hold the history's address, which may contain a password.
     db = here.db or str(folder.absolute().parent / "history.db")
     return folder, info, resumed_settings(info, flags).model_copy(update={"db": db})
 

@@ -32,8 +32,8 @@ from perfdash.runner import dynamo_csv_writer
 
 INFO, PLAN, RESULTS, LOCK = "run.json", "plan.json", "results.jsonl", ".lock"
 _SURROGATE = re.compile("[\ud800-\udfff]")
-ATTEMPTS = "attempts.jsonl"  # those that were not the last
-SET_ASIDE = "results.damaged.jsonl"  # lines that were no records, as they were
+ATTEMPTS = "attempts.jsonl"  # the failed attempts at cases that were measured again
+SET_ASIDE = "results.damaged.jsonl"  # damaged lines of results.jsonl, unchanged
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class RunJournal:
     def append_attempt(self, case: Case, attempt: dict[str, Any]) -> None:
         """Save a failed attempt at a case, so that it counts even after a kill."""
         line = dumps({"case": to_json(case), "attempt": attempt})
-        # A line of its own, also after one that was cut short.
+        # Start a new line even if the last one was cut short.
         self._guard(lambda: append(self.folder / ATTEMPTS, f"\n{line}\n".encode()))
 
     def read_attempts(self) -> list[tuple[Case, dict[str, Any]]]:
@@ -178,7 +178,7 @@ class RunJournal:
         try:
             write()
         except OSError as error:
-            # The caller knows whether there are results to resume from, and says so.
+            # The caller's message says whether there are results to resume from.
             raise MachineError(
                 f"{self.folder} cannot be written: {error.strerror}: make room there"
             ) from error
@@ -248,7 +248,7 @@ def read_saved(folder: Path) -> tuple[RunInfo, list[Result], list[str]]:
     results, damaged = read_readable(folder)
     data = path.read_bytes() if path.exists() else b""
     *lines, rest = data.split(b"\n")
-    if rest and not is_being_measured(folder):  # else it may be written at this moment
+    if rest and not is_being_measured(folder):  # a run under way may be writing this line now
         last = _record(path, len(lines) + 1, rest)
         if isinstance(last, DamagedLine):
             damaged.append(replace(last, reason="the line is cut short"))
@@ -291,7 +291,7 @@ def _lines(path: Path, data: bytes) -> Iterator[Result | DamagedLine]:
     *lines, rest = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         yield _record(path, number, line)
-    if rest:  # no newline: the write was cut short, unless only the newline itself was lost
+    if rest:  # without its newline the line was cut short, or lost only the newline
         last = _record(path, len(lines) + 1, rest)
         if isinstance(last, Result):
             yield last
@@ -304,7 +304,7 @@ def _record(path: Path, number: int, line: bytes) -> Result | DamagedLine:
         newer = isinstance(schema, int) and schema > SCHEMA
         try:
             result = result_from_json(plain)
-            hash(result.case)  # a name that is a list
+            hash(result.case)  # raises TypeError for a damaged field, e.g. a name that is a list
         except ValueError as error:
             if newer:
                 raise UsageError(f"{path}, line {number}: {error}") from error
@@ -351,7 +351,7 @@ def printable(value: Any) -> Any:
 def read_json(line: bytes) -> Any:
     """One line of JSON, printable. Raises ValueError."""
     value = json.loads(line)
-    # Pairs of them are characters; only a line that has any is walked through.
+    # A pair of surrogates is a character. Only a line with surrogates needs the slow walk.
     return printable(value) if b"\\ud" in line.lower() else value
 
 

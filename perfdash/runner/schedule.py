@@ -13,7 +13,7 @@ from perfdash.records import Case, Result, Status
 from perfdash.suites.cases import Planned
 
 _ROUNDS = 40  # of bisection: the capacity is known to 1e-12 of its range
-# What a case of unknown cost is taken for, where nothing at all is known.
+# Assumed for a case of unknown cost when no cost is known.
 TYPICAL_S = 60.0
 
 
@@ -47,7 +47,7 @@ def assign(costs: Sequence[float], slots: int) -> list[list[int]]:
         packed = _first_fit(costs, order, slots, capacity)
         if packed is None:
             low = capacity
-        elif makespan(costs, packed) < high:  # an equal one may leave slots empty
+        elif makespan(costs, packed) < high:  # an assignment of equal length may leave slots empty
             best, high = packed, makespan(costs, packed)
         else:
             high = capacity
@@ -118,7 +118,7 @@ def _first_fit(
     return assigned
 
 
-# A larger batch would end in the same way, and take as long.
+# After these a larger batch would end in the same way, and take as long.
 _ENDS_THE_CLIMB = frozenset({Status.OOM, Status.EAGER_OOM, Status.TIMEOUT})
 
 

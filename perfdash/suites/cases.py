@@ -17,8 +17,8 @@ from perfdash.suites.suite_file import BatchSize, Model, Setting, Skip, Suite, n
 from perfdash.suites.torchbench_checkout import find_checkout
 from perfdash.worker import registry
 
-# Seconds that a phase may take, unless the suite or the user says otherwise; the case's own limit
-# holds beside them. Generous: they are there for what hangs, not for what is slow.
+# Default limits of the phases in seconds; the limit of the whole case holds as well. They are generous:
+# they end phases that hang, not slow ones.
 PHASE_TIMEOUTS: dict[str, float] = {
     "start": 300.0,
     "load": 900.0,
@@ -48,7 +48,7 @@ class Planned(Specification):
         """Whether a C++ compiler makes the case's code."""
         try:
             backend = registry.backend_facts(self.backend_file or self.case.backend)
-        except LookupError:  # a file that is not here any more: the worker says so
+        except LookupError:  # the file is missing: the worker reports it
             return False
         compiles = hasattr(backend, "vector_isa")
         return self.case.device == "cpu" and compiles and self.skip_reason is None

@@ -37,12 +37,12 @@ DEVICES = ("cpu", "cuda")
 # A setting of the model in its scenario: setting(key, otherwise) (suites.Suite.setting).
 Setting = Callable[..., Any]
 
-# Rounding to fewer bits leaves both sides further from the judge, and less alike (dynamo's factors).
+# With fewer bits both sides differ more from the float64 reference (factors of the dynamo runners).
 _FACTOR: dict[str, float] = {"float32": 2.0, "bfloat16": 3.0, "float16": 3.0, "amp": 3.0}
 
-# The head of transformers' classes that give one label a text.
+# Ending of transformers' classes that classify a text.
 _TEXT_HEAD = "ForSequenceClassification"
-# How far from eager's (relative rmse) outputs may be that are meant to differ, by what they are made of.
+# Allowed distance to eager's outputs (relative rmse) where they differ by intent.
 _DISTANCE: dict[str, float] = {"bfloat16": 0.05, "amp": 0.05, "float16": 0.02, "int8": 0.2}
 
 
@@ -69,7 +69,7 @@ class Skip(_Strict):
 class Way(_Strict):
     """A back end, with the dtypes and devices that it runs models in."""
 
-    # DEVICES is a tuple of plain texts to the type checker, here and in Skip.
+    # For the type checker DEVICES is a tuple of str, here and in Skip.
     backend: str
     dtypes: tuple[Dtype, ...] = Field(default=("float32",), min_length=1)
     devices: tuple[Literal["cpu", "cuda"], ...] = DEVICES  # type: ignore[assignment]
@@ -102,12 +102,12 @@ class Common(_Keys):
     """
 
     batch_size: BatchSize | None = None
-    batch_sizes: tuple[PositiveInt, ...] | None = None  # instead: all of these
+    batch_sizes: tuple[PositiveInt, ...] | None = None  # all of these, instead of batch_size
     tolerance: PerDtype | None = None
-    tolerance_freezing: float | None = None  # instead of it, where inductor freezes the weights
+    tolerance_freezing: float | None = None  # instead of tolerance, where inductor freezes the weights
     factor: PerDtype | None = None
     distance: dict[Literal["bfloat16", "float16", "amp", "int8"], PositiveFloat] | None = None
-    data: Literal["digits", "images", "text"] | None = None  # the labelled data it can be scored on
+    data: Literal["digits", "images", "text"] | None = None  # the labelled data that it can be scored on
     config: dict[str, Any] | None = None  # of the model, as its loader understands it
     env: dict[str, str] | None = None
     timeout_s: float | None = Field(default=None, gt=0)
@@ -149,7 +149,7 @@ class Model(Settings):
 
     name: str = Field(min_length=1)
     target: str | None = None
-    # What of its configuration is another one on the back end's side; `channels_last`: its memory format.
+    # Keys of the configuration that differ on the back end's side; `channels_last` sets the memory format.
     variant: dict[str, Any] | None = None
     loader: str | None = None  # instead of the suite's
     parameters: int | None = Field(default=None, gt=0)
@@ -164,10 +164,10 @@ class Suite(_Strict):
     title: str = ""
     dynamo_name: str | None = None  # the suite's name in the dynamo runners' file names
     defaults: Settings = Settings()
-    # What every way is compared with; without it, eager in the dtype of the case.
+    # The dtype of eager that every technique is compared with; default: the dtype of the case.
     baseline_dtype: Literal["float32"] | None = None
-    scenario: str = "inference"  # of its models, unless another one is asked for
-    ways: tuple[Way, ...] = ()  # how its models are run where neither back end nor dtype is asked for
+    scenario: str = "inference"  # of its models, unless --scenario names another
+    ways: tuple[Way, ...] = ()  # how its models are run without --backend and --dtype
     models: tuple[Model, ...] = Field(min_length=1)
     path: Path
 
@@ -338,7 +338,7 @@ def kind_of(data: str) -> str:
 
 def _per_dtype(value: PerDtype, dtype: str, otherwise: float) -> float:
     if isinstance(value, dict):
-        # Its keys are literals, and dtype is one of them, which its type does not tell.
+        # The keys are literals, and dtype is one of them, which the type checker cannot know.
         return value.get(dtype, otherwise)  # type: ignore[call-overload,no-any-return]
     return value
 

@@ -93,7 +93,7 @@ def _class_attributes(file: Path) -> dict[str, Any]:
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
-        return {}  # the worker will say what is wrong with it
+        return {}  # the worker reports the error
     attributes: dict[str, Any] = {}
     for statement in tree.body:
         if not (isinstance(statement, ast.ClassDef) and statement.name == "Model"):
