@@ -18,11 +18,12 @@ Tensors = tuple[torch.Tensor, ...]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-class Structure:
-    """What surrounds the tensors of a module's inputs (a tuple, or a dict of keywords) and output.
+class Signature:
+    """The containers and plain values around the tensors of a module's inputs and output.
 
-    The module is called once to learn it, without gradients. Raises TypeError where the inputs hold
-    something other than tensors, or the output an object that torch's pytree cannot take apart.
+    Inputs are a tuple, or a dict of keywords. The module is called once, without gradients. Raises TypeError
+    where the inputs hold something other than tensors, or the output an object that torch's pytree cannot
+    take apart.
     """
 
     def __init__(self, module: torch.nn.Module, inputs: Any) -> None:
@@ -33,31 +34,31 @@ class Structure:
                 raise TypeError(f"an input is a {type(leaf).__name__}: only tensors can be converted")
         start = time.perf_counter()
         with torch.no_grad():
-            found, self._out_spec = pytree.tree_flatten(self.call(module, leaves))
-        self.looked_s = time.perf_counter() - start  # a call of eager's, which no converter needs
-        for leaf in found:
+            outputs, self._out_spec = pytree.tree_flatten(self.call(module, leaves))
+        self.seconds = time.perf_counter() - start  # of this call, which no converter needs
+        for leaf in outputs:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
                 raise TypeError(
                     f"the output holds a {type(leaf).__name__}, which is not made of tensors only"
                 )
-        self.places = [place for place, leaf in enumerate(found) if isinstance(leaf, torch.Tensor)]
-        self._plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
-        self.outputs = [(tuple(found[place].shape), found[place].dtype) for place in self.places]
+        self.places = [place for place, leaf in enumerate(outputs) if isinstance(leaf, torch.Tensor)]
+        self._plain = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in outputs]
+        self.outputs = [(tuple(outputs[place].shape), outputs[place].dtype) for place in self.places]
 
     def flatten(self, inputs: Any) -> Tensors:
-        """The tensors of inputs that are built like those of the example. Raises TypeError otherwise."""
+        """The tensors of inputs. Raises TypeError for inputs that are built otherwise than the example."""
         leaves, spec = pytree.tree_flatten(self._ordered(inputs))
         if spec != self._in_spec:
             raise TypeError("called with other arguments than it was converted with")
         return tuple(leaves)
 
     def call(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
-        """The module's own output for the row of its input tensors."""
+        """The module's own output for its input tensors."""
         values = pytree.tree_unflatten(list(tensors), self._in_spec)
         return module(*values) if self.names is None else module(**dict(zip(self.names, values)))
 
     def rebuild(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The module's output from the row of its tensors; other leaves as they were in the example."""
+        """The module's output from its tensors; other leaves have the values of the example."""
         leaves = list(self._plain)
         for place, tensor in zip(self.places, tensors):
             leaves[place] = tensor
@@ -71,50 +72,69 @@ class Structure:
         return tuple(inputs[name] for name in self.names)
 
 
-class Flat(torch.nn.Module):
-    """`module` as forward(*tensors) -> tuple of tensors; it shares the module's parameters."""
+class FlatModule(torch.nn.Module):
+    """A module as forward(*tensors) -> tuple of tensors, with the module's own parameters."""
 
-    def __init__(self, module: torch.nn.Module, structure: Structure) -> None:
+    def __init__(self, module: torch.nn.Module, signature: Signature) -> None:
         super().__init__()
         self.module = module
-        self.structure = structure
+        self.signature = signature
         self.training = module.training
 
     def forward(self, *tensors: torch.Tensor) -> Tensors:
-        leaves = pytree.tree_leaves(self.structure.call(self.module, tensors))
-        return tuple(leaves[place] for place in self.structure.places)
+        leaves = pytree.tree_leaves(self.signature.call(self.module, tensors))
+        return tuple(leaves[place] for place in self.signature.places)
 
 
-class Converted:
-    """Called like the module; `run` takes the row of input tensors and gives that of the outputs.
+class ConvertedModel:
+    """Called like the module; `run` takes the input tensors and returns the output tensors.
 
-    It keeps nothing of the module itself: only `run` knows weights. Where the `shapes` of the inputs are
-    given, it takes no others, and a call raises ValueError.
+    Only `run` holds weights. With `shapes` it takes inputs of these shapes only; others raise ValueError.
     """
 
     def __init__(
         self,
-        structure: Structure,
+        signature: Signature,
         run: Callable[..., Sequence[torch.Tensor]],
         notes: Sequence[str] = (),
         shapes: Optional[list[tuple[int, ...]]] = None,
     ) -> None:
-        self.structure = structure
+        self.signature = signature
         self.run = run
         self.notes = list(notes)
         self.shapes = shapes
-        self.uncounted_s = structure.looked_s  # of making it, what no conversion is
+        self.uncounted_s = signature.seconds  # of preparing it, but no part of the conversion
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        inputs = arguments if self.structure.names is None else keywords
-        tensors = self.structure.flatten(inputs)
+        inputs = arguments if self.signature.names is None else keywords
+        tensors = self.signature.flatten(inputs)
         if self.shapes is not None and shapes_of(tensors) != self.shapes:
             raise ValueError(f"called with shapes {shapes_of(tensors)}, but converted for {self.shapes} only")
-        return self.structure.rebuild(self.run(*tensors))
+        return self.signature.rebuild(self.run(*tensors))
+
+    def reopened(self) -> ConvertedModel:
+        """The same model in a second session of `run`."""
+        run: Any = self.run
+        return ConvertedModel(self.signature, run.again(), self.notes, self.shapes)
+
+
+def flattened(module: torch.nn.Module, inputs: Any) -> tuple[Signature, FlatModule, Tensors]:
+    """A module's signature, the module from tensors to tensors in eval mode, and its input tensors."""
+    signature = Signature(module, inputs)
+    return signature, FlatModule(module, signature).eval(), signature.flatten(inputs)
+
+
+def fixed_batch(
+    why_static: Optional[str], tensors: Sequence[torch.Tensor], batch: int
+) -> tuple[list[str], Optional[list[tuple[int, ...]]]]:
+    """The note about a batch that cannot vary, and the only shapes then; ([], None) where it can."""
+    if why_static is None:
+        return [], None
+    return [f"exported for batch size {batch} only: {why_static}"], shapes_of(tensors)
 
 
 def shapes_of(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
-    """Of each tensor the shape, as a tuple of int."""
+    """The shapes of tensors."""
     return [tuple(tensor.shape) for tensor in tensors]
 
 
@@ -124,7 +144,7 @@ def is_batched(tensors: Sequence[torch.Tensor], batch: int) -> list[bool]:
 
 
 def with_batch(tensors: Sequence[torch.Tensor], batch: int, wanted: int) -> Tensors:
-    """The same tensors with a batch of `wanted` samples instead of `batch`: cut, or begun again."""
+    """The tensors with a batch of `wanted` samples instead of `batch`: cut, or repeated from the start."""
     rows = torch.arange(wanted) % batch
     return tuple(
         tensor[rows.to(tensor.device)] if batched else tensor
@@ -133,15 +153,15 @@ def with_batch(tensors: Sequence[torch.Tensor], batch: int, wanted: int) -> Tens
 
 
 def root_cause(error: BaseException) -> str:
-    """Type and first lines of the exception at the bottom of the chain: exporters wrap it in advice."""
-    seen: list[BaseException] = []
+    """Type and first lines of the exception at the end of the chain: exporters wrap it in advice."""
+    chain: list[BaseException] = []
     link: Optional[BaseException] = error
-    while link is not None and link not in seen:
-        seen.append(link)
+    while link is not None and link not in chain:
+        chain.append(link)
         link = link.__cause__ or link.__context__
-    text = str(seen[-1]).replace('For more information, run with TORCH_LOGS="+dynamic".', "")
+    text = str(chain[-1]).replace('For more information, run with TORCH_LOGS="+dynamic".', "")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"{type(seen[-1]).__name__}: {' '.join(lines[:2])[:300]}"
+    return f"{type(chain[-1]).__name__}: {' '.join(lines[:2])[:300]}"
 
 
 @dataclass
@@ -152,20 +172,20 @@ class Exported:
     why_static: Optional[str]
 
 
-def export(flat: Flat, tensors: Tensors, batch: int, strict: bool = False) -> Exported:
-    """The exported program of `flat`, its batch dynamic if that can be had, else as the example has it.
+def export(flat: FlatModule, tensors: Tensors, batch: int, strict: bool = False) -> Exported:
+    """The exported program of `flat`, with a dynamic batch where the model allows it.
 
     The batch is dimension 0 of the inputs that have `batch` there. `strict`: captured by dynamo, whose
     nodes know the layer they come from. Raises RuntimeError with the cause.
     """
     batched = is_batched(tensors, batch)
     if any(batched):
-        # A copy, for torch.export marks tensors as dynamic, and leaves the mark there for torch.compile
-        # to find. A size of 1 would be taken for a constant: such an example is doubled.
+        # A copy, because torch.export leaves a mark on dynamic tensors that torch.compile would obey. A batch
+        # of 1 is doubled: torch.export takes a size of 1 for a constant.
         example = with_batch(tensors, batch, max(batch, 2))
         try:
             dynamic = {0: torch.export.Dim.DYNAMIC}  # of torch 2.6
-            shapes = (tuple(dynamic if is_so else None for is_so in batched),)
+            shapes = (tuple(dynamic if is_batch else None for is_batch in batched),)
             return Exported(_export(flat, example, shapes, strict), None)
         except Exception as error:  # whatever the model's code raises: it may still work at one size
             why = root_cause(error)
@@ -174,7 +194,7 @@ def export(flat: Flat, tensors: Tensors, batch: int, strict: bool = False) -> Ex
     return export_static(flat, tensors, why, strict)
 
 
-def export_static(flat: Flat, tensors: Tensors, why: str, strict: bool = False) -> Exported:
+def export_static(flat: FlatModule, tensors: Tensors, why: str, strict: bool = False) -> Exported:
     """The exported program for the example's shapes alone. Raises RuntimeError with the cause."""
     try:
         return Exported(_export(flat, tensors, None, strict), why)
@@ -182,9 +202,9 @@ def export_static(flat: Flat, tensors: Tensors, why: str, strict: bool = False) 
         raise RuntimeError(f"torch.export cannot capture this model: {root_cause(error)}") from error
 
 
-def _export(flat: Flat, tensors: Tensors, shapes: Any, strict: bool) -> Any:
+def _export(flat: FlatModule, tensors: Tensors, shapes: Any, strict: bool) -> Any:
     with torch.no_grad(), warnings.catch_warnings():
-        # About torch's own code, and about buffers that a model assigns while it is captured.
+        # Warnings of torch's own code, and of buffers that a model assigns while it is captured.
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message="The tensor attributes?.* assigned during export")

@@ -13,7 +13,15 @@ from typing import Any, Optional
 import torch
 
 from perfdash.records import Job
-from perfdash.worker.model_export import Flat, Tensors, export, export_static, root_cause, with_batch
+from perfdash.worker.model_export import (
+    FlatModule,
+    Tensors,
+    export,
+    export_static,
+    fixed_batch,
+    root_cause,
+    with_batch,
+)
 
 # Relative rmse to eager beyond which a file is wrong at another batch size, not merely rounded.
 _WRONG = {torch.float16: 0.05}
@@ -27,14 +35,14 @@ class OnnxModel:
     path: str
     dynamic: bool
     notes: list[str] = field(default_factory=list)
-    checked_s: float = 0.0  # how long trying another batch size took, which is no conversion
+    checked_s: float = 0.0  # the trial of another batch size, which is no part of the conversion
 
 
-def onnx_model(flat: Flat, tensors: Tensors, job: Job) -> OnnxModel:
-    """The file, exported unless the case has it already; its batch dynamic where that works.
+def onnx_model(flat: FlatModule, tensors: Tensors, job: Job) -> OnnxModel:
+    """Export the model unless the case has the file already; the batch is dynamic where that works.
 
-    A dynamic batch is tried at another size and compared with eager; failing that the file holds for
-    the case's batch only, and a note says why. Weights lie beside it, so that it may exceed 2 GB.
+    A dynamic batch is tried at another size and compared with eager; if that fails, the file is for the
+    case's batch only, and a note says why. Weights lie beside the file, so that they may exceed 2 GB.
     Raises RuntimeError with the cause.
     """
     folder = os.path.join(job.scratch, "onnx")
@@ -55,13 +63,13 @@ def onnx_model(flat: Flat, tensors: Tensors, job: Job) -> OnnxModel:
                 why = _differs(flat, tensors, batch, model.path)
             finally:
                 model.checked_s = time.perf_counter() - start
-        except Exception as error:  # the exporter and onnxruntime raise what they like: static may do
+        except Exception as error:  # the exporter and onnxruntime raise anything; a static export may work
             why = root_cause(error)
         if why is not None:
             exported = export_static(flat, tensors, why)
     if why is not None:
         model.dynamic = False
-        model.notes.append(f"exported for batch size {batch} only: {why}")
+        model.notes += fixed_batch(why, tensors, batch)[0]
         try:
             _write(exported.program, model.path, len(tensors), flat)
         except Exception as error:  # as above
@@ -71,7 +79,7 @@ def onnx_model(flat: Flat, tensors: Tensors, job: Job) -> OnnxModel:
     return model
 
 
-def _write(program: Any, path: str, inputs: int, flat: Flat) -> None:
+def _write(program: Any, path: str, inputs: int, flat: FlatModule) -> None:
     # The exporter and its optimiser log every graph rewrite and warn of torch's own code.
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
@@ -81,7 +89,7 @@ def _write(program: Any, path: str, inputs: int, flat: Flat) -> None:
         made = torch.onnx.export(
             program,
             input_names=[f"input_{index}" for index in range(inputs)],
-            output_names=[f"output_{index}" for index in range(len(flat.structure.places))],
+            output_names=[f"output_{index}" for index in range(len(flat.signature.places))],
             dynamo=True,
             verbose=False,  # else it prints its progress to stdout
         )
@@ -90,8 +98,8 @@ def _write(program: Any, path: str, inputs: int, flat: Flat) -> None:
         made.save(path, external_data=True)
 
 
-def _differs(flat: Flat, tensors: Tensors, batch: int, path: str) -> Optional[str]:
-    """How the file's outputs differ from eager's at a batch of another size; None where they do not."""
+def _differs(flat: FlatModule, tensors: Tensors, batch: int, path: str) -> Optional[str]:
+    """How the file's outputs differ from eager's at another batch size; None where they do not."""
     import onnxruntime
 
     other = 3 if batch == 2 else 2
@@ -116,11 +124,11 @@ def _differs(flat: Flat, tensors: Tensors, batch: int, path: str) -> Optional[st
 
 
 def feed(session: Any, tensors: Tensors) -> dict[str, Any]:
-    """Arrays by name for the inputs that the file has kept, sharing the tensors' memory on the CPU."""
+    """Arrays by name for the inputs that the file uses; on the CPU they share the tensors' memory."""
     names = [item.name for item in session.get_inputs()]
     return {name: tensors[place(name)].detach().cpu().numpy() for name in names}
 
 
 def place(name: str) -> int:
-    """Which of the input tensors the file's input of this name is."""
+    """The index of the input tensor that has this name in the file."""
     return int(name.rsplit("_", 1)[1])

@@ -28,14 +28,13 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
     from perfdash.worker.failures import Unmeasurable
     from perfdash.worker.int8_calibration import calibration_batches
-    from perfdash.worker.model_export import Converted, Flat, Structure, export, shapes_of
+    from perfdash.worker.model_export import ConvertedModel, export, fixed_batch, flattened
 
-    structure = Structure(module, inputs)
-    tensors = structure.flatten(inputs)
+    signature, flat, tensors = flattened(module, inputs)
     # Without the layers that strict capture records, the quantiser cannot find its patterns in a ResNet.
-    exported = export(Flat(module, structure).eval(), tensors, job.case.batch_size, strict=True)
+    exported = export(flat, tensors, job.case.batch_size, strict=True)
     batches, remark = calibration_batches(inputs, job)
-    quantized = _quantize(exported.program, [structure.flatten(batch) for batch in batches])
+    quantized = _quantize(exported.program, [signature.flatten(batch) for batch in batches])
     layers, of, weights = _quantized_layers(quantized)
     if not layers:
         raise Unmeasurable(
@@ -46,14 +45,12 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
         remark,
         f"{layers} of {of} convolution and linear layers are int8, with {share:.0%} of the parameters",
     ]
-    shapes = None
-    if exported.why_static:
-        remarks.append(f"exported for batch size {job.case.batch_size} only: {exported.why_static}")
-        shapes = shapes_of(tensors)
+    fixed, shapes = fixed_batch(exported.why_static, tensors, job.case.batch_size)
+    remarks += fixed
     # For a second batch size inductor would compile with a symbol for it, and fail at int8 convolutions:
     # it takes their channels-last output for a contiguous one. So each size is compiled on its own.
     torch._dynamo.config.automatic_dynamic_shapes = False
-    return Converted(structure, inductor_freezing.prepare(quantized, tensors, job), remarks, shapes)
+    return ConvertedModel(signature, inductor_freezing.prepare(quantized, tensors, job), remarks, shapes)
 
 
 def held_tensors(model: Any) -> list[Any]:

@@ -27,21 +27,20 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
 def open_exported(module: Any, inputs: Any, job: Job, providers: Sequence[Any]) -> Any:
     """The module exported (once a case), in a session with these providers."""
-    from perfdash.worker.model_export import Converted, Flat, Structure, shapes_of
+    from perfdash.worker.model_export import ConvertedModel, flattened, shapes_of
     from perfdash.worker.onnx_export import onnx_model
 
-    structure = Structure(module, inputs)
-    tensors = structure.flatten(inputs)
-    model = onnx_model(Flat(module, structure).eval(), tensors, job)
+    signature, flat, tensors = flattened(module, inputs)
+    model = onnx_model(flat, tensors, job)
     shapes = shapes_of(tensors)
-    session = OnnxModule(model.path, providers, shapes, structure.outputs, job)
-    converted = Converted(structure, session, model.notes, None if model.dynamic else shapes)
+    session = OnnxModule(model.path, providers, shapes, signature.outputs, job)
+    converted = ConvertedModel(signature, session, model.notes, None if model.dynamic else shapes)
     converted.uncounted_s += model.checked_s
     return converted
 
 
 def complaints(job: Job) -> list[str]:
-    """What this back end does not do of the case."""
+    """The case's settings that this back end does not support."""
     if job.case.device == "cpu" and job.case.dtype == "float16":
         return [
             "onnxruntime's CPU provider computes float16 in float32, between casts: no float16 to measure"
@@ -50,10 +49,8 @@ def complaints(job: Job) -> list[str]:
 
 
 def reopen(model: Any) -> Any:
-    """A second session on the same file. Its arena has what a call needs only once it was called."""
-    from perfdash.worker.model_export import Converted
-
-    return Converted(model.structure, model.run.again(), model.notes, model.shapes)
+    """A second session on the same file. Its arena grows to what a call needs with the first call."""
+    return model.reopened()
 
 
 def notes(model: Any) -> list[str]:
@@ -62,7 +59,7 @@ def notes(model: Any) -> list[str]:
 
 
 class OnnxModule:
-    """An inference session, called with the row of input tensors; gives that of the outputs.
+    """An inference session, called with the input tensors; it returns the output tensors.
 
     providers: in order of preference; shapes: of the inputs at the case's batch size; outputs: (shape,
     dtype) of each then. Raises Unmeasurable where the first provider is missing or does not start.
@@ -101,7 +98,7 @@ class OnnxModule:
         return [torch.as_tensor(array) for array in self._session.run(None, feed(self._session, tensors))]
 
     def again(self) -> OnnxModule:
-        """Another session just like this one."""
+        """A second session with the same settings."""
         return OnnxModule(*self._made_of)
 
     def _call_on_gpu(self, tensors: Any) -> list[Any]:
@@ -120,17 +117,17 @@ class OnnxModule:
 
         for item in self._session.get_inputs():
             bind(binding.bind_input, item.name, tensors[place(item.name)])
-        known = shapes_of(tensors) == self._shapes
+        has_known_shapes = shapes_of(tensors) == self._shapes
         made = []
         for item, (shape, dtype) in zip(self._session.get_outputs(), self._outputs):
-            if known:
+            if has_known_shapes:
                 made.append(torch.empty(shape, dtype=dtype, device=tensors[0].device))
                 bind(binding.bind_output, item.name, made[-1])
             else:  # another batch size, as in scoring: only onnxruntime knows the shapes
                 binding.bind_output(item.name, "cpu")
         torch.cuda.current_stream().synchronize()  # onnxruntime has a stream of its own
         self._session.run_with_iobinding(binding)
-        if known:
+        if has_known_shapes:
             return made
         return [torch.as_tensor(array).to(tensors[0].device) for array in binding.copy_outputs_to_cpu()]
 
@@ -143,8 +140,8 @@ def _options(job: Job) -> Any:
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 3
-    # Within a call the threads wait for work actively, as torch's OpenMP threads do. After it they must
-    # not go on: they would take the cores from eager, whose sample comes next.
+    # Within a call the threads spin, as torch's OpenMP threads do. After it they must stop: they would take
+    # the cores from eager, whose sample comes next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 

@@ -32,33 +32,37 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
     Raises RuntimeError where the model cannot be exported, Unmeasurable where nothing is quantised.
     """
-    from perfdash.worker.model_export import Converted, Flat, Structure, shapes_of
+    from perfdash.worker.model_export import ConvertedModel, flattened, shapes_of
     from perfdash.worker.onnx_export import onnx_model
 
-    structure = Structure(module, inputs)
-    tensors = structure.flatten(inputs)
-    model = onnx_model(Flat(module, structure).eval(), tensors, job)
+    signature, flat, tensors = flattened(module, inputs)
+    model = onnx_model(flat, tensors, job)
     path = os.path.join(os.path.dirname(model.path), "int8.onnx")
     done = os.path.join(os.path.dirname(model.path), "int8.json")  # written last
-    looked_s = 0.0
+    inspection_s = 0.0
     if os.path.exists(done):
         with open(done) as file:
             remarks = json.load(file)
     else:
-        remark = _quantize(model.path, path, structure, inputs, job)
+        remark = _quantize(model.path, path, signature, inputs, job)
         start = time.perf_counter()
-        remarks = [remark, _what_runs(path, sum(each.numel() for each in module.parameters()))]
-        looked_s = time.perf_counter() - start
+        remarks = [
+            remark,
+            _describe_integer_layers(path, sum(tensor.numel() for tensor in module.parameters())),
+        ]
+        inspection_s = time.perf_counter() - start
         with open(done, "w") as file:
             json.dump(remarks, file)
     shapes = shapes_of(tensors)
-    session = onnxruntime.OnnxModule(path, ["CPUExecutionProvider"], shapes, structure.outputs, job)
-    converted = Converted(structure, session, [*model.notes, *remarks], None if model.dynamic else shapes)
-    converted.uncounted_s += model.checked_s + looked_s
+    session = onnxruntime.OnnxModule(path, ["CPUExecutionProvider"], shapes, signature.outputs, job)
+    converted = ConvertedModel(
+        signature, session, [*model.notes, *remarks], None if model.dynamic else shapes
+    )
+    converted.uncounted_s += model.checked_s + inspection_s
     return converted
 
 
-def _quantize(source: str, path: str, structure: Any, inputs: Any, job: Job) -> str:
+def _quantize(source: str, path: str, signature: Any, inputs: Any, job: Job) -> str:
     import logging
 
     import onnx
@@ -68,13 +72,13 @@ def _quantize(source: str, path: str, structure: Any, inputs: Any, job: Job) -> 
 
     batches, remark = calibration_batches(inputs, job)
     ready = os.path.join(os.path.dirname(path), "ready.onnx")
-    logging.getLogger().setLevel(logging.ERROR)  # it warns by the root logger of what it was told to do
+    logging.getLogger().setLevel(logging.ERROR)  # it warns by the root logger of its own settings
     quantization.quant_pre_process(source, ready, skip_symbolic_shape=True, save_as_external_data=True)
     kinds = {node.op_type for node in onnx.load(ready, load_external_data=False).graph.node}
     quantization.quantize_static(
         ready,
         path,
-        _CalibrationReader(ready, [structure.flatten(batch) for batch in batches]),
+        _CalibrationReader(ready, [signature.flatten(batch) for batch in batches]),
         quant_format=quantization.QuantFormat.QDQ,
         # As its documentation asks for on x86: its kernels take unsigned activations and signed weights.
         activation_type=quantization.QuantType.QUInt8,
@@ -89,10 +93,10 @@ def _quantize(source: str, path: str, structure: Any, inputs: Any, job: Job) -> 
     return remark
 
 
-def _what_runs(path: str, parameters: int) -> str:
-    """What of it onnxruntime computes in integers: the file only says where it may.
+def _describe_integer_layers(path: str, parameters: int) -> str:
+    """Describe which layers onnxruntime computes in integers: the file only says where it may.
 
-    Raises Unmeasurable where that is nothing.
+    Raises Unmeasurable where there are none.
     """
     import onnx
     import onnxruntime
@@ -128,7 +132,7 @@ def _has_vnni() -> bool:
 
 
 class _CalibrationReader:
-    """What quantize_static asks for its calibration batches, as a CalibrationDataReader."""
+    """The calibration batches as quantize_static reads them (CalibrationDataReader)."""
 
     def __init__(self, path: str, batches: list[Any]) -> None:
         import onnx

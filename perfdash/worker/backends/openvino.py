@@ -15,9 +15,9 @@ DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu",)
 CAPTURES = False
 
-# openvino sends usage figures over the network, at its import too, through this package; without it,
-# it has a stub. Here, because the worker imports PACKAGES before it calls prepare. None in sys.modules makes
-# an import fail, which its type does not tell.
+# openvino sends usage figures over the network through this package, already when it is imported; without
+# the package it uses a stub. Set here, because the worker imports PACKAGES before it calls prepare. None in
+# sys.modules makes an import fail, which its type does not allow.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
@@ -26,23 +26,17 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
     Raises RuntimeError that says what could not be converted.
     """
-    from perfdash.worker.model_export import Converted, Structure, shapes_of
+    from perfdash.worker.model_export import ConvertedModel, fixed_batch, flattened, shapes_of
 
-    structure = Structure(module, inputs)
-    tensors = structure.flatten(inputs)
-    path, why_static = _file(module, structure, tensors, job)
-    remarks, shapes = [], None
-    if why_static:
-        remarks.append(f"exported for batch size {job.case.batch_size} only: {why_static}")
-        shapes = shapes_of(tensors)
-    return Converted(structure, _Compiled(path, shapes_of(tensors), job), remarks, shapes)
+    signature, flat, tensors = flattened(module, inputs)
+    path, why_static = _file(flat, tensors, job)
+    remarks, shapes = fixed_batch(why_static, tensors, job.case.batch_size)
+    return ConvertedModel(signature, _Compiled(path, shapes_of(tensors), job), remarks, shapes)
 
 
 def reopen(model: Any) -> Any:
-    """A second one, read from the same file and compiled for the case's shapes."""
-    from perfdash.worker.model_export import Converted
-
-    return Converted(model.structure, model.run.again(), model.notes, model.shapes)
+    """A second model, read from the same file and compiled for the case's shapes."""
+    return model.reopened()
 
 
 def notes(model: Any) -> list[str]:
@@ -50,11 +44,11 @@ def notes(model: Any) -> list[str]:
     return list(model.notes)
 
 
-def _file(module: Any, structure: Any, tensors: Any, job: Job) -> Any:
+def _file(flat: Any, tensors: Any, job: Job) -> Any:
     """(path of the model in the case's folder, why its batch is fixed or None); made once a case."""
     import openvino
 
-    from perfdash.worker.model_export import Flat, export, root_cause
+    from perfdash.worker.model_export import export, root_cause
 
     folder = os.path.join(job.scratch, "openvino")
     path, done = os.path.join(folder, "model.xml"), os.path.join(folder, "done.json")
@@ -62,7 +56,7 @@ def _file(module: Any, structure: Any, tensors: Any, job: Job) -> Any:
         with open(done) as file:
             return path, json.load(file)
     os.makedirs(folder, exist_ok=True)
-    exported = export(Flat(module, structure).eval(), tensors, job.case.batch_size)
+    exported = export(flat, tensors, job.case.batch_size)
     try:
         model = openvino.convert_model(exported.program)
     except Exception as error:  # it has many classes of its own
@@ -74,7 +68,7 @@ def _file(module: Any, structure: Any, tensors: Any, job: Job) -> Any:
 
 
 class _Compiled:
-    """Called with the row of input tensors; keeps one compiled model for each row of shapes it saw."""
+    """Called with the input tensors; it keeps one compiled model for each combination of shapes."""
 
     def __init__(self, path: str, shapes: Any, job: Job) -> None:
         self._made_of = (path, shapes, job)
@@ -96,7 +90,7 @@ class _Compiled:
         return made
 
     def again(self) -> _Compiled:
-        """Another one just like this one."""
+        """A second session with the same settings."""
         return _Compiled(*self._made_of)
 
     def _request(self, shapes: Any) -> Any:
@@ -117,7 +111,7 @@ class _Compiled:
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": job.case.threads,
-            # Of itself it computes float32 models in bfloat16 where the processor can.
+            # By default it computes float32 models in bfloat16 where the processor can.
             "INFERENCE_PRECISION_HINT": "f32" if job.case.dtype == "float32" else "bf16",
             # The worker has its cores already; pinning again would move them for eager as well.
             "ENABLE_CPU_PINNING": False,

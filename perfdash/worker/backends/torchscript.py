@@ -16,41 +16,40 @@ CAPTURES = False
 def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """The traced module, frozen and optimised. Raises RuntimeError that says which step refused it.
 
-    What depends on the values of the inputs (branches, loops) is as it was for these inputs.
+    Branches and loops that depend on the values of the inputs stay as they were for these inputs.
     """
     import torch
 
-    from perfdash.worker.model_export import Converted, Flat, Structure, root_cause
+    from perfdash.worker.model_export import ConvertedModel, flattened, root_cause
 
-    structure = Structure(module, inputs)
-    flat = Flat(module, structure).eval()
+    signature, flat, tensors = flattened(module, inputs)
     step = "trace"
     with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("always")
         try:
-            script = torch.jit.trace(flat, structure.flatten(inputs), check_trace=False)
+            script = torch.jit.trace(flat, tensors, check_trace=False)
             step = "freeze"
             script = torch.jit.freeze(script.eval())
             step = "optimize_for_inference"
             script = torch.jit.optimize_for_inference(script)
-        except Exception as error:  # the model's own code runs in there, and raises what it likes
+        except Exception as error:  # tracing runs the model's own code, which raises anything
             raise RuntimeError(f"torch.jit.{step} refused this model: {root_cause(error)}") from error
     fixed = sum(issubclass(warning.category, torch.jit.TracerWarning) for warning in caught)
     values = f"tracing fixed {fixed} values that the model computes in Python as they were for these inputs"
-    return Converted(structure, script, [values] if fixed else [])
+    return ConvertedModel(signature, script, [values] if fixed else [])
 
 
 def held_tensors(model: Any) -> list[Any]:
     """Parameters and buffers that freezing left, and the constants that the graph uses."""
     script = model.run
-    found = [*script.parameters(), *script.buffers()]
+    tensors = [*script.parameters(), *script.buffers()]
     for node in _nodes(script.graph):
-        # Freezing leaves constants behind that nothing uses any more: the module's own weights.
+        # Freezing leaves unused constants behind: the module's own weights.
         if node.kind() in _CONSTANTS and node.hasAttribute("value") and node.output().uses():
             kind = node.kindOf("value")
             if kind in ("t", "ts", "ival"):
-                found += _tensors(getattr(node, kind)("value"))
-    return found
+                tensors += _tensors(getattr(node, kind)("value"))
+    return tensors
 
 
 def notes(model: Any) -> list[str]:
