@@ -323,14 +323,15 @@ def without_host(places: Sequence[int], times: Sequence[float], values: Sequence
     scale = 1.4826 * float(np.median(away[several]))
     if scale == 0:
         return y
-    host, moves = _host(owner, times, middle[owner] + np.clip(y - middle[owner], -3 * scale, 3 * scale))
+    model = _HostModel(owner, times)
+    host, moves = model.drift(middle[owner] + np.clip(y - middle[owner], -3 * scale, 3 * scale))
     if moves > 0.5:
         # Once more, now that outliers can be separated from the drift.
         rest = y - host
         middle = _medians(rest, owner)
         rest = rest - middle[owner]
         reach = WINSOR * 1.4826 * float(np.median(np.abs(rest[several])))
-        host, _ = _host(owner, times, middle[owner] + host + np.clip(rest, -reach, reach))
+        host, _ = model.drift(middle[owner] + host + np.clip(rest, -reach, reach))
     return y - host
 
 
@@ -344,12 +345,18 @@ def _moves(owner: Owners, times: Sequence[float], y: Array) -> Array:
     moves = np.zeros(len(y))
     if session[-1] == 0:
         return moves
+    sessions = [
+        (session == k, (session == k) & np.isin(owner, owner[session < k]))
+        for k in range(1, int(session[-1]) + 1)
+    ]
     for _ in range(POLISH):
-        levels = _medians(y - moves, owner)[owner]
-        for k in range(1, int(session[-1]) + 1):
-            mine, known = session == k, np.isin(owner, owner[session < k])
-            if np.any(mine & known):
-                moves[mine] = np.median((y - levels)[mine & known])
+        before = moves.copy()
+        rest = y - _medians(y - moves, owner)[owner]
+        for mine, measured_before in sessions:
+            if np.any(measured_before):
+                moves[mine] = np.median(rest[measured_before])
+        if np.array_equal(moves, before):
+            break
     return moves
 
 
@@ -359,26 +366,33 @@ def _medians(y: Array, owner: Owners) -> Array:
     return np.array([median(part.tolist()) for part in parts])
 
 
-def _host(owner: Owners, times: Sequence[float], y: Array) -> tuple[Array, float]:
-    """The drift in each value, and the probability that there is any."""
-    t = np.asarray(times, dtype=float)
-    same = owner[:, None] == owner[None, :]
-    centre = np.eye(len(y)) - same / same.sum(axis=1)[:, None]
-    rest = centre @ y
-    free = len(y) - len(np.unique(owner))
-    logs = [np.log(STEADY) - 0.5 * free * np.log(rest @ rest)]
-    parts = [np.zeros(len(y))]
-    for span in SPANS:
-        shape = np.exp(-np.abs(t[:, None] - t[None, :]) / span)
-        values, vectors = np.linalg.eigh(centre @ shape @ centre)
-        seen = vectors.T @ rest
-        inner = np.maximum(values, 0.0)
-        for size in SIZES:
-            variance = 1 + size * inner
-            fit = seen / variance
-            prior = np.log((1 - STEADY) / (len(SPANS) * len(SIZES)))
-            logs.append(prior - 0.5 * np.log(variance).sum() - 0.5 * free * np.log(fit @ seen))
-            parts.append(size * (shape @ (centre @ (vectors @ fit))))
-    weights = np.exp(np.array(logs) - max(logs))
-    weights /= weights.sum()
-    return np.asarray(weights @ np.array(parts)), float(1 - weights[0])
+class _HostModel:
+    """The drift that measurements of the builds `owner` at `times` may have, whatever their values are."""
+
+    def __init__(self, owner: Owners, times: Sequence[float]) -> None:
+        t = np.asarray(times, dtype=float)
+        same = owner[:, None] == owner[None, :]
+        self._centre = np.eye(len(t)) - same / same.sum(axis=1)[:, None]
+        self._free = len(t) - len(np.unique(owner))
+        self._spans = []
+        for span in SPANS:
+            shape = np.exp(-np.abs(t[:, None] - t[None, :]) / span)
+            values, vectors = np.linalg.eigh(self._centre @ shape @ self._centre)
+            variances = 1 + np.outer(SIZES, np.maximum(values, 0.0))
+            self._spans.append((shape, vectors, variances, np.log(variances).sum(axis=1)))
+
+    def drift(self, y: Array) -> tuple[Array, float]:
+        """The drift in each value, and the probability that there is any."""
+        rest = self._centre @ y
+        prior = np.log((1 - STEADY) / (len(SPANS) * len(SIZES)))
+        logs = [np.array([np.log(STEADY) - 0.5 * self._free * np.log(rest @ rest)])]
+        parts = [np.zeros((1, len(y)))]
+        for shape, vectors, variances, log_determinants in self._spans:
+            seen = vectors.T @ rest
+            fits = seen / variances  # one row for each size of the drift
+            logs.append(prior - 0.5 * log_determinants - 0.5 * self._free * np.log(fits @ seen))
+            parts.append(np.array(SIZES)[:, None] * (fits @ vectors.T @ self._centre @ shape))
+        joined = np.concatenate(logs)
+        weights = np.exp(joined - joined.max())
+        weights /= weights.sum()
+        return np.asarray(weights @ np.concatenate(parts)), float(1 - weights[0])
