@@ -6,7 +6,7 @@ import pytest
 
 from perfdash.records import Case, Job, Status
 from perfdash.worker.backends import inductor_compiled_autograd as backend
-from tests.conftest import HERE, perfdash
+from tests.conftest import HERE
 from tests.lazy import lazy
 
 torch = lazy("torch")
@@ -36,12 +36,14 @@ def test_it_is_for_training_only():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_training_step_by_it(tmp_path):
+@pytest.mark.timeout(900)
+def test_a_training_step_by_it(command):
     backend_name = "inductor-compiled-autograd"
     file = HERE / "truth" / "training_models.py"
-    ran = perfdash("run", "--model", f"{file}:dropout", "--model", f"{file}:wrong_gradient", "--scenario",
-                   "training", "--backend", backend_name, "--batch-size", "8", cwd=tmp_path)  # fmt: skip
+    ran = command(
+        "run", "--model", f"{file}:dropout", "--model", f"{file}:wrong_gradient", "--scenario", "training",
+        "--backend", backend_name, "--batch-size", "8", "--processes", "1", timeout=880,
+    )  # fmt: skip
     assert ran.code == 0, ran.err
     dropout = ran.results["training_models.dropout"]
     assert dropout.status is Status.PASS, dropout.accuracy or dropout.error
