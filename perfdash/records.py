@@ -187,7 +187,22 @@ class Specification:
 
 
 @dataclass(frozen=True)
-class Job(Specification):
+class ProcessOptions:
+    """How every process of a run measures, whatever the case.
+
+    A new option of that kind is a field here and in run_options.RunOptions. Its name brings it to the worker.
+    """
+
+    weights: str = "random"  # random | pretrained | the path of a file
+    seed: int = 1337
+    allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
+    compile_mode: Optional[str] = None
+    inductor_config: dict[str, Any] = field(default_factory=dict)
+    sampling: Sampling = Sampling()
+
+
+@dataclass(frozen=True)
+class Job(ProcessOptions, Specification):
     """One process of a case: the specification, and how this process measures."""
 
     scratch: str = ""  # an empty folder of the case's own: caches, temporary files
@@ -197,12 +212,6 @@ class Job(Specification):
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
     headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share
-    weights: str = "random"  # random | pretrained | the path of a file
-    seed: int = 1337
-    allocator: str = "steady"
-    compile_mode: Optional[str] = None
-    inductor_config: dict[str, Any] = field(default_factory=dict)
-    sampling: Sampling = Sampling()
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 

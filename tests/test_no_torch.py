@@ -36,7 +36,7 @@ def planned(no_torch):
 
 @pytest.mark.parametrize("loader", registry.names("loaders"))
 def test_what_each_loader_wants_beforehand(planned, loader):
-    launch = Slot((0,), Options("python", 1))._launch(replace(planned, loader=loader))
+    launch = Slot((0,), Options(python="python", threads=1))._launch(replace(planned, loader=loader))
     libraries = {"timm", "torchvision", "transformers"}
     assert launch.packages == ((loader,) if loader in libraries else ())
 

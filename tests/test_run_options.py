@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 from perfdash import records
 from perfdash.cli import app
 from perfdash.errors import UsageError
-from perfdash.records import Job, Specification, declared_options, job_from_json, to_json
+from perfdash.records import Job, ProcessOptions, Specification, declared_options, job_from_json, to_json
 from perfdash.run_options import run_options
+from perfdash.runner.messages import options_of
 from perfdash.settings import RunSettings, resolve
 from perfdash.suites.cases import select
 from perfdash.suites.suite_file import load_suite
@@ -137,3 +139,10 @@ def test_a_new_option_is_one_line(tmp_path):
     assert "Share of weights that are zero." in first["help"]
     assert (first["suite"], first["variable"], first["flag"], from_file) == (0.125, 0.25, 0.0, 0.75)
     assert first["refused"] == "--sparsity: -1.0: Input should be greater than or equal to 0"
+
+
+def test_options_of_the_process_reach_the_worker_by_their_names():
+    given = {"allocator": "default", "compile_mode": "max-autotune", "inductor_config": {"freezing": True}}
+    options = options_of(RunSettings(**given))
+    assert {name: getattr(options, name) for name in given} == given
+    assert {field.name for field in fields(ProcessOptions)} <= {field.name for field in fields(Job)}

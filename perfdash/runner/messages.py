@@ -6,42 +6,30 @@ A slot is a set of cores that measures one case at a time, in this process or on
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from perfdash.errors import UsageError
-from perfdash.records import Sampling
+from perfdash.records import ProcessOptions, Sampling
 from perfdash.settings import RunSettings
 from perfdash.suites.cases import Planned, planned_from_json
 
 
-@dataclass(frozen=True)
-class Options:
-    """How every case of a run is measured."""
+@dataclass(frozen=True, kw_only=True)
+class Options(ProcessOptions):
+    """How every case of a run is measured, and under which interpreter."""
 
     python: str
     threads: int
     device: str = "cpu"
-    allocator: str = "steady"  # steady | default | jemalloc | tcmalloc
-    weights: str = "random"
-    compile_mode: str | None = None
-    inductor_config: dict[str, Any] = field(default_factory=dict)
-    sampling: Sampling = field(default_factory=Sampling)
-    seed: int = 1337
 
 
 def options_of(settings: RunSettings) -> Options:
     """How every case of a run is measured, from its settings. Raises UsageError."""
-    return Options(
-        python=settings.python,
-        threads=settings.threads,
-        device=settings.device,
-        allocator=settings.allocator,
-        weights=weights_of(settings),
-        compile_mode=settings.compile_mode,
-        inductor_config=settings.inductor_config,
-    )
+    names = {option.name for option in fields(Options)} & set(RunSettings.model_fields)
+    given = {name: getattr(settings, name) for name in names}
+    return Options(**{**given, "weights": weights_of(settings)})
 
 
 def weights_of(settings: RunSettings) -> str:

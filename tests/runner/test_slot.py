@@ -16,7 +16,7 @@ from tests.runner.planned import PLANNED, events
 @pytest.fixture
 def slot(monkeypatch):
     """A slot without a worker; `asked` are the roles of its probes, `lent` what its jobs were lent."""
-    slot = Slot((0,), Options("python", 1))
+    slot = Slot((0,), Options(python="python", threads=1))
     slot.asked, slot.lent = [], []
 
     def probe(like, each, role="probe"):
@@ -87,7 +87,7 @@ class Parent:
 def parents(monkeypatch):
     monkeypatch.setattr(slots, "ForkParent", Parent)
     monkeypatch.setattr(Parent, "started", [])
-    with Slot((0,), Options("python", 1)) as slot:
+    with Slot((0,), Options(python="python", threads=1)) as slot:
         yield slot
     assert all(parent.closed for parent in Parent.started)
 
