@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MINIMUM_CHANGE = 0.02  # the smallest change of interest, as a fraction
+EQUIVALENCE_MARGIN = 0.03  # so far from 1.00x a speedup counts as equivalent, unless the run says otherwise
 _PART_CHANGE = 0.05  # parts of a step are noisier than the step
 _CPU_CHANGE = 0.10
 EVIDENCE = math.inf  # no change is large enough to be judged
@@ -221,3 +222,8 @@ CHARTS: dict[str, Chart] = dict(
 def title_of(column: str) -> str:
     """The title of a metric; the column itself for a metric that is not registered."""
     return METRICS[column].title if column in METRICS else column
+
+
+def is_sampled(column: str) -> bool:
+    """Whether a column comes from the timed samples, which other programs can spoil."""
+    return column in METRICS and not {"latency", "speedup"}.isdisjoint(METRICS[column].methods)

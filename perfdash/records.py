@@ -235,19 +235,25 @@ class Measurement:
     samples: list[float] = field(default_factory=list)
 
 
+# The verdict where other programs spoilt the samples, and measuring again did not mend that.
+DISTURBED = "disturbed"
+
+
 @dataclass
 class Speedup:
-    """Eager latency / backend latency. The 95 % interval is of what another run would report.
+    """Eager latency / backend latency, with the 95 % interval of the truth.
 
-    basis says what the interval covers: `processes` (spread measured in this case's own processes),
-    `pooled` (spread between processes taken from the run's replicated cases) or `within` (one
-    process only: too narrow, and never enough for a verdict).
+    Before method 3 of `speedup` the interval was of what another run would report.
+
+    basis says what the interval covers: `processes` (the case was sampled in several processes), `pooled`
+    (in one, and the spread between processes is that of the run's other cases) or `within` (one process
+    only: too narrow, and never enough for a verdict).
     """
 
     value: float
     ci_low: float
     ci_high: float
-    verdict: str  # faster | slower | equivalent | inconclusive
+    verdict: str  # faster | slower | equivalent | inconclusive | disturbed
     basis: str = "within"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from perfdash.metrics import EQUIVALENCE_MARGIN
 from perfdash.records import Dtype, Option, Phase, Specification, declared_options
 
 
@@ -68,7 +69,10 @@ class CaseSelection:
     ] = "steady"
     processes: Annotated[
         int | None,
-        Option("Sample every case in this many processes.  [default: 1, and several for a few]", at_least=1),
+        Option(
+            "Sample every case in this many processes.  [default: 2, and 2 more where these disagree]",
+            at_least=1,
+        ),
     ] = None
     env: Annotated[dict[str, str], Option("KEY=VALUE for the worker. Repeatable.")] = {}
     inductor_config: Annotated[
@@ -87,6 +91,12 @@ class RunOptions(CaseSelection):
     data: Annotated[
         Path | None, Option("Labelled data to score models on: an image folder, or a CSV of text,label.")
     ] = None
+    margin: Annotated[
+        float, Option("What counts as equivalent: so far from 1.00x.  [default: 0.03]", above=0)
+    ] = EQUIVALENCE_MARGIN
+    strict: Annotated[
+        bool, Option("Refuse to measure on a machine on which a model differs from itself.")
+    ] = False
     timeout: Annotated[float | None, Option("Seconds a case may take, instead of the suite's.", above=0)] = (
         None
     )

@@ -25,7 +25,7 @@ ALLOWED = {
     "child_environment": set(),
     "worker": {"records"},
     "suites": {"errors", "files", "records", "settings", "worker"},
-    "run_options": {"records"},
+    "run_options": {"metrics", "records"},
     "settings": {"errors", "records", "run_options"},
     "stats": {"metrics", "records"},
     "history": {"errors", "files", "methods", "metrics", "records", "redaction", "stats"},

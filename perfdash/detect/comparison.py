@@ -28,11 +28,11 @@ from perfdash.detect.findings import (
 from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.ingest import testbed_values
-from perfdash.history.pass_rates_and_means import gave_up
+from perfdash.history.pass_rates_and_means import gave_up, is_disturbed
 from perfdash.history.queries import OF_ITS_NIGHT, cases_by_id, list_runs, of_method, panel
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.methods import alike, changes
-from perfdash.metrics import JUDGED
+from perfdash.metrics import JUDGED, is_sampled
 from perfdash.records import Case
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
@@ -343,10 +343,13 @@ def _checked_by(side: ComparedRuns) -> dict[Case, Mapping[str, int]]:
 def _logs(rows: Sequence[Sequence[Row]], metric: str) -> Array:
     """Logs of a metric, of the shape (cases, runs).
 
-    NaN where it is missing, or where the row did not pass and so does not describe the compiled model.
+    NaN where it is missing or disturbed, or where the row did not pass and so does not describe the
+    compiled model.
     """
     width = max(map(len, rows), default=0)
-    flat = [row.values.get(metric, 0.0) if _passed(row) else 0.0 for of_case in rows for row in of_case]
+    every = [row for of_case in rows for row in of_case]
+    usable = [_passed(row) and not (is_sampled(metric) and is_disturbed(row)) for row in every]
+    flat = [row.values.get(metric, 0.0) if use else 0.0 for row, use in zip(every, usable, strict=True)]
     values = np.zeros((len(rows), width))
     values[np.arange(width) < np.array([len(of_case) for of_case in rows], dtype=int)[:, None]] = flat
     return np.log(np.where(values > 0, values, np.nan))

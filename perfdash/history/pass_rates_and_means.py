@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdash.history.results import Row
-from perfdash.records import PASSING, Status
+from perfdash.records import DISTURBED, PASSING, Status
 from perfdash.stats.means import (
     arithmetic_mean,
     clipped_geometric_mean,
@@ -87,8 +87,9 @@ def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
 
 
 def is_counted(row: Row) -> bool:
-    """Whether a row counts in the means: it passed, and all of it was compiled."""
-    return row.status == Status.PASS and not nothing_captured(row) and not gave_up(row)
+    """Whether a row counts in the means: it passed undisturbed, and all of it was compiled."""
+    counts = row.status == Status.PASS and not is_disturbed(row)
+    return counts and not nothing_captured(row) and not gave_up(row)
 
 
 def is_compiled(row: Row) -> bool:
@@ -107,6 +108,11 @@ def nothing_captured(row: Row) -> bool:
     if row.case.backend == "eager":
         return False
     return row.values.get("calls_captured") == 0 or row.values.get("graphs") == 0
+
+
+def is_disturbed(row: Row) -> bool:
+    """Whether other programs spoilt its samples: its latencies and speedup say nothing of the model."""
+    return row.verdict == DISTURBED
 
 
 def gave_up(row: Row) -> bool:

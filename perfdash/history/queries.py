@@ -22,8 +22,8 @@ from perfdash.files import dumps
 from perfdash.history import schema
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.methods import alike, numbers
-from perfdash.metrics import NUMBERS
-from perfdash.records import Case
+from perfdash.metrics import NUMBERS, is_sampled
+from perfdash.records import DISTURBED, Case
 
 CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
@@ -296,14 +296,19 @@ def panel(
     metrics: Iterable[str],
     case_ids: Sequence[int] | None = None,
 ) -> Panel:
-    """Read metrics of some runs, in their order; of all cases, or of `case_ids`."""
+    """Read metrics of some runs, in their order; of all cases, or of `case_ids`.
+
+    What was sampled while other programs disturbed it is left out, as not measured.
+    """
     names = list(metrics)
     results = schema.results
     night = {run.id: place for place, run in enumerate(runs)}
     values_of_cases: list[Any] = []
     ids = list(night)
     for start in range(0, len(ids), 500):
-        query = sa.select(*results.c["run_id", "case_id", "status"], *(results.c[name] for name in names))
+        query = sa.select(
+            *results.c["run_id", "case_id", "status", "verdict"], *(results.c[name] for name in names)
+        )
         query = query.where(results.c.run_id.in_(ids[start : start + 500]))
         if case_ids is not None:
             query = query.where(results.c.case_id.in_(case_ids))
@@ -316,8 +321,10 @@ def panel(
         columns = list(zip(*values_of_cases, strict=True))
         at = [place[number] for number in columns[1]], [night[number] for number in columns[0]]
         statuses[at] = columns[2]
-        for name, column in zip(names, columns[3:], strict=True):
-            values[name][at] = np.array(column, dtype=float)  # None becomes NaN
+        disturbed = np.array([verdict == DISTURBED for verdict in columns[3]])
+        for name, column in zip(names, columns[4:], strict=True):
+            numbers_of_cases = np.array(column, dtype=float)  # None becomes NaN
+            values[name][at] = np.where(disturbed & is_sampled(name), np.nan, numbers_of_cases)
     return Panel(list(runs), measured, values, statuses)
 
 

@@ -14,6 +14,7 @@ from perfdash.history.pass_rates_and_means import (
     gave_up,
     grouped,
     is_counted,
+    is_disturbed,
     nothing_captured,
     setting_of,
     summarize,
@@ -123,6 +124,8 @@ def _status(row: Row | None) -> str:
         return f"{row.status} (nothing captured)"
     if gave_up(row):
         return f"{row.status} (recompile limit)"
+    if is_disturbed(row):
+        return f"{row.status} (disturbed)"
     graph_breaks = row.values.get("graph_breaks") or 0.0
     breaks = int(graph_breaks) if math.isfinite(graph_breaks) else 0
     return f"{row.status} ({breaks} graph break{'s' * (breaks > 1)})" if breaks else str(row.status)

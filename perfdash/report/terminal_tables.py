@@ -11,7 +11,7 @@ from prettytable import PrettyTable
 from perfdash.history.queries import Point, RunLine
 from perfdash.history.results import Row, from_result
 from perfdash.methods import changes
-from perfdash.records import PASSING, Case, Result, RunInfo, Status
+from perfdash.records import DISTURBED, PASSING, Case, Result, RunInfo, Status
 from perfdash.report.dashboard_tables import all_numbers, by_suite, cpu_time_notes, settings
 from perfdash.report.number_format import mark_cpu_time
 from perfdash.report.published_totals import published
@@ -145,6 +145,8 @@ def status_text(result: Result) -> str:
         return "pass (nothing captured)"
     if result.status is Status.PASS and result.capture.get("recompile_limit"):
         return "pass (recompile limit)"
+    if result.status is Status.PASS and result.speedup and result.speedup.verdict == DISTURBED:
+        return "pass (disturbed)"
     if result.status is Status.CRASH and result.error:
         return f"crash ({result.error.type})"
     return str(result.status)

@@ -12,6 +12,7 @@ from perfdash.runner.allocator import allocator_library
 from perfdash.runner.launcher import ForkParent, Launch
 
 _GIB = 1 << 30
+_IDLE = 0.5  # tasks, up to which a machine counts as idle
 
 
 @dataclass(frozen=True)
@@ -92,17 +93,7 @@ def judge_host(facts: dict[str, Any]) -> list[MachineFinding]:
         )
     else:
         add(MachineFinding("ok", "container limit", "no CPU quota"))
-    if facts["load"] > 0.5:
-        add(
-            MachineFinding(
-                "warn",
-                "load",
-                f"{facts['load']:.2f} tasks want to run besides",
-                "stop other work while measuring",
-            )
-        )
-    else:
-        add(MachineFinding("ok", "load", f"{facts['load']:.2f}"))
+    add(_load(facts["load"]))
     available = facts["memory_available_bytes"] or 0
     level = "warn" if available < 8 * _GIB else "ok"
     add(
@@ -228,3 +219,17 @@ def _examine_gpu(hello: dict[str, Any]) -> list[MachineFinding]:
             )
         ]
     return [MachineFinding("ok", "gpu", f"NVIDIA device present, torch built for CUDA {hello['torch_cuda']}")]
+
+
+def _load(load: float) -> MachineFinding:
+    if load <= _IDLE:
+        return MachineFinding("ok", "load", f"{load:.2f}")
+    return MachineFinding(
+        "warn", "load", f"{load:.2f} tasks want to run besides", "stop other work while measuring"
+    )
+
+
+def load_warning() -> str | None:
+    """What doctor says of other work on this machine, before a run adds its own; None where there is none."""
+    finding = _load(os.getloadavg()[0])
+    return f"load: {finding.what}; {finding.do}" if finding.level == "warn" else None

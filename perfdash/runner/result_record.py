@@ -20,6 +20,7 @@ from perfdash.stats.speedup import Pairs, ratios_of, set_speedups
 from perfdash.suites.cases import Planned
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
+_MOST_LOST = 0.05  # share of the time without a core, from which a wider interval is no remedy
 _RATIO_ERROR = 0.03  # that a compression ratio may have
 
 
@@ -355,6 +356,8 @@ def _note_disturbance(
                 f"a thread of the model waited for a core during {lost:.1%} of the time: other programs ran "
                 "on these cores, and the interval is wider by as much on both sides"
             )
+            if lost > _MOST_LOST:
+                result.conditions["disturbed"] = f"a thread of it had no core during {lost:.0%} of the time"
         return
     if chosen.pairs == "clean":
         return
@@ -364,6 +367,7 @@ def _note_disturbance(
         result.notes.append(f"{cause}; CPU time was used instead of wall time")
         return
     result.notes.append(f"{cause}, and CPU time does not stand in: {chosen.why_not_cpu}; all pairs were used")
+    result.conditions["disturbed"] = cause
     by_cpu = ratios_of([samples.cpu for samples in sampled if samples.cpu is not None]).mean
     result.conditions["cpu_ratio"] = round(math.exp(by_cpu), 6)
     if abs(by_cpu - summary.mean) > summary.reach_within(CONFIDENCE):

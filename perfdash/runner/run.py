@@ -25,6 +25,7 @@ from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.runner import compatibility, orphans
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import away_from, slots_of
+from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
@@ -138,7 +139,11 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
     info.sessions.append(
         {"started": now(), "command": _command(), "executor": settings.executor, "slots": []}
     )
-    policy = Policy(settings.allocator, settings.processes, settings.retries, settings.retry_pause)
+    policy = Policy(
+        settings.allocator, settings.processes, settings.retries, settings.retry_pause, settings.strict
+    )
+    if settings.executor == "local" and (warning := load_warning()):
+        say(warning)
     planned = [plan.cases[index] for index in run.left]
     costs = [plan.costs[index] for index in run.left]
     slots = run.slots if run.left else ()

@@ -41,6 +41,7 @@ class Policy:
     processes: int | None = None  # None: two, and two more where these disagree
     retries: int = 2  # of a case that failed by the machine's fault
     retry_pause_s: float = 30.0
+    strict: bool = False  # refuse a machine on which a model differs from itself
 
 
 class Watcher(Protocol):
@@ -89,6 +90,7 @@ class Session:
         self._busy: dict[int, tuple[int, Path]] = {}
         self._attempts = self._attempts_before()
         self._complained = False
+        self._disturbed: set[int] = set()  # measured again, or to be
         self.begun = False  # whether a case has been started
         self._margin = margin_of(info)
         self._read_earlier = earlier
@@ -111,15 +113,28 @@ class Session:
             if real:
                 self._introduce(real)
                 noise.null_at_start(self.executor, real[0], self.info, self.watcher.say)
+                self._refuse_noise("start", "nothing was measured")
             self._measure_all()
             if real:
                 noise.null_at_end(self.executor, real[0], self.info, self.watcher.say)
+                self._refuse_noise("end", "its results are not put into the history")
             state = "done"
         except KeyboardInterrupt:
             state = "interrupted"
             raise
         finally:
             self._finish(state)
+
+    def _refuse_noise(self, when: str, consequence: str) -> None:
+        """Raise MachineError where the user is strict and the null at the start or end is out of bounds."""
+        ratios = self.info.noise["null"][when]
+        if self.policy.strict and not noise.within_bounds(ratios):
+            worst = max((abs(ratio - 1) for ratio in ratios), default=None)
+            text = "could not be measured" if worst is None else f"is off by {worst:.1%}"
+            raise MachineError(
+                f"--strict: at the {when} of the run a model against itself {text}, where "
+                f"{noise.NULL_BOUND:.0%} is allowed: {consequence}. End what else runs on the machine"
+            )
 
     def _finish(self, state: str) -> None:
         """The intervals from the whole run, the CSVs and run.json; a full disk hides no error."""
@@ -278,6 +293,19 @@ class Session:
         result.attempts = before
         result.status = final_status(result, before)
         self._record(index, result)
+        self._measure_again_if_disturbed(index, result)
+
+    def _measure_again_if_disturbed(self, index: int, result: Result) -> None:
+        """A case whose samples other programs spoilt goes to the end of the queue, once.
+
+        What was measured is kept until then, and counts where nothing better comes of it.
+        """
+        reason = result.conditions.get("disturbed")
+        if not reason or index in self._disturbed:
+            return
+        self._disturbed.add(index)
+        self._queue.append(index)
+        self.watcher.say(f"{result.case.model}: disturbed ({reason}): measured again at the end")
 
     def _record(self, index: int, result: Result) -> None:
         self._results.pop(result.case, None)  # measured again on request: it counts as new

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.detect.nights import is_complete_beside
 from perfdash.history import schema
-from perfdash.history.pass_rates_and_means import Summary, gave_up, is_compiled, is_counted, setting_of
+from perfdash.history.pass_rates_and_means import (
+    Summary,
+    gave_up,
+    is_compiled,
+    is_counted,
+    is_disturbed,
+    setting_of,
+)
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
 from perfdash.methods import alike, changes
@@ -380,6 +387,8 @@ def said(row: Row) -> tuple[str, str]:
         return NOTHING_CAPTURED, "fail"
     if row.status in PASSING and gave_up(row):
         return "recompile limit", "unknown"
+    if row.status in PASSING and is_disturbed(row):
+        return "disturbed", "unknown"
     if row.status == Status.PASS_DUE_TO_SKIP:
         return "not checked", "unknown"
     return str(row.status), _BADGES.get(row.status, "fail")

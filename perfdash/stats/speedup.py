@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdash.records import Result, RunInfo, Speedup
+from perfdash.metrics import EQUIVALENCE_MARGIN
+from perfdash.records import DISTURBED, Result, RunInfo, Speedup
 from perfdash.stats.intervals import CONFIDENCE, Array, log_ratio, log_ratio_deviation
 from perfdash.stats.process_spread import ProcessRatios, SpreadOfRun, spread_of_run, widened_for_few
 
-MARGIN = 0.03  # of `equivalent`, unless the run says otherwise
 SURE = 0.985  # so that a model against itself is called faster or slower in at most 2 of 100
 NULL_EXPECTED = 0.02  # a model compared with itself is off by at most that on a quiet machine,
 NULL_ALARM = 0.05  # or by a little more here and there, but not so far
@@ -62,7 +62,9 @@ def null_warning(worst: object) -> str | None:
     )
 
 
-def verdict(low: float, high: float, sure: tuple[float, float] | None = None, margin: float = MARGIN) -> str:
+def verdict(
+    low: float, high: float, sure: tuple[float, float] | None = None, margin: float = EQUIVALENCE_MARGIN
+) -> str:
     """faster, slower, equivalent or inconclusive, for a 95 % interval and a wider one that makes sure.
 
     Equivalent: the whole interval lies within 1 / (1 + margin) .. 1 + margin (two one-sided tests,
@@ -102,7 +104,7 @@ def keep_earlier(result: Result, nights: Sequence[ProcessRatios]) -> None:
 
 
 def set_speedups(
-    results: Sequence[Result], only: Result | None = None, *, margin: float = MARGIN
+    results: Sequence[Result], only: Result | None = None, *, margin: float = EQUIVALENCE_MARGIN
 ) -> SpreadOfRun:
     """Set the speedup of every result with samples, or of `only`; return the spread between processes."""
     sampled = [(result, ratios) for result in results if (ratios := kept_ratios(result)) is not None]
@@ -143,4 +145,6 @@ def _speedup(
     low, high = interval(CONFIDENCE)
     # An interval that does not cover what differs between processes supports no verdict.
     word = "inconclusive" if basis == "within" else verdict(low, high, interval(SURE), margin)
+    if result.conditions.get("disturbed"):
+        word = DISTURBED
     return Speedup(round(math.exp(ratios.mean), 6), round(low, 6), round(high, 6), word, basis)

@@ -94,6 +94,29 @@ def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
     assert (means.cases, means.old[0]) == (1, pytest.approx(2.0))
 
 
+def test_what_was_disturbed_is_not_compared():
+    spoilt = replace(row("a", backend_ms=20.0, speedup=1.0, compilation_cpu_s=30.0), verdict="disturbed")
+    (one,) = compare(
+        side(run(rows=[row("a", backend_ms=10.0, speedup=2.0, compilation_s=30.0)])), side(run(rows=[spoilt]))
+    ).both
+    assert list(one.deltas) == ["compilation_cpu_s"]
+    assert not one.regressed
+
+
+def test_an_interval_of_an_earlier_method_is_of_another_run():
+    """It is wider by the root of two for the same noise, so the change is as certain."""
+
+    def delta(method, reach):
+        values = {"speedup": 2.0, "speedup_low": 2.0 / reach, "speedup_high": 2.0 * reach}
+        worse = {"speedup": 1.9, "speedup_low": 1.9 / reach, "speedup_high": 1.9 * reach}
+        nights = [run(rows=[row("a", **one)], method={"speedup": method}) for one in (values, worse)]
+        (one,) = compare(side(nights[0]), side(nights[1])).both
+        return one.deltas["speedup"]
+
+    now, before = delta(3, 1.02), delta(2, math.exp(math.sqrt(2) * math.log(1.02)))
+    assert now.p == pytest.approx(before.p)
+
+
 def test_a_status_that_broke_is_a_regression_whatever_the_numbers():
     (one,) = compare(
         side(run(rows=[row("a")])), side(run(rows=[row("a", "fail_accuracy", speedup=9.0)]))

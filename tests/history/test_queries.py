@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from perfdash.errors import UsageError
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import case_numbers, find_run, list_runs, panel, series, trend
+from perfdash.history.queries import case_numbers, cases_by_id, find_run, list_runs, panel, series, trend
 from tests.history.made import case, nights, row, run
 
 
@@ -47,6 +49,18 @@ def test_a_series_and_a_panel(store):
     assert math.isnan(by_case[numbers[case("b")]][1])
     assert found.statuses[found.case_ids.index(numbers[case("b")])].tolist() == ["pass", "", "pass"]
     assert math.isnan(found.values["eager_ms"][0][0])
+
+
+def test_what_was_disturbed_is_not_in_a_panel(store):
+    spoilt = replace(row("spoilt"), verdict="disturbed")
+    take_in(store, [run("2026-11-09", [spoilt, row("fine")])])
+    with store.read() as connection:
+        found = panel(connection, [find_run(connection, "last")], ["backend_ms", "compilation_s"])
+        names = {number: case.model for number, case in cases_by_id(connection, found.case_ids).items()}
+    models = [names[number] for number in found.case_ids]
+    measured = dict(zip(models, np.isfinite(found.values["backend_ms"][:, 0]).tolist(), strict=True))
+    assert measured == {"spoilt": False, "fine": True}
+    assert np.isfinite(found.values["compilation_s"]).all(), "compiling is not sampled"
 
 
 def test_a_panel_of_no_runs(store):

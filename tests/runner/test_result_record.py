@@ -225,6 +225,12 @@ def test_where_no_clock_serves_the_interval_takes_both_in():
     assert result.speedup.ci_low == pytest.approx(1.6, rel=0.02), "the CPU-time ratio is taken in"
     assert len(result.notes) == 2
     assert "wall time is longer than CPU time" in result.notes[0]
+    assert result.conditions["disturbed"] == "other programs used this core during 75% of the pairs"
+    assert result.speedup.verdict == "disturbed"
+    assert status_text(result) == "pass (disturbed)"
+    row = from_result(result)
+    assert not is_counted(row)
+    assert "pass (disturbed)" in all_numbers([row])
 
 
 @pytest.mark.parametrize(
@@ -236,6 +242,7 @@ def test_several_threads_that_had_no_core_widen_the_interval(no_core, steal, by)
     result, _ = run(ProcessOutcome(script, status=0))
     assert result.conditions["clocks"]["cpu"] is None
     assert result.conditions.get("widened_by") == by
+    assert ("disturbed" in result.conditions) == (no_core == 0.06)
     assert len(result.notes) == (by is not None)
     assert by is None or "waited for a core during" in result.notes[0]
 

@@ -388,6 +388,45 @@ def test_bounds(ratios, fine):
     assert noise.within_bounds([*ratios, *[1.0] * 19]) is True
 
 
+def disturbed():
+    """A process on whose core others were at work, and whose CPU time says nothing."""
+    script = events(clean=0.05)
+    for event in script:
+        if event["event"] == "latency":
+            event["steal"] = 0.2
+    return ProcessOutcome(script, status=0)
+
+
+def test_a_disturbed_case_is_measured_again_at_the_end(start):
+    run = start([case("a"), case("b"), case("c")], Played(script={"a": [disturbed()]}), processes=1)
+    run.run()
+    assert [order.planned.case.model for _, order in run.executor.orders] == ["a", "b", "c", "a"]
+    assert any("a: disturbed" in line and "measured again at the end" in line for line in run.watcher)
+    assert len(run.results) == 3
+    assert "disturbed" not in {result.speedup.verdict for result in run.results}
+    assert len(read_results(run.journal.folder)) == 3
+
+
+def test_what_is_still_disturbed_then_has_no_verdict(start):
+    run = start([case("a"), case("b")], Played(script={"a": [disturbed(), disturbed()]}), processes=1)
+    run.run()
+    assert len(run.executor.orders) == 3
+    verdicts = {result.case.model: result.speedup.verdict for result in run.results}
+    assert verdicts["a"] == "disturbed"
+    assert verdicts["b"] != "disturbed"
+
+
+def test_strict_refuses_a_noisy_machine(start):
+    run = start([case("a")], Played(nulls=[1.08]), strict=True)
+    with pytest.raises(MachineError, match=r"--strict: at the start .* off by 8\.0%.*nothing was measured"):
+        run.run()
+    assert not run.executor.orders
+    run = start([case("a")], Played(nulls=[1.001, 1.08]), strict=True)
+    with pytest.raises(MachineError, match="at the end"):
+        run.run()
+    assert len(read_results(run.journal.folder)) == 1
+
+
 def sizes_of(*pairs, **change):
     return [replace(case(model, **change), case=Case("s", model, batch_size=size)) for model, size in pairs]
 

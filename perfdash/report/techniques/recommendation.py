@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from perfdash.history.pass_rates_and_means import nothing_captured
 from perfdash.history.results import Row
+from perfdash.metrics import EQUIVALENCE_MARGIN
 from perfdash.records import Status
 from perfdash.report.markdown import code, escaped, table
 from perfdash.report.number_format import digits
@@ -29,7 +30,7 @@ from perfdash.report.techniques.technique_results import (
     speed_of,
     status_of,
 )
-from perfdash.stats.speedup import MARGIN, verdict
+from perfdash.stats.speedup import verdict
 
 QUALITY_DROP = 0.01
 SAME_MEMORY = 0.03  # the relative accuracy of a measured peak (docs/method.md)
@@ -212,8 +213,8 @@ _BOUND = (
     "Within the accuracy bound is a way whose status is `pass` (its outputs agree with eager's as the suite "
     "demands) and, where it was scored on labelled data, whose score is at most "
     f"{QUALITY_DROP:g} below eager's. Faster is what is faster beyond its 95 % interval, and not merely "
-    f"within {MARGIN:.0%}. As fast are ways whose intervals overlap that of the fastest; as small those "
-    f"whose peak is within {SAME_MEMORY:.0%} of the smallest. Where an interval is of one process only, it "
+    f"within {EQUIVALENCE_MARGIN:.0%}. As fast are ways whose intervals overlap that of the fastest; as "
+    f"small those whose peak is within {SAME_MEMORY:.0%} of the smallest. Where an interval is of one process only, it "
     "does not hold what differs between processes: another start may differ by more. Left out are ways that "
     "are faster, or that have no speedup over this eager, but do not keep the bound."
 )
