@@ -97,7 +97,8 @@ def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
 def test_what_was_disturbed_is_not_compared():
     spoilt = replace(row("a", backend_ms=20.0, speedup=1.0, compilation_cpu_s=30.0), verdict="disturbed")
     (one,) = compare(
-        side(run(rows=[row("a", backend_ms=10.0, speedup=2.0, compilation_s=30.0)])), side(run(rows=[spoilt]))
+        side(run(rows=[row("a", backend_ms=10.0, speedup=2.0, compilation_cpu_s=30.0)])),
+        side(run(rows=[spoilt])),
     ).both
     assert list(one.deltas) == ["compilation_cpu_s"]
     assert not one.regressed

@@ -214,9 +214,9 @@ _BOUND = (
     "demands) and, where it was scored on labelled data, whose score is at most "
     f"{QUALITY_DROP:g} below eager's. Faster is what is faster beyond its 95 % interval, and not merely "
     f"within {EQUIVALENCE_MARGIN:.0%}. As fast are ways whose intervals overlap that of the fastest; as "
-    f"small those whose peak is within {SAME_MEMORY:.0%} of the smallest. Where an interval is of one process only, it "
-    "does not hold what differs between processes: another start may differ by more. Left out are ways that "
-    "are faster, or that have no speedup over this eager, but do not keep the bound."
+    f"small those whose peak is within {SAME_MEMORY:.0%} of the smallest. Where an interval is of one "
+    "process only, it does not hold what differs between processes: another start may differ by more. Left "
+    "out are ways that are faster, or that have no speedup over this eager, but do not keep the bound."
 )
 
 
