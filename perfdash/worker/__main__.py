@@ -2,11 +2,10 @@
 
     python -m perfdash.worker '{"control": FD, "locks": [FD ...], "cores": [...], "packages": [...]}'
 
-It stands under a guard (watchdog.py), which ends everything when it ends or its starter does. It speaks
-over a SOCK_SEQPACKET socket, one JSON object a message. First it says `hello`. Then each message to
-it is a Job, with two file descriptors: where its events go (JSON lines) and what it prints. The answer
-is {"pid": ...} at once and {"exit": ...} when the process has ended and nothing that it started is
-left.
+A watchdog (watchdog.py) ends everything when the fork parent or its starter ends. Messages go over a
+SOCK_SEQPACKET socket, one JSON object each. The fork parent first sends `hello`. Then each message to it is a
+Job, with two file descriptors: for its events (JSON lines) and for what it prints. The answer is
+{"pid": ...} at once, and {"exit": ...} when the process has ended and nothing that it started is left.
 """
 
 from __future__ import annotations

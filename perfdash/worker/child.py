@@ -1,4 +1,4 @@
-"""A piece of work in a forked child, so that what it allocates or breaks stays there."""
+"""Run a function in a forked child, so that what it allocates or breaks stays there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ChildFailed(Exception):
 
 
 class ChildDied(Exception):
-    """The child was ended by a signal (`signal`, a number) or left without an answer (0)."""
+    """A signal ended the child (`signal`, a number), or it ended without an answer (0)."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(f"ended by signal {signal}" if signal else "ended without an answer")
@@ -29,7 +29,7 @@ def in_child(phase: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The JSON-able dict that `work` returns in a forked child. Raises ChildFailed, ChildDied.
 
     The parent sleeps in a read meanwhile. No OpenMP pool may exist in the parent at this point:
-    libgomp's threads do not survive a fork, and the child would wait for them for ever.
+    libgomp's threads do not survive a fork, and the child would wait for them forever.
     """
     read_end, write_end = os.pipe()
     parent = os.getpid()

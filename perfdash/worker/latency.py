@@ -27,7 +27,7 @@ def is_clean(sample: Sample) -> bool:
     """Whether the thread had the core for (all but 1 % of) the whole sample.
 
     A sample in which the model itself waited (it gave the core up, and was never forced off it) is
-    clean too: a sleep is the model's, not the machine's. Where CPU time says nothing, all are clean.
+    clean too: a sleep is the model's, not the machine's. Without a CPU time every sample is clean.
     """
     if sample.cpu_ns is None:
         return True
@@ -37,7 +37,7 @@ def is_clean(sample: Sample) -> bool:
 
 
 def warm_up(call: Callable[[], Any], device: Cpu | Cuda, budget_s: float = 2.5) -> float:
-    """Calls until the times stop falling; nanoseconds of the best call.
+    """Call until the times stop falling; returns the nanoseconds of the best call.
 
     Ends when five calls in a row have not beaten the best by 1 %, or with the budget (at least two).
     """
@@ -73,10 +73,10 @@ def sample_pairs(
     sampling: Sampling,
     seed: int,
 ) -> dict[str, Any]:
-    """Pairs of samples until the interval is narrow enough or the budget is used.
+    """Sample pairs until the interval is narrow enough or the time budget is used.
 
-    Returns nanoseconds per call, one entry a pair: eager_ns, backend_ns, their CPU times (None where
-    not told), clean (both samples of the pair), and what happened meanwhile.
+    Returns nanoseconds per call, one entry a pair: eager_ns, backend_ns, their CPU times (None where the
+    device has none), clean (both samples of the pair), and the disturbances meanwhile.
     """
     order = random.Random(seed)
     best = [warm_up(call, device) for call in (eager, backend)]
@@ -104,11 +104,12 @@ def sample_pairs(
                 samples[side].append(device.time(calls[side], repeats[side]))
                 if marks:
                     parts[side].append(mean_parts(marks, device))
-            one, other = samples[0][-1], samples[1][-1]
-            if is_clean(one) and is_clean(other):
-                ratios.append(math.log(one.wall_ns / repeats[0]) - math.log(other.wall_ns / repeats[1]))
+            of_eager, of_backend = samples[0][-1], samples[1][-1]
+            if is_clean(of_eager) and is_clean(of_backend):
+                ratio = (of_eager.wall_ns / repeats[0]) / (of_backend.wall_ns / repeats[1])
+                ratios.append(math.log(ratio))
             spent = time.monotonic() - sampling_start
-            # As many clean ones: those that others disturbed do not narrow anything.
+            # Only clean pairs count: disturbed ones do not narrow the interval.
             enough = len(ratios) >= sampling.min_pairs and spent >= sampling.min_s
             if enough and half_width(ratios) <= sampling.precision:
                 stopped = "precision"
@@ -126,7 +127,7 @@ def sample_pairs(
     stalled_after = linux.cpu_stall_s()
     stolen_after, waited_after = linux.stolen_ticks(cores), linux.waited_s()
     ticks = stolen_after[1] - stolen[1]
-    every = [*samples[0], *samples[1]]
+    all_samples = [*samples[0], *samples[1]]
     return {
         "eager_ns": [s.wall_ns / repeats[0] for s in samples[0]],
         "backend_ns": [s.wall_ns / repeats[1] for s in samples[1]],
@@ -135,16 +136,16 @@ def sample_pairs(
         "clean": [is_clean(a) and is_clean(b) for a, b in zip(*samples)],
         "stopped": stopped,
         "repeats": {"eager": repeats[0], "backend": repeats[1]},
-        # Of the samples, in which the model itself gave the core up.
-        "waiting": _mean([float(s.voluntary > 0) for s in every]),
-        # Of the time: what the hypervisor took, and what the thread that waited longest had no core for.
+        # The share of samples in which the model itself gave the core up.
+        "waiting": _mean([float(s.voluntary > 0) for s in all_samples]),
+        # Shares of the time: taken by the hypervisor, and waited for a core (by the worst thread).
         "steal": round((stolen_after[0] - stolen[0]) / ticks, 4) if ticks > 0 else None,
         "no_core": round(
             max((s - waited[thread] for thread, s in waited_after.items() if thread in waited), default=0.0)
             / wall,
             4,
         ),
-        "involuntary_switches": sum(s.involuntary for s in every),
+        "involuntary_switches": sum(s.involuntary for s in all_samples),
         "minor_faults_per_call": {
             "eager": _mean([s.faults / repeats[0] for s in samples[0]]),
             "backend": _mean([s.faults / repeats[1] for s in samples[1]]),
@@ -165,24 +166,24 @@ def sample_pairs(
 
 
 def sample_alone(call: Callable[[], Any], device: Cpu | Cuda, sampling: Sampling) -> dict[str, Any]:
-    """What sample_pairs returns, of the back end alone: there is no eager to compare it with."""
+    """Sample the back end alone, where eager is out of memory; returns what sample_pairs does."""
     figures = sample_pairs(call, call, device, sampling, seed=0)
     return {**figures, "alone": True}
 
 
 def mean_parts(marks: list[list[Any]], device: Cpu | Cuda) -> list[float]:
     """Nanoseconds from mark to mark, averaged over the calls of a sample; a row of marks a call."""
-    rows = [[device.between(one, two) for one, two in zip(row, row[1:])] for row in marks]
+    rows = [[device.between(start, end) for start, end in zip(row, row[1:])] for row in marks]
     return [sum(column) / len(column) for column in zip(*rows)]
 
 
 def folded(row: list[float], parts: int) -> list[float]:
-    """As many numbers as there are parts: the last part is all that comes after the others."""
+    """One number a part: the last part is the sum of everything after the others."""
     return [*row[: parts - 1], sum(row[parts - 1 :])]
 
 
 def of_last_part(rows: list[list[float]], parts: int) -> list[float]:
-    """The median over the samples of each step that the last part is made of; empty where it is one."""
+    """The median over the samples of each step of the last part; empty where it is a single step."""
     if not rows or len(rows[0]) <= parts:
         return []
     return [statistics.median(column) for column in zip(*(row[parts - 1 :] for row in rows))]

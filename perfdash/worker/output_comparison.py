@@ -1,7 +1,7 @@
-"""Are the compiled outputs right? The judge is a float64 copy of the model.
+"""Verdicts on compiled outputs, beside eager's and those of the judge: a float64 copy of the model.
 
-Compiled passes if it is as close to the judge as eager is, within a factor. All absolute tolerances
-scale with outputs that are smaller than one, so that outputs of 1e-6 are not right by being small.
+Compiled outputs pass if they are as close to the judge as eager's are, within a factor. Absolute
+tolerances shrink with outputs below one: else any output of 1e-6 would pass.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from perfdash.worker.pytree import leaves, structure
 
 _COSINE = 0.99
-_OTHER_DIRECTION = 0.1  # relative rmse that `cosine` allows: outputs of another size have the same direction
-_GATED = 0.05  # the same without a judge in gradients behind ReLUs, where nobody can tell what rounding does
-_ONE_GATE = 1e-2  # a single one of a late layer moves its gradients by that, and few runs of eager's meet it
-_JUDGEABLE = 0.5  # of its size: at all of it, no gradient would do as well
-_NO_DIGITS = 0.1  # of what a leaf of a group counts as at least
-_CHANCE = 1.5  # the largest of a few runs' errors may be exceeded by the next run's
+_COSINE_DISTANCE = 0.1  # relative rmse that `cosine` allows: the cosine itself ignores the size of outputs
+_GATED = 0.05  # the same for gradients behind ReLUs without a judge, where the effect of rounding is unknown
+_ONE_GATE = 1e-2  # a single ReLU gate of a late layer moves its gradients by this, in few runs of eager
+_JUDGEABLE = 0.5  # of a leaf's size: an error of the whole size would let a missing gradient pass
+_NO_DIGITS = 0.1  # of the least size of a leaf of a group
+_CHANCE = 1.5  # the next run may exceed the largest error of a few runs by this factor
 
 
 def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[str]:
@@ -30,21 +30,21 @@ def two_runs_differ(first: Any, second: Any, of_group: float = 0.0) -> Optional[
     if structure(first) != structure(second):
         return "the structure of the output differs"
     sizes = _group_sizes(first) if of_group else {}
-    for (path, one), (_, two) in zip(leaves(first), leaves(second)):
-        if not isinstance(one, torch.Tensor):
-            if not _same_value(one, two):
-                return f"{path} differs: {one!r}, {two!r}"[:300]
+    for (path, left), (_, right) in zip(leaves(first), leaves(second)):
+        if not isinstance(left, torch.Tensor):
+            if not _same_value(left, right):
+                return f"{path} differs: {left!r}, {right!r}"[:300]
             continue
         # Rounding: some 100 units of the last place in float32, a few where a unit is large.
-        allowed = max(1e-5, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else 1e-5
-        if one.numel() == 0 or same(one, two):
+        allowed = max(1e-5, 4 * torch.finfo(left.dtype).eps) if left.is_floating_point() else 1e-5
+        if left.numel() == 0 or same(left, right):
             continue
-        one, two = _plain(one), _plain(two)
-        if not torch.equal(one.isfinite(), two.isfinite()):
+        left, right = _plain(left), _plain(right)
+        if not torch.equal(left.isfinite(), right.isfinite()):
             return f"{path} differs in where it is finite"
-        finite = one.isfinite()
-        error = (one - two)[finite].abs().max().item() if finite.any() else 0.0
-        scale = one[finite].abs().max().item() if finite.any() else 0.0
+        finite = left.isfinite()
+        error = (left - right)[finite].abs().max().item() if finite.any() else 0.0
+        scale = left[finite].abs().max().item() if finite.any() else 0.0
         scale = max(scale, of_group * sizes.get(_group(path), 0.0))
         if error > allowed * scale:
             return f"{path} differs by {error:.3g} where values reach {scale:.3g}"
@@ -71,32 +71,42 @@ def compare(
     eager <= `unjudged` (with `cosine` at least 0.1). NaN equals NaN where both have it. The leaf furthest
     beyond, or nearest to, its bound is the one reported.
 
-    `of_group`: a leaf counts as at least this share of the size of its group (all that is under one key
-    of the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
-    `noise`: of each group, how far eager's leaves are known to get from the judge (relative_errors); no
-    leaf need be nearer than that, be eager's own as near as it may; where that is too far to say anything,
-    `skipped`. `gated`: groups in which a ReLU's gate
-    may be open or shut by rounding: there the whole tolerance counts, and at least 1 %.
+    `of_group`: a leaf counts as at least this share of the size of its group (everything under one key of
+    the outermost dict). Gradients that are zero but for rounding have no digits that could be right.
+    `noise`: for each group the error of eager's leaves to the judge (relative_errors); no leaf must be
+    nearer than that, even where eager's own leaf is; where that is too far for a verdict: `skipped`.
+    `gated`: groups in which rounding may open or shut a ReLU's gate: there the whole tolerance counts, and
+    at least 1 %.
     """
     if structure(eager) != structure(compiled):
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
     judged = dict(leaves(judge)) if judge is not None else {}
     sizes = _group_sizes(eager) if of_group else {}
     worst, worst_ratio = _verdict(True, "equality", None, None, "the model returns nothing"), -1.0
-    for (path, one), (_, other) in zip(leaves(eager), leaves(compiled)):
-        if isinstance(one, torch.Tensor):
+    for (path, left), (_, right) in zip(leaves(eager), leaves(compiled)):
+        if isinstance(left, torch.Tensor):
             reference = judged.get(path)
-            if reference is not None and reference.shape != one.shape:
+            if reference is not None and reference.shape != left.shape:
                 reference = None
             floor = of_group * sizes.get(_group(path), 0.0)
-            known = (noise or {}).get(_group(path), 0.0)
+            group_noise = (noise or {}).get(_group(path), 0.0)
             is_gated = any(_group(path) == f"out[{name!r}" for name in gated)
             verdict, ratio = _compare_leaf(
-                path, one, other, reference, tolerance, factor, cosine, floor, known, is_gated, unjudged
+                path,
+                left,
+                right,
+                reference,
+                tolerance,
+                factor,
+                cosine,
+                floor,
+                group_noise,
+                is_gated,
+                unjudged,
             )
         else:
-            equal = _same_value(one, other)
-            verdict = _verdict(equal, "equality", None, None, f"{path}: {one!r} became {other!r}")
+            equal = _same_value(left, right)
+            verdict = _verdict(equal, "equality", None, None, f"{path}: {left!r} became {right!r}")
             ratio = 0.0 if equal else math.inf
         ratio = {
             "pass": min(ratio, 1.0),
@@ -109,16 +119,16 @@ def compare(
 
 
 def nothing_finite(outputs: Any) -> bool:
-    """Whether outputs show nothing that could be compared: none at all, or only NaN and infinities.
+    """Whether outputs hold nothing that could be compared: none at all, or only NaN and infinities.
 
     Whole numbers and plain values count only where there is nothing floating.
     """
-    every = [leaf for _, leaf in leaves(outputs) if leaf is not None]
-    tensors = [leaf for leaf in every if isinstance(leaf, torch.Tensor) and leaf.numel()]
+    values = [leaf for _, leaf in leaves(outputs) if leaf is not None]
+    tensors = [leaf for leaf in values if isinstance(leaf, torch.Tensor) and leaf.numel()]
     floating = [leaf for leaf in tensors if leaf.is_floating_point() or leaf.is_complex()]
     if floating:
         return not any(bool(_dense(leaf).isfinite().any()) for leaf in floating)
-    return not tensors and all(isinstance(leaf, torch.Tensor) for leaf in every)
+    return not tensors and all(isinstance(leaf, torch.Tensor) for leaf in values)
 
 
 def other_effects(
@@ -128,9 +138,9 @@ def other_effects(
     tolerance: float,
     unjudged: float,
 ) -> Optional[dict[str, Any]]:
-    """The verdict on what two sides left in inputs and buffers (Side.changed); None where it is the same.
+    """The verdict on what two sides changed in inputs and buffers (Side.changed); None where it is the same.
 
-    Not `exact`: only what the compiled side changes and eager does not.
+    Without `exact` only what the compiled side changes and eager does not is a fault.
     """
     for path in compiled:
         if path not in eager:
@@ -149,33 +159,33 @@ def other_effects(
 
 
 def relative_errors(eager: Any, judge: Any, of_group: float) -> dict[str, float]:
-    """Of each group the largest rmse to the judge over the RMS of a leaf; of leaves above `of_group`.
+    """For each group the largest relative rmse of a leaf to the judge, over leaves above `of_group`.
 
-    Where a ReLU's input is zero but for rounding, its gradient is all or nothing: which leaves that meets,
-    and how many, is chance, and another order of summing has it elsewhere. So what eager's leaves show
-    together says more of a leaf than its own error does.
+    Where a ReLU's input is zero but for rounding, its gradient is all or nothing. Which leaves this affects,
+    and how many, is chance: another summation order affects others. So the errors of all leaves of a group
+    say more about a leaf than its own error does.
     """
     sizes = _group_sizes(eager)
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for path, left, right in _floating_pairs(eager, judge):
         size, group = _rms(left), _group(path)
         error = _rms(left - right)
-        # One without a right digit is zero but for rounding: no measure for the others.
+        # A leaf without a right digit is zero but for rounding: no measure for the others.
         if size >= of_group * sizes[group] and error < _rms(right):
-            found[group] = max(found.get(group, 0.0), error / size)
-    return found
+            errors[group] = max(errors.get(group, 0.0), error / size)
+    return errors
 
 
 def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> dict[str, Any]:
-    """The verdict where another result is wanted, by fewer bits or integers: as near as `bound`.
+    """The verdict where fewer bits or integers are intended: the relative rmse to eager is within `bound`.
 
-    By the relative rmse of `distance`; containers, keys and shapes must agree, dtypes need not. What is
-    not floating is not compared: a token may well be another one. `of_group`: as in `compare`.
+    Containers, keys and shapes must agree, dtypes need not. Only floating leaves are compared: another
+    token is no fault. `of_group`: as in `compare`.
     """
-    found = distance(eager, compiled, of_group)
-    if found is None:
+    measured = distance(eager, compiled, of_group)
+    if measured is None:
         return _verdict(False, "structure", None, None, f"{structure(eager)} became {structure(compiled)}")
-    value, cosine = found["relative_rmse"], found["cosine"]
+    value, cosine = measured["relative_rmse"], measured["cosine"]
     if value is None or cosine is None:
         return _verdict(
             False, "relative_rmse", None, bound, "NaN or infinity where eager has none, or nothing to compare"
@@ -187,48 +197,48 @@ def within(eager: Any, compiled: Any, bound: float, of_group: float = 0.0) -> di
 def distances(eager: Any, compiled: Any, of_group: float = 0.0) -> dict[str, float]:
     """The relative rmse of each floating leaf that both have, as in `distance`."""
     sizes = _group_sizes(eager) if of_group else {}
-    found: dict[str, float] = {}
+    relative: dict[str, float] = {}
     for path, left, right in _floating_pairs(eager, compiled):
         scale = max(_rms(left), of_group * sizes.get(_group(path), 0.0))
         error = _rms(left - right)
-        found[path] = error / scale if scale else float(error > 0)
-    return found
+        relative[path] = error / scale if scale else float(error > 0)
+    return relative
 
 
-def _floating_pairs(ones: Any, others: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """The floating leaves that both have in one shape, by path."""
-    known = dict(leaves(others))
-    for path, one in leaves(ones):
-        other = known.get(path)
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+def _floating_pairs(first: Any, second: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """The floating leaves that both have in the same shape, by path."""
+    by_path = dict(leaves(second))
+    for path, left in leaves(first):
+        right = by_path.get(path)
+        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
             continue
-        if one.shape == other.shape and one.is_floating_point() and one.numel():
-            yield path, _plain(one), _plain(other)
+        if left.shape == right.shape and left.is_floating_point() and left.numel():
+            yield path, _plain(left), _plain(right)
 
 
 def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[str, Optional[float]]]:
     """How far the outputs are from eager's: {relative_rmse, cosine}, each of its worst floating leaf.
 
-    relative_rmse is rms(compiled - eager) / rms(eager), over what is finite in eager. Both are None where
-    the other is not finite there, or nothing finite and floating was returned. None where containers,
-    shapes or kinds of leaves differ. `of_group`: as in `compare`.
+    relative_rmse is rms(compiled - eager) / rms(eager), over the values that are finite in eager. Both are
+    None where the compiled values are not finite there, or no finite floating value was returned. None
+    where containers, shapes or kinds of leaves differ. `of_group`: as in `compare`.
     """
     sizes = _group_sizes(eager) if of_group else {}
     compared = False
-    ones, others = list(leaves(eager)), list(leaves(compiled))
-    if [path for path, _ in ones] != [path for path, _ in others]:
+    eager_leaves, compiled_leaves = list(leaves(eager)), list(leaves(compiled))
+    if [path for path, _ in eager_leaves] != [path for path, _ in compiled_leaves]:
         return None
     worst, lowest = 0.0, 1.0
-    for (path, one), (_, other) in zip(ones, others):
-        if isinstance(one, torch.Tensor) != isinstance(other, torch.Tensor):
+    for (path, left), (_, right) in zip(eager_leaves, compiled_leaves):
+        if isinstance(left, torch.Tensor) != isinstance(right, torch.Tensor):
             return None
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
             continue
-        if one.shape != other.shape:
+        if left.shape != right.shape:
             return None
-        if not (one.is_floating_point() or one.is_complex() or one.is_quantized) or one.numel() == 0:
+        if not (left.is_floating_point() or left.is_complex() or left.is_quantized) or left.numel() == 0:
             continue
-        left, right = _plain(one), _plain(other)
+        left, right = _plain(left), _plain(right)
         finite = left.isfinite()
         left, right = left[finite], right[finite]
         if not bool(right.isfinite().all()):
@@ -237,7 +247,7 @@ def distance(eager: Any, compiled: Any, of_group: float = 0.0) -> Optional[dict[
             continue
         compared = True
         error, scale = _rms(left - right), max(_rms(left), of_group * sizes.get(_group(path), 0.0))
-        # Against an output of zeros no error is small; one of the size of the output says so.
+        # No error is small beside an output of zeros: it counts as an error of the output's whole size.
         relative = error / scale if scale else float(error > 0)
         norms = (left.norm() * right.norm()).item()
         cosine = (left * right).sum().item() / norms if norms else float(error == 0)
@@ -263,47 +273,47 @@ def _compare_leaf(
         wrong = int((_dense(eager) != _dense(compiled)).sum().item())
         verdict = _verdict(wrong == 0, "elements_differ", wrong, 0, f"{path}: {wrong} elements differ")
         return verdict, math.inf if wrong else 0.0
-    one, other = _plain(eager), _plain(compiled)
-    same_special = (one.isnan() == other.isnan()) & ((one.isinf() == other.isinf()) | one.isnan())
-    same_special &= ~(one.isinf() & other.isinf()) | (one == other)
+    left, right = _plain(eager), _plain(compiled)
+    same_special = (left.isnan() == right.isnan()) & ((left.isinf() == right.isinf()) | left.isnan())
+    same_special &= ~(left.isinf() & right.isinf()) | (left == right)
     if not bool(same_special.all()):
         count = int((~same_special).sum().item())
         return _verdict(
             False, "not_finite", count, 0, f"{path}: NaN or infinity not in the same {count} places"
         ), math.inf
-    finite = one.isfinite()
+    finite = left.isfinite()
     note = (
         "" if bool(finite.all()) else f"; {int((~finite).sum().item())} values are NaN or infinite in eager"
     )
-    one, other = one[finite], other[finite]
-    if one.numel() == 0:
+    left, right = left[finite], right[finite]
+    if left.numel() == 0:
         return _verdict(True, "allclose", 0.0, tolerance, f"{path}: nothing finite to compare{note}"), 0.0
-    size = max(floor, _rms(one))
+    size = max(floor, _rms(left))
     scale = min(1.0, size)
     alone = max(unjudged, _GATED) if gated else unjudged
     if cosine:
-        return _beside_eager(path, one, other, size, max(alone, _OTHER_DIRECTION), note)
-    if bool(((one - other).abs() <= tolerance * scale + tolerance * one.abs()).all()):
-        value, bound, metric = _rms(one - other), tolerance * scale, "allclose"
+        return _beside_eager(path, left, right, size, max(alone, _COSINE_DISTANCE), note)
+    if bool(((left - right).abs() <= tolerance * scale + tolerance * left.abs()).all()):
+        value, bound, metric = _rms(left - right), tolerance * scale, "allclose"
         verdict = _verdict(True, metric, value, bound, f"{path}: rmse to eager {value:.3g}{note}")
         return verdict, 0.0 if not bound else value / bound
     if judge is None:
-        return _beside_eager(path, one, other, size, alone, note)
+        return _beside_eager(path, left, right, size, alone, note)
     reference = _plain(judge)[finite]
-    eager_error, value = _rms(reference - one), _rms(reference - other)
+    eager_error, value = _rms(reference - left), _rms(reference - right)
     if not (math.isfinite(eager_error) and math.isfinite(value)):
-        return _beside_eager(path, one, other, size, alone, note + "; the judge is not finite")
+        return _beside_eager(path, left, right, size, alone, note + "; the judge is not finite")
     slack = (max(tolerance, _ONE_GATE) if gated else tolerance / 10) * scale
-    by_chance = factor * _CHANCE * noise * _rms(one)
-    bound = max(factor * eager_error, min(by_chance, _JUDGEABLE * _rms(one))) + slack
-    if _rms(reference) < eager_error:  # zero but for rounding: eager has no digit right, nor need the other
+    by_chance = factor * _CHANCE * noise * _rms(left)
+    bound = max(factor * eager_error, min(by_chance, _JUDGEABLE * _rms(left))) + slack
+    if _rms(reference) < eager_error:  # zero but for rounding: eager has no right digit
         bound = max(bound, _NO_DIGITS * floor)
     of_all = (
         f" (its others' relative to their size up to {noise:.2g})" if by_chance > factor * eager_error else ""
     )
     detail = (
         f"{path}: rmse to the float64 judge {value:.3g}, eager's {eager_error:.3g}{of_all}, "
-        f"scale of the output {_rms(one):.3g}{note}"
+        f"scale of the output {_rms(left):.3g}{note}"
     )
     verdict = _verdict(value <= bound, "rmse_to_float64", value, bound, detail)
     if bound < value <= by_chance + slack:  # a gradient left out would be no further away
@@ -330,24 +340,24 @@ def _group_sizes(outputs: Any) -> dict[str, float]:
     return {name: math.sqrt(total / max(1, counts[name])) for name, total in squares.items()}
 
 
-def _same_value(one: Any, two: Any) -> bool:
+def _same_value(left: Any, right: Any) -> bool:
     """Equal plain values (NaN to NaN); objects that compare by identity are taken as equal."""
     by_identity: Any = object.__eq__
-    if type(one).__eq__ is by_identity:
+    if type(left).__eq__ is by_identity:
         return True
-    return bool(one == two) or bool(one != one and two != two)
+    return bool(left == right) or bool(left != left and right != right)
 
 
 def _beside_eager(
-    path: str, one: torch.Tensor, other: torch.Tensor, size: float, bound: float, note: str
+    path: str, left: torch.Tensor, right: torch.Tensor, size: float, bound: float, note: str
 ) -> tuple[dict[str, Any], float]:
-    """The verdict on a tensor that eager's alone can be held against: its direction, and its distance.
+    """The verdict on a tensor without a judge: its direction and its distance, beside eager's.
 
-    The cosine does not see another size: twice the right output has 1.000.
+    The cosine ignores the size: twice the right output has 1.000.
     """
-    norms = (one.norm() * other.norm()).item()
-    cosine = (one * other).sum().item() / norms if norms else float(bool((one == other).all()))
-    error = _rms(one - other)
+    norms = (left.norm() * right.norm()).item()
+    cosine = (left * right).sum().item() / norms if norms else float(bool((left == right).all()))
+    error = _rms(left - right)
     relative = error / size if size else float(error > 0)
     detail = f"{path}: relative rmse to eager {relative:.3g}, cosine similarity {cosine:.6f}{note}"
     turned, away = (1 - cosine) / (1 - _COSINE), relative / bound
@@ -356,14 +366,14 @@ def _beside_eager(
     return _verdict(relative <= bound, "relative_rmse", relative, bound, detail), away
 
 
-def same(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """torch.equal, also of sparse tensors, which it refuses; NaN equals NaN."""
-    one, two = _dense(one), _dense(two)
-    if torch.equal(one, two):
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """torch.equal that also takes sparse tensors; NaN equals NaN."""
+    left, right = _dense(left), _dense(right)
+    if torch.equal(left, right):
         return True
-    if one.shape != two.shape or not one.is_floating_point():
+    if left.shape != right.shape or not left.is_floating_point():
         return False
-    return bool(((one == two) | (one.isnan() & two.isnan())).all())
+    return bool(((left == right) | (left.isnan() & right.isnan())).all())
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""The guard: a small process above the fork parent that outlives it by the time it takes to clean up.
+"""The watchdog: a small process above the fork parent that notices when its parent or its child ends.
 
-When the fork parent ends, or whoever started it is gone, the guard ends everything below: the case,
-and the compilers that the case has started, which no signal of their own would reach. It holds the
-locks of the cores meanwhile, so that nobody measures there before that is done.
+Then it ends everything below: the case, and the compilers that the case has started, which would get no
+signal of their own. It holds the locks of the cores until that is done, so that nobody measures there
+meanwhile.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from perfdash.worker import linux
 
 
 def fork_under_watchdog(control: socket.socket, keep: list[int]) -> None:
-    """Forks and returns in the child; the parent stays behind as its guard and never returns.
+    """Fork and return in the child; the parent process stays as its watchdog and never returns.
 
-    `control` is the socket to whoever started us: its other end closes when they are gone. `keep`
-    are the descriptors (locks) that only the guard keeps open.
+    `control` is the socket to the process that started us: its other end closes when that process ends.
+    `keep` are the descriptors (locks) that only the watchdog keeps open.
     """
     linux.adopt_orphans()
     awake, wake = os.pipe()
@@ -27,18 +27,18 @@ def fork_under_watchdog(control: socket.socket, keep: list[int]) -> None:
     os.set_blocking(awake, False)
     before = signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    guard = os.getpid()
+    watchdog = os.getpid()
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, before)
         for fd in (awake, wake, *keep):
             os.close(fd)
-        linux.die_with_parent(guard)
+        linux.die_with_parent(watchdog)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     poller = select.poll()
-    poller.register(control.fileno(), 0)  # a hang-up is told without being asked for
+    poller.register(control.fileno(), 0)  # poll reports a hang-up without being asked
     poller.register(awake, select.POLLIN)
     while not (_hung_up(poller.poll(), control.fileno(), awake) or _reap(child)):
         pass
@@ -57,7 +57,7 @@ def _hung_up(events: list[tuple[int, int]], control: int, awake: int) -> bool:
 
 
 def _reap(child: int) -> bool:
-    """Reaps what has ended; whether `child` was among it."""
+    """Reap processes that have ended; return whether `child` is among them."""
     while True:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
