@@ -253,7 +253,7 @@ def why_not(reading: Reading) -> str:
 
 Word = Literal["more", "confirmed", "not confirmed", "cannot tell"]
 ANSWER_PAIRS, MOST_ANSWER_PAIRS = 2, 4
-_FAILURES = 2  # failed measurements after which nothing can be told
+_FAILURES = 2  # failed measurements after which a culprit is neither confirmed nor refuted
 
 
 @dataclass(frozen=True)

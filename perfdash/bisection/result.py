@@ -173,7 +173,7 @@ class BisectionResult:
 
 
 def result_of(bisection: Bisection) -> BisectionResult:
-    """What a course has come to so far."""
+    """The result of a bisection so far."""
     begun, metric = bisection.begun, bisection.metric
     culprits = tuple(_culprit(bisection, stage, outcome) for stage, outcome in bisection.culprits())
     last = [stage.measurements[-1].at for stage in bisection.stages if stage.measurements]
