@@ -55,8 +55,8 @@ class Axis:
     def ticks(self, about: int, least: float = 0.0) -> list[tuple[float, str]]:
         """Places in values, and their words; least: the smallest step between them."""
         if self.log and self.high / self.low > 4:
-            found = _log_ticks(self.low, self.high, about)
-            return [(value, f"{value:g}") for value in found]
+            values = _log_ticks(self.low, self.high, about)
+            return [(value, f"{value:g}") for value in values]
         return linear_ticks(self.low, self.high, about, least)
 
 
@@ -68,11 +68,11 @@ def value_range(
     log: all above zero; 1.0 is taken in where that leaves the values enough room.
     """
     if log:
-        return _ratio_range(*([math.log(v) for v in each] for each in (values, lows, highs)))
+        return _ratio_range(*([math.log(v) for v in column] for column in (values, lows, highs)))
     if not values:
         return 0.0, 1.0
-    least = _LEAST * max(map(abs, values)) or 1.0
-    low, high = _spanned(values, lows, highs, least)
+    least_span = _LEAST * max(map(abs, values)) or 1.0
+    low, high = _spanned(values, lows, highs, least_span)
     return (0.0 if low < 0 <= min(values) else low), high
 
 
@@ -97,22 +97,22 @@ def _ratio_range(values: list[float], lows: list[float], highs: list[float]) -> 
 
 
 def _spanned(
-    values: Sequence[float], lows: Sequence[float], highs: Sequence[float], least: float
+    values: Sequence[float], lows: Sequence[float], highs: Sequence[float], least_span: float
 ) -> tuple[float, float]:
     """From lowest to highest and some room, at least `least` wide."""
     low, high = min(values), max(values)
-    span = max(high - low, least / 2)
+    span = max(high - low, least_span / 2)
     low, high = (
         min(low, max(min(lows, default=low), low - span)),
         max(high, min(max(highs, default=high), high + span)),
     )
-    room = max(0.0, least - (high - low)) / 2 + _ROOM * (high - low)
+    room = max(0.0, least_span - (high - low)) / 2 + _ROOM * (high - low)
     return low - room, high + room
 
 
-def linear_ticks(low: float, high: float, about: int, least: float = 0.0) -> list[tuple[float, str]]:
+def linear_ticks(low: float, high: float, about: int, least_step: float = 0.0) -> list[tuple[float, str]]:
     """About so many round values between two."""
-    step = _step(max((high - low) / about, least))
+    step = _step(max((high - low) / about, least_step))
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     if last - first > 3 * about:  # too near to each other for floating point
@@ -123,19 +123,19 @@ def linear_ticks(low: float, high: float, about: int, least: float = 0.0) -> lis
     ]
 
 
-def _step(least: float) -> float:
+def _step(least_step: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(n * power for n in (1, 2, 5, 10, 100) if n * power >= least * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(least_step))
+    return next(n * power for n in (1, 2, 5, 10, 100) if n * power >= least_step * (1 - 1e-9))
 
 
 def _log_ticks(low: float, high: float, about: int) -> list[float]:
     """1, 2, 5 times powers of ten; powers alone, or every few of them, where the range is wide."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    every = max(1, math.ceil((last - first) / about))
+    stride = max(1, math.ceil((last - first) / about))
     steps = (1, 2, 5) if last - first <= 2 else (1,)
-    found = [n * 10.0**k for k in range(first, last + 1) if k % every == 0 for n in steps]
-    return [value for value in found if low <= value <= high]
+    ticks = [n * 10.0**k for k in range(first, last + 1) if k % stride == 0 for n in steps]
+    return [value for value in ticks if low <= value <= high]
 
 
 @dataclass(frozen=True)
@@ -178,10 +178,10 @@ def time_axis(first: float, last: float, split: float | None = None) -> TimeAxis
 def time_range(first: float, last: float) -> tuple[float, float]:
     """What a time axis spans; a single night stands in the middle of a week."""
     first, last = (min(max(t, _EARLIEST), _LATEST) for t in (first, last))
-    least = 6 * DAY
-    if last - first < least:
+    least_span = 6 * DAY
+    if last - first < least_span:
         middle = (first + last) / 2
-        first, last = middle - least / 2, middle + least / 2
+        first, last = middle - least_span / 2, middle + least_span / 2
     return max(first, _EARLIEST), min(last, _LATEST)
 
 
@@ -193,33 +193,33 @@ def time_ticks(first: float, last: float, about: int) -> tuple[tuple[float, str]
     for step in (1, 2, 7, 14):
         if days / step <= about:
             anchor = begin - timedelta(begin.weekday()) if step >= 7 and begin.toordinal() > 7 else begin
-            found = [
+            dates = [
                 anchor + timedelta(k) for k in range(0, days + 8, step) if anchor.toordinal() + k < 3_652_059
             ]
-            return _dated([one for one in found if begin <= one <= end], first, last, by_month=False)
+            return _dated([tick for tick in dates if begin <= tick <= end], first, last, by_month=False)
     months = days / 30.44
     step = next((s for s in (1, 2, 3, 6, 12, 24, 60, 120) if months / s <= about), 1200)
     total = range(begin.year * 12, end.year * 12 + 12)
-    found = [date(k // 12, k % 12 + 1, 1) for k in total if (k % 12 if step < 12 else k) % step == 0]
-    return _dated([one for one in found if begin <= one <= end], first, last, by_month=True)
+    dates = [date(k // 12, k % 12 + 1, 1) for k in total if (k % 12 if step < 12 else k) % step == 0]
+    return _dated([tick for tick in dates if begin <= tick <= end], first, last, by_month=True)
 
 
 def _dated(days: list[date], first: float, last: float, by_month: bool) -> tuple[tuple[float, str], ...]:
-    found: list[tuple[float, str]] = []
+    ticks: list[tuple[float, str]] = []
     year = 0
-    for one in days:
-        at = datetime(one.year, one.month, one.day, tzinfo=UTC).timestamp()
+    for tick in days:
+        at = datetime(tick.year, tick.month, tick.day, tzinfo=UTC).timestamp()
         if not first <= at <= last:
             continue
-        month = _MONTHS[one.month - 1]
+        month = _MONTHS[tick.month - 1]
         if by_month:
-            word = (f"{month} {one.year}" if not year and one.month > 1 else
-                    str(one.year) if one.month == 1 else month)  # fmt: skip
+            word = (f"{month} {tick.year}" if not year and tick.month > 1 else
+                    str(tick.year) if tick.month == 1 else month)  # fmt: skip
         else:
-            word = f"{one.day} {month}" + (f" {one.year}" if one.year != year else "")
-        year = one.year
-        found.append((at, word))
-    return tuple(found)
+            word = f"{tick.day} {month}" + (f" {tick.year}" if tick.year != year else "")
+        year = tick.year
+        ticks.append((at, word))
+    return tuple(ticks)
 
 
 def day(at: float) -> date:

@@ -35,8 +35,8 @@ def heat_map(data: HeatMap, prefix: str) -> Markup:
         classes = _classes(ratios, row.failed, data.edges)
         for name, d in _runs(classes, y, cell).items():
             paths[name] += d
-        shown = svg.text(LEFT - 8, y + 3.5, svg.shortened(row.label, 27), "", "end")
-        labels.append(svg.link(row.href, f"{shown[:-7]}<title>{svg.quoted(row.label)}</title></text>"))
+        label = svg.text(LEFT - 8, y + 3.5, svg.shortened(row.label, 27), "", "end")
+        labels.append(svg.link(row.href, f"{label[:-7]}<title>{svg.quoted(row.label)}</title></text>"))
         numbers.append(",".join("x" if c == "fail" else "" if r is None else f"{r:.3g}"
                                 for r, c in zip(ratios, classes, strict=True)))  # fmt: skip
     parts = [f'<g class="rows">{"".join(labels)}</g>', _dates(data.times, cell, bottom)]

@@ -27,24 +27,24 @@ _PLAIN = ("plain", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z")
 
 def bars(rows: Sequence[SpeedupBar], prefix: str, title: str = "Speedup", *, width: int = 760) -> Markup:
     """One row a model: a shape of its verdict, its interval, its number; those without one below."""
-    known = [(value, row) for row in rows if (value := finite([row.value], positive=True)[0]) is not None]
-    known.sort(key=lambda one: -one[0])
+    measured = [(value, row) for row in rows if (value := finite([row.value], positive=True)[0]) is not None]
+    measured.sort(key=lambda pair: -pair[0])
     without = [row for row in rows if finite([row.value], positive=True)[0] is None]
-    near = [min(max(value, 1 / _MOST_TIMES), _MOST_TIMES) for value, _ in known]
+    near = [min(max(value, 1 / _MOST_TIMES), _MOST_TIMES) for value, _ in measured]
     low, high = value_range([1.0, *near], (), (), log=True)
     right, bottom = width - BARS_RIGHT, BARS_TOP + BARS_ROW * len(rows)
     axis = Axis(low, high, BARS_LEFT * 10, right * 10, log=True)
     parts = [_bar_levels(axis, bottom)]
-    for place, (value, row) in enumerate(known):
+    for place, (value, row) in enumerate(measured):
         parts.append(_bar(row, value, BARS_TOP + BARS_ROW * place + BARS_ROW // 2, axis, right))
-    for place, row in enumerate(without, len(known)):
+    for place, row in enumerate(without, len(measured)):
         y = BARS_TOP + BARS_ROW * place + BARS_ROW // 2
         note = svg.shortened(row.note or "not measured", 60)
         parts.append(f'{_label(row, y)}<path class="failed" d="M{BARS_LEFT + 6} {y - 4}l8 8m0-8l-8 8"/>')
         parts.append(svg.text(BARS_LEFT + 22, y + 3.5, note))
     content = "".join(parts)
     return Markup(
-        svg.figure("bars", prefix, width, bottom + 24, title, _bars_summary(known, without), content)
+        svg.figure("bars", prefix, width, bottom + 24, title, _bars_summary(measured, without), content)
     )
 
 
@@ -69,8 +69,8 @@ def _bar(row: SpeedupBar, value: float, y: int, axis: Axis, right: int) -> str:
 
 
 def _label(row: SpeedupBar, y: int) -> str:
-    shown = svg.text(BARS_LEFT - 10, y + 3.5, svg.shortened(row.label, 30), "", "end")
-    return svg.link(row.href, f"{shown[:-7]}<title>{svg.quoted(row.label)}</title></text>")
+    label = svg.text(BARS_LEFT - 10, y + 3.5, svg.shortened(row.label, 30), "", "end")
+    return svg.link(row.href, f"{label[:-7]}<title>{svg.quoted(row.label)}</title></text>")
 
 
 def _bar_levels(axis: Axis, bottom: int) -> str:
@@ -80,19 +80,19 @@ def _bar_levels(axis: Axis, bottom: int) -> str:
         lines += f"M{x:g} {BARS_TOP}V{bottom}"
         words += svg.text(x, BARS_TOP - 6, f"{word}x", "", "middle")
         words += svg.text(x, bottom + 15, f"{word}x", "", "middle")
-    one = axis.at(1.0) / 10
-    return f'<path class="grid" d="{lines}"/>{words}<path class="one" d="M{one:g} {BARS_TOP}V{bottom}"/>'
+    x_of_one = axis.at(1.0) / 10
+    return f'<path class="grid" d="{lines}"/>{words}<path class="one" d="M{x_of_one:g} {BARS_TOP}V{bottom}"/>'
 
 
-def _bars_summary(known: list[tuple[float, SpeedupBar]], without: list[SpeedupBar]) -> str:
-    if not known:
+def _bars_summary(measured: list[tuple[float, SpeedupBar]], without: list[SpeedupBar]) -> str:
+    if not measured:
         return f"No speedup; {len(without)} models without one."
-    (most, first), (least, last) = known[0], known[-1]
-    counts = {name: sum(row.verdict == name for _, row in known) for name in _SHAPES}
-    told = "".join(f", {count} {name}" for name, count in counts.items() if count)
+    (highest, first), (lowest, last) = measured[0], measured[-1]
+    counts = {name: sum(row.verdict == name for _, row in measured) for name in _SHAPES}
+    counted = "".join(f", {count} {name}" for name, count in counts.items() if count)
     return (
-        f"{len(known)} models{told}; from {svg.number(most, 'x')} ({svg.shortened(first.label, 60)}) to "
-        f"{svg.number(least, 'x')} ({svg.shortened(last.label, 60)}); {len(without)} without a speedup."
+        f"{len(measured)} models{counted}; from {svg.number(highest, 'x')} ({svg.shortened(first.label, 60)}) "
+        f"to {svg.number(lowest, 'x')} ({svg.shortened(last.label, 60)}); {len(without)} without a speedup."
     )
 
 
@@ -104,8 +104,8 @@ _FAR_OUT = 8.0
 def strip(data: SampleStrip, prefix: str, *, width: int = 560) -> Markup:
     """A row of points a side; those beyond the axis are counted at its edge."""
     sides = [(side, sorted(v for v in finite(side.samples) if v is not None)) for side in data.sides]
-    shown = [value for side, samples in sides for value in _on_axis(side, samples)]
-    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+    on_axis = [value for side, samples in sides for value in _on_axis(side, samples)]
+    low, high = (min(on_axis), max(on_axis)) if on_axis else (0.0, 1.0)
     room = 0.03 * (high - low) or 0.03 * abs(high) or 0.5
     low, high = low - room, high + room
     axis = Axis(low, high, STRIP_LEFT * 10, (width - STRIP_RIGHT) * 10)
@@ -121,13 +121,13 @@ def strip(data: SampleStrip, prefix: str, *, width: int = 560) -> Markup:
 
 def _on_axis(side: SampleSide, samples: list[float]) -> list[float]:
     """What the axis must reach: samples but those far out, median and interval."""
-    known = [v for v in finite((side.median, side.low, side.high)) if v is not None]
+    estimates = [v for v in finite((side.median, side.low, side.high)) if v is not None]
     if not samples:
-        return known
+        return estimates
     quarter = len(samples) // 4
     first, last = samples[quarter], samples[-1 - quarter]
     reach = _FAR_OUT * (last - first) or 0.02 * abs(last)
-    return [v for v in samples if first - reach <= v <= last + reach] + known
+    return [v for v in samples if first - reach <= v <= last + reach] + estimates
 
 
 def _side(side: SampleSide, samples: list[float], y: float, axis: Axis, row: int, right: int) -> str:
@@ -170,7 +170,7 @@ def _strip_levels(low: float, high: float, axis: Axis, bottom: int, right: int, 
 
 def _side_words(side: SampleSide, samples: list[float], unit: str) -> str:
     median, low, high = finite((side.median, side.low, side.high))
-    said = f"{side.name}: {len(samples)} samples, median {svg.number(median, unit)}"
+    sentence = f"{side.name}: {len(samples)} samples, median {svg.number(median, unit)}"
     if low is not None and high is not None:
-        said += f", 95 % interval {svg.number(low)} to {svg.number(high, unit)}"
-    return said
+        sentence += f", 95 % interval {svg.number(low)} to {svg.number(high, unit)}"
+    return sentence

@@ -48,10 +48,10 @@ def figure(
     """The svg element with its text alternative. Raises ValueError for a prefix that is no identifier."""
     if not _PREFIX.match(prefix):
         raise ValueError(f"{prefix!r} is no beginning of an id")
-    told = "".join(f' data-{name}="{quoted(value)}"' for name, value in data.items())
+    attributes = "".join(f' data-{name}="{quoted(value)}"' for name, value in data.items())
     return (
         f'<svg class="drawn {classes}" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-labelledby="{prefix}-t {prefix}-d"{told}>'
+        f'aria-labelledby="{prefix}-t {prefix}-d"{attributes}>'
         f'<title id="{prefix}-t">{quoted(title)}</title><desc id="{prefix}-d">{quoted(summary)}</desc>'
         f"{content}</svg>"
     )
@@ -65,9 +65,9 @@ def number(value: float | None, unit: str = "") -> str:
     if unit == "x":
         return f"{value:.3f}x" if size < 1e4 else f"{value:.3g}x"
     if size >= 1e6 or 0 < size < 1e-4:
-        shown = f"{value:.4g}"
+        digits = f"{value:.4g}"
     elif size >= 1000:
-        shown = f"{value:.0f}"
+        digits = f"{value:.0f}"
     else:
-        shown = f"{value:.4g}"
-    return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()
+        digits = f"{value:.4g}"
+    return f"{digits}{unit}" if unit == "%" else f"{digits} {unit}".strip()

@@ -30,13 +30,15 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     Raises ValueError where the columns differ in length.
     """
     values, lows, highs = data.columns
-    known = [value for value in values if value is not None]
+    measured = [value for value in values if value is not None]
     days = time_axis(*_ends(data))
     right, bottom = width - RIGHT, height - BOTTOM
     counts = not (data.unit or data.ratio)
-    whole = counts and all(value == int(value) and abs(value) < _MOST for value in known)
-    low, high = count_range(known) if whole else value_range(known, _known(lows), _known(highs), data.ratio)
-    if data.unit == "%" and known and max(known) <= 100:
+    whole = counts and all(value == int(value) and abs(value) < _MOST for value in measured)
+    low, high = (
+        count_range(measured) if whole else value_range(measured, _known(lows), _known(highs), data.ratio)
+    )
+    if data.unit == "%" and measured and max(measured) <= 100:
         high = min(high, 100.2)  # no axis for what cannot be
     axis = Axis(low, high, (bottom - TOP) * _FINE, 0, data.ratio)
     xs, joined = _joined(data, days, (right - LEFT) * _FINE)
@@ -44,12 +46,12 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     parts.append(f'<g class="plot" transform="translate({LEFT} {TOP})scale(.1)">')
     parts += _lines(data, values, lows, highs, axis, xs, joined)
     parts.append("</g>")
-    if not known:
+    if not measured:
         parts.append(svg.text((LEFT + right) / 2, (TOP + bottom) / 2, "not measured", "empty", "middle"))
     else:
         place = max(k for k, value in enumerate(values) if value is not None)
-        at = axis.at(known[-1]) / _FINE + TOP
-        words = svg.number(known[-1], data.unit if data.unit in ("x", "%") else "")
+        at = axis.at(measured[-1]) / _FINE + TOP
+        words = svg.number(measured[-1], data.unit if data.unit in ("x", "%") else "")
         parts.append(svg.text(LEFT + xs[place] / _FINE + 6, at + 3.5, words, "last"))
     parts.append(_beyond(lows, highs, axis, data.unit, right))
     marks = [
@@ -59,8 +61,10 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     ]
     parts.append(events(marks, TOP, bottom))
     # For the script: the plot's edges, its times, and where between them they are split.
-    told = [days.first, days.last] + ([days.split, days.at(days.split)] if days.split is not None else [])
-    plot = " ".join(f"{one:.10g}" for one in (LEFT, right, TOP, bottom, *told))
+    time_axis_ends = [days.first, days.last] + (
+        [days.split, days.at(days.split)] if days.split is not None else []
+    )
+    plot = " ".join(f"{edge:.10g}" for edge in (LEFT, right, TOP, bottom, *time_axis_ends))
     summary = summary_of(data, values)
     return Markup(svg.figure("trend", prefix, width, height, data.title, summary, "".join(parts), plot=plot))
 
@@ -68,13 +72,13 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
 def spark(data: TrendChart, prefix: str) -> Markup:
     """The line alone, for a cell of a table."""
     values, _, _ = data.columns
-    known = _known(values)
+    measured = _known(values)
     days = time_axis(*_ends(data))
-    axis = Axis(*value_range(known, (), (), data.ratio), 280, 20, data.ratio)
+    axis = Axis(*value_range(measured, (), (), data.ratio), 280, 20, data.ratio)
     xs, joined = _joined(data, days, 1540)
     ys = axis.places(values)
     parts = [_mark_lines(data, days), _path("line", _line(xs, ys, joined))]
-    if known:
+    if measured:
         place = max(k for k, value in enumerate(values) if value is not None)
         parts.append(f'<path class="dots" d="M{xs[place]} {ys[place]}h0"/>')
     parts.append(_path("failed", _crosses(xs, data.failed, 270)))
@@ -176,11 +180,11 @@ def _band(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | None
     out: list[str] = []
     begin: int | None = None
     for k in range(len(xs) + 1):
-        here = k < len(xs) and tops[k] is not None and floors[k] is not None
-        if begin is not None and not (here and joined[k]):
+        has_interval = k < len(xs) and tops[k] is not None and floors[k] is not None
+        if begin is not None and not (has_interval and joined[k]):
             out.append(_shape(xs[begin:k], tops[begin:k], floors[begin:k]))
             begin = None
-        if here and begin is None:
+        if has_interval and begin is None:
             begin = k
     return "".join(out)
 
@@ -200,11 +204,11 @@ def _shape(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | Non
 
 def _dots(xs: list[int], ys: Sequence[int | None], joined: list[bool]) -> str:
     """Points: all of a short series, else the last and those that no line reaches."""
-    known = [k for k, y in enumerate(ys) if y is not None]
-    if len(known) > _DOTS:
-        linked = {k for k in known if joined[k] and ys[k - 1] is not None}
-        known = [k for k in known if k == known[-1] or (k not in linked and k + 1 not in linked)]
-    return "".join(f"M{xs[k]} {ys[k]}h0" for k in known)
+    measured = [k for k, y in enumerate(ys) if y is not None]
+    if len(measured) > _DOTS:
+        linked = {k for k in measured if joined[k] and ys[k - 1] is not None}
+        measured = [k for k in measured if k == measured[-1] or (k not in linked and k + 1 not in linked)]
+    return "".join(f"M{xs[k]} {ys[k]}h0" for k in measured)
 
 
 def _crosses(xs: list[int], places: Sequence[int], y: int) -> str:
@@ -277,7 +281,7 @@ _LETTER_SHIFT = {"worse": 1.5, "better": 4.8}  # where a letter stands within a 
 
 def events(marks: Sequence[tuple[float, Mark]], top: int, bottom: int) -> str:
     """All marks at their places, each with its sentence as title and link."""
-    placed = sorted(((x, mark) for x, mark in marks if mark.kind in KINDS), key=lambda one: one[0])
+    placed = sorted(((x, mark) for x, mark in marks if mark.kind in KINDS), key=lambda pair: pair[0])
     parts = []
     ticks = [x for x, mark in placed if mark.kind == "environment"]
     if len(ticks) > _MOST_ENVIRONMENTS:
@@ -317,20 +321,20 @@ def marks_key() -> Markup:
 
 def summary_of(data: TrendChart, values: Sequence[Number], marks: int = 10) -> str:
     """The text alternative: first, last, range, failures, and the latest marks."""
-    known = [(at, value) for at, value in zip(data.times, values, strict=True) if value is not None]
-    if not known:
-        said = f"not measured on any of {len(values)} nights."
+    measured = [(at, value) for at, value in zip(data.times, values, strict=True) if value is not None]
+    if not measured:
+        sentences = f"not measured on any of {len(values)} nights."
     else:
-        (first_at, first), (last_at, last) = known[0], known[-1]
-        only = [value for _, value in known]
-        said = (
-            f"{len(known)} nights, {day(first_at)} to {day(last_at)}: first {svg.number(first, data.unit)}, "
-            f"last {svg.number(last, data.unit)}, range {svg.number(min(only), data.unit)} to "
+        (first_at, first), (last_at, last) = measured[0], measured[-1]
+        only = [value for _, value in measured]
+        sentences = (
+            f"{len(measured)} nights, {day(first_at)} to {day(last_at)}: first {svg.number(first, data.unit)}"
+            f", last {svg.number(last, data.unit)}, range {svg.number(min(only), data.unit)} to "
             f"{svg.number(max(only), data.unit)}."
         )
     if data.failed:
-        said += f" Failed on {len(data.failed)}."
+        sentences += f" Failed on {len(data.failed)}."
     latest = sorted(data.marks, key=lambda mark: mark.at)[-marks:] if marks else []
     for mark in latest:
-        said += f" {day(mark.at)}: {svg.shortened(mark.text, 120)}."
-    return said
+        sentences += f" {day(mark.at)}: {svg.shortened(mark.text, 120)}."
+    return sentences

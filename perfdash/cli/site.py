@@ -45,4 +45,4 @@ def site(
 
 def _say(text: str) -> None:
     """Progress; a testbed may be called anything, and a terminal obeys control characters."""
-    typer.echo("".join(each if each.isprintable() else "?" for each in text), err=True)
+    typer.echo("".join(character if character.isprintable() else "?" for character in text), err=True)

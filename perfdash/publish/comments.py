@@ -96,14 +96,14 @@ def find_issue(client: GitHubClient, repo: str, number: int) -> TargetIssue:
 
 def account_of(client: GitHubClient) -> int | str | None:
     """The number of the token's account; an app may not ask for it: its login, or None."""
-    what = "the token's account"
+    task = "the token's account"
     try:
-        return int(required(client.get("/user", what), "id", client))
+        return int(required(client.get("/user", task), "id", client))
     except Refused as error:
         if error.status not in (403, 404):
             raise
     try:
-        answer = client.post("/graphql", what, {"query": "query { viewer { login } }"}, harmless=True)
+        answer = client.post("/graphql", task, {"query": "query { viewer { login } }"}, harmless=True)
     except Refused:
         return None  # an Enterprise server has it at another path
     data = answer.get("data") if isinstance(answer, dict) else None

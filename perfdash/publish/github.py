@@ -148,27 +148,27 @@ class GitHubClient:
         self._sleep, self._now, self.log = sleep, now, log
         self._wrote: float | None = None
 
-    def get(self, path: str, what: str, parameters: Mapping[str, Any] | None = None) -> Any:
-        return self._repeated("GET", path, what, parameters=parameters).data
+    def get(self, path: str, task: str, parameters: Mapping[str, Any] | None = None) -> Any:
+        return self._repeated("GET", path, task, parameters=parameters).data
 
-    def patch(self, path: str, what: str, body: Mapping[str, Any]) -> Any:
-        return self._repeated("PATCH", path, what, body=body).data
+    def patch(self, path: str, task: str, body: Mapping[str, Any]) -> Any:
+        return self._repeated("PATCH", path, task, body=body).data
 
-    def delete(self, path: str, what: str) -> None:
-        self._repeated("DELETE", path, what)
+    def delete(self, path: str, task: str) -> None:
+        self._repeated("DELETE", path, task)
 
-    def post(self, path: str, what: str, body: Mapping[str, Any], *, harmless: bool = False) -> Any:
+    def post(self, path: str, task: str, body: Mapping[str, Any], *, harmless: bool = False) -> Any:
         """Send a POST once, again only if GitHub did nothing, or if `harmless`; raises NoAnswer."""
         send = self._repeated if harmless else self._sent
-        return send("POST", path, what, body=body).data
+        return send("POST", path, task, body=body).data
 
-    def pages(self, path: str, what: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    def pages(self, path: str, task: str, parameters: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """The items of all pages of a list."""
         for page in range(1, _PAGES + 1):
             query = {**(parameters or {}), "per_page": _PAGE, "page": page}
-            answer = self._repeated("GET", path, what, parameters=query)
+            answer = self._repeated("GET", path, task, parameters=query)
             if not isinstance(answer.data, list) or not all(isinstance(item, dict) for item in answer.data):
-                raise MachineError(f"{what}: {self.host} does not answer like GitHub; check --base-url")
+                raise MachineError(f"{task}: {self.host} does not answer like GitHub; check --base-url")
             yield from answer.data
             link = answer.headers.get("link")
             if 'rel="next"' not in link if link is not None else len(answer.data) < _PAGE:
@@ -186,19 +186,19 @@ class GitHubClient:
         self.log(f"{why}: waiting {seconds:.0f} s")
         self._sleep(seconds)
 
-    def _repeated(self, verb: str, path: str, what: str, **more: Any) -> Response:
+    def _repeated(self, verb: str, path: str, task: str, **more: Any) -> Response:
         """Send a request that may be repeated; retry where no answer came back."""
         for pause in _PAUSES_S:
             try:
-                return self._sent(verb, path, what, **more)
+                return self._sent(verb, path, task, **more)
             except NoAnswer as error:
                 self.wait(pause, str(error))
-        return self._sent(verb, path, what, **more)
+        return self._sent(verb, path, task, **more)
 
-    def _sent(self, verb: str, path: str, what: str, **more: Any) -> Response:
+    def _sent(self, verb: str, path: str, task: str, **more: Any) -> Response:
         least = 1.0
         while True:
-            answer = self._once(verb, path, what, **more)
+            answer = self._once(verb, path, task, **more)
             if answer.status < 300:
                 return answer
             if answer.status == 404 and verb == "DELETE":
@@ -212,14 +212,14 @@ class GitHubClient:
                 later = retry_after(answer, self._now())
                 if later:
                     self.wait(later, f"{self.host} is busy")
-                raise NoAnswer(f"{what}: {self.host} answers {answer.status}, a failure of the server")
-            raise refusal(answer, what, self.host)
+                raise NoAnswer(f"{task}: {self.host} answers {answer.status}, a failure of the server")
+            raise refusal(answer, task, self.host)
 
     def _once(
         self,
         verb: str,
         path: str,
-        what: str,
+        task: str,
         *,
         parameters: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
@@ -235,7 +235,7 @@ class GitHubClient:
         except Exception as error:
             # Whatever it is, its text may hold the request: only our own words go on.
             reason, may_help = unreachable(error, self.host, self._timeout_s)
-            raise (NoAnswer if may_help else MachineError)(f"{what}: {reason}") from None
+            raise (NoAnswer if may_help else MachineError)(f"{task}: {reason}") from None
         # A server or proxy may say again what it was sent; what is cut later could not be found any more.
         answer = read(status, headers, text)
         return Response(answer.status, redact_all(answer.headers), redact_all(answer.data))

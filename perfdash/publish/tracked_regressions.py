@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
-from perfdash.history import alert_store as alert_store
-from perfdash.history import schema
+from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import case_digest, digest

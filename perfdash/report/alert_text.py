@@ -102,9 +102,9 @@ def culprits(alert: Alert) -> list[str]:
         first = (culprit.get("commits") or [{}])[0]
         words = [str(first.get("label") or "?"), str(first.get("title") or "")[:80]]
         by = f" by {first['author']}" if first.get("author") else ""
-        rest = f", or one of {culprit['of'] - 1} others" if culprit.get("of", 1) > 1 else ""
+        others = f", or one of {culprit['of'] - 1} others" if culprit.get("of", 1) > 1 else ""
         sure = f" ({culprit['confirmed']})" if culprit.get("confirmed") else ""
-        lines.append(plain(f"{CULPRIT}{' '.join(filter(None, words))}{by}{rest}{sure}"))
+        lines.append(plain(f"{CULPRIT}{' '.join(filter(None, words))}{by}{others}{sure}"))
     return lines or ([f"bisected: {bisection['word']}"] if bisection.get("word") else [])
 
 

@@ -153,8 +153,8 @@ def _marked(rows: Sequence[Row]) -> str:
     ):
         names = list(dict.fromkeys(row.case.model for row in marked))
         if names:
-            rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            lines.append(f"- {title} ({len(names)}): {', '.join(map(code, names[:_NAMED]))}{rest}")
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            lines.append(f"- {title} ({len(names)}): {', '.join(map(code, names[:_NAMED]))}{more}")
     return "\n".join(lines)
 
 
@@ -188,12 +188,12 @@ def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
 
 
 def _text(steps: StepTable) -> str:
-    shown = PrettyTable(steps.head)
-    shown.align = "r"
+    text_table = PrettyTable(steps.head)
+    text_table.align = "r"
     for name in steps.head[: steps.words]:
-        shown.align[name] = "l"
-    shown.add_rows(steps.lines)
-    return str(shown.get_string())
+        text_table.align[name] = "l"
+    text_table.add_rows(steps.lines)
+    return str(text_table.get_string())
 
 
 def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
@@ -214,10 +214,10 @@ def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
         # A word that all of them have stays.
         shared = zip(kinds, zip(*commands_alike, strict=True), strict=True)
         lines.append(shlex.join(values[0] if len(set(values)) == 1 else kind for kind, values in shared))
-    shown = [plain(line, 2000) for line in lines[:20]]
-    if rest := len(lines) - len(shown):
-        shown.append(f"# and {rest} more: perfdash report --format json has the command of each case")
-    return "\n".join(shown)
+    printed = [plain(line, 2000) for line in lines[:20]]
+    if hidden := len(lines) - len(printed):
+        printed.append(f"# and {hidden} more: perfdash report --format json has the command of each case")
+    return "\n".join(printed)
 
 
 def _reason(row: Row) -> str:
@@ -262,18 +262,18 @@ def changes_section(night: Night, site: str | None, fold: bool) -> str:
         if loud:
             parts.append(f"### {group}: {len(loud)}")
             parts.append(_changes(loud[:_MOST], night, site))
-        for title, rest in ((f"{len(loud) - _MOST} more", loud[_MOST:]), ("acknowledged", quiet)):
-            if rest:
-                body = _changes(rest, night, site)
-                words = f"{group}: {title if rest is not quiet else f'{len(quiet)} acknowledged'}"
+        for title, hidden in ((f"{len(loud) - _MOST} more", loud[_MOST:]), ("acknowledged", quiet)):
+            if hidden:
+                body = _changes(hidden, night, site)
+                words = f"{group}: {title if hidden is not quiet else f'{len(quiet)} acknowledged'}"
                 parts.append(folded(words, body) if fold else f"### {words}\n\n{body}")
-    again = [
+    repeatable = [
         change.case
         for change in night.changes
         if change.group in BAD and change.group != VANISHED and change.case
     ]
-    if again:
-        lines = (plain(command(case, run.setting, run.command), 2000) for case in again[:_MOST])
+    if repeatable:
+        lines = (plain(command(case, run.setting, run.command), 2000) for case in repeatable[:_MOST])
         body = fenced("\n".join(dict.fromkeys(lines)))
         title = "Measure what got worse again"
         parts.append(folded(title, body) if fold else f"{title}\n\n{body}")
@@ -330,9 +330,9 @@ def _builds(change: RunChange) -> str:
     """The two nights between which it changed, with their builds."""
     if change.bad is None:
         return ""
-    both = zip((change.good, change.bad), change.between, strict=True)
+    builds = zip((change.good, change.bad), change.between, strict=True)
     return "<br>".join(
-        f"{build.started[:10]} {', '.join(map(code, names))}" if build else "?" for build, names in both
+        f"{build.started[:10]} {', '.join(map(code, names))}" if build else "?" for build, names in builds
     )
 
 

@@ -69,10 +69,10 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
     for group in GROUPS:
         changes = [change for change in night.changes if change.group == group and not change.acknowledged]
         if changes:
-            most = _SHOWN[group in BAD]
-            lines += ["", f"{group}: {len(changes)}", *(f"- {_change(change)}" for change in changes[:most])]
-            if len(changes) > most:
-                lines.append(f"- and {len(changes) - most} more")
+            limit = _SHOWN[group in BAD]
+            lines += ["", f"{group}: {len(changes)}", *(f"- {_change(change)}" for change in changes[:limit])]
+            if len(changes) > limit:
+                lines.append(f"- and {len(changes) - limit} more")
     return Digest(
         f"perfdash: {headline(night)}", tuple(plain(line, _LINE) for line in lines), _links(site_url, link)
     )
@@ -81,8 +81,8 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
 def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = None) -> Digest:
     """Write the message that a nightly failed, with the reason, first line first."""
     lines = [plain(line, _LINE) for line in why.strip().splitlines() if line.strip()]
-    rest = [f"and {len(lines) - 20} more lines"] if len(lines) > 20 else []
-    return Digest("perfdash: the nightly broke", (*lines[:20], *rest), _links(site_url, link))
+    more = [f"and {len(lines) - 20} more lines"] if len(lines) > 20 else []
+    return Digest("perfdash: the nightly broke", (*lines[:20], *more), _links(site_url, link))
 
 
 def _change(item: RunChange) -> str:

@@ -12,8 +12,7 @@ from perfdash.detect.alert_evidence import gather
 from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
-from perfdash.history import alert_store as kept
-from perfdash.history import nightlies, schema
+from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.ingest import testbed_values
 from perfdash.history.pass_rates_and_means import setting_of
@@ -227,18 +226,18 @@ def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Se
     tonight = place[run.id]
     measured = {row.case for row in imported.rows}
     settings = {setting_of(row)[1:] for row in imported.rows}
-    states = [state for state in kept.STATES if state != kept.DISMISSED]
-    alerts = kept.load(connection, testbed_id=run.testbed_id, states=states)
+    states = [state for state in alert_store.STATES if state != alert_store.DISMISSED]
+    alerts = alert_store.load(connection, testbed_id=run.testbed_id, states=states)
     cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
     standing = []
     for alert in alerts:
         bad, seen = place.get(alert.bad_run_id or -1), place.get(alert.seen_run_id or -1)
         case = cases.get(alert.case_id or -1)
-        mine = case is None or case in measured
+        is_measured = case is None or case in measured
         if alert.kind == "vanished" and case is not None:
-            mine = setting_of(Row(case, "", {}))[1:] in settings
+            is_measured = setting_of(Row(case, "", {}))[1:] in settings
         # One that lives stands, though this night may not have told of it (its run may be pruned too).
-        stands = alert.state in kept.LIVE or (seen is not None and seen >= tonight)
-        if mine and stands and (bad is None or bad <= tonight):
+        stands = alert.state in alert_store.LIVE or (seen is not None and seen >= tonight)
+        if is_measured and stands and (bad is None or bad <= tonight):
             standing.append(alert)
     return standing

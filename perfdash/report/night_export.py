@@ -30,7 +30,7 @@ def to_plain(night: Night) -> dict[str, Any]:
     `command` measures a case again; None where another tool measured it.
     """
     run = night.run
-    ours = run.origin == "perfdash"
+    by_perfdash = run.origin == "perfdash"
     values: dict[str, Any] = finite(
         {
             "schema": 1,
@@ -67,7 +67,7 @@ def to_plain(night: Night) -> dict[str, Any]:
                     **row.values,
                     "others": dict(row.others),
                     "details": dict(row.details),
-                    "command": command(row.case, run.setting, run.command) if ours else None,
+                    "command": command(row.case, run.setting, run.command) if by_perfdash else None,
                 }
                 for row in night.rows
             ],
@@ -123,7 +123,8 @@ def plot_csv(rows: Iterable[Row]) -> dict[str, str]:
     columns = {_label(setting): summarize(group) for setting, group in grouped(rows).items()}
     labels = sorted(columns)
     return {
-        name: _text(labels, [_cell(of(columns[label])) for label in labels]) for name, of in PLOTS.items()
+        name: _text(labels, [_cell(number_of(columns[label])) for label in labels])
+        for name, number_of in PLOTS.items()
     }
 
 

@@ -77,23 +77,27 @@ def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str 
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     if not tables or not suites:
         return ""
-    shown = PrettyTable(["what", "by", *map(plain, suites)])
-    shown.align = "l"
+    text_table = PrettyTable(["what", "by", *map(plain, suites)])
+    text_table.align = "l"
     for title, cells in tables:
         for compiler in dict.fromkeys(name for of_suite in cells.values() for name in of_suite):
-            of = {
+            rows_by_suite = {
                 suite: [row for row in rows if (row.case.suite, row.case.backend) == (suite, _ours(compiler))]
                 for suite in suites
             }
             first = plain(title if len({*_compilers(cells)}) == 1 else f"{title}, {compiler}")
-            shown.add_row(
+            text_table.add_row(
                 [first, "published", *(plain(cells.get(suite, {}).get(compiler, "-")) for suite in suites)]
             )
             meaning = _meaning(title)
             if meaning:
-                shown.add_row(["", "its rules, its rows", *(meaning.theirs(of[suite]) for suite in suites)])
-                shown.add_row(["", "perfdash", *(meaning.ours(of[suite]) for suite in suites)])
-    return f"{shown.get_string()}\n{why(rows)}"
+                text_table.add_row(
+                    ["", "its rules, its rows", *(meaning.theirs(rows_by_suite[suite]) for suite in suites)]
+                )
+                text_table.add_row(
+                    ["", "perfdash", *(meaning.ours(rows_by_suite[suite]) for suite in suites)]
+                )
+    return f"{text_table.get_string()}\n{why(rows)}"
 
 
 def _tables(environment: Mapping[str, Any], section: str) -> list[tuple[str, Cells]]:
@@ -155,8 +159,8 @@ def _their_compression(rows: Sequence[Row]) -> str:
 
 
 def _our_speedup(rows: Sequence[Row]) -> str:
-    of = summarize(rows)
-    return "-" if of.speedup is None else f"{of.speedup:.3f}x ({of.measured} cases)"
+    summary = summarize(rows)
+    return "-" if summary.speedup is None else f"{summary.speedup:.3f}x ({summary.measured} cases)"
 
 
 _MEANINGS = (

@@ -159,8 +159,8 @@ def _prompt(row: Row) -> str:
         return ""
     read, cache = real(conditions.get("prompt_tokens")), conditions.get("cache")
     prompt = f"prompts of {read:.0f} tokens, " if read else ""
-    kept = f", {plain(str(cache))} cache" if cache else ""
-    return f"{prompt}{tokens} new ones{kept}"
+    shown_rows = f", {plain(str(cache))} cache" if cache else ""
+    return f"{prompt}{tokens} new ones{shown_rows}"
 
 
 def new_tokens(row: Row) -> int | None:

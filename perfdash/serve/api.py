@@ -8,8 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.history import alert_store as kept
-from perfdash.history import queries
+from perfdash.history import alert_store, queries
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Row
 from perfdash.metrics import NUMBERS
@@ -30,11 +29,11 @@ RUNS = (_SINCE, _UNTIL, Parameter("testbed", "only runs of this testbed", "numbe
 
 def runs(connection: sa.Connection, values: Values) -> Values:
     """Runs, the newest first."""
-    found = queries.list_runs(
+    listed = queries.list_runs(
         connection, testbed_id=values["testbed"], since=values["since"], until=values["until"]
     )
-    cut, some = page(found[::-1], values)
-    return {**cut, "runs": [run_plain(run) for run in some]}
+    cut, part = page(listed[::-1], values)
+    return {**cut, "runs": [run_plain(run) for run in part]}
 
 
 RUN = (
@@ -53,8 +52,8 @@ def run(connection: sa.Connection, values: Values) -> Values:
         for row in queries.rows_of(connection, line.id)
         if values["suite"] in (None, row.case.suite) and values["model"] in (None, row.case.model)
     ]
-    cut, some = page(rows, values)
-    return {"run": run_plain(line), **cut, "results": [_row_plain(row) for row in some]}
+    cut, part = page(rows, values)
+    return {"run": run_plain(line), **cut, "results": [_row_plain(row) for row in part]}
 
 
 CASES = (
@@ -68,13 +67,13 @@ CASES = (
 def cases(connection: sa.Connection, values: Values) -> Values:
     """The cases that were ever measured on a testbed, by name, with the numbers that `series` takes."""
     bed = _testbed(connection, values["testbed"])
-    found = [
+    numbered = [
         (case, number)
         for case, number in queries.case_numbers(connection, bed).items()
         if values["suite"] in (None, case.suite) and values["model"] in (None, case.model)
     ]
-    cut, some = page(sorted(found, key=lambda pair: (pair[0].name, pair[1])), values)
-    return {"testbed": bed, **cut, "cases": [{"id": number, **vars(case)} for case, number in some]}
+    cut, part = page(sorted(numbered, key=lambda pair: (pair[0].name, pair[1])), values)
+    return {"testbed": bed, **cut, "cases": [{"id": number, **vars(case)} for case, number in part]}
 
 
 SERIES = (
@@ -95,10 +94,10 @@ def series(connection: sa.Connection, values: Values) -> Values:
     )
     if case is None:
         raise NotFound(f"there is no case {values['case']}")
-    cut, some = page(points, values)
+    cut, part = page(points, values)
     return {
         "case": vars(case), "metric": values["metric"], "testbed": bed, **cut,
-        "points": [vars(point) for point in some],
+        "points": [vars(point) for point in part],
     }  # fmt: skip
 
 
@@ -113,12 +112,12 @@ COMPARE = (
 
 def compare(connection: sa.Connection, values: Values) -> Values:
     """Two sides over the cases that both have: what changed for real first, then by size."""
-    found = to_plain(compared(connection, values["old"], values["new"], values["host_class"]))
-    cut, some = page(found["cases"], values)
-    return {**found, **cut, "cases": list(some)}
+    comparison = to_plain(compared(connection, values["old"], values["new"], values["host_class"]))
+    cut, part = page(comparison["cases"], values)
+    return {**comparison, **cut, "cases": list(part)}
 
 
-STATES = ("live", "all", *kept.STATES)
+STATES = ("live", "all", *alert_store.STATES)
 ALERTS = (
     Parameter("state", "in which state; live: all that are not over", STATES, "live"),
     Parameter("direction", "only what got worse, or better", ("worse", "better")),
@@ -129,13 +128,15 @@ ALERTS = (
 def alerts(connection: sa.Connection, values: Values) -> Values:
     """Alerts, the newest first, each with its life."""
     state = values["state"]
-    states = {"live": kept.LIVE, "all": kept.STATES}.get(state, (state,))
-    wanted = {None: (-1, 0, 1), "worse": (1,), "better": (-1,)}[values["direction"]]
-    found = [alert for alert in kept.load(connection, states=states) if alert.direction in wanted]
-    cut, some = page(found[::-1], values)
+    states = {"live": alert_store.LIVE, "all": alert_store.STATES}.get(state, (state,))
+    directions = {None: (-1, 0, 1), "worse": (1,), "better": (-1,)}[values["direction"]]
+    matching = [
+        alert for alert in alert_store.load(connection, states=states) if alert.direction in directions
+    ]
+    cut, part = page(matching[::-1], values)
     plain = [
-        alert_text.to_plain(each, kept.events(connection, each.alert.id or 0))
-        for each in gather(connection, list(some))
+        alert_text.to_plain(evidence, alert_store.events(connection, evidence.alert.id or 0))
+        for evidence in gather(connection, list(part))
     ]
     return {**cut, "alerts": plain}
 
@@ -151,9 +152,9 @@ TREND = (
 def trend(connection: sa.Connection, values: Values) -> Values:
     """The summaries of a suite on a testbed, the oldest first: one a run and setting."""
     bed = _testbed(connection, values["testbed"])
-    found = queries.trend(connection, values["suite"], testbed_id=bed, since=values["since"] or "")
-    cut, some = page(found, values)
-    nights = [{name: night[name] for name in night if name not in ("run_id", "testbed_id")} for night in some]
+    nights_found = queries.trend(connection, values["suite"], testbed_id=bed, since=values["since"] or "")
+    cut, part = page(nights_found, values)
+    nights = [{name: night[name] for name in night if name not in ("run_id", "testbed_id")} for night in part]
     return {"suite": values["suite"], "testbed": bed, **cut, "nights": nights}
 
 
@@ -166,7 +167,7 @@ def _testbed(connection: sa.Connection, number: int | None) -> int:
 
 def run_plain(run: RunLine) -> Values:
     """For JSON."""
-    return {each.name: getattr(run, each.name) for each in fields(run) if each.name not in _NOT_TOLD}
+    return {field.name: getattr(run, field.name) for field in fields(run) if field.name not in _NOT_TOLD}
 
 
 def _row_plain(row: Row) -> Values:

@@ -49,11 +49,11 @@ class CachedResponse:
 
 def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard:
     """Answers from `store`. `assets` by name; `local`: bound to loopback, see Guard."""
-    kept = _Kept()
+    answers = _Kept()
 
     def page(make: Make, kind: str = HTML) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:  # not async: Starlette runs it in a thread
-            return _answered(store, kept, request, make, kind)
+            return _answered(store, answers, request, make, kind)
 
         return endpoint
 
@@ -83,19 +83,19 @@ def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard
 
 
 def _plain(make: Callable[[sa.Connection], str]) -> Make:
-    def made(connection: sa.Connection, request: Request) -> tuple[str, int]:
+    def answer(connection: sa.Connection, request: Request) -> tuple[str, int]:
         read_all((), request.query_params.multi_items())
         return make(connection), 200
 
-    return made
+    return answer
 
 
 def _below(make: Callable[[sa.Connection, str], str]) -> Make:
-    def made(connection: sa.Connection, request: Request) -> tuple[str, int]:
+    def answer(connection: sa.Connection, request: Request) -> tuple[str, int]:
         read_all((), request.query_params.multi_items())
         return make(connection, _path(request).lstrip("/")), 200
 
-    return made
+    return answer
 
 
 def _path(request: Request) -> str:
@@ -107,32 +107,32 @@ def _anything(connection: sa.Connection, request: Request) -> tuple[str, int]:
     return live_pages.anything(connection, read_all(live_pages.COMPARED, request.query_params.multi_items()))
 
 
-def _api(one: Endpoint) -> Make:
-    def made(connection: sa.Connection, request: Request) -> tuple[str, int]:
-        values = read_all(one.parameters, request.query_params.multi_items())
-        return _json(one.answer(connection, values)), 200
+def _api(endpoint: Endpoint) -> Make:
+    def answer(connection: sa.Connection, request: Request) -> tuple[str, int]:
+        values = read_all(endpoint.parameters, request.query_params.multi_items())
+        return _json(endpoint.answer(connection, values)), 200
 
-    return made
+    return answer
 
 
 def _json(value: Any) -> str:
     return dumps(value, separators=(",", ":"))
 
 
-def _answered(store: Store, kept: _Kept, request: Request, make: Make, kind: str) -> Response:
-    asked = f"{_path(request)}?{request.scope['query_string'].decode('latin-1')}"
+def _answered(store: Store, answers: _Kept, request: Request, make: Make, kind: str) -> Response:
+    address = f"{_path(request)}?{request.scope['query_string'].decode('latin-1')}"
     with store.read() as connection:
-        tag = f'"{digest([__version__, state_of(connection), asked])[:32]}"'
+        tag = f'"{digest([__version__, state_of(connection), address])[:32]}"'
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=_headers(tag))
-        answer = kept.get(asked, tag)
+        answer = answers.get(address, tag)
         if answer is None:
-            with kept.alone(asked):  # whoever asks the same meanwhile waits, and gets the same answer
-                answer = kept.get(asked, tag)
+            with answers.alone(address):  # whoever asks the same meanwhile waits, and gets the same answer
+                answer = answers.get(address, tag)
                 if answer is None:
                     text, status = make(connection, request)
                     answer = CachedResponse(redact(text).encode("utf-8", "replace"), kind, status, tag)
-                    kept.put(asked, answer)
+                    answers.put(address, answer)
     return Response(
         answer.body, answer.status, _headers(tag if answer.status == 200 else None), media_type=answer.kind
     )
@@ -152,32 +152,32 @@ class _Kept:
         self._making: dict[str, tuple[threading.Lock, int]] = {}  # by address, with how many hold or want it
 
     @contextlib.contextmanager
-    def alone(self, asked: str) -> Iterator[None]:
+    def alone(self, address: str) -> Iterator[None]:
         """One at a time for each address."""
         with self._lock:
-            lock, users = self._making.get(asked, (threading.Lock(), 0))
-            self._making[asked] = lock, users + 1
+            lock, users = self._making.get(address, (threading.Lock(), 0))
+            self._making[address] = lock, users + 1
         try:
             with lock:
                 yield
         finally:
             with self._lock:
-                lock, users = self._making.pop(asked)
+                lock, users = self._making.pop(address)
                 if users > 1:
-                    self._making[asked] = lock, users - 1
+                    self._making[address] = lock, users - 1
 
-    def get(self, asked: str, tag: str) -> CachedResponse | None:
+    def get(self, address: str, tag: str) -> CachedResponse | None:
         with self._lock:
-            answer = self._answers.get(asked)
+            answer = self._answers.get(address)
             if answer is None or answer.tag != tag:
                 return None
-            self._answers.move_to_end(asked)
+            self._answers.move_to_end(address)
             return answer
 
-    def put(self, asked: str, answer: CachedResponse) -> None:
+    def put(self, address: str, answer: CachedResponse) -> None:
         with self._lock:
-            self._answers[asked] = answer
-            self._answers.move_to_end(asked)
+            self._answers[address] = answer
+            self._answers.move_to_end(address)
             while len(self._answers) > KEPT:
                 self._answers.popitem(last=False)
 

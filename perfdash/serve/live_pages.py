@@ -94,7 +94,7 @@ COMPARED = (
 class Anything:
     """Two sides as they are shown; `testbed` is the digest of what both were measured on."""
 
-    found: Comparison
+    comparison: Comparison
     changes: list[RunChange]
     testbed: str
     sides: list[tuple[str, str]]
@@ -106,42 +106,43 @@ def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
     What is wrong with the words is told on the page.
     """
     old, new = words.get("old"), words.get("new")
-    told, status, result = "", 200, None
+    problem, status, result = "", 200, None
     try:
         if old and new:
             result = _anything(compared(connection, old, new, words.get("host_class")))
         elif old or new:
-            told, status = "Both sides are needed.", 400
+            problem, status = "Both sides are needed.", 400
     except NotFound as error:
-        told, status = str(error), 404
+        problem, status = str(error), 404
     except UsageError as error:
-        told, status = str(error), 400
-    every = list_runs(connection, latest=OFFERED)[::-1]
+        problem, status = str(error), 400
+    runs = list_runs(connection, latest=OFFERED)[::-1]
     text = _render(
         "compare_any.html",
         site_links.COMPARE,
         words=words,
-        told=told,
+        told=problem,
         result=result,
-        runs=every,
-        host_classes=sorted({run.host_class for run in every}),
+        runs=runs,
+        host_classes=sorted({run.host_class for run in runs}),
         beds=[(bed, site_links.compare_page(bed.digest)) for bed in beds(connection)],
         most=SHOWN,
     )
     return text, status
 
 
-def _anything(found: Comparison) -> Anything:
-    digest = testbed_values(found.new.runs[0].run)["digest"]
-    sides = [("Old", _side_title(found.old)), ("New", _side_title(found.new))]
-    return Anything(found, ordered(of_comparison(found)), digest, sides)
+def _anything(comparison: Comparison) -> Anything:
+    digest = testbed_values(comparison.new.runs[0].run)["digest"]
+    sides = [("Old", _side_title(comparison.old)), ("New", _side_title(comparison.new))]
+    return Anything(comparison, ordered(of_comparison(comparison)), digest, sides)
 
 
 def _side_title(side: ComparedRuns) -> str:
     runs = [imported.run for imported in side.runs]
     worker = [run.environment.get("worker", {}) for run in runs]
     torches = dict.fromkeys(
-        f"{one.get('torch') or '?'} {(one.get('torch_git_version') or '')[:10]}".strip() for one in worker
+        f"{facts.get('torch') or '?'} {(facts.get('torch_git_version') or '')[:10]}".strip()
+        for facts in worker
     )
     names = runs[0].name if len(runs) == 1 else f"{len(runs)} runs, {runs[0].name} to {runs[-1].name}"
     several = f"{len(torches)} builds of torch, {next(iter(torches))} to {list(torches)[-1]}"

@@ -58,27 +58,27 @@ def description() -> dict[str, Any]:
             "speedup is eager latency / compiled latency. null: not known or not measured.",
         },
         "servers": [{"url": "../"}],
-        "paths": {each.path: {"get": _operation(each)} for each in ENDPOINTS},
+        "paths": {endpoint.path: {"get": _operation(endpoint)} for endpoint in ENDPOINTS},
         "components": {"schemas": SHAPES},
     }
 
 
-def _operation(each: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return {
-        "operationId": each.name,
-        "summary": (each.answer.__doc__ or "").strip(),
+        "operationId": endpoint.name,
+        "summary": (endpoint.answer.__doc__ or "").strip(),
         "parameters": [
             {
-                "name": one.name,
+                "name": parameter.name,
                 "in": "query",
-                "description": one.about,
-                "required": one.required,
-                "schema": one.schema(),
+                "description": parameter.about,
+                "required": parameter.required,
+                "schema": parameter.schema(),
             }
-            for one in each.parameters
+            for parameter in endpoint.parameters
         ],
         "responses": {
-            "200": {"description": "the answer", "content": _json(each.shape)},
+            "200": {"description": "the answer", "content": _json(endpoint.shape)},
             **{code: {"description": text, "content": _json("Error")} for code, text in _ERRORS.items()},
         },
     }

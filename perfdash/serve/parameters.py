@@ -63,26 +63,26 @@ class Parameter:
         return text
 
 
-def read_all(known: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The value of every known parameter, by name; None where it was not given and has no default.
 
     Raises UsageError that names the parameter at fault. An empty value counts as not given.
     """
-    values: dict[str, Any] = {each.name: each.default for each in known}
-    by_name = {each.name: each for each in known}
+    values: dict[str, Any] = {parameter.name: parameter.default for parameter in parameters}
+    by_name = {parameter.name: parameter for parameter in parameters}
     seen = set()
     for name, text in given:
         if name not in by_name:
-            told = ", ".join(by_name) or "none"
-            raise UsageError(f"there is no parameter {name[:40]!r} here; there are: {told}")
+            names = ", ".join(by_name) or "none"
+            raise UsageError(f"there is no parameter {name[:40]!r} here; there are: {names}")
         if name in seen:
             raise UsageError(f"{name} is given twice")
         seen.add(name)
         if text:
             values[name] = by_name[name].read(text)
-    for each in known:
-        if each.required and values[each.name] is None:
-            raise UsageError(f"{each.name} is missing: {each.about}")
+    for parameter in parameters:
+        if parameter.required and values[parameter.name] is None:
+            raise UsageError(f"{parameter.name} is missing: {parameter.about}")
     return values
 
 
@@ -121,11 +121,11 @@ def chosen(connection: sa.Connection, word: str, host_class: str | None = None) 
 
 def one_run(connection: sa.Connection, word: str) -> RunLine:
     """Raises NotFound where a word means no run; UsageError where it means several."""
-    found = chosen(connection, word)
-    if len(found) > 1:
-        names = ", ".join(run.name for run in found[-5:])
-        raise UsageError(f"{word!r} means {len(found)} runs; give one of them: {names}")
-    return found[0]
+    runs = chosen(connection, word)
+    if len(runs) > 1:
+        names = ", ".join(run.name for run in runs[-5:])
+        raise UsageError(f"{word!r} means {len(runs)} runs; give one of them: {names}")
+    return runs[0]
 
 
 def compared(connection: sa.Connection, old: str, new: str, host_class: str | None = None) -> Comparison:

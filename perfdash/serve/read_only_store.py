@@ -23,12 +23,12 @@ def open_to_read(address: str) -> Store:
     MachineError as open_store does.
     """
     with open_store(address, create=False) as store:
-        url, shown, is_sqlite = store.engine.url, store.shown, store.is_sqlite
+        url, title, is_sqlite = store.engine.url, store.shown, store.is_sqlite
     if not is_sqlite:
         # A lock that someone holds must not hold up pages for ever.
         options = f"-c default_transaction_read_only=on -c statement_timeout={60_000}"
-        known = {"connect_timeout": _WAIT_S, "options": options}
-        return Store(sa.create_engine(url, connect_args=known, pool_pre_ping=True), shown)
+        options_of_driver = {"connect_timeout": _WAIT_S, "options": options}
+        return Store(sa.create_engine(url, connect_args=options_of_driver, pool_pre_ping=True), title)
     if "uri" not in url.query:  # else it is read-only already: nothing can be written where it lies
         # A file that was removed must fail, not be made anew, and not be read on from what is still open.
         path = quote(str(Path(str(url.database)).absolute()))
@@ -37,7 +37,7 @@ def open_to_read(address: str) -> Store:
         url, poolclass=NullPool, connect_args={"timeout": _WAIT_S, "check_same_thread": False}
     )
     sa.event.listen(engine, "connect", _only_reads)
-    return Store(engine, shown)
+    return Store(engine, title)
 
 
 def _only_reads(connection: Any, _: object) -> None:

@@ -24,8 +24,8 @@ _LEFT_S = 3  # for answers that are under way when it is told to end
 def bound(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes a free one. Raises MachineError where there is none."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
         return socket.create_server(address[:2], family=family, backlog=128)
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None) or 0  # of a name that is not known it is negative
@@ -100,9 +100,9 @@ def assets() -> dict[str, bytes]:
     from perfdash.site.build import plotly_script
 
     folder = importlib.resources.files("perfdash.site").joinpath("assets")
-    found = {
+    files = {
         path.name: path.read_bytes()
         for path in folder.iterdir()
         if path.name.endswith((".css", ".js", ".svg"))
     }
-    return {**found, "plotly.min.js": plotly_script()}
+    return {**files, "plotly.min.js": plotly_script()}

@@ -81,20 +81,23 @@ def build(
     """
     with opened(out, store.shown) as folder:
         cache = ArrayCache(state / digest(str(out.resolve()))[:16] if state else out / STATE)
-        found = []
+        gathered = []
         with store.read() as connection:
             for bed in beds(connection):
                 say(f"{bed.title}: reading")
-                found.append(_gathered(connection, bed, cache, nights))
+                gathered.append(_gathered(connection, bed, cache, nights))
         pages_made = 0
-        for one in found:
-            say(f"{one.bed.title}: {len(one.history.row)} cases, {len(one.trends)} suites and settings")
-            pages_made += _write_bed(folder, one, cache, jobs)
-        pages_made += _write_top(folder, found)
+        for testbed in gathered:
+            say(
+                f"{testbed.bed.title}: {len(testbed.history.row)} cases, "
+                f"{len(testbed.trends)} suites and settings"
+            )
+            pages_made += _write_bed(folder, testbed, cache, jobs)
+        pages_made += _write_top(folder, gathered)
         _write_assets(folder)
         removed = folder.sweep()
         cache.tidy()
-        return SiteBuild(len(found), pages_made, folder.written, removed)
+        return SiteBuild(len(gathered), pages_made, folder.written, removed)
 
 
 def _gathered(connection: sa.Connection, bed: Testbed, cache: ArrayCache, nights: int) -> _Bed:
@@ -115,40 +118,40 @@ def _gathered(connection: sa.Connection, bed: Testbed, cache: ArrayCache, nights
     )
 
 
-def _write_bed(folder: Folder, one: _Bed, cache: ArrayCache, jobs: int | None) -> int:
+def _write_bed(folder: Folder, testbed: _Bed, cache: ArrayCache, jobs: int | None) -> int:
     """The pages of a testbed; how many there are."""
-    changes = all_changes(one.history, cache, lambda function, numbers: mapped(function, numbers, jobs))
+    changes = all_changes(testbed.history, cache, lambda function, numbers: mapped(function, numbers, jobs))
 
     def model(number: int) -> tuple[str, bool]:
-        view = model_view(one.context, number, one.newest_results.get(number), changes[number])
+        view = model_view(testbed.context, number, testbed.newest_results.get(number), changes[number])
         text = redact(render.render_model(view))
         return view.page, put(folder.path / view.page, text.encode("utf-8", "replace"))
 
     def suite(trend: SuiteTrend) -> str:
-        return render.render_suite(suite_view(one.history, trend, one.rows[trend.last[0].id]))
+        return render.render_suite(suite_view(testbed.history, trend, testbed.rows[trend.last[0].id]))
 
-    for name, changed in mapped(model, list(one.history.row), jobs):
+    for name, changed in mapped(model, list(testbed.history.row), jobs):
         folder.keep(name)
         folder.written += changed
-    for trend in one.trends:
-        folder.write(trend.setting.page(one.bed.digest), suite(trend))
-    folder.write(one.compare.page, render.render_compare(one.compare))
-    data = f"{site_links.bed_folder(one.bed.digest)}/data"
-    folder.write(f"{data}/cases.js", cases_file(one.history))
-    for night, (_, file) in enumerate(one.compare.nights):
+    for trend in testbed.trends:
+        folder.write(trend.setting.page(testbed.bed.digest), suite(trend))
+    folder.write(testbed.compare.page, render.render_compare(testbed.compare))
+    data = f"{site_links.bed_folder(testbed.bed.digest)}/data"
+    folder.write(f"{data}/cases.js", cases_file(testbed.history))
+    for night, (_, file) in enumerate(testbed.compare.nights):
         # Its name is of its content: what is there, whole, is right.
         if not folder.keep(f"{data}/{file}", NIGHT_END):
-            folder.write(f"{data}/{file}", night_file(one.history, night))
-    return len(one.history.row) + len(one.trends) + 1
+            folder.write(f"{data}/{file}", night_file(testbed.history, night))
+    return len(testbed.history.row) + len(testbed.trends) + 1
 
 
-def _write_top(folder: Folder, found: Sequence[_Bed]) -> int:
+def _write_top(folder: Folder, testbeds: Sequence[_Bed]) -> int:
     top = {
-        site_links.OVERVIEW: render.render_overview(OverviewView([one.overview for one in found])),
-        site_links.COMPARE: render.render_compare_index([one.compare for one in found]),
-        site_links.REGRESSIONS: render.render_regressions([one.lives for one in found]),
+        site_links.OVERVIEW: render.render_overview(OverviewView([testbed.overview for testbed in testbeds])),
+        site_links.COMPARE: render.render_compare_index([testbed.compare for testbed in testbeds]),
+        site_links.REGRESSIONS: render.render_regressions([testbed.lives for testbed in testbeds]),
         site_links.MACHINES: render.render_machines(
-            [machine_view(one.bed, one.history.runs) for one in found]
+            [machine_view(testbed.bed, testbed.history.runs) for testbed in testbeds]
         ),
         site_links.METHOD: render.render_method(),
     }
@@ -187,7 +190,7 @@ def mapped(function: Callable[[T], R], items: Sequence[T], jobs: int | None = No
     context = multiprocessing.get_context("fork")
     readers: list[Connection] = []
     processes = []
-    found: list[Any] = [None] * len(items)
+    results: list[Any] = [None] * len(items)
     try:
         for place in range(jobs):
             reader, writer = context.Pipe(duplex=False)
@@ -205,14 +208,14 @@ def mapped(function: Callable[[T], R], items: Sequence[T], jobs: int | None = No
                 ) from None
             if isinstance(answer, BaseException):
                 raise answer
-            found[place::jobs] = answer
+            results[place::jobs] = answer
     finally:
         for process in processes:
             process.terminate()
             process.join()
         for reader in readers:
             reader.close()
-    return found
+    return results
 
 
 def _make_share(

@@ -44,7 +44,7 @@ class Pair:
     anchor: str
     old: RunLine
     new: RunLine
-    found: Comparison
+    comparison: Comparison
     changes: list[RunChange]
     words: tuple[str, str]
 
@@ -75,21 +75,21 @@ def words_for(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, s
 def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
     """The last night of each kind against the night, week and month before; `runs` oldest first."""
     recent = latest_days(runs)
-    found = []
-    for place, (last, others) in enumerate(earlier_nights(recent, case_counts(connection, recent))):
-        if not others:
+    compared_pairs = []
+    for place, (last, earlier) in enumerate(earlier_nights(recent, case_counts(connection, recent))):
+        if not earlier:
             continue
         new = ComparedRuns(last.name, (read_run(connection, last),))
-        for title, anchor, line in others:
+        for title, anchor, line in earlier:
             old = ComparedRuns(line.name, (read_run(connection, line),))
             noise = noise_before(connection, [old.runs[0].run, new.runs[0].run])  # as `perfdash compare` does
             compared = compare(old, new, noise)
             changes = ordered(of_comparison(compared))
             name = f"{anchor}-{place + 1}" if place else anchor
             words = words_for(connection, [line, last])
-            both = (words[line.id], words[last.id])
-            found.append(Pair(title, name, line, last, compared, changes, both))
-    return found
+            command_words = (words[line.id], words[last.id])
+            compared_pairs.append(Pair(title, name, line, last, compared, changes, command_words))
+    return compared_pairs
 
 
 def file_of(history: TestbedHistory, run: RunLine) -> str:
@@ -118,26 +118,26 @@ def night_file(history: TestbedHistory, night: int) -> str:
     """The text of the data file of one of the recent nights."""
     run = history.recent[night]
     numbers = list(history.row)
-    here = np.flatnonzero(history.statuses[:, night] != "")
+    measured = np.flatnonzero(history.statuses[:, night] != "")
     # A pass whose numbers do not count is one in which nothing was captured.
     words = [
         "pass (nothing captured)" if word in PASSING and not counts else word
         for word, counts in zip(
-            history.statuses[here, night].tolist(), history.passed[here, night].tolist(), strict=True
+            history.statuses[measured, night].tolist(), history.passed[measured, night].tolist(), strict=True
         )
     ]
     metrics: dict[str, dict[str, list[float | None]]] = {}
     for name, ends in COLUMNS.items():
-        values = plain(history.values[name][here, night])
+        values = plain(history.values[name][measured, night])
         if all(value is None for value in values):
             continue
         metrics[name] = {"v": values}
         for end in ends:
-            metrics[name][end] = plain(history.values[f"{name}_{end}"][here, night])
+            metrics[name][end] = plain(history.values[f"{name}_{end}"][measured, night])
     data = {
         "name": run.name,
         "file": file_of(history, run),
-        "case": [case_digest(history.cases[numbers[row]])[:_DIGITS] for row in here.tolist()],
+        "case": [case_digest(history.cases[numbers[row]])[:_DIGITS] for row in measured.tolist()],
         "status": words,
         "methods": {name: _method_word(run, name) for name in (*COLUMNS, "status")},
         "metrics": metrics,

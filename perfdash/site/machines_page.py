@@ -51,7 +51,7 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine]) -> MachineView:
     periods = _periods(runs)
     return MachineView(
         bed,
-        [(name, len(of), of[-1].started[:10]) for name, of in sorted(hosts.items())],
+        [(name, len(host_runs), host_runs[-1].started[:10]) for name, host_runs in sorted(hosts.items())],
         sorted({run.origin for run in runs}),
         len(runs),
         runs[0],
@@ -74,12 +74,12 @@ def _periods(runs: Sequence[RunLine]) -> list[Period]:
             groups[-1].append(run)
         else:
             groups.append([run])
-    found = []
+    periods = []
     start = max(0, len(groups) - SHOWN)
     for place, group in enumerate(groups):
         changed = environment_changes(groups[place - 1][-1], group[0]) if place > start else []
-        found.append(Period(group[0], group[-1], len(group), build_words(group[0]), changed))
-    return found[::-1]
+        periods.append(Period(group[0], group[-1], len(group), build_words(group[0]), changed))
+    return periods[::-1]
 
 
 def _shown(value: object) -> str:

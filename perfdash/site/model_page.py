@@ -10,8 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect.findings import NOTHING_CAPTURED, WORSE
-from perfdash.history import alert_store as kept
-from perfdash.history import schema
+from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
@@ -23,7 +22,7 @@ from perfdash.report.reproduce import command
 from perfdash.report.site_links import alert_link, model_page
 from perfdash.report.step_tables import new_tokens, parts_of, per_token, tokens_per_second
 from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed
-from perfdash.site.suite_page import SuiteSetting, SuiteTrend, TrendLine, read_trends, said
+from perfdash.site.suite_page import SuiteSetting, SuiteTrend, TrendLine, read_trends, status_word
 from perfdash.site.testbed_history import (
     BOUNDED,
     Testbed,
@@ -114,8 +113,8 @@ def model_context(
     """`history` of all cases, or of those of one model; `lives` where they are read already."""
     alerts: dict[int, list[Alert]] = {}
     of_host = []
-    states = [state for state in kept.STATES if state != kept.DISMISSED]
-    for alert in kept.load(connection, testbed_id=history.bed.id, states=states):
+    states = [state for state in alert_store.STATES if state != alert_store.DISMISSED]
+    for alert in alert_store.load(connection, testbed_id=history.bed.id, states=states):
         if alert.case_id is None:
             of_host.append(alert)
         else:
@@ -152,15 +151,15 @@ def newest_results(
         if run_id is not None:
             by_run.setdefault(run_id, []).append(number)
     runs = {run.id: run for run in history.runs}
-    found = {}
+    newest_by_case = {}
     for run_id, numbers in by_run.items():
         rows = {row.case: row for row in rows_of(connection, run_id, whole=True)}
         for number in numbers:
             row = rows.get(history.cases[number])
             if row is not None:
                 tonight = runs[run_id].started >= newest.get(SuiteSetting.of(row.case), "")
-                found[number] = NewestResult(runs[run_id], row, tonight)
-    return found
+                newest_by_case[number] = NewestResult(runs[run_id], row, tonight)
+    return newest_by_case
 
 
 def _last_run(connection: sa.Connection, history: TestbedHistory, number: int) -> int | None:
@@ -175,8 +174,8 @@ def _last_run(connection: sa.Connection, history: TestbedHistory, number: int) -
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(1)
     )
-    found: int | None = connection.execute(query).scalar()
-    return found
+    run_id: int | None = connection.execute(query).scalar()
+    return run_id
 
 
 def model_view(
@@ -190,7 +189,7 @@ def model_view(
     lines = [line for name in CHARTS if (line := points.line(name))]
     lines += other_metric_lines(context.other_metrics.get(number, {}), points.weekly, points.nights)
     siblings = context.by_model.get((case.suite, case.model), [])
-    status, badge = said(last.row) if last else ("", "")
+    status, badge = status_word(last.row) if last else ("", "")
     return ModelView(
         bed=bed,
         case=case,
@@ -232,8 +231,8 @@ class _Points:
     def of(cls, context: ModelContext, row: int) -> _Points:
         history = context.history
         weeks = np.flatnonzero(history.weeks.tried[row]).tolist()
-        here = history.statuses[row, history.daily :] != ""
-        nights = (np.flatnonzero(here) + history.daily).tolist()
+        measured = history.statuses[row, history.daily :] != ""
+        nights = (np.flatnonzero(measured) + history.daily).tolist()
         mondays = [history.weeks.mondays[week] for week in weeks]
         words = history.statuses[row, nights]
         bad = (history.weeks.failed[row, weeks] > 0) & (history.weeks.passed[row, weeks] == 0)
@@ -260,8 +259,8 @@ class _Points:
         parts = [np.where(passed, history.values[name][row, self.nights], np.nan)]
         for end in ("low", "high"):
             whole = history.values.get(f"{name}_{end}") if name in BOUNDED else None
-            known = np.full(len(self.nights), np.nan) if whole is None else whole[row, self.nights]
-            parts.append(np.where(passed, known, np.nan))
+            bounds = np.full(len(self.nights), np.nan) if whole is None else whole[row, self.nights]
+            parts.append(np.where(passed, bounds, np.nan))
         columns = [(np.concatenate([old[:, place], part]) * metric.scale) for place, part in enumerate(parts)]
         if not np.isfinite(columns[0]).any():
             return None
@@ -320,12 +319,14 @@ def _shown_as(history: TestbedHistory, number: int) -> SiblingCase:
 def one_model(connection: sa.Connection, bed: Testbed, number: int) -> ModelView:
     """A single case's page, read by itself."""
     cases = {n: case for case, n in case_numbers(connection, bed.id).items()}
-    wanted = cases.get(number)
-    if wanted is None:
+    case_of_page = cases.get(number)
+    if case_of_page is None:
         raise KeyError(number)
-    siblings = [n for n, case in cases.items() if (case.suite, case.model) == (wanted.suite, wanted.model)]
+    siblings = [
+        n for n, case in cases.items() if (case.suite, case.model) == (case_of_page.suite, case_of_page.model)
+    ]
     history = read_history(connection, bed, case_ids=siblings)
-    trends = read_trends(connection, bed, history.runs, SuiteSetting.of(wanted))
+    trends = read_trends(connection, bed, history.runs, SuiteSetting.of(case_of_page))
     last = newest_results(connection, history, [number], trends).get(number)
     return model_view(model_context(connection, history), number, last, case_changes(history, number))
 
@@ -345,13 +346,13 @@ def read_other_metrics(connection: sa.Connection, history: TestbedHistory) -> Ot
         return {}
     place = {history.recent[night].id: night for night in range(history.daily, len(history.recent))}
     columns = results.c.case_id, results.c.run_id, table.c.name, table.c.value
-    found: dict[int, dict[str, dict[int, float]]] = {}
+    metrics: dict[int, dict[str, dict[int, float]]] = {}
     for start in range(0, len(place), _CHUNK):
-        some = list(place)[start : start + _CHUNK]
+        run_ids = list(place)[start : start + _CHUNK]
         query = sa.select(*columns).join_from(table, results, table.c.result_id == results.c.id)
-        for case_id, run_id, name, value in connection.execute(query.where(results.c.run_id.in_(some))):
-            found.setdefault(case_id, {}).setdefault(name, {})[place[run_id]] = value
-    return found
+        for case_id, run_id, name, value in connection.execute(query.where(results.c.run_id.in_(run_ids))):
+            metrics.setdefault(case_id, {}).setdefault(name, {})[place[run_id]] = value
+    return metrics
 
 
 def other_metric_lines(
@@ -360,9 +361,9 @@ def other_metric_lines(
     """A line each of the first MOST_METRICS metrics, by name: `weekly` empty points, then one a night."""
     lines: list[TrendLine] = []
     for name in sorted(values)[:MOST_METRICS]:
-        known = [values[name].get(night, math.nan) for night in nights]
+        measured = [values[name].get(night, math.nan) for night in nights]
         empty = [math.nan] * (weekly + len(nights))
-        line: list[float | None] = [*empty[:weekly], *known]
+        line: list[float | None] = [*empty[:weekly], *measured]
         hint = "as the other program has it"
         lines.append(TrendLine(f"other-{len(lines) + 1}", name, hint, line, list(empty), list(empty)))
     return lines

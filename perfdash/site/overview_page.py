@@ -41,7 +41,7 @@ class Stand:
         """What the source of an imported last night publishes itself: by name of the sum (Published.name)."""
         run, setting = self.trend.last[0], self.trend.setting
         sums = of_suite(run.facts, setting.section, setting.suite, setting.backend)
-        return {one.name: one.published for one in sums if one.name}
+        return {total.name: total.published for total in sums if total.name}
 
     @property
     def nights(self) -> list[float]:
@@ -94,7 +94,7 @@ def overview_of(
         trends = read_trends(connection, bed, recent)
     alerts = alerts or regressions_page.standing_alerts(connection, bed, runs)
     read_before: dict[int, Imported] = {}
-    known = [(run, value) for run in recent if (value := noise_of(run)) is not None][-NIGHTS:]
+    measured = [(run, value) for run in recent if (value := noise_of(run)) is not None][-NIGHTS:]
     return TestbedView(
         bed,
         runs[-1],
@@ -102,20 +102,20 @@ def overview_of(
         len(runs),
         regressions_page.alerts_on_page(alerts, SHOWN),
         [_stand(connection, trend, read_before) for trend in trends],
-        [(epoch(run.started), value) for run, value in known],
+        [(epoch(run.started), value) for run, value in measured],
         regressions_page.unjudged(runs),
-        method_breaks([run.method for run, _ in known], "speedup"),
+        method_breaks([run.method for run, _ in measured], "speedup"),
     )
 
 
-def _stand(connection: sa.Connection, trend: SuiteTrend, known: dict[int, Imported]) -> Stand:
+def _stand(connection: sa.Connection, trend: SuiteTrend, read_before: dict[int, Imported]) -> Stand:
     if len(trend.nights) < 2:
         return Stand(trend, None, 0)
     sides = []
     for run, _ in trend.nights[-2:]:
-        if run.id not in known:
-            known[run.id] = read_run(connection, run)
-        sides.append(_side(run, known[run.id], trend.setting))
+        if run.id not in read_before:
+            read_before[run.id] = read_run(connection, run)
+        sides.append(_side(run, read_before[run.id], trend.setting))
     means = next((means for means in compare(sides[0], sides[1]).means if means.metric == "speedup"), None)
     return Stand(trend, means.ratio if means else None, means.cases if means else 0)
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.nights import newest_nights
-from perfdash.history import alert_store as kept
+from perfdash.history import alert_store
 from perfdash.history.alert_store import Alert, AlertEvent
 from perfdash.history.queries import RunLine, cases_by_id
 from perfdash.report.changes import (
@@ -42,8 +42,8 @@ def alerts_of_testbed(
 ) -> TestbedAlerts:
     """The alerts of a testbed; `runs` all of them, oldest first; `alerts` where they are read already."""
     alerts = alerts or standing_alerts(connection, bed, runs)
-    found, left_out = alert_lives(connection, bed, {run.id: run for run in runs}, alerts)
-    return TestbedAlerts(bed, found, left_out, unjudged(runs))
+    lives, left_out = alert_lives(connection, bed, {run.id: run for run in runs}, alerts)
+    return TestbedAlerts(bed, lives, left_out, unjudged(runs))
 
 
 MOST = 100  # alerts on one page with all that is known of them; the largest come first
@@ -101,39 +101,41 @@ class StandingAlerts:
 
 
 def standing_alerts(
-    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], most: int = MOST
+    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], limit: int = MOST
 ) -> StandingAlerts:
     """The alerts that live, and those that ended on the last night; `runs` all of them, oldest first."""
     heads = newest_nights(connection, runs)
     last = {run.id for run in heads}
-    found = [
+    alerts = [
         alert
-        for alert in kept.load(connection, testbed_id=bed.id, states=(*kept.LIVE, kept.FIXED))
-        if alert.state in kept.LIVE or alert.details.get("fixed_run_id") in last
+        for alert in alert_store.load(
+            connection, testbed_id=bed.id, states=(*alert_store.LIVE, alert_store.FIXED)
+        )
+        if alert.state in alert_store.LIVE or alert.details.get("fixed_run_id") in last
     ]
-    ranked = sorted(found, key=_rank)
-    return StandingAlerts(gather(connection, ranked[:most]), ranked[most:], heads)
+    ranked = sorted(alerts, key=_rank)
+    return StandingAlerts(gather(connection, ranked[:limit]), ranked[limit:], heads)
 
 
-def alerts_on_page(standing: StandingAlerts, most: int) -> AlertsOnPage:
+def alerts_on_page(standing: StandingAlerts, limit: int) -> AlertsOnPage:
     """They as the comment on the last night tells them, the most important so many."""
     heads = {run.id: run for run in standing.heads}
-    changes = ordered(_on_its_night(each, heads) for each in standing.evidence)
+    changes = ordered(_on_its_night(evidence, heads) for evidence in standing.evidence)
     smaller = [
         _on_its_night(AlertEvidence(alert, None, None, heads.get(alert.bad_run_id or -1), None), heads)
         for alert in standing.smaller
     ]
-    return AlertsOnPage(changes[:most], changes + smaller)
+    return AlertsOnPage(changes[:limit], changes + smaller)
 
 
-def _on_its_night(each: AlertEvidence, heads: Mapping[int, RunLine]) -> RunChange:
+def _on_its_night(evidence: AlertEvidence, heads: Mapping[int, RunLine]) -> RunChange:
     """An alert as it stands on the last night of its kind: the one where it was fixed or first seen."""
-    _, bad = each.between
-    details = each.alert.details
-    its = [details.get("born_run_id"), bad.id if bad else None]
-    if each.alert.state == kept.FIXED:
-        its = [details.get("fixed_run_id")]
-    return of_alert(each, next((number for number in heads if number in its), -1))
+    _, bad = evidence.between
+    details = evidence.alert.details
+    run_ids = [details.get("born_run_id"), bad.id if bad else None]
+    if evidence.alert.state == alert_store.FIXED:
+        run_ids = [details.get("fixed_run_id")]
+    return of_alert(evidence, next((number for number in heads if number in run_ids), -1))
 
 
 def _counted(count: int, word: str) -> str:
@@ -141,7 +143,7 @@ def _counted(count: int, word: str) -> str:
 
 
 def _rank(alert: Alert) -> tuple[object, ...]:
-    return alert.state not in kept.LIVE, -alert.direction, -abs(alert.change or 9.0), alert.id
+    return alert.state not in alert_store.LIVE, -alert.direction, -abs(alert.change or 9.0), alert.id
 
 
 @dataclass(frozen=True)
@@ -158,18 +160,18 @@ def alert_lives(
     bed: Testbed,
     runs: Mapping[int, RunLine],
     standing: StandingAlerts,
-    most: int = MOST,
+    limit: int = MOST,
 ) -> tuple[list[AlertLife], int]:
     """The alerts of a testbed: those live ones, then the latest that ended; how many more."""
-    every = kept.load(connection, testbed_id=bed.id, states=kept.STATES)
-    evidence = [each for each in standing.evidence if each.alert.state in kept.LIVE]
+    alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
+    evidences = [each for each in standing.evidence if each.alert.state in alert_store.LIVE]
     ended = sorted(
-        (alert for alert in every if alert.state not in kept.LIVE),
+        (alert for alert in alerts if alert.state not in alert_store.LIVE),
         key=lambda alert: (alert.changed, alert.id),
         reverse=True,
-    )[:most]
+    )[:limit]
     cases = cases_by_id(connection, (alert.case_id for alert in ended if alert.case_id is not None))
-    evidence += [
+    evidences += [
         AlertEvidence(
             alert,
             cases.get(alert.case_id or -1),
@@ -179,16 +181,16 @@ def alert_lives(
         )
         for alert in ended
     ]
-    found = [
+    lives = [
         AlertLife(
             # Of an ended one it is told what it was, not what it is now.
             replace(of_alert(each, -1), state=each.alert.state),
             each.alert,
-            kept.events(connection, each.alert.id or 0),
+            alert_store.events(connection, each.alert.id or 0),
         )
-        for each in evidence
+        for each in evidences
     ]
-    return found, len(every) - len(found)
+    return lives, len(alerts) - len(lives)
 
 
 def unjudged(runs: Sequence[RunLine]) -> int:

@@ -151,13 +151,13 @@ def heat_map(view: SuiteView) -> Markup:
 def speedup_bars(view: SuiteView) -> Markup:
     """The speedup of each model on the last night; empty without any."""
     rows = []
-    for one in view.rows:
-        label = f"{one.case.model} ({one.case.batch_size})" if view.several_sizes else one.case.model
-        value = one.number("speedup") if one.passed else None
-        note = "" if one.passed and value is not None else one.word
-        low, high = one.number("speedup_low"), one.number("speedup_high")
-        verdict = (one.row.verdict or "") if one.passed else ""
-        rows.append(charts.SpeedupBar(label, one.href, value, low, high, verdict, note))
+    for row in view.rows:
+        label = f"{row.case.model} ({row.case.batch_size})" if view.several_sizes else row.case.model
+        value = row.number("speedup") if row.passed else None
+        note = "" if row.passed and value is not None else row.word
+        low, high = row.number("speedup_low"), row.number("speedup_high")
+        verdict = (row.row.verdict or "") if row.passed else ""
+        rows.append(charts.SpeedupBar(label, row.href, value, low, high, verdict, note))
     return charts.bars(rows, "bars") if rows else Markup("")
 
 
@@ -175,9 +175,9 @@ def noise_chart(view: TestbedView, prefix: str) -> Markup:
     if not view.noise:
         return Markup("")
     times, values = zip(*view.noise, strict=True)
-    shown = [100 * value for value in values]
+    percents = [100 * value for value in values]
     title = "Noise: a model against itself"
-    line = TrendLine("noise", title, "", shown, [], [], unit="%", breaks=view.noise_breaks)
+    line = TrendLine("noise", title, "", percents, [], [], unit="%", breaks=view.noise_breaks)
     return charts.spark(_trend(line, times, 0), prefix)
 
 

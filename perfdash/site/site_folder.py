@@ -58,13 +58,13 @@ class Folder:
         removed = 0
         for top in OURS:
             for folder, _, names in os.walk(self.path / top, topdown=False):
-                here = Path(folder)
+                directory = Path(folder)
                 for name in names:
-                    if (here / name).relative_to(self.path).as_posix() not in self._kept:
-                        (here / name).unlink(missing_ok=True)
+                    if (directory / name).relative_to(self.path).as_posix() not in self._kept:
+                        (directory / name).unlink(missing_ok=True)
                         removed += 1
                 with contextlib.suppress(OSError):  # not empty
-                    here.rmdir()
+                    directory.rmdir()
         for path in self.path.glob(".*.part"):
             path.unlink(missing_ok=True)
         return removed
@@ -133,18 +133,18 @@ def refuse_foreign(path: Path) -> None:
         raise UsageError(
             f"--out {path}: the folder is not empty and holds no site of perfdash; give an empty or new one"
         )
-    found = _marker(path / MARKER)
-    if found and int(found.get("version", 0)) > VERSION:
+    marker = _marker(path / MARKER)
+    if marker and int(marker.get("version", 0)) > VERSION:
         raise UsageError(f"--out {path}: the site in it was made by a newer perfdash; update this one")
 
 
 def _marker(path: Path) -> dict[str, Any]:
     """What the marker says; nothing where a build was killed as it wrote it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        marker = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("version", 0), int) else {}
+    return marker if isinstance(marker, dict) and isinstance(marker.get("version", 0), int) else {}
 
 
 Arrays = dict[str, NDArray[Any]]

@@ -97,11 +97,16 @@ class SuiteSetting(NamedTuple):
 
 def case_words(case: Case) -> str:
     """A case's suite and setting in few words: what is as usual (cpu, inductor, inference) is left out."""
-    of = SuiteSetting.of(case)
+    setting = SuiteSetting.of(case)
     usual = {"cpu", "inductor", "inference"}
-    rest = [word for word in (of.device, of.scenario, of.backend) if word not in usual]
-    words = [of.suite, of.dtype, f"{of.threads} thread{'' if of.threads == 1 else 's'}", *rest]
-    words += ["dynamic"] if of.dynamic else []
+    unusual = [word for word in (setting.device, setting.scenario, setting.backend) if word not in usual]
+    words = [
+        setting.suite,
+        setting.dtype,
+        f"{setting.threads} thread{'' if setting.threads == 1 else 's'}",
+        *unusual,
+    ]
+    words += ["dynamic"] if setting.dynamic else []
     return ", ".join(words + ([f"bs {case.batch_size}"] if case.batch_size else []))
 
 
@@ -156,26 +161,26 @@ class SuiteTrend:
 
     def lines(self, nights: Sequence[tuple[RunLine, Summary]]) -> list[TrendLine]:
         """The charts of some of its nights, a point each."""
-        every = [summary for _, summary in nights]
-        empty: list[float | None] = [None] * len(every)
+        summaries = [summary for _, summary in nights]
+        empty: list[float | None] = [None] * len(summaries)
 
-        def of(name: str) -> list[float | None]:
-            return [getattr(summary, name) for summary in every]
+        def column(name: str) -> list[float | None]:
+            return [getattr(summary, name) for summary in summaries]
 
-        rates = [100 * s.passed / s.attempted if s.attempted else None for s in every]
+        rates = [100 * s.passed / s.attempted if s.attempted else None for s in summaries]
         lines = [
             TrendLine("pass_rate", "Pass rate", "passed / attempted", rates, empty, empty, "%"),
             TrendLine(
                 "speedup", "Geometric mean speedup", "not clipped; band: 95 %",
-                of("speedup"), of("speedup_low"), of("speedup_high"), "x", True,
+                column("speedup"), column("speedup_low"), column("speedup_high"), "x", True,
             ),
             TrendLine(
                 "compilation_s", "Mean compilation", "cold caches",
-                of("compilation_s"), empty, empty, "s",
+                column("compilation_s"), empty, empty, "s",
             ),
             TrendLine(
                 "compression_ratio", "Memory compression", "geometric mean; higher is better",
-                of("compression_ratio"), empty, empty, "x", True,
+                column("compression_ratio"), empty, empty, "x", True,
             ),
         ]  # fmt: skip
         methods = [run.method for run, _ in nights]
@@ -196,14 +201,14 @@ def read_trends(
         query = query.where(schema.runs.c.started >= runs[0].started)
     if setting is not None:
         query = query.where(*(table.c[name] == value for name, value in setting._asdict().items()))
-    found: dict[SuiteSetting, list[tuple[RunLine, Summary]]] = {}
+    nights_by_setting: dict[SuiteSetting, list[tuple[RunLine, Summary]]] = {}
     width = 1 + len(SuiteSetting._fields)
     for row in connection.execute(query.where(schema.runs.c.testbed_id == bed.id)):
         run = by_id.get(row[0])
         if run is not None:
             summary = Summary(*row[width:])
-            found.setdefault(SuiteSetting(*row[1:width]), []).append((run, summary))
-    return [_whole(setting, found[setting]) for setting in sorted(found)]
+            nights_by_setting.setdefault(SuiteSetting(*row[1:width]), []).append((run, summary))
+    return [_whole(setting, nights_by_setting[setting]) for setting in sorted(nights_by_setting)]
 
 
 def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> SuiteTrend:
@@ -211,12 +216,12 @@ def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> Suit
     something else."""
     nights = sorted(nights, key=lambda pair: (pair[0].started, pair[0].id))
     counts = [summary.cases for _, summary in nights]
-    kept = [
+    whole_nights = [
         pair
         for place, pair in enumerate(nights)
         if is_complete_beside(counts[place], counts[max(0, place - _NEAR) : place + _NEAR + 1])
     ]
-    return SuiteTrend(setting, kept, len(nights) - len(kept))
+    return SuiteTrend(setting, whole_nights, len(nights) - len(whole_nights))
 
 
 def method_breaks(methods: Sequence[Mapping[str, int]], column: str) -> dict[int, str]:
@@ -274,8 +279,8 @@ def _of_last(nights: Sequence[tuple[RunLine, Summary]], line: TrendLine) -> list
 
 
 def _span(values: Sequence[float | None]) -> tuple[Any, Any, Any]:
-    known = [value for value in values if value is not None]
-    return (statistics.median(known), min(known), max(known)) if known else (None, None, None)
+    measured = [value for value in values if value is not None]
+    return (statistics.median(measured), min(measured), max(measured)) if measured else (None, None, None)
 
 
 COLUMNS = 90  # nights of the heat map
@@ -338,7 +343,7 @@ class SuiteView:
     @property
     def parts(self) -> list[str]:
         """The metrics of the parts of a step that any case has."""
-        return [name for name in PARTS if any(one.number(name) is not None for one in self.rows)]
+        return [name for name in PARTS if any(row.number(name) is not None for row in self.rows)]
 
 
 def suite_view(
@@ -377,11 +382,11 @@ def suite_view(
 
 
 def _model_row(bed: Testbed, row: Row) -> CaseRow:
-    word, badge = said(row)
+    word, badge = status_word(row)
     return CaseRow(row, _UP + model_page(bed.digest, row.case), word, is_counted(row), badge)
 
 
-def said(row: Row) -> tuple[str, str]:
+def status_word(row: Row) -> tuple[str, str]:
     """How a row ended: its word, and how that is marked; "" for a plain pass."""
     if row.status in PASSING and not is_compiled(row):
         return NOTHING_CAPTURED, "fail"
@@ -394,8 +399,8 @@ def said(row: Row) -> tuple[str, str]:
     return str(row.status), _BADGES.get(row.status, "fail")
 
 
-def _rank(one: CaseRow) -> tuple[bool, bool, float, str]:
-    return not one.passed, not is_compiled(one.row), -(one.number("speedup") or 0.0), one.case.name
+def _rank(row: CaseRow) -> tuple[bool, bool, float, str]:
+    return not row.passed, not is_compiled(row.row), -(row.number("speedup") or 0.0), row.case.name
 
 
 def _columns(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
@@ -403,8 +408,8 @@ def _columns(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
     rows = [history.row[number] for number in numbers]
     if not rows:
         return []
-    known = (history.statuses[rows] != "").any(axis=0)
-    return [int(night) for night in np.flatnonzero(known)[-COLUMNS:]]
+    measured = (history.statuses[rows] != "").any(axis=0)
+    return [int(night) for night in np.flatnonzero(measured)[-COLUMNS:]]
 
 
 def _heat(
@@ -431,8 +436,8 @@ def _heat(
             float(f"{math.exp(value - middle):.4g}") if math.isfinite(value) else None
             for value, middle in zip(values.tolist(), middles.tolist(), strict=True)
         ]
-        there = np.flatnonzero(crosses[place]).tolist()
-        lines.append(HeatLine(label, _UP + model_page(history.bed.digest, case), ratios, there))
+        failed_nights = np.flatnonzero(crosses[place]).tolist()
+        lines.append(HeatLine(label, _UP + model_page(history.bed.digest, case), ratios, failed_nights))
     return lines, measure
 
 
@@ -440,29 +445,29 @@ def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
     """For each night the median of the nights that were measured by its method; 0 where there is none."""
     middles = np.zeros(len(values))
     for method in np.unique(methods).tolist():
-        known = values[(methods == method) & np.isfinite(values)]
-        middles[methods == method] = float(np.median(known)) if len(known) else 0.0
+        measured = values[(methods == method) & np.isfinite(values)]
+        middles[methods == method] = float(np.median(measured)) if len(measured) else 0.0
     return middles
 
 
 def _gone(history: TestbedHistory, numbers: Sequence[int], tonight: set[Case]) -> list[tuple[Case, str, str]]:
-    found = []
+    gone = []
     for number in numbers:
         case = history.cases[number]
         if case in tonight:
             continue
         nights = np.flatnonzero(history.statuses[history.row[number]] != "")
         last = history.recent[int(nights[-1])].started[:10] if len(nights) else "long ago"
-        found.append((case, _UP + model_page(history.bed.digest, case), last))
-    return found
+        gone.append((case, _UP + model_page(history.bed.digest, case), last))
+    return gone
 
 
 def one_suite(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView:
     """A single suite's page, read by itself. Raises KeyError where the testbed has no such suite."""
     numbers = [n for case, n in case_numbers(connection, bed.id).items() if SuiteSetting.of(case) == setting]
     history = read_history(connection, bed, case_ids=numbers)
-    found = read_trends(connection, bed, history.runs, setting)
-    if not found:
+    trends = read_trends(connection, bed, history.runs, setting)
+    if not trends:
         raise KeyError(setting)
-    (trend,) = found
+    (trend,) = trends
     return suite_view(history, trend, rows_of(connection, trend.last[0].id, details=True))

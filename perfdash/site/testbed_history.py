@@ -108,10 +108,10 @@ class TestbedHistory:
         """Of some weeks and recent nights of a case those from which on another method measures, with its
         name."""
         places = [*self.weeks.last[row, weeks].tolist(), *(self._older + night for night in nights)]
-        known = self.method_codes[name][places]
+        method_codes = self.method_codes[name][places]
         return {
             k: ", ".join(changes(self.runs[places[k - 1]].method, self.runs[places[k]].method, name))
-            for k in (np.flatnonzero(np.diff(known)) + 1).tolist()
+            for k in (np.flatnonzero(np.diff(method_codes)) + 1).tolist()
         }
 
     @property
@@ -120,10 +120,12 @@ class TestbedHistory:
         return len(self.runs) - len(self.recent)
 
 
-def codes(every: Sequence[Mapping[str, int]], name: str) -> NDArray[np.int32]:
+def codes(methods: Sequence[Mapping[str, int]], name: str) -> NDArray[np.int32]:
     """A number for each method: alike where numbers of a column may be compared."""
-    known: dict[str, int] = {}
-    return np.array([known.setdefault(str(numbers(one, name)), len(known)) for one in every], dtype=np.int32)
+    code_of: dict[str, int] = {}
+    return np.array(
+        [code_of.setdefault(str(numbers(method, name)), len(code_of)) for method in methods], dtype=np.int32
+    )
 
 
 def beds(connection: sa.Connection) -> list[Testbed]:
@@ -168,17 +170,19 @@ def read_history(
     reader = _HistoryReader(connection, cache, case_ids, marks)
     by_night = list(reader.nights(recent))
     by_week = [reader.week(group) for group in older]
-    digests = np.unique(np.concatenate([np.array([], "S16"), *(one["cases"] for one in by_night + by_week)]))
-    known = {case_digest(case)[:16].encode(): (number, case) for number, case in reader.cases().items()}
-    numbers = [known[text] for text in digests.tolist()]
+    digests = np.unique(
+        np.concatenate([np.array([], "S16"), *(night["cases"] for night in by_night + by_week)])
+    )
+    case_of = {case_digest(case)[:16].encode(): (number, case) for number, case in reader.cases().items()}
+    numbers = [case_of[text] for text in digests.tolist()]
     statuses = np.full((len(digests), len(recent)), "", dtype=object)
     passed = np.zeros(statuses.shape, dtype=bool)
     values = {name: np.full(statuses.shape, np.nan, dtype=np.float32) for name in READ}
-    for place, one in enumerate(by_night):
-        rows = np.searchsorted(digests, one["cases"])
-        statuses[rows, place] = one["words"].astype(object)[one["statuses"]]
-        passed[rows, place] = one["passed"]
-        for name, column in zip(READ, one["values"], strict=True):
+    for place, night in enumerate(by_night):
+        rows = np.searchsorted(digests, night["cases"])
+        statuses[rows, place] = night["words"].astype(object)[night["statuses"]]
+        passed[rows, place] = night["passed"]
+        for name, column in zip(READ, night["values"], strict=True):
             values[name][rows, place] = column
     return TestbedHistory(
         bed,
@@ -200,29 +204,29 @@ def failed(statuses: NDArray[np.object_]) -> Flags:
     return ~np.isin(statuses, _NO_FAILURE)
 
 
-def _first_daily(runs: Sequence[RunLine], most: int) -> int:
+def _first_daily(runs: Sequence[RunLine], limit: int) -> int:
     """The place of the first run that is drawn by itself: of a Monday, and at most so many runs ago."""
     if not runs:
         return 0
     start = monday(str(date.fromisoformat(runs[-1].started[:10]) - timedelta(days=DAYS)))
     first = next(place for place, run in enumerate(runs) if run.started[:10] >= str(start))
-    return max(first, len(runs) - most)
+    return max(first, len(runs) - limit)
 
 
-def _weeks(digests: NDArray[np.bytes_], older: Sequence[list[RunLine]], every: Sequence[Arrays]) -> Weeks:
+def _weeks(digests: NDArray[np.bytes_], older: Sequence[list[RunLine]], weeks: Sequence[Arrays]) -> Weeks:
     """`older` are the runs of each week, the first of all runs."""
     shape = len(digests), len(older)
     values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTS}
     counts = {name: np.zeros(shape, dtype=np.int32) for name in _COUNTS}
     last = np.full(shape, -1, dtype=np.int32)
     start = 0
-    for place, one in enumerate(every):
-        rows = np.searchsorted(digests, one["cases"])
+    for place, week in enumerate(weeks):
+        rows = np.searchsorted(digests, week["cases"])
         for name, count in counts.items():
-            count[rows, place] = one[name]
-        last[rows, place] = start + one["last"]
+            count[rows, place] = week[name]
+        last[rows, place] = start + week["last"]
         start += len(older[place])
-        for name, column in zip(CHARTS, one["values"], strict=True):
+        for name, column in zip(CHARTS, week["values"], strict=True):
             values[name][rows, place] = column
     return Weeks([monday(group[0].started) for group in older], values, last=last, **counts)
 
@@ -249,10 +253,10 @@ class _HistoryReader:
     def cases(self) -> dict[int, Case]:
         """All cases of the store by number, or those asked for."""
         if not self._cases:
-            wanted = self.case_ids
-            if wanted is None:
-                wanted = self.connection.execute(sa.select(schema.cases.c.id)).scalars().all()
-            self._cases = cases_by_id(self.connection, wanted)
+            case_ids = self.case_ids
+            if case_ids is None:
+                case_ids = self.connection.execute(sa.select(schema.cases.c.id)).scalars().all()
+            self._cases = cases_by_id(self.connection, case_ids)
         return self._cases
 
     def _key(self, kind: str, runs: Sequence[RunLine]) -> str:
@@ -261,13 +265,13 @@ class _HistoryReader:
     def nights(self, runs: Sequence[RunLine]) -> Iterator[Arrays]:
         """Of each run: digests of its cases in their order, values (READ x cases), statuses, passed."""
         for start in range(0, len(runs), _AT_ONCE):
-            some = runs[start : start + _AT_ONCE]
-            found = {run.id: self.cache.get(self._key("night", [run])) for run in some}
-            missing = [run for run in some if found[run.id] is None]
-            made = dict(zip((run.id for run in missing), self._read(missing), strict=True))
+            chunk = runs[start : start + _AT_ONCE]
+            cached = {run.id: self.cache.get(self._key("night", [run])) for run in chunk}
+            missing = [run for run in chunk if cached[run.id] is None]
+            computed = dict(zip((run.id for run in missing), self._read(missing), strict=True))
             for run in missing:
-                self.cache.put(self._key("night", [run]), made[run.id])
-            yield from (found[run.id] or made[run.id] for run in some)
+                self.cache.put(self._key("night", [run]), computed[run.id])
+            yield from (cached[run.id] or computed[run.id] for run in chunk)
 
     def week(self, runs: Sequence[RunLine]) -> Arrays:
         """Of some runs: values (CHARTS x cases x 3: median, least, most), _COUNTS, and `last`, the place of
@@ -276,12 +280,12 @@ class _HistoryReader:
         Values by another method than that of this run are left out.
         """
         key = self._key("week", runs)
-        found = self.cache.get(key)
-        if found is None:
+        arrays = self.cache.get(key)
+        if arrays is None:
             methods = np.array([codes([run.method for run in runs], name) for name in CHARTS])
-            found = _aggregated(self._read(runs), methods)
-            self.cache.put(key, found)
-        return found
+            arrays = _aggregated(self._read(runs), methods)
+            self.cache.put(key, arrays)
+        return arrays
 
     def _read(self, runs: Sequence[RunLine]) -> list[Arrays]:
         if not runs:
@@ -291,20 +295,22 @@ class _HistoryReader:
         names = np.array([case_digest(cases[number])[:16] for number in whole.case_ids], dtype="S16")
         order = np.argsort(names)
         passed = _passed(whole)
-        found: list[Arrays] = []
+        nights: list[Arrays] = []
         for night in range(len(whole.runs)):
-            here = order[whole.statuses[order, night] != ""]
-            words, places = np.unique(whole.statuses[here, night].astype(str), return_inverse=True)
-            found.append(
+            measured = order[whole.statuses[order, night] != ""]
+            words, places = np.unique(whole.statuses[measured, night].astype(str), return_inverse=True)
+            nights.append(
                 {
-                    "cases": names[here],
-                    "values": np.array([whole.values[name][here, night] for name in READ], dtype=np.float32),
+                    "cases": names[measured],
+                    "values": np.array(
+                        [whole.values[name][measured, night] for name in READ], dtype=np.float32
+                    ),
                     "words": words,
                     "statuses": places.astype(np.int16),
-                    "passed": passed[here, night],
+                    "passed": passed[measured, night],
                 }
             )
-        return found
+        return nights
 
 
 def _passed(whole: Panel) -> Flags:
@@ -316,31 +322,31 @@ def _passed(whole: Panel) -> Flags:
 
 def _aggregated(nights: Sequence[Arrays], methods: NDArray[np.int32]) -> Arrays:
     """`methods` (CHARTS x nights): a number for each method that a metric was measured by."""
-    cases = np.unique(np.concatenate([one["cases"] for one in nights]))
+    cases = np.unique(np.concatenate([arrays["cases"] for arrays in nights]))
     values = np.full((len(CHARTS), len(cases), len(nights)), np.nan, dtype=np.float32)
     counts = {name: np.zeros(len(cases), dtype=np.int32) for name in _COUNTS}
     last = np.zeros(len(cases), dtype=np.int32)
-    for place, one in enumerate(nights):
-        rows = np.searchsorted(cases, one["cases"])
+    for place, arrays in enumerate(nights):
+        rows = np.searchsorted(cases, arrays["cases"])
         counts["tried"][rows] += 1
-        counts["passed"][rows] += one["passed"]
-        counts["failed"][rows] += failed(one["words"])[one["statuses"]]
+        counts["passed"][rows] += arrays["passed"]
+        counts["failed"][rows] += failed(arrays["words"])[arrays["statuses"]]
         last[rows] = place
-        values[:, rows, place] = np.where(one["passed"], one["values"][: len(CHARTS)], np.nan)
+        values[:, rows, place] = np.where(arrays["passed"], arrays["values"][: len(CHARTS)], np.nan)
     values[methods[:, None, :] != methods[:, last][:, :, None]] = np.nan
     return {"cases": cases, "values": three(values), "last": last, **counts}
 
 
 def three(values: NDArray[np.floating]) -> Singles:
     """Median, least and most along the last axis; NaN where there is nothing."""
-    found = np.full((*values.shape[:-1], 3), np.nan, dtype=np.float32)
-    known = np.isfinite(values).any(axis=-1)
-    given = np.where(np.isfinite(values), values, np.nan)[known].astype(float)  # a median adds two
+    spans = np.full((*values.shape[:-1], 3), np.nan, dtype=np.float32)
+    measured = np.isfinite(values).any(axis=-1)
+    given = np.where(np.isfinite(values), values, np.nan)[measured].astype(float)  # a median adds two
     if len(given):
-        found[known] = np.stack(
+        spans[measured] = np.stack(
             [np.nanmedian(given, axis=-1), np.nanmin(given, axis=-1), np.nanmax(given, axis=-1)], axis=-1
         )
-    return found
+    return spans
 
 
 def as_logs(values: Array | Singles, passed: Flags) -> Array:

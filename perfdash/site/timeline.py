@@ -62,7 +62,7 @@ def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
     row = history.row[number]
     passed = history.passed[row, nights]
     runs = [history.recent[night] for night in nights]
-    found = []
+    events = []
     for name, metric in JUDGED.items():
         values = np.exp(as_logs(history.values[name][row, nights], passed))
         for change in _of_each_method(values, history.codes_of(name, nights), metric.threshold):
@@ -72,25 +72,25 @@ def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
                 f"{with_unit(name, change.after)}), between {good.started[:10]} ({build_words(good)}) and "
                 f"{bad.started[:10]} ({build_words(bad)})"
             )
-            found.append(ChartEvent(epoch(first.started), "change", text, name, run=first.name))
-    return found
+            events.append(ChartEvent(epoch(first.started), "change", text, name, run=first.name))
+    return events
 
 
 def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -> Iterator[ChangePoint]:
     """The change points among the nights of each method, never across a change of it."""
     for method in np.unique(methods).tolist():
-        same = np.where(methods == method, values, np.nan)
-        yield from change_points(same, min_change=minimum, persistence=_PERSISTENCE)
+        of_method = np.where(methods == method, values, np.nan)
+        yield from change_points(of_method, min_change=minimum, persistence=_PERSISTENCE)
 
 
 def method_changes(runs: Sequence[RunLine]) -> list[ChartEvent]:
     """From which runs on another method measures."""
-    found = []
+    events = []
     for before, after in pairwise(runs):
         if other := changes(before.method, after.method):
             text = f"another method from here on: {', '.join(other)}; not compared with the nights before"
-            found.append(ChartEvent(epoch(after.started), "method", text, run=after.name))
-    return found
+            events.append(ChartEvent(epoch(after.started), "method", text, run=after.name))
+    return events
 
 
 def all_changes(
@@ -113,13 +113,19 @@ def all_changes(
             [FORMAT, "changes", sorted(names)]
             + [history.marks[history.recent[night].id] for night in _nights(history, turn)]
         )
-        kept = _unpacked(cache, key)
-        if kept is None or set(kept) - set(names):
+        cached = _unpacked(cache, key)
+        if cached is None or set(cached) - set(names):
             missing.append((key, numbers))
         else:
-            found.update({number: kept.get(name, []) for name, number in names.items()})
-    wanted = [number for _, numbers in missing for number in numbers]
-    found.update(zip(wanted, work(lambda number: case_changes(history, number), wanted), strict=True))
+            found.update({number: cached.get(name, []) for name, number in names.items()})
+    numbers_to_compute = [number for _, numbers in missing for number in numbers]
+    found.update(
+        zip(
+            numbers_to_compute,
+            work(lambda number: case_changes(history, number), numbers_to_compute),
+            strict=True,
+        )
+    )
     for key, numbers in missing:
         content = {case_digest(history.cases[n]): [asdict(event) for event in found[n]] for n in numbers}
         text = dumps({name: events for name, events in sorted(content.items()) if events})
@@ -156,16 +162,18 @@ def machine_changes(runs: Sequence[RunLine]) -> list[tuple[RunLine, list[str]]]:
 
     Where torch is built anew night after night, that alone is no event: each point names its commit.
     """
-    found = []
+    changes_by_run = []
     for old, new in pairwise(runs):
         if old.environment_id != new.environment_id or old.host != new.host:
             lines = [line for line in environment_changes(old, new) if line]
             if lines:
-                found.append((new, lines))
-    nightly = sum(lines[0].startswith(_TORCH) and len(lines) == 1 for _, lines in found)
+                changes_by_run.append((new, lines))
+    nightly = sum(lines[0].startswith(_TORCH) and len(lines) == 1 for _, lines in changes_by_run)
     if nightly <= max(3, _OFTEN * len(runs)):
-        return found
-    return [(run, lines) for run, lines in found if len(lines) > 1 or not lines[0].startswith(_TORCH)]
+        return changes_by_run
+    return [
+        (run, lines) for run, lines in changes_by_run if len(lines) > 1 or not lines[0].startswith(_TORCH)
+    ]
 
 
 def build_words(run: RunLine | None) -> str:
