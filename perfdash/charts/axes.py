@@ -1,4 +1,4 @@
-"""Map values to places: ranges that do not exaggerate, ticks at 1, 2, 5, and dates."""
+"""Axes: map values and times to coordinates, with ranges that do not exaggerate noise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from perfdash.charts.values import Number
 
 DAY = 86_400.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-# What is shown is at least so much of the value: noise of a thousandth must not look like a mountain.
+# An axis spans at least this fraction of the largest value: noise of 0.1 % must not look like a mountain.
 _LEAST = 0.04
-_ROOM = 0.06  # above and below, of what is shown
+_ROOM = 0.06  # margin above and below, as a fraction of the span
 NEAR = 0.62
 _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_214_400.0  # years 1 to 9999
 
@@ -30,12 +30,15 @@ class Axis:
         self.offset = start - first * self.factor
 
     def at(self, value: float) -> int:
-        """The place of a value; what lies outside is put on the edge."""
+        """The coordinate of a value; a value outside the range is drawn at the edge."""
         value = min(max(value, self.low), self.high)
         return round((math.log(value) if self.log else value) * self.factor + self.offset)
 
     def places(self, values: Sequence[Number]) -> list[int | None]:
-        """`at` of many."""
+        """The coordinates of many values.
+
+        It repeats `at` inline: a site draws millions of points, and a call for each would double the time.
+        """
         low, high, factor, offset = self.low, self.high, self.factor, self.offset
         log = math.log
         if self.log:
@@ -53,7 +56,7 @@ class Axis:
         ]
 
     def ticks(self, about: int, least: float = 0.0) -> list[tuple[float, str]]:
-        """Places in values, and their words; least: the smallest step between them."""
+        """The values of the ticks and their labels; least: the smallest step between them."""
         if self.log and self.high / self.low > 4:
             values = _log_ticks(self.low, self.high, about)
             return [(value, f"{value:g}") for value in values]
@@ -63,9 +66,9 @@ class Axis:
 def value_range(
     values: Sequence[float], lows: Sequence[float], highs: Sequence[float], log: bool = False
 ) -> tuple[float, float]:
-    """What the axis of values spans. An interval may widen it to three times the values' own span.
+    """The range of a value axis. Intervals may widen it to three times the values' own span.
 
-    log: all above zero; 1.0 is taken in where that leaves the values enough room.
+    log: all values are above zero; 1.0 is included where that leaves the values enough room.
     """
     if log:
         return _ratio_range(*([math.log(v) for v in column] for column in (values, lows, highs)))
@@ -77,7 +80,7 @@ def value_range(
 
 
 def count_range(values: Sequence[float]) -> tuple[float, float]:
-    """Of whole numbers: from one below to one above at least, so that ticks are whole, too."""
+    """The range of a count: at least one below to one above, for whole ticks."""
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     room = 0.1 * (high - low)
     return low - (0 if low == 0 else max(1.0, room)), high + max(1.5, room)
@@ -99,7 +102,7 @@ def _ratio_range(values: list[float], lows: list[float], highs: list[float]) -> 
 def _spanned(
     values: Sequence[float], lows: Sequence[float], highs: Sequence[float], least_span: float
 ) -> tuple[float, float]:
-    """From lowest to highest and some room, at least `least` wide."""
+    """From lowest to highest with a margin, at least `least_span` wide."""
     low, high = min(values), max(values)
     span = max(high - low, least_span / 2)
     low, high = (
@@ -111,7 +114,7 @@ def _spanned(
 
 
 def linear_ticks(low: float, high: float, about: int, least_step: float = 0.0) -> list[tuple[float, str]]:
-    """About so many round values between two."""
+    """About so many round values between two, with their labels."""
     step = _step(max((high - low) / about, least_step))
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -124,13 +127,13 @@ def linear_ticks(low: float, high: float, about: int, least_step: float = 0.0) -
 
 
 def _step(least_step: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below `least`."""
+    """The smallest round step (1, 2, 5 times a power of ten) from `least_step` up."""
     power = 10.0 ** math.floor(math.log10(least_step))
     return next(n * power for n in (1, 2, 5, 10, 100) if n * power >= least_step * (1 - 1e-9))
 
 
 def _log_ticks(low: float, high: float, about: int) -> list[float]:
-    """1, 2, 5 times powers of ten; powers alone, or every few of them, where the range is wide."""
+    """Ticks at 1, 2, 5 times powers of ten; fewer where the range is wide."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     stride = max(1, math.ceil((last - first) / about))
     steps = (1, 2, 5) if last - first <= 2 else (1,)
@@ -187,7 +190,7 @@ def time_range(first: float, last: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def time_ticks(first: float, last: float, about: int) -> tuple[tuple[float, str], ...]:
-    """Times and their words: days, Mondays, or beginnings of months; the first one with its year."""
+    """Ticks at days, Mondays or first days of months; the first label has the year."""
     begin, end = day(first), day(last)
     days = max(1, (end - begin).days)
     for step in (1, 2, 7, 14):

@@ -20,7 +20,7 @@ BUCKETS = ("w3", "w2", "w1", "same", "b1", "b2", "b3")
 
 
 def heat_map(data: HeatMap, prefix: str) -> Markup:
-    """The map with the models' names as links, dates above, and a legend below."""
+    """Draw the map: models' names as links, dates above, a legend below."""
     count = len(data.times)
     cell = max(3, min(14, 660 // max(1, count)))
     right = LEFT + max(cell * count, 610)

@@ -14,7 +14,7 @@ from perfdash.charts.axes import Axis, linear_ticks, value_range
 from perfdash.charts.values import SampleSide, SampleStrip, SpeedupBar, finite
 
 BARS_LEFT, BARS_RIGHT, BARS_TOP, BARS_ROW = 190, 232, 22, 17
-_MOST_TIMES = 40.0  # times 1.0 or less of it; what lies further is put on the edge, its number beside it
+_MOST_TIMES = 40.0  # a speedup above 40x or below 1/40 is drawn at the edge, with its number beside it
 # The verdict's class and shape about (0, 0).
 _SHAPES = {
     "faster": ("better", "M0-5L5 4H-5z"),
@@ -26,7 +26,7 @@ _PLAIN = ("plain", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z")
 
 
 def bars(rows: Sequence[SpeedupBar], prefix: str, title: str = "Speedup", *, width: int = 760) -> Markup:
-    """One row a model: a shape of its verdict, its interval, its number; those without one below."""
+    """Draw a row per model: verdict as a shape, interval, number. Models without a speedup come last."""
     measured = [(value, row) for row in rows if (value := finite([row.value], positive=True)[0]) is not None]
     measured.sort(key=lambda pair: -pair[0])
     without = [row for row in rows if finite([row.value], positive=True)[0] is None]
@@ -91,18 +91,20 @@ def _bars_summary(measured: list[tuple[float, SpeedupBar]], without: list[Speedu
     counts = {name: sum(row.verdict == name for _, row in measured) for name in _SHAPES}
     counted = "".join(f", {count} {name}" for name, count in counts.items() if count)
     return (
-        f"{len(measured)} models{counted}; from {svg.number(highest, 'x')} ({svg.shortened(first.label, 60)}) "
-        f"to {svg.number(lowest, 'x')} ({svg.shortened(last.label, 60)}); {len(without)} without a speedup."
+        f"{len(measured)} models{counted}; from {svg.number(highest, 'x')} "
+        f"({svg.shortened(first.label, 60)}) to {svg.number(lowest, 'x')} "
+        f"({svg.shortened(last.label, 60)}); {len(without)} without a speedup."
     )
 
 
 STRIP_LEFT, STRIP_RIGHT, STRIP_TOP, STRIP_ROW = 84, 20, 14, 44
-# One late sample must not press all others into a line: beyond so many times the spread they are counted.
+# One late sample must not press all others into a line: samples further than this many interquartile
+# ranges beyond the quartiles are counted at the edge instead of drawn.
 _FAR_OUT = 8.0
 
 
 def strip(data: SampleStrip, prefix: str, *, width: int = 560) -> Markup:
-    """A row of points a side; those beyond the axis are counted at its edge."""
+    """Draw the samples of each side as a row of points; count outliers at the edge."""
     sides = [(side, sorted(v for v in finite(side.samples) if v is not None)) for side in data.sides]
     on_axis = [value for side, samples in sides for value in _on_axis(side, samples)]
     low, high = (min(on_axis), max(on_axis)) if on_axis else (0.0, 1.0)
@@ -120,7 +122,10 @@ def strip(data: SampleStrip, prefix: str, *, width: int = 560) -> Markup:
 
 
 def _on_axis(side: SampleSide, samples: list[float]) -> list[float]:
-    """What the axis must reach: samples but those far out, median and interval."""
+    """The values that the axis must include: samples without outliers, median and interval.
+
+    An outlier lies more than _FAR_OUT interquartile ranges beyond the quartiles.
+    """
     estimates = [v for v in finite((side.median, side.low, side.high)) if v is not None]
     if not samples:
         return estimates

@@ -1,6 +1,7 @@
-"""Pieces of SVG as text: what comes from elsewhere is escaped here, numbers are written short.
+"""Elements of SVG as text, with foreign text escaped and numbers written short.
 
-Inline SVG without style and script: site.css styles it by its classes.
+The SVG is inline, without style and script, since the strict policy (CSP) of Jenkins and of `perfdash serve`
+blocks both; site.css styles it by its classes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 import re
 from html import escape
 
-# No document may hold these, escaped or not.
+# XML forbids these characters even as escapes (XML 1.0, 2.2): one of them would spoil the whole page.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
 
@@ -38,7 +39,10 @@ def link(href: str, content: str) -> str:
 
 
 def stays(href: str) -> bool:
-    """Whether an address is relative: no scheme, no other host."""
+    """Whether an address is relative: no scheme, no other host.
+
+    `javascript:` and `//host` in a foreign name must not become a link.
+    """
     return bool(href) and not re.match(r"\s*[/\\]|[^/?#]*:", _CONTROL.sub("", href))
 
 

@@ -20,7 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
 _FINE = 10
 _MOST = 1e9  # a count
 _DOTS = 100  # of more points only those without neighbours are drawn, and the last
-# Nights further apart than this are not joined: nothing is known of what lies between.
+# Nights further apart than this are not joined: a line would claim numbers that nobody measured.
 _APART, _WEEKS_APART = 4.5 * DAY, 22 * DAY
 
 
@@ -99,7 +99,10 @@ def _known(values: Sequence[Number]) -> list[float]:
 
 
 def _joined(data: TrendChart, days: TimeAxis, width: int) -> tuple[list[int], list[bool]]:
-    """Where the nights lie, and whether each is joined with the one before: only if measured alike."""
+    """The x of each night, and whether a line joins it to the previous night.
+
+    Nights measured by different methods are never joined: their numbers cannot be compared.
+    """
     xs, joined = _places(tuple(data.times), data.weekly, days, width)
     if data.breaks:
         apart = set(data.breaks)
@@ -111,7 +114,10 @@ def _joined(data: TrendChart, days: TimeAxis, width: int) -> tuple[list[int], li
 def _places(
     times: tuple[float, ...], weekly: int, days: TimeAxis, width: int
 ) -> tuple[list[int], list[bool]]:
-    """Where the nights lie, and whether each may be joined with the one before. Of a whole site alike."""
+    """The x of each night, and whether it is near enough to the previous night to be joined.
+
+    Cached, as all charts of a testbed share their nights.
+    """
     xs = [round(days.at(time) * width) for time in times]
     joined = [
         k > 0 and time - times[k - 1] <= (_WEEKS_APART if k <= weekly else _APART)
@@ -146,7 +152,10 @@ def _lines(
 
 
 def _beyond(lows: list[Number], highs: list[Number], axis: Axis, unit: str, right: int) -> str:
-    """What the newest interval is, where the band is cut at an edge: it must not look narrower than it is."""
+    """The newest interval in words where an edge cuts the band.
+
+    A cut band must not look narrower than its interval is.
+    """
     ends = [
         (low, high) for low, high in zip(lows, highs, strict=True) if low is not None and high is not None
     ]
@@ -176,7 +185,7 @@ def _line(xs: list[int], ys: Sequence[int | None], joined: list[bool]) -> str:
 
 
 def _band(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | None], joined: list[bool]) -> str:
-    """Closed shapes, each over the nights in a row that have an interval; a lone one is a bar."""
+    """Draw a closed shape for each row of nights with an interval; a lone night is a bar."""
     out: list[str] = []
     begin: int | None = None
     for k in range(len(xs) + 1):
@@ -216,7 +225,7 @@ def _crosses(xs: list[int], places: Sequence[int], y: int) -> str:
 
 
 def _mark_lines(data: TrendChart, days: TimeAxis) -> str:
-    """Of a spark: where alerts lie, and where another method begins."""
+    """The lines of a spark that mark alerts and new methods."""
     out = []
     for mark in data.marks[-8:]:
         if mark.kind in ("worse", "better", "method") and days.first <= mark.at <= days.last:
@@ -226,7 +235,7 @@ def _mark_lines(data: TrendChart, days: TimeAxis) -> str:
 
 @lru_cache(maxsize=64)
 def _dates(days: TimeAxis, left: int, right: int, top: int, bottom: int) -> str:
-    """The axis of time; of a whole site alike."""
+    """The time axis; cached, as all charts of a testbed share it."""
     width = right - left
     parts = [f'<path class="axis" d="M{left} {bottom}H{right}"/>']
     if days.split is not None:
@@ -305,7 +314,7 @@ def _sign(kind: str, x: float, y: float) -> str:
 
 
 def marks_key() -> Markup:
-    """What the marks mean, as an HTML list: once a page."""
+    """The legend of the marks as an HTML list; a page has one."""
     drawn = [
         ('<path class="band" d="M-9-5h18v10h-18z"/><path class="line" d="M-9 0h18"/>', "95 % interval"),
         (

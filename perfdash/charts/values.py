@@ -1,4 +1,4 @@
-"""What the charts draw, as plain values, and the same as a block of JSON for the page's script.
+"""The values that charts draw, also as JSON for the page's script.
 
 Times are seconds since the epoch (UTC), ascending. None, NaN and infinities are "not measured" everywhere.
 A browser does not run the JSON block, so a strict policy that forbids inline scripts allows it."""
@@ -59,7 +59,7 @@ class TrendChart:
 
     @cached_property
     def columns(self) -> tuple[list[Number], list[Number], list[Number]]:
-        """values, lows, highs with None for what is not measured; drawn, and told to the script.
+        """values, lows, highs with None for unmeasured nights; drawn, and given to the script.
 
         Raises ValueError for unequal lengths.
         """
@@ -93,7 +93,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class SampleSide:
-    """The samples of one side of a case, with their median and its interval if there is one."""
+    """The samples of one side of a case; their median and its interval if known."""
 
     name: str
     samples: Sequence[float]
@@ -126,18 +126,18 @@ class SpeedupBar:
 
 @dataclass(frozen=True)
 class NightLabel:
-    """What is said of a night beside its values: the run's name, and which torch was measured."""
+    """The label of a night: the run's name and its torch."""
 
     name: str
     torch: str = ""
 
 
 def finite(values: Iterable[Number], positive: bool = False) -> list[Number]:
-    """The values with None for what is not measured; what is huge or tiny stops short of overflowing.
+    """Replace unmeasured values by None, and clip huge and tiny ones before they overflow.
 
     positive: zero and below count as not measured, since no logarithm shows them.
     """
-    # Almost all values are plain numbers: those are told by two comparisons, which NaN fails.
+    # Fast path: almost all values are plain numbers and pass two comparisons, which NaN fails.
     return [
         value if value is not None and _TINY <= value <= _HUGE else _odd(value, positive) for value in values
     ]
@@ -151,12 +151,12 @@ def _odd(value: Number, positive: bool) -> Number:
     return math.copysign(min(abs(value), _HUGE), value)
 
 
-# What ends the block, or begins another one, is written as an escape of JSON.
+# `</script>` or `<!--` in a name would end the block: these characters are written as JSON escapes.
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def data_block(charts: Mapping[str, TrendChart], nights: Sequence[NightLabel]) -> Markup:
-    """All charts by name over the same times, and what is known of each of these nights.
+    """The JSON block of a page: its charts by name over the same nights.
 
     Raises ValueError where a chart has other times, or there are not as many nights.
     """

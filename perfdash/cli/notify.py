@@ -1,4 +1,4 @@
-"""`perfdash notify`: send the digest of a run, or that a nightly failed, by mail or to a chat."""
+"""`perfdash notify`: send a run's digest or a nightly's failure by mail or chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfdash post`: post a run as comments of a GitHub issue, and its regressions as issues."""
+"""`perfdash post`: post a run as comments, and its regressions as issues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perfdash report`: write the report of a run as a comment, a page, or data for programs."""
+"""`perfdash report`: write the report of a run for readers or programs."""
 
 from __future__ import annotations
 

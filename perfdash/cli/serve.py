@@ -30,7 +30,7 @@ def serve(
     from perfdash.serve.read_only_store import open_to_read
 
     store = open_to_read(resolve({"db": db, "out": out})[0].history)
-    with server.until_told(), store, server.bound(host, port) as listening:
+    with server.until_signal(), store, server.bound(host, port) as listening:
         if not server.is_local(listening):
             typer.echo("Everyone who reaches this address can read all of it", err=True)
         typer.echo(f"Serving {store.shown} on {server.address_of(listening)} (Ctrl-C ends it)")

@@ -44,5 +44,5 @@ def site(
 
 
 def _say(text: str) -> None:
-    """Progress; a testbed may be called anything, and a terminal obeys control characters."""
+    """Print progress, without the control characters that a testbed's name may hold."""
     typer.echo("".join(character if character.isprintable() else "?" for character in text), err=True)

@@ -1,4 +1,4 @@
-"""The comments of a run below a GitHub issue: create, edit and remove until they match."""
+"""A run's comments below a GitHub issue: create, edit and remove until they match."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Action = Edit | Create | Remove
 
 
 def bodies(text: str, kind: str, **fields: object) -> list[str]:
-    """Split a text into comments of at most LIMIT bytes, each with its marker as first line."""
+    """Split a text into comments of at most LIMIT bytes, each below its marker."""
     longest = size(marker.marker(kind, **fields, part=999)) + 1
     return [
         f"{marker.marker(kind, **fields, part=number)}\n{part}"
@@ -95,7 +95,7 @@ def find_issue(client: GitHubClient, repo: str, number: int) -> TargetIssue:
 
 
 def account_of(client: GitHubClient) -> int | str | None:
-    """The number of the token's account; an app may not ask for it: its login, or None."""
+    """The number of the token's account; for an app its login, or None."""
     task = "the token's account"
     try:
         return int(required(client.get("/user", task), "id", client))
@@ -258,7 +258,7 @@ def earliest(started: str, now: float) -> str | None:
 
 
 def save_texts(folder: Path | None, out: Path, run: RunRow, texts: Sequence[str]) -> list[Path]:
-    """Save comments that could not be posted in the run folder, or in `out` for a run without one.
+    """Save comments that could not be posted in the run folder, else in `out`.
 
     Files of an earlier try are removed. Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""The GitHub client: wait when GitHub asks for it, repeat only requests that may be repeated.
+"""The GitHub client: wait when GitHub asks, repeat only requests that are safe to repeat.
 
 A POST whose reply was lost is not repeated: `apply_until_done` lists again what exists before it goes on.
 PyGithub makes the connection and the headers. Its own retries are off: they repeat such a POST, wait as long
@@ -87,7 +87,7 @@ class OutOfDate(Exception):
 def apply_until_done(
     client: GitHubClient, planned: Callable[[], Sequence[T]], apply: Callable[[T], None], conflict: str
 ) -> None:
-    """List, plan and act until nothing is left to do, however many replies get lost on the way.
+    """List, plan and act until nothing is left to do, even if replies get lost.
 
     `planned` lists what exists and returns the actions that are left; `apply` carries out one of them. After
     a lost reply the list shows whether the request was carried out, so nothing is created twice. Raises
@@ -249,6 +249,9 @@ def required(answer: Any, name: str, client: GitHubClient) -> Any:
 
 
 def sendable(text: str) -> str:
-    """Text as JSON and GitHub accept it: no lone surrogates, no control characters but tab and line ends."""
+    """Text that JSON and GitHub accept, without lone surrogates and control characters.
+
+    Tabs and line ends stay.
+    """
     whole = text.encode("utf-8", "replace").decode()
     return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "\ufffd", whole)

@@ -66,7 +66,7 @@ def read(status: int, headers: Mapping[str, str], text: Any) -> Response:
 
 
 def wait_asked_for(answer: Response, now: float) -> float | None:
-    """Seconds until the request may be sent again; None where no rate limit is the reason.
+    """Seconds until the request may be sent again; None if no rate limit applies.
 
     Nothing was carried out then, so even a POST may be repeated.
     """

@@ -1,4 +1,4 @@
-"""The GitHub issues of regressions: open one per regression, close it when fixed, reopen it when it is back.
+"""The GitHub issues of regressions: opened, closed when fixed, reopened when back.
 
 The marker in an issue's body says how perfdash left it, so what a person closed or opened by hand stays so.
 """
@@ -55,7 +55,7 @@ class WantedIssue:
 
 @dataclass(frozen=True)
 class ExistingIssue:
-    """An issue of ours: its number, whether it is open, and its body with the marker."""
+    """An issue that perfdash opened: number, state, and body with the marker."""
 
     number: int
     open: bool
@@ -76,7 +76,7 @@ class OpenIssue:
 
 @dataclass(frozen=True)
 class UpdateIssue:
-    """Close, reopen or comment on an issue; without a note only its marker is brought up to date."""
+    """Close, reopen or comment on an issue; without a note only update its marker."""
 
     number: int
     alert: WantedIssue
@@ -105,7 +105,7 @@ def sync_issues(
     most: int,
     judged: Collection[str] = (),
 ) -> IssueChanges:
-    """Bring the issues in step with the alerts; open at most `most`, the first of `wanted`.
+    """Open, update and close issues to match the alerts; open at most `most`.
 
     An issue is recognised by its label, which only collaborators can set, and the marker in its body.
     `judged`: see `planned_steps`. Raises MachineError.
@@ -217,7 +217,7 @@ class _Sync:
         return ExistingIssue(number, True, body, url)
 
     def _update(self, step: UpdateIssue, issue: ExistingIssue) -> ExistingIssue:
-        """Write the note first, then the state: a command that is cut off in between finds the note again."""
+        """Write the note first, then the state: an interrupted command finds the note again."""
         if step.note:
             alert = step.alert
             fields = {"series": alert.series, "state": alert.state, "at": alert.changed}
@@ -310,6 +310,6 @@ def _step_of(issue: ExistingIssue, alert: WantedIssue) -> list[Step]:
 
 
 def _new_body(issue: ExistingIssue, alert: WantedIssue, left: str, blamed: str | None = None) -> str:
-    """The body of an issue, as a person may have edited it, below its new marker."""
+    """An issue's body below its new marker, with the edits of people kept."""
     blamed = issue.fields.get("blamed", "") if blamed is None else blamed
     return f"{alert.marker_line(left, blamed)}\n{issue.body.partition(chr(10))[2]}"

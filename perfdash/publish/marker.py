@@ -22,7 +22,7 @@ def marker(kind: str, **fields: object) -> str:
 
 
 def read(body: str | None, kind: str) -> dict[str, str] | None:
-    """The fields of a body's marker; None unless its first line is a marker of this kind.
+    """The fields of a body's marker; None without a marker of this kind.
 
     Only the first line counts: a quotation has it behind a `>`, or further down.
     """
@@ -42,7 +42,7 @@ def has(fields: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def known_as(name: str) -> str:
-    """A value as `read` returns it: invalid text replaced, a very long one by its digest."""
+    """A value as `read` returns it: invalid text replaced, a long one digested."""
     name = name.encode("utf-8", "replace").decode()
     if len(quote(name, safe="")) <= _LONGEST:
         return name

@@ -64,7 +64,7 @@ def tracked_regressions(night: Night, history: str, site_url: str | None) -> Tra
 
 
 def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[AlertEvidence]:
-    """Full evidence for alerts that have an issue; for past ones what a closing note needs."""
+    """Full evidence for alerts with an issue; for past ones, the closing note's."""
     with_issue = [state for state in alert_store.LIVE if state != alert_store.NEW]
     yield from gather(connection, [alert for alert in alerts if alert.state in with_issue])
     past = [alert for alert in alerts if alert.state not in with_issue]

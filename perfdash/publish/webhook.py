@@ -62,7 +62,7 @@ def send(
 
 
 def _once(url: str, text: str, timeout_s: float, now: Callable[[], float]) -> tuple[str, float | None]:
-    """What went wrong, empty if nothing did; and the seconds after which a retry may help."""
+    """Post once: the error (empty if none), and the seconds until a retry may help."""
     import requests
 
     try:

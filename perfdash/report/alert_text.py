@@ -184,7 +184,7 @@ def _run(run: RunLine | None) -> dict[str, Any] | None:
 
 
 def side(alert: Alert) -> str | None:
-    """The side of the pair that an alert is about: eager, compiled, or None for both."""
+    """The measured side of an alert: eager, compiled, or None for both."""
     metric = JUDGED.get(alert.metric or "")
     if metric is None or alert.kind not in ("metric", "host", "drift"):
         return None

@@ -1,4 +1,4 @@
-"""What changed in a run, one value each: from the alerts of the history, or from a comparison."""
+"""The changes of a run, from the alerts of the history or from a comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
 )  # fmt: skip
 GROUPS = (NEW_FAILURE, REGRESSION, VANISHED, REPAIRED, IMPROVEMENT, APPEARED)
 BAD = (NEW_FAILURE, REGRESSION, VANISHED)
-_PACKAGES = 3  # that are named of those that came to another commit
+_PACKAGES = 3  # packages with a changed commit that are named; the rest are left out
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class ChangeEnd:
 class RunChange:
     """One change; `change` is the log of after / before, `interval` its 95 % interval.
 
-    It came after the build `good`, and `bad` is the first that has it. `fresh`: first seen in the run
-    that is told of. `case` None: most models of the host.
+    It came after the build `good`; `bad` is the first build that has it. `fresh`: first seen in the reported
+    run. `case` None: most models of the host.
     """
 
     group: str
@@ -89,7 +89,7 @@ class RunChange:
 
 
 def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
-    """The change that an alert shows in a run: open, or fixed in this very run."""
+    """The change that an alert shows in a run, as open or as fixed there."""
     alert = evidence.alert
     good, bad = evidence.between
     undone = alert.state == FIXED and alert.details.get("fixed_run_id") == run_id
@@ -105,7 +105,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
     notes += [str(line) for line in alert.details.get("changed") or []]
     if undone:
         notes = [f"back where it was before {bad.started[:10]}"] if bad else []
-    # One that was undone later was standing on this night.
+    # The alert was fixed on a later night: on this night it was still open.
     state = alert.state if alert.state != FIXED or undone else "fixed since"
     return RunChange(
         group=REPAIRED if undone and alert.direction == WORSE else _group(evidence, undone),
@@ -159,7 +159,7 @@ def of_comparison(comparison: Comparison) -> list[RunChange]:
     """All significant changes between two sides, and the cases that only one side has."""
     good, bad = (ChangeEnd.of_row(side.runs[-1].run) for side in (comparison.old, comparison.new))
     changes = [change for compared in comparison.both for change in _of_case(compared, good, bad)]
-    # Of a run that was broken off, or of a few models at a desk, nothing has vanished.
+    # An interrupted run, or a few models measured at a desk, says nothing about the cases it lacks.
     both, cases = len(comparison.both), len(comparison.both) + len(comparison.only_old)
     if all(_is_whole(side) for side in comparison.new.runs) and has_enough_cases(both, cases):
         changes += [
@@ -184,7 +184,8 @@ def _of_case(compared: ComparedCase, good: ChangeEnd, bad: ChangeEnd) -> Iterato
             group, compared.case, "status", compared.old_status, compared.new_status, good=good, bad=bad
         )
     for name, delta in compared.deltas.items():
-        # Speedup follows from its sides; it is told by itself only where they could not be tested.
+        # Speedup follows from the latencies: reporting it too would count one change twice. It is reported
+        # only where no compiled latency could be tested.
         if not delta.significant or (name == "speedup" and compared.deltas["backend_ms"].p is not None
                                      if "backend_ms" in compared.deltas else False):  # fmt: skip
             continue

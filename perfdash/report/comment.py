@@ -1,4 +1,4 @@
-"""The comment on a run in Markdown: what changed on top, then the tables of the reference dashboard."""
+"""The comment on a run in Markdown: changes first, then the dashboard tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perfdash.stats.speedup import null_warning
 
 _NAMED = 30  # models named in one line
 _TOO_MANY = 400  # cases of a night, for a table of all numbers: it would fill comment after comment
-# Of the packages those that change what is measured; the run has them all.
+# Only packages that influence the numbers are listed; the run's record has all of them.
 _PACKAGES = ("triton", "torchvision", "torchao", "torchbench", "timm", "transformers", "onnxruntime", "numpy")
 # What an experiment of a scenario runs.
 _WORK = {
@@ -211,7 +211,7 @@ def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
         alike.setdefault(tuple(kind), []).append(words)
     lines = []
     for kinds, commands_alike in alike.items():
-        # A word that all of them have stays.
+        # A placeholder replaces a word only where the commands differ in it.
         shared = zip(kinds, zip(*commands_alike, strict=True), strict=True)
         lines.append(shlex.join(values[0] if len(set(values)) == 1 else kind for kind, values in shared))
     printed = [plain(line, 2000) for line in lines[:20]]
@@ -228,7 +228,7 @@ def _reason(row: Row) -> str:
     return f"{first} (in {phase})" if first and phase else first
 
 
-_MOST = 50  # rows of one kind of change that stand open; the rest is folded
+_MOST = 50  # rows of one kind of change that are visible at once; the rest is folded
 
 
 def changes_section(night: Night, site: str | None, fold: bool) -> str:

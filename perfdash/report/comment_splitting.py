@@ -50,7 +50,7 @@ def size(text: str) -> int:
 
 
 def split_text(text: str, limit: int = LIMIT) -> list[str]:
-    """Split a text into parts of at most `limit` bytes (at least 1,000), numbered if several."""
+    """Split a text into numbered parts of at most `limit` bytes (1,000 or more)."""
     if size(text) <= limit:
         return [text]
     room = limit - _NUMBER
@@ -68,7 +68,11 @@ def split_text(text: str, limit: int = LIMIT) -> list[str]:
 
 
 def _end(lines: Sequence[str], before: Sequence[_Before], start: int, room: int) -> int:
-    """The line that ends the part starting at `start`: the best cut that leaves it half full."""
+    """The end of the part that starts at line `start`.
+
+    Of the cuts that fill at least half of the part, the best place wins (section, block, row, line), then the
+    longest part.
+    """
     used = _room(before[start].opening())
     fitting: list[tuple[int, int]] = []  # (end, bytes)
     for end in range(start + 1, len(lines) + 1):
@@ -159,7 +163,10 @@ class _LineReader:
         )
 
     def inside(self, line: str, after: str) -> int:
-        """How well a cut fits before a line of a code block, whose tables have borders of `+---+`."""
+        """Rate a cut before a line of a code block.
+
+        Tables in code blocks are prettytable's, with borders of `+---+`.
+        """
         first = self.last is self.fence
         if _closes(line, str(self.fence)):
             self.fence, self.head, self.rows_of = None, (), ()
@@ -180,7 +187,10 @@ class _LineReader:
         return _NEVER if first or border != bool(self.head) else _ROW
 
     def outside(self, line: str, after: str) -> int:
-        """How well a cut fits before a line outside code blocks; tables there have cells between `|`."""
+        """Rate a cut before a line outside code blocks.
+
+        Tables there are Markdown's, with cells between `|`.
+        """
         opened = _FENCE.fullmatch(line)
         if self.rows_of and line.startswith("|"):
             return _NEVER if self.last is self.rows_of[-1] else _ROW

@@ -205,7 +205,7 @@ def _side(side: ComparedRuns) -> dict[str, Any]:
 
 
 def to_csv(sides: Comparison) -> str:
-    """One line per case; for each metric old, new, ratio, p and whether it is significant."""
+    """Write a line per case: for each metric old, new, ratio, p, significant."""
     file = io.StringIO()
     case_columns = ["suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend"]
     header = [*case_columns, "old_status", "new_status"]

@@ -1,4 +1,4 @@
-"""The tables of the reference dashboard: one row per model and one column per compiler; means per suite."""
+"""The tables of the reference dashboard: models by compilers, and means by suite."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _status(row: Row | None) -> str:
 
 
 def failure(row: Row) -> dict[str, Any]:
-    """Type and message of a failure; a foreign file may have only one word for it."""
+    """Type and message of a failure; an imported file may have only one word."""
     error = row.details.get("error")
     return dict(error) if isinstance(error, Mapping) else {"message": str(error)} if error else {}
 
@@ -259,7 +259,7 @@ TABLES: tuple[tuple[str, Cell], ...] = (
 
 
 def by_suite(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """(title, table) of each of TABLES: a column per suite, a row per compiler and setting."""
+    """(title, table) of each of TABLES: a row per compiler, a column per suite."""
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     settings = list(dict.fromkeys(setting_of(row)[1:] for row in rows))
     summaries = {setting: summarize(group) for setting, group in grouped(rows).items()}

@@ -1,4 +1,4 @@
-"""A run in a few lines for a mail or a chat: what changed, and where to read on. Pure."""
+"""A run in a few lines for a mail or chat: changes and links. Pure."""
 
 from __future__ import annotations
 

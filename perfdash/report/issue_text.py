@@ -1,4 +1,4 @@
-"""The text of a regression's issue, and the notes with which it is closed and reopened. Pure."""
+"""The text of a regression's issue, and its closing and reopening notes. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def note(evidence: AlertEvidence) -> str:
 
 
 def blame(evidence: AlertEvidence) -> str:
-    """A note on the culprit, for an issue opened before the bisection; empty without a culprit."""
+    """The note that names a culprit found after the issue was opened; or empty."""
     lines = [line for line in culprits(evidence.alert) if line.startswith(CULPRIT)]
     return "\n".join(f"Bisected: {escaped(line)}" for line in lines)
 

@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 from markdown_it import MarkdownIt
 
-# What turns text around or hides it: control characters, line ends, bidirectional overrides, zero width.
+# Characters that hide or reorder text: control characters, line ends, bidirectional overrides, zero width.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 _IN_ADDRESS = "%/:?#@!$&'*+,;=[]~"  # beside letters and digits; no blank, bracket, bar or backtick
 
 
 def plain(text: object, longest: int = 200) -> str:
-    """One line in which every character is visible, cut with an ellipsis if it is too long."""
+    """Text on one line, invisible characters escaped, cut with an ellipsis if too long."""
     line = _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", str(text))
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
@@ -53,7 +53,10 @@ def link(text: str, address: str | None) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A table of Markdown cells of one line each; `align` has l or r for each column."""
+    """A Markdown table; `align` has l or r for each column.
+
+    Each cell is Markdown on one line.
+    """
     marks = {"l": ":---", "r": "---:"}
     rule = [marks.get(letter, "---") for letter in align.ljust(len(head))]
     lines = [head, rule, *rows]
@@ -70,7 +73,7 @@ def fenced(text: str) -> str:
 
 
 def folded(title: str, body: str, *, open_: bool = False) -> str:
-    """A part that opens at a click; `title` is HTML."""
+    """A section that opens at a click; `title` is HTML."""
     state = " open" if open_ else ""
     return f"<details{state}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
 

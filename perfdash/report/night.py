@@ -29,8 +29,8 @@ from perfdash.report.changes import (
     ordered,
 )
 
-_NIGHTLIES = 200  # latest ones that are looked through
-FEWEST = 3  # nights before, below which no number is judged (stats.nightly_test)
+_NIGHTLIES = 200  # the latest, among which a missing one is sought
+FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
 _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held against the night before
 
 
@@ -38,8 +38,8 @@ _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held
 class Night:
     """A run with what changed in it.
 
-    `against` says in words since when; `untold` why nothing can be said, `caution` what cannot;
-    `nightly` in one line what was wrong with the nightlies before it.
+    `against` names the baseline; `untold` says why nothing was compared, `caution` which numbers were not;
+    `nightly` is one line on missing or broken nightlies before it.
     """
 
     imported: Imported
@@ -64,7 +64,7 @@ class Night:
 
 
 def headline(night: Night) -> str:
-    """Say in a few words whether something broke; also the title of the page."""
+    """Count the regressions and failures in a few words; also the title of the page."""
     if not night.rows:
         return "Nothing was measured"
     count, expected = len(night.rows), night.run.expected
@@ -114,12 +114,12 @@ def against(imported: Imported, comparison: Comparison) -> Night:
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:
-    """The night of a run by the history: what changed, and whether nightlies before it are missing."""
+    """The night of a run by the history, with a line on missing nightlies."""
     return replace(_judged(connection, imported), nightly=nightlies_before(connection, imported))
 
 
 def nightlies_before(connection: sa.Connection, imported: Imported) -> str | None:
-    """One line on what was wrong with the nightlies before the one that measured a run."""
+    """One line on missing or broken nightlies before this run; None without any."""
     all_nightlies = nightlies.load(connection, latest=_NIGHTLIES)
     settings = set()
     for row in imported.rows:
@@ -164,7 +164,7 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
 
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
-    """The numbers that cannot be judged yet because their method is new; None: there are none."""
+    """Name the numbers that cannot be judged yet because their method is new."""
     since: dict[tuple[int, str], list[str]] = {}
     for name in sorted({name for night in before for name in (*night.method, *run.method)}):
         comparable = [night for night in before if night.method.get(name, 1) == run.method.get(name, 1)]
@@ -182,7 +182,10 @@ def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:
 
 
 def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
-    """The run as the history lists it; imported files of many nights share one name."""
+    """The run as the history lists it.
+
+    Name and start identify it: an imported file of many nights gives all of them one name.
+    """
     beds = schema.testbeds
     digest = testbed_values(imported.run)["digest"]
     bed = connection.execute(sa.select(beds.c.id).where(beds.c.digest == digest)).scalar()
@@ -216,7 +219,7 @@ def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
 
 
 def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Sequence[Alert]:
-    """The alerts that were open on the night of a run or that it closed, except noise.
+    """The alerts that were open on a run's night or that it closed.
 
     Of a testbed that measures several settings, a run each, only those of this run's cases.
     """
@@ -236,7 +239,7 @@ def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Se
         is_measured = case is None or case in measured
         if alert.kind == "vanished" and case is not None:
             is_measured = setting_of(Row(case, "", {}))[1:] in settings
-        # One that lives stands, though this night may not have told of it (its run may be pruned too).
+        # An open alert counts even if this night did not report it; the run that first saw it may be pruned.
         stands = alert.state in alert_store.LIVE or (seen is not None and seen >= tonight)
         if is_measured and stands and (bad is None or bad <= tonight):
             standing.append(alert)

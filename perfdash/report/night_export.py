@@ -1,4 +1,4 @@
-"""A night for programs: JSON values, CSV with one line per case, CSV for Jenkins' plot plugin."""
+"""A night for programs: JSON, CSV by case, CSV for Jenkins' plot plugin."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def to_plain(night: Night) -> dict[str, Any]:
 def to_csv(night: Night) -> str:
     """One line per case; a field is empty where nothing was measured.
 
-    What a spreadsheet would take for a formula gets an apostrophe; what cannot be seen, or would end the
-    line, is an escape.
+    A cell that a spreadsheet would run as a formula gets an apostrophe; invisible characters and line
+    ends are escaped.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -108,7 +108,7 @@ def _inert(cell: Any) -> Any:
     return f"'{line}" if line[:1] in ("=", "+", "-", "@") else line
 
 
-# A file each. What counts in these numbers: docs/method.md.
+# The files by name, each with its number. docs/method.md says which cases count.
 PLOTS: dict[str, Callable[[Summary], float | None]] = {
     "speedup_geometric_mean.csv": lambda found: found.speedup,
     "speedup_geometric_mean_clipped_at_1.csv": lambda found: found.speedup_clipped,
@@ -119,7 +119,7 @@ PLOTS: dict[str, Callable[[Summary], float | None]] = {
 
 
 def plot_csv(rows: Iterable[Row]) -> dict[str, str]:
-    """The content of each file of PLOTS by name: one column per suite, setting and back end."""
+    """The content of each file of PLOTS by name: a column per setting."""
     columns = {_label(setting): summarize(group) for setting, group in grouped(rows).items()}
     labels = sorted(columns)
     return {
@@ -129,7 +129,7 @@ def plot_csv(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _label(setting: tuple[object, ...]) -> str:
-    r"""A label that the plot plugin keeps: it splits labels at commas and reads \ as an escape."""
+    r"""A label for Jenkins' plot plugin, which splits at commas and reads \ as an escape."""
     suite, device, dtype, threads, scenario, backend, dynamic = setting
     words = [suite, backend, device, dtype, f"{threads}t", scenario, *(["dynamic"] if dynamic else [])]
     return " ".join(re.sub(r"[^A-Za-z0-9._+-]", _escaped, str(word)) for word in words)

@@ -23,7 +23,7 @@ Cells = Mapping[str, Mapping[str, str]]  # by suite and compiler
 
 
 class _Meaning(NamedTuple):
-    """What a published table shows: its total by the rules of the dynamo dashboard and by perfdash's."""
+    """A published table's total: by the dynamo dashboard's rules and by perfdash's."""
 
     name: str
     theirs: Sum
@@ -31,10 +31,10 @@ class _Meaning(NamedTuple):
 
 
 class Published(NamedTuple):
-    """One total of a suite and back end in words: published, and computed from the rows.
+    """One total of a suite and back end in words: as published, and computed.
 
-    `name`: pass | speedup | compilation | compression; "" of a table of another kind, which has no sums made
-    of rows.
+    `name`: pass | speedup | compilation | compression; "" for another kind of table, which has no computed
+    total.
     """
 
     name: str
@@ -68,7 +68,7 @@ def of_suite(
 
 
 def published(environment: Mapping[str, Any], rows: Sequence[Row], section: str = "") -> str:
-    """A table of each published total, the same by its rules from its rows, and perfdash's.
+    """A table of each published total beside the totals computed from the rows.
 
     `environment` is the run's; of several sections only those that hold the words of `section`. Empty where
     the source publishes no sums.
@@ -129,7 +129,7 @@ def _ours(compiler: str) -> str:
 
 
 def _counted(rows: Sequence[Row]) -> list[Row]:
-    """The rows that the source counts as passed: accuracy passed or not checked, and timed."""
+    """The rows that the source counts as passed: timed, accuracy passed or unchecked."""
     return [row for row in rows if str(row.status) in _PASSING and "speedup" in row.values]
 
 

@@ -69,7 +69,7 @@ def source_of(case: Case, ran: Sequence[str]) -> list[str]:
 
 
 def backend_of(case: Case, ran: Sequence[str]) -> str:
-    """The back end's name, or the user's own file of that name in the run's command line."""
+    """The back end's name, or the user's own file from the run's command line."""
     words = [word for text in ran for word in text.removeprefix("--backend=").split(",")]
     files = [word for word in words if word.endswith(".py")]
     return next(
@@ -108,6 +108,6 @@ def _settings(setting: Mapping[str, Any]) -> list[str]:
 
 
 def as_pairs(setting: Mapping[str, Any], name: str) -> list[str]:
-    """A table of a testbed's setting as KEY=VALUE, which is read again as the same values."""
+    """A table of a testbed's setting as KEY=VALUE words that parse to the same values."""
     items = (setting.get(name) or {}).items()
     return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in items]

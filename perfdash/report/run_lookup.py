@@ -1,4 +1,4 @@
-"""Find the runs that a user names: a run folder by path, name or `last`, else runs of the history."""
+"""Find the runs that a user names, in run folders first, then in the history."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_folder(folder: Path, warn: Warn) -> Imported:
 
 
 class RunLookup:
-    """Looks runs up below `out`, then in the history at `history`; `warn` gets a line for the user."""
+    """Look runs up below `out`, then in `history`; `warn` gets lines for the user."""
 
     def __init__(self, out: Path, history: str, warn: Warn) -> None:
         self.out, self.history, self._warn = out, history, warn
@@ -99,7 +99,7 @@ class RunLookup:
         return compare(sides[0], sides[1], self._noise(sides))
 
     def trend(self, imported: Imported) -> tuple[list[dict[str, Any]], str]:
-        """The means of the run's suites on its testbed up to it; and why there are none."""
+        """The nightly means of the run's suites up to it, or why there are none."""
         digest = testbed_values(imported.run)["digest"]
         testbeds = schema.testbeds
         try:
@@ -116,7 +116,7 @@ class RunLookup:
         return nights, "the history has nothing of its suites"
 
     def _nightlies_before(self, imported: Imported) -> str | None:
-        """What was wrong with the nightlies before this one; None without a history."""
+        """One line on missing or broken earlier nightlies; None without a history."""
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
                 return nightlies_before(connection, imported)
@@ -137,7 +137,7 @@ class RunLookup:
             return ComparedRuns(word, tuple(read_run(connection, line) for line in lines))
 
     def _noise(self, sides: Sequence[ComparedRuns]) -> NoiseByCase:
-        """What the history knows of the noise; nothing where there is no history."""
+        """The noise of each case from the history; empty without one."""
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
                 return noise_before(connection, [imported.run for side in sides for imported in side.runs])

@@ -14,7 +14,7 @@ from perfdash.settings import RunSettings
 
 
 def exclusion(info: RunInfo) -> str | None:
-    """Why a run is not recorded in the history by itself; None for a run that is."""
+    """The reason why a run is not recorded in the history; None for a recorded run."""
     shard = str(info.plan.get("shard") or "")
     if shard and not shard.endswith("/1"):
         return "a shard goes in when it is merged"
@@ -28,7 +28,10 @@ def record(
     folder: Path,
     warn: Callable[[str], None],
 ) -> int:
-    """Record a run; the exit code: 3 where the history refuses it, and the user is told how to go on."""
+    """Record a run; returns the exit code, 3 if the history refuses it.
+
+    The warning then names the command that records it later.
+    """
     if settings.no_history or exclusion(info):
         return 0
     try:

@@ -22,12 +22,15 @@ def bed_folder(testbed_digest: str) -> str:
 
 
 def model_page(testbed_digest: str, case: Case) -> str:
-    """The page of a case; its digest keeps names apart that are equal as file names."""
+    """The page of a case; a digest separates cases whose file names would be equal."""
     return f"{bed_folder(testbed_digest)}/models/{case.name[:_LONGEST]}-{case_digest(case)[:8]}.html"
 
 
 def suite_page(testbed_digest: str, case: Case) -> str:
-    """The page of a suite in the setting of a case: device, dtype, threads, scenario, back end."""
+    """The page of a case's suite in its setting.
+
+    The setting is device, dtype, threads, scenario, back end and dynamic shapes.
+    """
     dtype = f"amp-{case.amp_dtype}" if case.dtype == "amp" else case.dtype
     words = [case.suite, case.device, dtype, f"t{case.threads}", case.scenario, case.backend]
     if case.dynamic:
@@ -40,7 +43,7 @@ def suite_page(testbed_digest: str, case: Case) -> str:
 
 
 def compare_page(testbed_digest: str) -> str:
-    """The page that compares the nights of a testbed; its data files are in `data/` beside it."""
+    """The compare page of a testbed; its data files are in `data/` beside it."""
     return f"{bed_folder(testbed_digest)}/{COMPARE}"
 
 

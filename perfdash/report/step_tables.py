@@ -46,7 +46,10 @@ class StepTable:
 
 @dataclass(frozen=True)
 class _Side:
-    """Eager's side of a result or the back end's; `word` replaces the numbers of a side without any."""
+    """One side of a result, eager's or the back end's.
+
+    `word` is shown instead of numbers for a side without any.
+    """
 
     row: Row
     name: str
@@ -68,7 +71,7 @@ class _Side:
         return spread if isinstance(spread, Mapping) and not self.word else {}
 
     def timed(self, text: str) -> str:
-        """A latency or rate, marked where it is CPU time; the side's word where it has none."""
+        """A latency or rate, marked if it is CPU time; else the side's word."""
         return mark_cpu_time(text, self.row) or self.word
 
     def peak(self) -> str:
@@ -105,7 +108,7 @@ def training(rows: Sequence[Row]) -> StepTable | None:
 
 
 def generation(rows: Sequence[Row]) -> StepTable | None:
-    """Time to the first token, time per output token, tokens per second; None without a generation."""
+    """The table of generations: first token, time per token, tokens per second."""
     rows = [row for row in rows if row.case.scenario == "generation"]
     if not any(new_tokens(row) for row in rows):
         return None
@@ -196,7 +199,7 @@ def _parts_ms(row: Row) -> dict[str, Mapping[str, Any]]:
 
 
 def _sides(rows: Sequence[Row]) -> list[_Side]:
-    """For each model and batch size: eager once for each dtype, then the techniques compared with it."""
+    """The sides in order: for each model and batch size eager, then its techniques."""
     groups: dict[tuple[str, str, int, Technique], list[Row]] = {}
     for row in rows:
         key = row.case.suite, row.case.model, row.case.batch_size, baseline_of(row)

@@ -1,4 +1,4 @@
-"""Tables for the terminal: the summary and cases of a run, the runs and series of the history."""
+"""Tables for the terminal: a run's summary and cases, the history's runs and series."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _way(case: Case) -> str:
 
 
 def status_text(result: Result) -> str:
-    """The status; a pass in which nothing was captured is marked, since its 1.00x means nothing."""
+    """The status, marked where nothing was captured: such a 1.00x means nothing."""
     if (
         result.status is Status.PASS
         and result.case.backend.startswith("inductor")
@@ -211,7 +211,7 @@ def _testbed(run: RunLine) -> str:
 
 
 def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
-    """The results of a run; CPU time can be marked only if `rows` have their details."""
+    """The results of a run; marking CPU time needs `rows` with their details."""
     table = PrettyTable(
         ["suite", "model", "bs", "dtype", "backend", "status", "speedup", "eager ms", "backend ms",
          "compile s", "memory ratio"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,7 +20,7 @@ _RUN = Parameter("run", "a run's name, last, or a date that means one run", defa
 _TESTBED = Parameter("testbed", "a testbed's number  [default: that of the last run]", "number")
 _SINCE = Parameter("since", "runs from this time: 2026, 2026-11, 2026-11-21", "time")
 _UNTIL = Parameter("until", "runs up to this time, included", "time")
-_NOT_TOLD = ("source",)  # where it lies is nobody's business
+_PRIVATE = ("source",)  # the path of the run's folder: nothing for a reader of the network
 
 
 RUNS = (_SINCE, _UNTIL, Parameter("testbed", "only runs of this testbed", "number"), *paging())
@@ -65,7 +64,7 @@ CASES = (
 
 
 def cases(connection: sa.Connection, values: Values) -> Values:
-    """The cases that were ever measured on a testbed, by name, with the numbers that `series` takes."""
+    """The cases ever measured on a testbed, with the numbers that `series` accepts."""
     bed = _testbed(connection, values["testbed"])
     numbered = [
         (case, number)
@@ -111,7 +110,7 @@ COMPARE = (
 
 
 def compare(connection: sa.Connection, values: Values) -> Values:
-    """Two sides over the cases that both have: what changed for real first, then by size."""
+    """Compare two sides over their common cases: significant changes first, then by size."""
     comparison = to_plain(compared(connection, values["old"], values["new"], values["host_class"]))
     cut, part = page(comparison["cases"], values)
     return {**comparison, **cut, "cases": list(part)}
@@ -150,7 +149,7 @@ TREND = (
 
 
 def trend(connection: sa.Connection, values: Values) -> Values:
-    """The summaries of a suite on a testbed, the oldest first: one a run and setting."""
+    """The summaries of a suite on a testbed, per run and setting, the oldest first."""
     bed = _testbed(connection, values["testbed"])
     nights_found = queries.trend(connection, values["suite"], testbed_id=bed, since=values["since"] or "")
     cut, part = page(nights_found, values)
@@ -166,8 +165,8 @@ def _testbed(connection: sa.Connection, number: int | None) -> int:
 
 
 def run_plain(run: RunLine) -> Values:
-    """For JSON."""
-    return {field.name: getattr(run, field.name) for field in fields(run) if field.name not in _NOT_TOLD}
+    """The run as plain values, without what only its owner should see."""
+    return {name: value for name, value in run.to_plain().items() if name not in _PRIVATE}
 
 
 def _row_plain(row: Row) -> Values:

@@ -33,7 +33,7 @@ from perfdash.serve.parameters import NotFound, read_all
 from perfdash.serve.read_only_store import state_of
 
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
-KEPT = 64  # answers that are not made twice while the store stays as it is
+KEPT = 64  # answers that are cached until the store changes
 _LOG = logging.getLogger("perfdash.serve")
 # Of a request: the answer and its status.
 Make = Callable[[sa.Connection, Request], tuple[str, int]]
@@ -99,7 +99,7 @@ def _below(make: Callable[[sa.Connection, str], str]) -> Make:
 
 
 def _path(request: Request) -> str:
-    # Not of its URL: where a %3F stands in the path, that ends there.
+    # request.url.path would end at a %3F within the path.
     return str(request.scope["path"])
 
 
@@ -139,7 +139,7 @@ def _answered(store: Store, answers: _Kept, request: Request, make: Make, kind: 
 
 
 def _headers(tag: str | None) -> dict[str, str]:
-    """Ask again each time: the tag tells whether anything changed."""
+    """Browsers revalidate each time; the tag shows whether anything changed."""
     return {"cache-control": "no-cache", **({"etag": tag} if tag else {})}
 
 
@@ -187,7 +187,7 @@ def _description(_: Request) -> Response:
 
 
 def _asset_of(assets: dict[str, bytes]) -> Callable[[Request], Response]:
-    """Only what is in `assets`: no path of the file system is ever made of an address."""
+    """Serve the files in `assets` only: a request never becomes a file-system path."""
     tags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, content in assets.items()}
 
     def endpoint(request: Request) -> Response:
@@ -217,7 +217,7 @@ def _failed(status: int) -> Callable[[Request, Exception], Response]:
 
 
 def _unreadable(request: Request, error: Exception) -> Response:
-    """Where the history lies, and what the database said, is for the log."""
+    """The path of the history and the database's error go to the log, not to the reader."""
     _LOG.error("%s", error)
     return _message(
         request, 503, "The history cannot be read at the moment; the server's log says why.", retry="30"

@@ -48,9 +48,9 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """The host of a Host header, without port and brackets; empty where the header is none.
+    """The host of a Host header, without port and brackets; empty if malformed.
 
-    `127.0.0.1:80@evil.example` is none: what follows the last @ is the host of such an address.
+    `127.0.0.1:80@evil.example` is malformed: a browser would take what follows the @ for the host.
     """
     match = _HOST.fullmatch(header)
     return (match[1] or match[2] or match[3]) if match else ""
@@ -59,8 +59,8 @@ def host_of(header: str) -> str:
 class Guard:
     """An ASGI application around another.
 
-    `local`: bound to loopback, so a page of elsewhere whose name was made to point here (DNS rebinding)
-    is told by its Host header and refused.
+    `local`: bound to loopback. A foreign page whose name was made to point here (DNS rebinding) shows in the
+    Host header and is refused.
     """
 
     def __init__(self, app: App, *, local: bool) -> None:
@@ -100,7 +100,7 @@ PATIENCE_S = 10.0  # for the rest of a request, or until a client reads on
 
 
 class Connection(H11Protocol):
-    """A connection that ends when it is idle, a request is half sent, or the client reads nothing.
+    """A connection that closes when idle, half-sent or unread.
 
     uvicorn closes an idle connection between two requests, but waits forever for the rest of a request, and
     for a client that does not read.
@@ -117,7 +117,7 @@ class Connection(H11Protocol):
         self._look()
 
     def on_response_complete(self) -> None:
-        """Count the patience from the end of an answer: it may have begun and ended between two looks."""
+        """Restart the timer at the end of an answer, which may fall between two looks."""
         self._moved = self.loop.time()
         super().on_response_complete()
 

@@ -77,7 +77,10 @@ def model(connection: sa.Connection, path: str) -> str:
 
 
 def nights(connection: sa.Connection, path: str) -> str:
-    """The last night of a testbed against those before it; any others are compared under COMPARE."""
+    """Compare the last night of a testbed with earlier ones.
+
+    The page COMPARE compares any other two.
+    """
     bed = _bed(connection, path)
     runs = list_runs(connection, testbed_id=bed.id)
     return render.render_compare(CompareView(bed, path, pairs(connection, runs), []))
@@ -92,7 +95,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Anything:
-    """Two sides as they are shown; `testbed` is the digest of what both were measured on."""
+    """A comparison as the page shows it; `testbed` is the digest of both sides' testbed."""
 
     comparison: Comparison
     changes: list[RunChange]
@@ -101,9 +104,9 @@ class Anything:
 
 
 def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
-    """The page with the form, and the comparison that it asks for; with its status.
+    """The page with the form and the requested comparison; with its HTTP status.
 
-    What is wrong with the words is told on the page.
+    The page itself says what is wrong with the request.
     """
     old, new = words.get("old"), words.get("new")
     problem, status, result = "", 200, None
@@ -121,7 +124,7 @@ def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
         "compare_any.html",
         site_links.COMPARE,
         words=words,
-        told=problem,
+        problem=problem,
         result=result,
         runs=runs,
         host_classes=sorted({run.host_class for run in runs}),
@@ -168,7 +171,7 @@ def _render(template: str, path: str, **values: object) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """The site's, with the templates that only a server has."""
+    """The site's jinja environment plus the templates that only the server has."""
     site = render.environment()
     own = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
     loaders = [own, *([site.loader] if site.loader else [])]

@@ -26,7 +26,10 @@ _TIME = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\dZ?)?)?)?)?)?")
 
 @dataclass(frozen=True)
 class Parameter:
-    """kind: text, number (whole, from `least` to `most`), time (or the beginning of one), or one of words."""
+    """A parameter of a request.
+
+    kind: text, number (whole, from `least` to `most`), time (or its beginning), or a choice of words.
+    """
 
     name: str
     about: str
@@ -37,7 +40,7 @@ class Parameter:
     most: int = 2**31 - 1
 
     def schema(self) -> dict[str, Any]:
-        """As JSON Schema says it."""
+        """The parameter as JSON Schema."""
         if self.kind == "number":
             shape: dict[str, Any] = {"type": "integer", "minimum": self.least, "maximum": self.most}
         elif self.kind == "time":
@@ -49,7 +52,7 @@ class Parameter:
         return shape if self.default is None else {**shape, "default": self.default}
 
     def read(self, text: str) -> str | int:
-        """Raises UsageError for what it is not."""
+        """Parse a value. Raises UsageError if it is invalid."""
         if len(text) > LONGEST:
             raise UsageError(f"{self.name}: more than {LONGEST} characters")
         if self.kind == "number":
@@ -64,7 +67,7 @@ class Parameter:
 
 
 def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """The value of every known parameter, by name; None where it was not given and has no default.
+    """The value of each parameter by name: given, default, or None.
 
     Raises UsageError that names the parameter at fault. An empty value counts as not given.
     """
@@ -86,12 +89,12 @@ def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) 
     return values
 
 
-LIMIT = 200  # of a page that does not say its own
+LIMIT = 200  # items of a page, unless the request has a limit
 MOST = 2000
 
 
 def paging(most: int = MOST, limit: int = LIMIT) -> tuple[Parameter, Parameter]:
-    """Where a list is cut."""
+    """The parameters that cut a list into pages."""
     return (
         Parameter("offset", "how many to leave out first", "number", 0),
         Parameter("limit", "how many at most", "number", limit, least=1, most=most),
@@ -99,16 +102,16 @@ def paging(most: int = MOST, limit: int = LIMIT) -> tuple[Parameter, Parameter]:
 
 
 def page(items: Sequence[Any], values: dict[str, Any]) -> tuple[dict[str, int], Sequence[Any]]:
-    """What an answer says of where it was cut, and the part of a list that was asked for."""
+    """The requested part of a list, and the fields that say where it was cut."""
     start, limit = values["offset"], values["limit"]
     return {"total": len(items), "offset": start, "limit": limit}, items[start : start + limit]
 
 
-MOST_RUNS = 120  # runs on a side: as many as one answer may take the time for
+MOST_RUNS = 120  # runs on a side: more would keep a server's thread busy for too long
 
 
 class NotFound(UsageError):
-    """What was asked for is not there."""
+    """The request names something that does not exist (HTTP 404)."""
 
 
 def chosen(connection: sa.Connection, word: str, host_class: str | None = None) -> list[RunLine]:
@@ -120,7 +123,7 @@ def chosen(connection: sa.Connection, word: str, host_class: str | None = None) 
 
 
 def one_run(connection: sa.Connection, word: str) -> RunLine:
-    """Raises NotFound where a word means no run; UsageError where it means several."""
+    """The run that a word means. Raises NotFound for none, UsageError for several."""
     runs = chosen(connection, word)
     if len(runs) > 1:
         names = ", ".join(run.name for run in runs[-5:])
@@ -129,7 +132,7 @@ def one_run(connection: sa.Connection, word: str) -> RunLine:
 
 
 def compared(connection: sa.Connection, old: str, new: str, host_class: str | None = None) -> Comparison:
-    """Raises NotFound where a word means no run; UsageError where the sides may not be compared."""
+    """Compare two sides. Raises NotFound for unknown runs, UsageError for incomparable ones."""
     sides = [_compared_runs(connection, word, host_class) for word in (old, new)]
     refuse_unlike(*sides)
     refuse_overlap(*sides)

@@ -1,4 +1,4 @@
-"""Open the store read-only, and compute the mark by which a change of it is seen."""
+"""Open the store read-only, and compute a digest that changes with it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _WAIT_S = 10
 
 
 def open_to_read(address: str) -> Store:
-    """The store, which refuses every write from here on.
+    """Open the store so that it refuses every write.
 
-    It is opened as by any command first: that brings an older one up to date. Raises UsageError and
+    It is opened normally first, which migrates an older store. Raises UsageError and
     MachineError as open_store does.
     """
     with open_store(address, create=False) as store:
         url, title, is_sqlite = store.engine.url, store.shown, store.is_sqlite
     if not is_sqlite:
-        # A lock that someone holds must not hold up pages for ever.
+        # Another client's lock must not block pages forever.
         options = f"-c default_transaction_read_only=on -c statement_timeout={60_000}"
         options_of_driver = {"connect_timeout": _WAIT_S, "options": options}
         return Store(sa.create_engine(url, connect_args=options_of_driver, pool_pre_ping=True), title)
     if "uri" not in url.query:  # else it is read-only already: nothing can be written where it lies
-        # A file that was removed must fail, not be made anew, and not be read on from what is still open.
+        # A removed file must give an error. Mode `ro` does not create a new one, and NullPool keeps no
+        # connection open that would go on reading the deleted file.
         path = quote(str(Path(str(url.database)).absolute()))
         url = sa.URL.create("sqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"})
     engine = sa.create_engine(
@@ -47,7 +48,7 @@ def _only_reads(connection: Any, _: object) -> None:
 
 
 def state_of(connection: sa.Connection) -> str:
-    """Another one whenever a run was taken in, replaced, judged or pruned, or an alert changed."""
+    """A digest that changes whenever a run or an alert in the store changes."""
     runs, alerts = schema.runs, schema.alerts
     marks = [
         [list(row) for row in connection.execute(query)]

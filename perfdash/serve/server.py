@@ -17,12 +17,12 @@ from perfdash.errors import MachineError
 from perfdash.history.store import Store
 from perfdash.serve.http_policy import Connection, is_loopback
 
-_CONNECTIONS = 256  # at once; the next one is told to come later (503)
-_LEFT_S = 3  # for answers that are under way when it is told to end
+_CONNECTIONS = 256  # at once; further ones get status 503
+_LEFT_S = 3  # for answers under way when a signal arrives
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises MachineError where there is none."""
+    """Open a listening socket; port 0 takes a free one. Raises MachineError if that fails."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = addresses[0]
@@ -41,8 +41,8 @@ def address_of(listening: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def until_told() -> Iterator[None]:
-    """Ends quietly what is done in it on SIGINT and SIGTERM."""
+def until_signal() -> Iterator[None]:
+    """End its block quietly on SIGINT and SIGTERM."""
     before = signal.signal(signal.SIGTERM, _interrupted)
     try:
         yield
@@ -53,12 +53,12 @@ def until_told() -> Iterator[None]:
 
 
 def is_local(listening: socket.socket) -> bool:
-    """Whether only this machine reaches it; by its address, whatever the name was."""
+    """Whether only this machine can connect; decided by the address, not the name."""
     return is_loopback(str(listening.getsockname()[0]))
 
 
 def configuration(app: Any) -> uvicorn.Config:
-    """How uvicorn serves an application: no client can take more than its share."""
+    """uvicorn's configuration, with limits so that one client cannot starve the others."""
     return uvicorn.Config(
         app,
         http=Connection,
@@ -74,13 +74,13 @@ def configuration(app: Any) -> uvicorn.Config:
 
 
 def serve(store: Store, listening: socket.socket) -> None:
-    """Answers until SIGINT or SIGTERM, which it raises once more when it is done: see until_told."""
+    """Answer until SIGINT or SIGTERM, then raise the signal again for until_signal."""
     from perfdash.serve.app import application
 
     config = configuration(application(store, assets(), local=is_local(listening)))
 
     class StoppableServer(uvicorn.Server):
-        """Ends for sure: an answer under way is computed in a thread, which nothing can stop."""
+        """Exit within _LEFT_S: nothing can stop the thread that computes an answer."""
 
         def handle_exit(self, sig: int, frame: Any) -> None:
             last = threading.Timer(_LEFT_S, os._exit, (0,))  # nothing is being written: nothing is lost

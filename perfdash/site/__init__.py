@@ -1,5 +1,5 @@
-"""The history as static pages: what is read of the store becomes plain views, views become HTML.
+"""Show the history as pages: views are read from the store, then rendered as HTML.
 
-Each page can be made alone (for a server) or with all others, of which only those that changed are
-written. It knows the history, detection and report; nothing of measuring or terminals.
+A page can be rendered alone (for the server) or with all others; the build writes only pages that changed.
+The package uses history, detect and report, and knows nothing of measuring or terminals.
 """

@@ -37,7 +37,7 @@ NIGHT_END = b");\n"  # of a night's file, a call
 
 @dataclass(frozen=True)
 class SiteBuild:
-    """What a build did: testbeds, pages in all, files written and removed."""
+    """The counts of a build: testbeds, all pages, files written and removed."""
 
     testbeds: int
     pages: int
@@ -47,7 +47,7 @@ class SiteBuild:
 
 @dataclass(frozen=True)
 class _Bed:
-    """A testbed with all that its pages are made of."""
+    """The data of all pages of one testbed."""
 
     history: TestbedHistory
     context: ModelContext
@@ -72,12 +72,12 @@ def build(
     state: Path | None = None,
     say: Say = lambda _: None,
 ) -> SiteBuild:
-    """Brings the site in `out` up to date with the store; from nothing, or from whatever is there.
+    """Bring the site in `out` up to date with the store, or create it.
 
     `nights` are kept one by one, the last of each testbed; `jobs` processes make pages (all cores);
-    `state` is where arrays are kept till the next build (in `out`): each site has a folder of its own
-    there, as it throws away what it has no use for. Raises UsageError for a folder of
-    something else, MachineError where it cannot be written.
+    `state` is where arrays are kept until the next build (default: in `out`). Each site has its own folder
+    there, as a build removes arrays that it does not use. Raises UsageError if `out` holds other files,
+    MachineError if it cannot be written.
     """
     with opened(out, store.shown) as folder:
         cache = ArrayCache(state / digest(str(out.resolve()))[:16] if state else out / STATE)
@@ -119,7 +119,7 @@ def _gathered(connection: sa.Connection, bed: Testbed, cache: ArrayCache, nights
 
 
 def _write_bed(folder: Folder, testbed: _Bed, cache: ArrayCache, jobs: int | None) -> int:
-    """The pages of a testbed; how many there are."""
+    """Write the pages of a testbed; returns their number."""
     changes = all_changes(testbed.history, cache, lambda function, numbers: mapped(function, numbers, jobs))
 
     def model(number: int) -> tuple[str, bool]:
@@ -139,7 +139,7 @@ def _write_bed(folder: Folder, testbed: _Bed, cache: ArrayCache, jobs: int | Non
     data = f"{site_links.bed_folder(testbed.bed.digest)}/data"
     folder.write(f"{data}/cases.js", cases_file(testbed.history))
     for night, (_, file) in enumerate(testbed.compare.nights):
-        # Its name is of its content: what is there, whole, is right.
+        # The file's name has a digest of its content: a complete file of that name is up to date.
         if not folder.keep(f"{data}/{file}", NIGHT_END):
             folder.write(f"{data}/{file}", night_file(testbed.history, night))
     return len(testbed.history.row) + len(testbed.trends) + 1
@@ -179,7 +179,9 @@ _FEWEST = 200  # items that are worth a process
 
 
 def mapped(function: Callable[[T], R], items: Sequence[T], jobs: int | None = None) -> list[R]:
-    """function(item) of each, in order; `function` reads no database, since a connection is no child's.
+    """Map a function over items in forked processes, in order.
+
+    `function` must not read the database: a forked process may not use its parent's connection.
 
     Each process has its share from the start and ends with it, so that none outlives this one for long
     if it is killed. Raises what `function` raises; MachineError where a process was killed.

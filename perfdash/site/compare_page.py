@@ -51,7 +51,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class CompareView:
-    """`nights`: those that have a data file, oldest first, as (run, file); `words` of the runs by id."""
+    """The compare page of a testbed.
+
+    `nights`: those with a data file, oldest first, as (run, file); `words`: see words_for.
+    """
 
     bed: Testbed
     page: str
@@ -61,7 +64,10 @@ class CompareView:
 
 
 def words_for(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, str]:
-    """What `perfdash compare` takes for each run: its name, or its start where names are alike, or ""."""
+    """The word by which `perfdash compare` finds each run: its name, else its start.
+
+    Empty where neither means this run alone.
+    """
     names, starts = (
         {row[0]: row[1] for row in connection.execute(sa.select(column, sa.func.count()).group_by(column))}
         for column in (schema.runs.c.name, schema.runs.c.started)
@@ -73,7 +79,10 @@ def words_for(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, s
 
 
 def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
-    """The last night of each kind against the night, week and month before; `runs` oldest first."""
+    """Compare the last night of each kind with the night, week and month before.
+
+    `runs` are oldest first.
+    """
     recent = latest_days(runs)
     compared_pairs = []
     for place, (last, earlier) in enumerate(earlier_nights(recent, case_counts(connection, recent))):
@@ -93,9 +102,9 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
 
 
 def file_of(history: TestbedHistory, run: RunLine) -> str:
-    """The name of a night's data file: safe in a URL, and another where its content is another.
+    """The name of a night's data file: safe in a URL, with a digest of its content.
 
-    It tells the nights of a page apart, as the names of runs may not.
+    Two runs of the same name have different files.
     """
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", run.name).strip(".")[:80]
     return f"{name}-{digest([FORMAT, _DATA, run.started, history.marks[run.id]])[:8]}.js"
@@ -146,12 +155,12 @@ def night_file(history: TestbedHistory, night: int) -> str:
 
 
 def _method_word(run: RunLine, column: str) -> str:
-    """By which method a column was measured: nights of which it differs are not compared."""
+    """The method of a column; nights of different methods are not compared."""
     return ", ".join(f"{name} {number}" for name, number in numbers(run.method, column).items())
 
 
 def plain(values: Singles) -> list[float | None]:
-    """Floats of six digits, which is what 32 bits hold; None for what is not finite."""
+    """Floats rounded to six digits (the precision of 32 bits); None if not finite."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
@@ -160,7 +169,10 @@ def _call(function: str, data: Mapping[str, Any]) -> str:
 
 
 def night_options(nights: Sequence[tuple[RunLine, str]], words: Mapping[int, str]) -> dict[str, Any]:
-    """What the page's script needs to offer any two nights; `word` is quoted for a shell, or empty."""
+    """The data with which the page's script offers any two nights.
+
+    `word` is quoted for a shell, or empty.
+    """
     labels = Counter(run.started[:16] for run, _ in nights)
     return {
         "command": "perfdash compare {old} {new}",

@@ -1,4 +1,4 @@
-"""The page of machines: testbeds, their hosts, and how their environments changed."""
+"""The machines page: testbeds, their hosts, and the changes of their environments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MachineView:
 
 
 def machine_view(bed: Testbed, runs: Sequence[RunLine]) -> MachineView:
-    """What is known of a testbed's machine; `runs` oldest first, at least one."""
+    """Describe a testbed's machine; `runs` are oldest first, at least one."""
     hosts: dict[str, list[RunLine]] = {}
     for run in runs:
         hosts.setdefault(run.host, []).append(run)

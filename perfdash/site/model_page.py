@@ -1,4 +1,4 @@
-"""The page of a case on one testbed: every metric over time, and its newest result."""
+"""The page of a case: every metric over time, and its newest result."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ModelView:
 
     @property
     def of_tokens(self) -> list[tuple[str, float]]:
-        """What a generation is measured by, of the newest result."""
+        """The token rates of the newest result, for a generation."""
         row = self.last.row if self.last else None
         if row is None:
             return []
@@ -110,7 +110,10 @@ class ModelContext:
 def model_context(
     connection: sa.Connection, history: TestbedHistory, lives: TestbedAlerts | None = None
 ) -> ModelContext:
-    """`history` of all cases, or of those of one model; `lives` where they are read already."""
+    """Gather the data that the pages of a testbed's cases share.
+
+    `history` has all cases, or those of one model; `lives`: the alerts if they were read already.
+    """
     alerts: dict[int, list[Alert]] = {}
     of_host = []
     states = [state for state in alert_store.STATES if state != alert_store.DISMISSED]
@@ -271,7 +274,7 @@ class _Points:
 
 
 def _word(status: str, passed: bool) -> str:
-    """What is said of a night without a value that is no failure."""
+    """The remark on a night that has no value and did not fail."""
     if status in PASSING and not passed:
         return f": {NOTHING_CAPTURED}"
     return f": {status}" if status == Status.SKIPPED else ""
@@ -280,7 +283,7 @@ def _word(status: str, passed: bool) -> str:
 def _events(
     context: ModelContext, number: int, times: Sequence[float], changes: Sequence[ChartEvent]
 ) -> list[ChartEvent]:
-    """All that is marked on a case's charts, oldest first."""
+    """The marks on a case's charts, oldest first."""
     first = times[0] if times else math.inf
     events = [*changes, *context.methods]
     for alert in [*context.alerts.get(number, []), *context.host_alerts]:
@@ -317,7 +320,7 @@ def _shown_as(history: TestbedHistory, number: int) -> SiblingCase:
 
 
 def one_model(connection: sa.Connection, bed: Testbed, number: int) -> ModelView:
-    """A single case's page, read by itself."""
+    """Read the page of a single case. Raises KeyError for an unknown case."""
     cases = {n: case for case, n in case_numbers(connection, bed.id).items()}
     case_of_page = cases.get(number)
     if case_of_page is None:
@@ -340,7 +343,10 @@ OtherMetrics = Mapping[
 
 
 def read_other_metrics(connection: sa.Connection, history: TestbedHistory) -> OtherMetrics:
-    """Of the nights that are drawn one by one; nothing, and at once, where no program had any."""
+    """Read the metrics of other programs for the nights drawn one by one.
+
+    One cheap query answers for the usual store, which has none.
+    """
     table, results = schema.other_metrics, schema.results
     if connection.execute(sa.select(table.c.result_id).limit(1)).first() is None:
         return {}
@@ -358,7 +364,10 @@ def read_other_metrics(connection: sa.Connection, history: TestbedHistory) -> Ot
 def other_metric_lines(
     values: Mapping[str, Mapping[int, float]], weekly: int, nights: Sequence[int]
 ) -> list[TrendLine]:
-    """A line each of the first MOST_METRICS metrics, by name: `weekly` empty points, then one a night."""
+    """The lines of the first MOST_METRICS other metrics, by name.
+
+    Each has `weekly` empty points, then a point per night.
+    """
     lines: list[TrendLine] = []
     for name in sorted(values)[:MOST_METRICS]:
         measured = [values[name].get(night, math.nan) for night in nights]

@@ -1,4 +1,4 @@
-"""The overview page: did something break, and how is each suite on each testbed?"""
+"""The overview page: open alerts, and the newest means of each suite and testbed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ class Stand:
 
     @property
     def before(self) -> str:
-        """How long before its last night the one was that it is held against; "" where there is none."""
+        """The time between the last night and the one it is compared with, in words.
+
+        Empty where there is no earlier night.
+        """
         return how_long(self.trend.nights[-2][0], self.trend.last[0]) if self.ratio else ""
 
     @property
     def published(self) -> dict[str, str]:
-        """What the source of an imported last night publishes itself: by name of the sum (Published.name)."""
+        """The totals that the source of an imported night published, by Published.name."""
         run, setting = self.trend.last[0], self.trend.setting
         sums = of_suite(run.facts, setting.section, setting.suite, setting.backend)
         return {total.name: total.published for total in sums if total.name}
@@ -73,7 +76,7 @@ class OverviewView:
 
 
 def noise_of(run: RunLine) -> float | None:
-    """By how much at most a model measured against itself was off that night."""
+    """The worst relative error of a model measured against itself that night."""
     worst = (run.noise.get("null") or {}).get("worst")
     return float(worst) if isinstance(worst, int | float) else None
 
@@ -85,7 +88,7 @@ def overview_of(
     trends: list[SuiteTrend] | None = None,
     alerts: StandingAlerts | None = None,
 ) -> TestbedView:
-    """What the first page says of a testbed.
+    """Read a testbed's part of the overview.
 
     `runs` all of them, oldest first; `trends` and `alerts` where they are read already.
     """

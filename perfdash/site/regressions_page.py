@@ -29,7 +29,10 @@ from perfdash.site.testbed_history import Testbed
 
 @dataclass(frozen=True)
 class TestbedAlerts:
-    """A testbed's alerts, those that live first; `left_out` older ones, `unjudged` nights not looked at."""
+    """A testbed's alerts, open ones first.
+
+    `left_out` counts the older ones that are not shown, `unjudged` the nights that nobody judged.
+    """
 
     bed: Testbed
     lives: list[AlertLife]
@@ -40,7 +43,10 @@ class TestbedAlerts:
 def alerts_of_testbed(
     connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], alerts: StandingAlerts | None = None
 ) -> TestbedAlerts:
-    """The alerts of a testbed; `runs` all of them, oldest first; `alerts` where they are read already."""
+    """Read the alerts of a testbed.
+
+    `runs` are all its runs, oldest first; `alerts`: the standing ones if they were read already.
+    """
     alerts = alerts or standing_alerts(connection, bed, runs)
     lives, left_out = alert_lives(connection, bed, {run.id: run for run in runs}, alerts)
     return TestbedAlerts(bed, lives, left_out, unjudged(runs))
@@ -56,7 +62,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class AlertsOnPage:
-    """A testbed's alerts on some page: `changes` are shown, all of `every` are counted."""
+    """A testbed's alerts on a page: `changes` are shown, all of `every` are counted."""
 
     changes: list[RunChange]
     every: list[RunChange]
@@ -71,17 +77,17 @@ class AlertsOnPage:
 
     @property
     def fresh(self) -> int:
-        """How many of what is worse were seen on the last night for the first time."""
+        """The number of regressions first seen on the last night."""
         return sum(change.fresh for change in self._bad)
 
     @property
     def acknowledged(self) -> int:
-        """How many of what is worse somebody knows of."""
+        """The number of acknowledged regressions."""
         return sum(change.acknowledged for change in self._bad)
 
     @property
     def counts(self) -> list[str]:
-        """What is worse, in words, by kind."""
+        """The regressions counted by kind, in words."""
         groups = [change.group for change in self._bad]
         return [_counted(groups.count(group), WORDS[group]) for group in BAD if group in groups]
 
@@ -103,7 +109,10 @@ class StandingAlerts:
 def standing_alerts(
     connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], limit: int = MOST
 ) -> StandingAlerts:
-    """The alerts that live, and those that ended on the last night; `runs` all of them, oldest first."""
+    """Read the open alerts and those fixed on the last night.
+
+    `runs` are all runs of the testbed, oldest first.
+    """
     heads = newest_nights(connection, runs)
     last = {run.id for run in heads}
     alerts = [
@@ -118,7 +127,7 @@ def standing_alerts(
 
 
 def alerts_on_page(standing: StandingAlerts, limit: int) -> AlertsOnPage:
-    """They as the comment on the last night tells them, the most important so many."""
+    """The `limit` most important alerts, worded as in the last comment."""
     heads = {run.id: run for run in standing.heads}
     changes = ordered(_on_its_night(evidence, heads) for evidence in standing.evidence)
     smaller = [
@@ -129,7 +138,7 @@ def alerts_on_page(standing: StandingAlerts, limit: int) -> AlertsOnPage:
 
 
 def _on_its_night(evidence: AlertEvidence, heads: Mapping[int, RunLine]) -> RunChange:
-    """An alert as it stands on the last night of its kind: the one where it was fixed or first seen."""
+    """The change that an alert shows on the last night of its kind of run."""
     _, bad = evidence.between
     details = evidence.alert.details
     run_ids = [details.get("born_run_id"), bad.id if bad else None]
@@ -148,7 +157,7 @@ def _rank(alert: Alert) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class AlertLife:
-    """One alert with all that it went through."""
+    """An alert with its events."""
 
     change: RunChange
     alert: Alert
@@ -162,7 +171,7 @@ def alert_lives(
     standing: StandingAlerts,
     limit: int = MOST,
 ) -> tuple[list[AlertLife], int]:
-    """The alerts of a testbed: those live ones, then the latest that ended; how many more."""
+    """Read the open alerts, then the latest closed ones; and the number left out."""
     alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
     evidences = [each for each in standing.evidence if each.alert.state in alert_store.LIVE]
     ended = sorted(
@@ -183,7 +192,7 @@ def alert_lives(
     ]
     lives = [
         AlertLife(
-            # Of an ended one it is told what it was, not what it is now.
+            # A closed alert shows the change it reported, not how it ended.
             replace(of_alert(each, -1), state=each.alert.state),
             each.alert,
             alert_store.events(connection, each.alert.id or 0),
@@ -194,5 +203,5 @@ def alert_lives(
 
 
 def unjudged(runs: Sequence[RunLine]) -> int:
-    """How many of the latest runs nobody has looked for changes in yet."""
+    """The number of recent runs that have not been judged."""
     return sum(run.judged is None and run.results > 0 for run in runs[-30:])

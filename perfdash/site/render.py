@@ -53,7 +53,7 @@ def _trend(
     marks: Sequence[charts.Mark] = (),
     failed: Sequence[int] = (),
 ) -> charts.TrendChart:
-    """With a mark where another method begins."""
+    """The chart of a line, with a mark where a new method begins."""
     by_method = [
         charts.Mark(times[place], "method", f"another method from here on ({name})")
         for place, name in line.breaks.items()
@@ -93,7 +93,7 @@ def model_figures(view: ModelView) -> tuple[list[Figure], Markup]:
 
 
 def _moves(event: ChartEvent, name: str) -> bool:
-    """Whether an alert on a latency is marked on the speedup too, which follows from it."""
+    """Whether to mark a latency's alert on the speedup, which follows from it."""
     return name == "speedup" and event.kind != "change" and event.metric in ("eager_ms", "backend_ms")
 
 
@@ -266,7 +266,7 @@ def printable(html: str) -> str:
 
 
 def _block(data: Any) -> Markup:
-    """JSON that stands in a page: no end of a script in it, nothing that a browser would run."""
+    """JSON for a script element, escaped so that no text in it ends the element."""
     return Markup(dumps(data, separators=(",", ":")).translate(_SCRIPT))
 
 
@@ -341,7 +341,7 @@ def number(value: float | None, form: str = ".4g") -> str:
 
 
 def leading(text: str) -> str:
-    """What a column sorts a written value by: its number without the unit, or the word that it is."""
+    """The sort key of a written value: its number without unit, or the word."""
     found = _NUMBER.match(text)
     return found[0] if found else text
 

@@ -1,4 +1,4 @@
-"""Own the site's folder: write changed files, remove stale ones, keep arrays for the next build."""
+"""The site's folder: write changed files, remove stale ones, cache arrays between builds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OURS = ("assets", "beds")
 
 
 class Folder:
-    """An open site folder; `written` counts the files whose bytes are others than before."""
+    """An open site folder; `written` counts the files whose content changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Folder:
         self._kept: set[str] = set()
 
     def write(self, name: str, content: str | bytes) -> bool:
-        """Writes a file, whole or not at all; nothing where it is as it should be. Whether it wrote."""
+        """Write a file atomically unless its content is unchanged; whether it wrote."""
         self._kept.add(name)
         data = encoded(content) if isinstance(content, str) else content
         if put(self.path / name, data):
@@ -43,7 +43,7 @@ class Folder:
         return False
 
     def keep(self, name: str, end: bytes = b"") -> bool:
-        """Says that a file belongs to the site as it is; whether it is there, and ends as it should."""
+        """Keep a file of an earlier build; whether it exists and has this ending."""
         self._kept.add(name)
         try:
             with open(self.path / name, "rb") as file:
@@ -54,7 +54,7 @@ class Folder:
             return False
 
     def sweep(self) -> int:
-        """Removes what this build neither wrote nor kept; the number of files."""
+        """Remove files that this build neither wrote nor kept; returns their number."""
         removed = 0
         for top in OURS:
             for folder, _, names in os.walk(self.path / top, topdown=False):
@@ -71,7 +71,7 @@ class Folder:
 
 
 def put(target: Path, data: bytes) -> bool:
-    """Writes a file by way of another name; whether there was anything to write."""
+    """Write a file atomically; whether its content was new."""
     try:
         if target.stat().st_size == len(data) and target.read_bytes() == data:
             return False
@@ -88,7 +88,7 @@ def put(target: Path, data: bytes) -> bool:
 
 @contextlib.contextmanager
 def opened(path: Path, store: str) -> Iterator[Folder]:
-    """A new or empty folder, or one that holds a site; held by one build at a time.
+    """Open a new or empty folder, or an earlier site, for one build at a time.
 
     Raises UsageError for any other folder; MachineError where it cannot be written, or another build
     is at work in it.
@@ -118,7 +118,7 @@ def opened(path: Path, store: str) -> Iterator[Folder]:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raises UsageError for a folder that is not empty and holds no site of this or an older version."""
+    """Raise UsageError for a folder with other files, or a newer version's site."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -139,7 +139,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def _marker(path: Path) -> dict[str, Any]:
-    """What the marker says; nothing where a build was killed as it wrote it."""
+    """The marker's fields; none where a build was killed while it wrote them."""
     try:
         marker = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -164,7 +164,7 @@ class ArrayCache:
         self._used: set[str] = set()
 
     def get(self, key: str) -> Arrays | None:
-        """The arrays kept under a key, a hexadecimal digest; None where there are none, whole."""
+        """The arrays of a key (a hexadecimal digest); None if missing or damaged."""
         if self.folder is None:
             return None
         name = f"{key}.npz"
@@ -177,7 +177,7 @@ class ArrayCache:
             return None
 
     def put(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keeps arrays; that a disk is full is no reason to fail: they are made again next time."""
+        """Keep arrays. A full disk is no error: the next build computes them again."""
         if self.folder is None:
             return
         file = io.BytesIO()
@@ -189,7 +189,7 @@ class ArrayCache:
                 part.write_bytes(file.getvalue())
 
     def tidy(self) -> None:
-        """Removes what was kept and not asked for since the cache was opened; no file of anyone else."""
+        """Remove the cached arrays that this build did not use, and no other files."""
         if self.folder is None or not self.folder.is_dir():
             return
         for path in self.folder.iterdir():

@@ -45,7 +45,10 @@ from perfdash.stats.intervals import Array
 
 
 class SuiteSetting(NamedTuple):
-    """In the words of the store's summaries: dtype is `amp-bfloat16` where amp is told to what."""
+    """The setting that the cases of one suite page share, as the store's summaries name it.
+
+    dtype is `amp-bfloat16` where autocast has a dtype.
+    """
 
     suite: str
     device: str
@@ -64,14 +67,14 @@ class SuiteSetting(NamedTuple):
 
     @property
     def title(self) -> str:
-        """All but the suite, in a few words."""
+        """The setting without the suite, in a few words."""
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
         words = [self.device, self.dtype, threads, self.scenario, self.backend]
         return ", ".join(words + (["dynamic shapes"] if self.dynamic else []))
 
     @property
     def section(self) -> dashboard_tables.DashboardSetting:
-        """The section of a comment, or of an imported dashboard, that has its tables."""
+        """The section of a comment or imported dashboard that holds this setting's tables."""
         amp = self.dtype.removeprefix("amp-")
         dtype = self.dtype if amp == self.dtype else f"amp ({amp})"
         return dashboard_tables.DashboardSetting(
@@ -79,7 +82,7 @@ class SuiteSetting(NamedTuple):
         )
 
     def page(self, testbed_digest: str) -> str:
-        """Where its page lies, from the site's root."""
+        """The path of its page, relative to the site's root."""
         amp = self.dtype.removeprefix("amp-") if self.dtype.startswith("amp-") else None
         case = Case(
             self.suite,
@@ -96,7 +99,10 @@ class SuiteSetting(NamedTuple):
 
 
 def case_words(case: Case) -> str:
-    """A case's suite and setting in few words: what is as usual (cpu, inductor, inference) is left out."""
+    """A case's suite and setting in few words, without the defaults.
+
+    The defaults are cpu, inductor and inference.
+    """
     setting = SuiteSetting.of(case)
     usual = {"cpu", "inductor", "inference"}
     unusual = [word for word in (setting.device, setting.scenario, setting.backend) if word not in usual]
@@ -111,7 +117,10 @@ def case_words(case: Case) -> str:
 
 
 def case_title(case: Case) -> str:
-    """A case's setting and batch size in words; the batch size of a foreign file may be unknown."""
+    """A case's setting and batch size in words.
+
+    An imported file may lack the batch size.
+    """
     size = f"batch size {case.batch_size}" if case.batch_size else "batch size not known"
     return f"{SuiteSetting.of(case).title}, {size}"
 
@@ -125,7 +134,7 @@ _NUMBERS = (
 
 @dataclass(frozen=True)
 class TrendLine:
-    """One metric over nights, NaN or None where there is nothing.
+    """One metric over nights, NaN or None where it was not measured.
 
     `lows` and `highs` are an interval, or of the first `weekly` points the range. `breaks`: the points from
     which on another method measures, with what it is called.
@@ -149,7 +158,7 @@ class TrendLine:
 
 @dataclass(frozen=True)
 class SuiteTrend:
-    """A setting's nights, oldest first; those with few of its cases are left out: `partial` counts them."""
+    """A setting's complete nights, oldest first; `partial` counts the dropped ones."""
 
     setting: SuiteSetting
     nights: list[tuple[RunLine, Summary]]
@@ -190,7 +199,7 @@ class SuiteTrend:
 def read_trends(
     connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], setting: SuiteSetting | None = None
 ) -> list[SuiteTrend]:
-    """All settings that some runs of a testbed have (or that one), in order of their names."""
+    """Read the trend of each setting in a testbed's runs, or of one setting."""
     table = schema.summaries
     by_id = {run.id: run for run in runs}
     names = table.c["run_id", *SuiteSetting._fields, *_NUMBERS]
@@ -212,8 +221,10 @@ def read_trends(
 
 
 def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> SuiteTrend:
-    """Without the runs that have under half of the cases of those about them: a mean over them is of
-    something else."""
+    """Drop partial runs: fewer than half the median case count of nearby runs.
+
+    Their means are over other models, so a point of theirs would look like a change.
+    """
     nights = sorted(nights, key=lambda pair: (pair[0].started, pair[0].id))
     counts = [summary.cases for _, summary in nights]
     whole_nights = [
@@ -225,14 +236,14 @@ def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> Suit
 
 
 def method_breaks(methods: Sequence[Mapping[str, int]], column: str) -> dict[int, str]:
-    """Of some nights those from which on another method measures a column, with its name."""
+    """The nights at which a column's method changes, with the new method's name."""
     pairs = enumerate(pairwise(methods), start=1)
     return {k: ", ".join(other) for k, (old, new) in pairs if (other := changes(old, new, column))}
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A trend as it is drawn: one `times` for all lines, the first `weekly` of them weeks."""
+    """A trend as charts draw it; all lines share `times`, the first `weekly` are weeks."""
 
     times: list[float]
     names: list[str]
@@ -241,9 +252,9 @@ class Drawn:
 
 
 def drawn(trend: SuiteTrend, first_daily: str) -> Drawn:
-    """What started before `first_daily` by weeks: median, least and most; the rest night by night.
+    """Summarize nights before `first_daily` by week (median, range); keep later ones single.
 
-    A week is that of the nights by the method of its last.
+    A week counts only the nights measured by the method of its last night.
     """
     old = [pair for pair in trend.nights if pair[0].started < first_daily]
     new = trend.nights[len(old) :]
@@ -272,7 +283,7 @@ def drawn(trend: SuiteTrend, first_daily: str) -> Drawn:
 
 
 def _of_last(nights: Sequence[tuple[RunLine, Summary]], line: TrendLine) -> list[float | None]:
-    """The values of the nights that were measured as the last of them."""
+    """The values of the nights measured by the method of the last one."""
     last = nights[-1][0].method
     pairs = zip(nights, line.values, strict=True)
     return [value for (run, _), value in pairs if alike(run.method, last, line.column)]
@@ -309,7 +320,7 @@ class CaseRow:
 
 @dataclass(frozen=True)
 class HeatLine:
-    """A case over nights: times better than its own median of them, None where not measured."""
+    """A case over nights: each value relative to its median, None where not measured."""
 
     label: str
     href: str
@@ -387,7 +398,7 @@ def _model_row(bed: Testbed, row: Row) -> CaseRow:
 
 
 def status_word(row: Row) -> tuple[str, str]:
-    """How a row ended: its word, and how that is marked; "" for a plain pass."""
+    """The word for a row's status, and its badge; the badge of a pass is empty."""
     if row.status in PASSING and not is_compiled(row):
         return NOTHING_CAPTURED, "fail"
     if row.status in PASSING and gave_up(row):
@@ -404,7 +415,7 @@ def _rank(row: CaseRow) -> tuple[bool, bool, float, str]:
 
 
 def _columns(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
-    """The last nights that have any of some cases."""
+    """The last nights on which any of these cases was measured."""
     rows = [history.row[number] for number in numbers]
     if not rows:
         return []
@@ -415,8 +426,10 @@ def _columns(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
 def _heat(
     history: TestbedHistory, numbers: Sequence[int], nights: Sequence[int], several: bool
 ) -> tuple[list[HeatLine], str]:
-    """Compiled latency against each case's own median of those nights (of one method); speedup where that is
-    all there is."""
+    """The rows of the heat map: compiled latency relative to each case's own median.
+
+    The median is over nights of one method. Speedup serves where no latency is known.
+    """
     rows = [history.row[number] for number in numbers]
     at = np.ix_(rows, nights)
     passed = history.passed[at]
@@ -442,7 +455,7 @@ def _heat(
 
 
 def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
-    """For each night the median of the nights that were measured by its method; 0 where there is none."""
+    """For each night the median over the nights of the same method; 0 without any."""
     middles = np.zeros(len(values))
     for method in np.unique(methods).tolist():
         measured = values[(methods == method) & np.isfinite(values)]
@@ -463,7 +476,7 @@ def _gone(history: TestbedHistory, numbers: Sequence[int], tonight: set[Case]) -
 
 
 def one_suite(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView:
-    """A single suite's page, read by itself. Raises KeyError where the testbed has no such suite."""
+    """Read the page of one suite. Raises KeyError where the testbed has no such suite."""
     numbers = [n for case, n in case_numbers(connection, bed.id).items() if SuiteSetting.of(case) == setting]
     history = read_history(connection, bed, case_ids=numbers)
     trends = read_trends(connection, bed, history.runs, setting)

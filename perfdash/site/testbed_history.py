@@ -1,4 +1,4 @@
-"""Read a testbed's whole history as arrays: recent nights one by one, older ones by weeks.
+"""Read a testbed's history as arrays: recent nights one by one, older ones by week.
 
 Each night and each week is cached under a digest of its runs: a run that is replaced, pruned or imported late
 changes only what it touches."""
@@ -59,7 +59,7 @@ class Testbed:
 
 @dataclass(frozen=True)
 class Weeks:
-    """Older nights: of each metric (cases x weeks x 3) median, least and most of those that passed.
+    """Older nights by week: median, lowest and highest of the passing nights.
 
     `tried`, `passed` and `failed` count the nights (cases x weeks); one that is skipped, or in which
     nothing was captured, is neither of the last two. `last`: the place among all runs of the week's last one
@@ -76,7 +76,9 @@ class Weeks:
 
 @dataclass(frozen=True)
 class TestbedHistory:
-    """`recent` are the runs of the last nights (oldest first); those from `daily` on are drawn one by one.
+    """A testbed's runs and numbers; `recent` are its last nights, oldest first.
+
+    Nights from `daily` on are drawn one by one.
 
     values: of each of READ (cases x recent), NaN where not measured; statuses: words, "" for none;
     passed: that the numbers are of what they should be. `row` finds a case by the store's number.
@@ -96,7 +98,7 @@ class TestbedHistory:
 
     @cached_property
     def method_codes(self) -> dict[str, NDArray[np.int32]]:
-        """Of each of READ, and `status`, a number a run: equal if they are comparable."""
+        """For each of READ and `status`: a number per run, equal if runs are comparable."""
         methods = [run.method for run in self.runs]
         return {name: codes(methods, name) for name in (*READ, "status")}
 
@@ -105,8 +107,7 @@ class TestbedHistory:
         return self.method_codes[name][self._older :][nights]
 
     def breaks(self, name: str, row: int, weeks: Sequence[int], nights: Sequence[int]) -> dict[int, str]:
-        """Of some weeks and recent nights of a case those from which on another method measures, with its
-        name."""
+        """The weeks and nights of a case at which the method changes, with its name."""
         places = [*self.weeks.last[row, weeks].tolist(), *(self._older + night for night in nights)]
         method_codes = self.method_codes[name][places]
         return {
@@ -121,7 +122,7 @@ class TestbedHistory:
 
 
 def codes(methods: Sequence[Mapping[str, int]], name: str) -> NDArray[np.int32]:
-    """A number for each method: alike where numbers of a column may be compared."""
+    """Number the methods: equal where numbers of a column may be compared."""
     code_of: dict[str, int] = {}
     return np.array(
         [code_of.setdefault(str(numbers(method, name)), len(code_of)) for method in methods], dtype=np.int32
@@ -160,7 +161,10 @@ def read_history(
     nights: int = NIGHTS,
     case_ids: Sequence[int] | None = None,
 ) -> TestbedHistory:
-    """The history of a testbed, of some cases or of all. One case is read without a cache: that is quick."""
+    """Read the history of a testbed, of all or some cases.
+
+    Some cases are read without the cache: that is quick.
+    """
     cache = cache if cache is not None and case_ids is None else ArrayCache()
     runs = list_runs(connection, testbed_id=bed.id)
     recent = latest_days(runs, nights)
@@ -205,7 +209,10 @@ def failed(statuses: NDArray[np.object_]) -> Flags:
 
 
 def _first_daily(runs: Sequence[RunLine], limit: int) -> int:
-    """The place of the first run that is drawn by itself: of a Monday, and at most so many runs ago."""
+    """The place of the first run that is drawn by itself.
+
+    It is the first of a week, DAYS or at most `limit` runs ago.
+    """
     if not runs:
         return 0
     start = monday(str(date.fromisoformat(runs[-1].started[:10]) - timedelta(days=DAYS)))
@@ -263,7 +270,10 @@ class _HistoryReader:
         return digest([FORMAT, kind, READ, [self.marks[run.id] for run in runs]])
 
     def nights(self, runs: Sequence[RunLine]) -> Iterator[Arrays]:
-        """Of each run: digests of its cases in their order, values (READ x cases), statuses, passed."""
+        """Read the arrays of each run, from the cache where possible.
+
+        They are the sorted digests of its cases, values (READ x cases), statuses and passed.
+        """
         for start in range(0, len(runs), _AT_ONCE):
             chunk = runs[start : start + _AT_ONCE]
             cached = {run.id: self.cache.get(self._key("night", [run])) for run in chunk}
@@ -274,8 +284,10 @@ class _HistoryReader:
             yield from (cached[run.id] or computed[run.id] for run in chunk)
 
     def week(self, runs: Sequence[RunLine]) -> Arrays:
-        """Of some runs: values (CHARTS x cases x 3: median, least, most), _COUNTS, and `last`, the place of
-        the last run that has a case.
+        """Read the arrays of the runs of a week, from the cache where possible.
+
+        They are values (CHARTS x cases x 3: median, lowest, highest), _COUNTS, and `last`: the place of the
+        last run that has a case.
 
         Values by another method than that of this run are left out.
         """
@@ -338,7 +350,7 @@ def _aggregated(nights: Sequence[Arrays], methods: NDArray[np.int32]) -> Arrays:
 
 
 def three(values: NDArray[np.floating]) -> Singles:
-    """Median, least and most along the last axis; NaN where there is nothing."""
+    """Median, lowest and highest along the last axis; NaN without a value."""
     spans = np.full((*values.shape[:-1], 3), np.nan, dtype=np.float32)
     measured = np.isfinite(values).any(axis=-1)
     given = np.where(np.isfinite(values), values, np.nan)[measured].astype(float)  # a median adds two

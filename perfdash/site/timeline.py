@@ -53,10 +53,10 @@ Found = dict[int, list[ChartEvent]]
 
 
 def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
-    """The change points of a case, over the year up to its own day of the week.
+    """Find the change points of a case over the last year.
 
-    One night more seldom tells more of a whole year, and a year takes long to look at: so each case has
-    its turn once a week, on the same day whoever asks.
+    One more night rarely moves a change point of a whole year, and the search is slow: each case is searched
+    once a week, on a weekday that its digest decides, so that every build finds the same.
     """
     nights = _nights(history, _turn(history, number))
     row = history.row[number]
@@ -77,14 +77,14 @@ def case_changes(history: TestbedHistory, number: int) -> list[ChartEvent]:
 
 
 def _of_each_method(values: Array, methods: NDArray[np.int32], minimum: float) -> Iterator[ChangePoint]:
-    """The change points among the nights of each method, never across a change of it."""
+    """Find change points among the nights of each method, never across two methods."""
     for method in np.unique(methods).tolist():
         of_method = np.where(methods == method, values, np.nan)
         yield from change_points(of_method, min_change=minimum, persistence=_PERSISTENCE)
 
 
 def method_changes(runs: Sequence[RunLine]) -> list[ChartEvent]:
-    """From which runs on another method measures."""
+    """A mark for each run at which a method changes."""
     events = []
     for before, after in pairwise(runs):
         if other := changes(before.method, after.method):
@@ -98,7 +98,7 @@ def all_changes(
     cache: ArrayCache,
     work: Callable[[Callable[[int], list[ChartEvent]], Sequence[int]], Iterable[list[ChartEvent]]],
 ) -> Found:
-    """The change points of all cases, by number: of those whose turn it is, or of which nothing is kept.
+    """The change points of all cases by number, searched only where the cache has none.
 
     `work(function, numbers)` is a map, over several processes if need be.
     """
@@ -158,7 +158,7 @@ def _nights(history: TestbedHistory, turn: int) -> list[int]:
 
 
 def machine_changes(runs: Sequence[RunLine]) -> list[tuple[RunLine, list[str]]]:
-    """The runs whose machine or packages differ from those of the run before, with what differs.
+    """The runs whose machine or packages changed, with the changes.
 
     Where torch is built anew night after night, that alone is no event: each point names its commit.
     """
@@ -177,7 +177,7 @@ def machine_changes(runs: Sequence[RunLine]) -> list[tuple[RunLine, list[str]]]:
 
 
 def build_words(run: RunLine | None) -> str:
-    """torch's version and commit, as far as known."""
+    """torch's version and commit, if known."""
     if run is None:
         return ""
     sha = (run.torch_git_version or "")[:10]

@@ -79,7 +79,7 @@ def test_an_answer_that_takes_long_does_not_hold_it_up(tmp_path):
         "    print('asked', flush=True)\n"
         "    time.sleep(60)\n"
         "app.application = lambda *a, **k: Starlette(routes=[Route('/', sleeping)])\n"
-        "with server.until_told(), server.bound('127.0.0.1', 0) as listening:\n"
+        "with server.until_signal(), server.bound('127.0.0.1', 0) as listening:\n"
         "    print(server.address_of(listening), flush=True)\n"
         "    server.serve(None, listening)\n"
     )

@@ -28,7 +28,7 @@ KINDS: dict[str, Callable[[Iterable[Row]], Iterator[Picture]]] = {
 
 
 def files_of_rows(kind: str, rows: Sequence[Row]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of each file of a kind; empty where the rows have nothing to show."""
+    """(name, content) of each file of a kind; empty without data to plot."""
     yield from _files(KINDS[kind](rows))
 
 

@@ -72,7 +72,10 @@ def look() -> Iterator[None]:
 
 
 def encoded(picture: Picture) -> dict[str, bytes]:
-    """The PNG and SVG files of a picture by name, without a date or version in them."""
+    """The PNG and SVG files of a picture, without date or version.
+
+    The same numbers give the same bytes.
+    """
     files = {}
     for form, metadata in (
         ("png", {"Title": picture.title, "Software": None}),
@@ -107,7 +110,7 @@ def shown(text: str, longest: int = 44) -> str:
 
 
 def file_word(text: str) -> str:
-    """A name as part of a file name; a digest keeps names apart that become equal."""
+    """A name as part of a file name, with a digest if it was changed."""
     text = redact(text)
     word = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:60]
     if word == text:
@@ -116,7 +119,7 @@ def file_word(text: str) -> str:
 
 
 def heading(figure: Figure, title: str, lines: Sequence[str]) -> None:
-    """A title in the upper left corner, and below it what a reader needs to know."""
+    """Draw a title in the upper left corner and an explanation below."""
     text = "\n".join([title, *lines])
     figure.suptitle(text, x=0.01, ha="left", fontsize=8.5, linespacing=1.4)
 

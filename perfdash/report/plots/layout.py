@@ -1,4 +1,4 @@
-"""The layout of plots by setting: one row per model, with its back ends side by side."""
+"""The layout of plots by setting: a row per model, back ends side by side."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ModelRow:
 
 
 def model_rows_of(rows: Sequence[Row]) -> list[ModelRow]:
-    """One row per model, or per model and batch size where a model has several; by name."""
+    """The rows of a plot by name: per model, or per model and batch size."""
     sizes: dict[str, set[int]] = {}
     slots_of: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
@@ -92,7 +92,7 @@ def model_rows_of(rows: Sequence[Row]) -> list[ModelRow]:
 
 
 def value(row: Row | None, name: str) -> float | None:
-    """A metric that an axis can show; None where it was not measured, is not finite, or not above 0."""
+    """A metric that an axis can show; None unless it is finite and above 0."""
     number = row.values.get(name) if row else None
     return number if number is not None and _fits(number) else None
 

@@ -139,7 +139,10 @@ def _of(rows: Sequence[Row], backend: str) -> Line:
 
 
 def _eager(rows: Sequence[Row]) -> Line:
-    """Eager's latency by batch size: the median over back ends; an interval only if there is one."""
+    """Eager's latency by batch size: the median over back ends.
+
+    It has an interval only if a single back end measured it.
+    """
     by_size: dict[int, list[Row]] = {}
     for row in rows:
         if value(row, "eager_ms"):

@@ -74,7 +74,7 @@ def _counts(row: Row) -> bool:
 
 
 def _rank(model_row: ModelRow, backends: Sequence[str]) -> tuple[float, str]:
-    """Sort by the first back end that has a speedup; rows without one come last, by name."""
+    """Sort rows by their first known speedup; rows without one last, by name."""
     candidates = (
         model_row.slots[name]
         for name in backends

@@ -120,7 +120,10 @@ def _word(group: Group) -> str:
 
 
 def _styles(techniques: Sequence[Technique]) -> dict[Technique, _Style]:
-    """A style for each technique: colour and marker, then dashes and hollow marks; the first is black."""
+    """A style for each technique: colours and markers first, then dashes and hollow marks.
+
+    The first technique, the baseline, is black.
+    """
     styles = {}
     for place, technique in enumerate(techniques):
         if place == 0:
@@ -237,7 +240,7 @@ def _label(axis: Axes, lines: dict[Technique, list[_Point]], styles: dict[Techni
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """Move rising heights (0 to 1) apart until no name overlaps the next, as little as possible."""
+    """Move rising heights (0 to 1) apart, as little as possible, until no names overlap."""
     step = min(_LINE, 1.0 / max(1, len(heights)))
     places = list(heights)
     for _ in range(300):

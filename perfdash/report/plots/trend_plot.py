@@ -142,7 +142,7 @@ def _part(axis: Axes, name: str, nights: Sequence[TrendPoint], colour: str, mark
 
 
 def _reach(axis: Axes) -> None:
-    """Add room above and below a flat line, so that noise does not fill the plot."""
+    """Widen the range of a flat line, so that noise does not fill the plot."""
     low, high = axis.dataLim.intervaly
     if not (math.isfinite(low) and math.isfinite(high)):
         axis.set_ylim(0, 1)

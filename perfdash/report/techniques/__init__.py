@@ -1,1 +1,1 @@
-"""The report of a run that measured each model with several techniques (back end and dtype)."""
+"""The report that compares techniques (back end and dtype) on each model."""

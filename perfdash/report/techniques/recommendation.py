@@ -76,7 +76,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The choices for all batch sizes; ship: which technique at which of them, None for the baseline."""
+    """The recommended technique for each batch size; None in `ship` is the baseline."""
 
     baseline: Technique
     choices: tuple[Choice, ...]
@@ -193,7 +193,7 @@ def _equals(choice: Choice) -> list[Candidate]:
 
 
 def _shipped(choices: Sequence[Choice]) -> dict[Technique | None, tuple[int, ...]]:
-    """Assign batch sizes to techniques: the one that serves most of them first, then the faster one."""
+    """Assign batch sizes to techniques, the one that serves most sizes first."""
     left = {choice.batch_size: _equals(choice) for choice in choices if choice.measured}
     served: dict[Technique | None, tuple[int, ...]] = {}
     while any(left.values()):

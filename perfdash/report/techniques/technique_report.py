@@ -53,7 +53,7 @@ Cell = Callable[[Row], str | None]
 
 @dataclass(frozen=True)
 class MetricTable:
-    """One table: its title in Markdown, its cell for a result with numbers (None: not measured)."""
+    """One table: its title in Markdown, and a function from result to cell."""
 
     title: str
     cell: Cell
@@ -61,7 +61,7 @@ class MetricTable:
 
 
 def tables(group: Group, techniques: Sequence[Technique]) -> tuple[list[str], list[str]]:
-    """The tables of a group as Markdown, and the titles of the metrics that were not measured."""
+    """The tables of a group as Markdown, and the titles of unmeasured metrics."""
     slots = group.slots()
     measured = {technique for technique, _ in slots}
     mine = [technique for technique in techniques if technique in measured]

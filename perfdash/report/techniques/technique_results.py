@@ -80,7 +80,7 @@ class Group:
 
     @property
     def baseline(self) -> Technique:
-        """Eager in the dtype that the techniques are compared with: float32 where any of them is."""
+        """Eager in the compared dtype: float32 where any technique has it as baseline."""
         baselines = [baseline_of(row) for row in self.rows]
         return next((baseline for baseline in baselines if baseline.dtype == "float32"), baselines[0])
 
@@ -100,7 +100,7 @@ def groups(rows: Iterable[Row]) -> list[Group]:
 
 
 def ordered(rows: Iterable[Row]) -> list[Technique]:
-    """Eager float32 first, then eager's other dtypes, then the others in the order of the run."""
+    """Order techniques: eager float32, eager's other dtypes, then the run's order."""
     techniques = list(dict.fromkeys(Technique.of(row) for row in rows))
     backends = list(dict.fromkeys(technique.backend for technique in techniques))
     return sorted(
@@ -115,7 +115,7 @@ def ordered(rows: Iterable[Row]) -> list[Technique]:
 
 
 def baseline_of(row: Row) -> Technique:
-    """The baseline of a result: eager in the suite's baseline dtype, else in its own dtype."""
+    """A result's baseline: eager in the suite's baseline dtype or its own."""
     conditions = row.details.get("conditions") or {}
     dtype = conditions.get("baseline_dtype") if isinstance(conditions, Mapping) else None
     if dtype and dtype != row.case.dtype:
@@ -209,7 +209,7 @@ def status_of(row: Row) -> str:
 
 
 def reason_of(row: Row) -> str:
-    """Why a result is not a plain pass, in one line; empty where no reason is known."""
+    """The reason why a result is no plain pass, in one line; or empty."""
     accuracy = row.details.get("accuracy")
     judged = accuracy.get("detail") if isinstance(accuracy, Mapping) else None
     if row.status not in _WITH_NUMBERS:
