@@ -104,7 +104,7 @@ _FAR_OUT = 8.0
 
 
 def strip(data: SampleStrip, prefix: str, *, width: int = 560) -> Markup:
-    """Draw the samples of each side as a row of points; count outliers at the edge."""
+    """Draw each side's samples as a row of points, with outliers counted at the edge."""
     sides = [(side, sorted(v for v in finite(side.samples) if v is not None)) for side in data.sides]
     on_axis = [value for side, samples in sides for value in _on_axis(side, samples)]
     low, high = (min(on_axis), max(on_axis)) if on_axis else (0.0, 1.0)

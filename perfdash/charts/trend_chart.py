@@ -114,7 +114,7 @@ def _joined(data: TrendChart, days: TimeAxis, width: int) -> tuple[list[int], li
 def _places(
     times: tuple[float, ...], weekly: int, days: TimeAxis, width: int
 ) -> tuple[list[int], list[bool]]:
-    """The x of each night, and whether it is near enough to the previous night to be joined.
+    """The x of each night, and whether it is near the previous night.
 
     Cached, as all charts of a testbed share their nights.
     """
@@ -185,7 +185,7 @@ def _line(xs: list[int], ys: Sequence[int | None], joined: list[bool]) -> str:
 
 
 def _band(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | None], joined: list[bool]) -> str:
-    """Draw a closed shape for each row of nights with an interval; a lone night is a bar."""
+    """Draw a closed shape for each row of nights with intervals; one night is a bar."""
     out: list[str] = []
     begin: int | None = None
     for k in range(len(xs) + 1):

@@ -53,7 +53,7 @@ def notify(
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Tell what a night brought, in a few lines: by mail, to a chat, or both. Off unless asked for."""
+    """Send the changes of a night in a few lines, by mail, to a chat, or both. Off unless asked for."""
     from perfdash.errors import MachineError, UsageError
 
     check_address("--site-url", site_url)

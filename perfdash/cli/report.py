@@ -33,7 +33,7 @@ def report(
     db: Db = None,
     out: Out = None,
 ) -> None:
-    """Tell what a night brought: what changed, each with its interval, then the tables."""
+    """Write the report of a run: what changed, each with its interval, then the tables."""
     from perfdash.errors import UsageError
 
     if form not in FORMATS:

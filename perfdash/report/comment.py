@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from prettytable import PrettyTable
 
 from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
-from perfdash.history.results import Row, RunRow
+from perfdash.history.results import Row
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.changes import BAD, GROUPS, VANISHED, ChangeEnd, RunChange
 from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
-from perfdash.report.night import Night, headline
+from perfdash.report.night import Night, compared_with, headline, noise_floor
 from perfdash.report.number_format import percent_change
 from perfdash.report.published_totals import published
 from perfdash.report.reproduce import command, pattern
@@ -237,14 +237,13 @@ def changes_section(night: Night, site: str | None, fold: bool) -> str:
     run = night.run
     if warning := null_warning((run.noise.get("null") or {}).get("worst")):
         parts.append(f"**WARNING: {escaped(warning)}.**")
-    about = f"Run {code(run.name)} ({escaped(run.state)}), {_counts(night)}. {_noise(run)}"
-    if night.untold:
-        parts.append(f"What changed is not told: {escaped(night.untold)}.")
-    elif night.against:
-        parts.append(f"Compared with {escaped(night.against)}.")
-    if night.caution:
-        parts.append(f"Not told: {escaped(night.caution)}.")
-    parts.append(about)
+    parts += map(escaped, compared_with(night))
+    count, expected = len(night.rows), run.expected
+    planned = f" of {expected}" if expected and expected != count else ""
+    parts.append(
+        f"Run {code(run.name)} ({escaped(run.state)}), {count} case{'s' * (count != 1)}{planned}. "
+        f"Noise of this run: {noise_floor(run)}."
+    )
     if night.nightly:
         parts.append(f"**{escaped(night.nightly)}.**")
     if site:
@@ -278,24 +277,6 @@ def changes_section(night: Night, site: str | None, fold: bool) -> str:
         title = "Measure what got worse again"
         parts.append(folded(title, body) if fold else f"{title}\n\n{body}")
     return "\n\n".join(parts)
-
-
-def _counts(night: Night) -> str:
-    count, expected = len(night.rows), night.run.expected
-    text = f"{count} case{'s' * (count != 1)}"
-    return f"{text} of {expected}" if expected and expected != count else text
-
-
-def _noise(run: RunRow) -> str:
-    """The noise floor of the run: smaller differences mean nothing."""
-    worst = (run.noise.get("null") or {}).get("worst")
-    between = (run.noise.get("between_processes") or {}).get("relative_sd")
-    parts = []
-    if worst is not None:
-        parts.append(f"a model against itself is off by at most {worst:.2%}")
-    if between is not None:
-        parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
-    return "Noise of this run: " + ("; ".join(parts) or "not measured") + "."
 
 
 def _changes(changes: Sequence[RunChange], night: Night, site: str | None) -> str:

@@ -143,7 +143,7 @@ def _failed_first(row: Row | None) -> tuple[bool, str]:
 
 
 def all_numbers(rows: Sequence[Row]) -> str:
-    """A table of all numbers, one row per case with intervals and verdict, failed cases last.
+    """A table of all numbers, a row per case; failed cases last.
 
     A line below the table explains `cpu` behind a latency.
     """

@@ -8,7 +8,7 @@ from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.changes import BAD, GROUPS, RunChange
 from perfdash.report.markdown import plain
-from perfdash.report.night import Night, headline
+from perfdash.report.night import Night, case_count, compared_with, headline
 from perfdash.report.number_format import percent_change
 from perfdash.stats.speedup import null_warning
 
@@ -49,21 +49,14 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
     """
     run = night.run
     worker = run.environment.get("worker", {})
-    count, expected = len(night.rows), run.expected
-    of = f" of {expected}" if expected and expected != count else ""
     torch = " ".join(str(w) for w in (worker.get("torch"), (worker.get("torch_git_version") or "")[:10]) if w)
     lines = [
-        f"Run {run.name} ({run.state}): {count}{of} cases on {run.host_class}"
+        f"Run {run.name} ({run.state}): {case_count(night)} cases on {run.host_class}"
         + (f", torch {torch}" if torch else "")
     ]
     if warning := null_warning((run.noise.get("null") or {}).get("worst")):
         lines.append(f"WARNING: {warning}.")
-    if night.untold:
-        lines.append(f"What changed is not told: {night.untold}.")
-    elif night.against:
-        lines.append(f"Compared with {night.against}.")
-    if night.caution:
-        lines.append(f"Not told: {night.caution}.")
+    lines += compared_with(night)
     if night.nightly:
         lines.append(f"{night.nightly}.")
     for group in GROUPS:

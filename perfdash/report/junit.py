@@ -86,7 +86,7 @@ def _suites(rows: Iterable[Row]) -> list[ET.Element]:
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write one test per case of both sides; it fails if the case became significantly worse.
+    """Write a test per compared case, failing where it became significantly worse.
 
     Where there is nothing to compare the file has one test, which fails with the reason.
     """

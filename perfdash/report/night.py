@@ -86,6 +86,34 @@ def headline(night: Night) -> str:
     return text[0].upper() + text[1:]
 
 
+def case_count(night: Night) -> str:
+    """The number of results, and of planned cases where some are missing."""
+    count, expected = len(night.rows), night.run.expected
+    return f"{count} of {expected}" if expected and expected != count else str(count)
+
+
+def compared_with(night: Night) -> list[str]:
+    """Sentences that name the baseline, and what could not be compared."""
+    sentences = []
+    if night.untold:
+        sentences.append(f"What changed is not told: {night.untold}.")
+    elif night.against:
+        sentences.append(f"Compared with {night.against}.")
+    if night.caution:
+        sentences.append(f"Not told: {night.caution}.")
+    return sentences
+
+
+def noise_floor(run: RunRow) -> str:
+    """The noise of a run in words: smaller differences mean nothing."""
+    worst = (run.noise.get("null") or {}).get("worst")
+    between = (run.noise.get("between_processes") or {}).get("relative_sd")
+    parts = [f"a model against itself is off by at most {worst:.2%}"] if worst is not None else []
+    if between is not None:
+        parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
+    return "; ".join(parts) or "not measured"
+
+
 def _quiet(night: Night) -> str:
     """The headline of a night without changes, unless some could not be judged."""
     return "no change that could be told" if night.caution else "nothing changed"

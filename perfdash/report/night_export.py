@@ -129,7 +129,10 @@ def plot_csv(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _label(setting: tuple[object, ...]) -> str:
-    r"""A label for Jenkins' plot plugin, which splits at commas and reads \ as an escape."""
+    r"""A label safe for Jenkins' plot plugin.
+
+    The plugin splits labels at commas and reads \ as an escape.
+    """
     suite, device, dtype, threads, scenario, backend, dynamic = setting
     words = [suite, backend, device, dtype, f"{threads}t", scenario, *(["dynamic"] if dynamic else [])]
     return " ".join(re.sub(r"[^A-Za-z0-9._+-]", _escaped, str(word)) for word in words)

@@ -14,7 +14,7 @@ from perfdash.settings import RunSettings
 
 
 def exclusion(info: RunInfo) -> str | None:
-    """The reason why a run is not recorded in the history; None for a recorded run."""
+    """Why a run stays out of the history; None for a recorded run."""
     shard = str(info.plan.get("shard") or "")
     if shard and not shard.endswith("/1"):
         return "a shard goes in when it is merged"

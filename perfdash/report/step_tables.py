@@ -1,4 +1,4 @@
-"""Tables of training steps and generations as plain cells, one line for each side of a result. Pure.
+"""Tables of training steps and generations, a line for each side of a result. Pure.
 
 The techniques report writes them as Markdown, the comment as text.
 """

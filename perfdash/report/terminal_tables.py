@@ -247,7 +247,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
 
 
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:
-    """A case over time: one line per night, one column per metric; `points[k]` belong to `metrics[k]`.
+    """A case over time, a line per night; `points[k]` belong to `metrics[k]`.
 
     Below it, from which night on a metric is measured by another method.
     """

@@ -217,7 +217,7 @@ def _failed(status: int) -> Callable[[Request, Exception], Response]:
 
 
 def _unreadable(request: Request, error: Exception) -> Response:
-    """The path of the history and the database's error go to the log, not to the reader."""
+    """Log the database's error, which may name the store; readers must not see it."""
     _LOG.error("%s", error)
     return _message(
         request, 503, "The history cannot be read at the moment; the server's log says why.", retry="30"

@@ -102,7 +102,7 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
 
 
 def file_of(history: TestbedHistory, run: RunLine) -> str:
-    """The name of a night's data file: safe in a URL, with a digest of its content.
+    """The name of a night's data file, safe in a URL, with a content digest.
 
     Two runs of the same name have different files.
     """

@@ -98,8 +98,11 @@ class AlertsOnPage:
 
 @dataclass(frozen=True)
 class StandingAlerts:
-    """The alerts that stand on the last night or ended with it: all that is known of the largest, and
-    the `smaller`. `heads`: the last night of each kind, as the testbed may be measured in several runs."""
+    """The alerts that are open on the last night or were fixed on it.
+
+    The largest have their `evidence`; `smaller` are the others. `heads`: the last night of each kind, as a
+    testbed may be measured in several runs.
+    """
 
     evidence: list[AlertEvidence]
     smaller: list[Alert]

@@ -88,7 +88,7 @@ def put(target: Path, data: bytes) -> bool:
 
 @contextlib.contextmanager
 def opened(path: Path, store: str) -> Iterator[Folder]:
-    """Open a new or empty folder, or an earlier site, for one build at a time.
+    """Open a new folder or an earlier site, for one build at a time.
 
     Raises UsageError for any other folder; MachineError where it cannot be written, or another build
     is at work in it.

@@ -45,7 +45,7 @@ from perfdash.stats.intervals import Array
 
 
 class SuiteSetting(NamedTuple):
-    """The setting that the cases of one suite page share, as the store's summaries name it.
+    """The setting of a suite page, in the words of the store's summaries.
 
     dtype is `amp-bfloat16` where autocast has a dtype.
     """
@@ -330,10 +330,11 @@ class HeatLine:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """`heat_times` one a column; `gone` are cases of those nights that the last one has not.
+    """The page of a suite.
 
-    `published`: the sums that the source of an imported last night publishes itself; `why`: why they differ
-    from perfdash's.
+    `heat_times` has a time per column of the heat map; `gone` are cases of those nights that the last night
+    lacks. `published`: the totals that the source of an imported night published; `why` they differ from
+    perfdash's.
     """
 
     bed: Testbed
@@ -360,7 +361,7 @@ class SuiteView:
 def suite_view(
     history: TestbedHistory, trend: SuiteTrend, last_rows: Sequence[Row], *, up: str = "../../../"
 ) -> SuiteView:
-    """`last_rows`: the results of the trend's last night, of any setting."""
+    """Make the page of a trend; `last_rows` are its last night's results, of any setting."""
     bed, setting = history.bed, trend.setting
     run, summary = trend.last
     of_setting = [row for row in last_rows if setting_of(row) == setting]
@@ -398,7 +399,7 @@ def _model_row(bed: Testbed, row: Row) -> CaseRow:
 
 
 def status_word(row: Row) -> tuple[str, str]:
-    """The word for a row's status, and its badge; the badge of a pass is empty."""
+    """The word for a row's status, and its badge (empty for a pass)."""
     if row.status in PASSING and not is_compiled(row):
         return NOTHING_CAPTURED, "fail"
     if row.status in PASSING and gave_up(row):

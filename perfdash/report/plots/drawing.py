@@ -93,7 +93,7 @@ def _glyphs() -> frozenset[int]:
 
 
 def shown(text: str, longest: int = 44) -> str:
-    """A name as it can be drawn: characters the font lacks are escaped, the middle is cut out.
+    """A name fit to draw: characters missing in the font escaped, the middle cut.
 
     Every text from elsewhere is drawn by way of this, so a secret is replaced here, before the cut.
     """

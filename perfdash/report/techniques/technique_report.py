@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from perfdash.history.results import MAX_SAMPLES, Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table
-from perfdash.report.night import Night
+from perfdash.report.night import Night, case_count, noise_floor
 from perfdash.report.number_format import digits, mark_cpu_time
 from perfdash.report.step_tables import (
     StepTable,
@@ -355,12 +354,11 @@ def _machine(night: Night) -> str:
         for name in dict.fromkeys([*_PACKAGES, *commits])
         if name in every
     ]
-    count, expected = len(night.rows), run.expected
-    rest = f" of {expected}" if expected and expected != count else ""
     facts = [
         (
             "Run",
-            f"{code(run.name)} ({escaped(run.state)}), {count}{rest} cases, begun {escaped(run.started)}",
+            f"{code(run.name)} ({escaped(run.state)}), {case_count(night)} cases, "
+            f"begun {escaped(run.started)}",
         ),
         ("CPU", escaped(environment.get("cpu") or "not told")),
         ("GPU", escaped(gpus or "not told") if devices - {"cpu"} else ""),
@@ -370,18 +368,9 @@ def _machine(night: Night) -> str:
         ("Packages", ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages)),
         ("Allocator while timing", ", ".join(map(escaped, _allocators(night.rows))) or "not told"),
         ("Setting", ", ".join(f"{escaped(k)} {code(v)}" for k, v in run.setting.items())),
-        ("Noise", _noise(run.noise)),
+        ("Noise", noise_floor(run)),
     ]
     return "\n".join(f"- {name}: {text}" for name, text in facts if text)
-
-
-def _noise(noise: Mapping[str, Any]) -> str:
-    worst = (noise.get("null") or {}).get("worst")
-    between = (noise.get("between_processes") or {}).get("relative_sd")
-    parts = [f"a model against itself is off by at most {worst:.2%}"] if worst is not None else []
-    if between is not None:
-        parts.append(f"one process differs from the next by {between:.2%} (standard deviation)")
-    return "; ".join(parts) or "not measured"
 
 
 def _allocators(rows: Iterable[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Techniques to run a model (back end and dtype), and the results of one model grouped by them. Pure."""
+"""Techniques (back end and dtype), and one model's results grouped by them. Pure."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def baseline_of(row: Row) -> Technique:
 
 @dataclass(frozen=True)
 class Speed:
-    """Eager latency / latency of a technique, with its 95 % interval where it is known.
+    """Eager latency / latency of a technique, with its 95 % interval if known.
 
     one_process: the interval does not include the variation between processes.
     """
