@@ -1,7 +1,7 @@
-"""The environment variables that programs started by perfdash get: the user's, without secrets.
+"""Decide which environment variables child processes get: the user's, without secrets.
 
-Measured models, builds, git and pip run code of others, and what they print comes into logs that many read.
-`ci/secrets.sh` does the same for the scripts; tests hold the two together.
+Measured models, builds, git and pip run foreign code, and many people read their logs. `ci/secrets.sh` does
+the same for the scripts; a test compares the two.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# perfdash's own: only perfdash itself uses these, whatever is in them.
+# Only perfdash itself uses these, so no child gets them.
 _OWN = {"GITHUB_TOKEN", "PERFDASH_DB", "PERFDASH_SMTP_PASSWORD", "PERFDASH_WEBHOOK"}
 _SECRET_NAME = re.compile(
     r"TOKEN(_|$)|SECRET|PASSWORD|PASSWD|PASSPHRASE|PGPASS|(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)_?KEY|"
     r"CREDENTIAL|WEBHOOK|AUTHORIZATION|COOKIE|CONN(ECTION)?_?STR(ING)?(_|$)",
     re.IGNORECASE,
 )
-# Names of secrets and of other things. Of these AUTH_MODE, SSH_AUTH_SOCK and AUTHOR are none.
+# Names that may be those of secrets; AUTH_MODE, SSH_AUTH_SOCK and AUTHOR never are.
 _AMBIGUOUS = re.compile(
     r"(^|_)AUTH(_(CONFIG|HEADER|DATA|JSON|STRING|VALUE))?$|"
-    r"^GIT_CONFIG_(COUNT|PARAMETERS|(KEY|VALUE)_\d+)$",  # may hold a header that logs in
+    r"^GIT_CONFIG_(COUNT|PARAMETERS|(KEY|VALUE)_\d+)$",  # may contain an authorization header
     re.IGNORECASE,
 )
 _LIKELY_SECRET = re.compile(r"(^|_)PASS(_|$)|_PWD$|(^|_)(PAT|KEYS?)$", re.IGNORECASE)
@@ -34,24 +34,24 @@ _SETTING = re.compile(
 _SECRET_VALUE = re.compile(
     r"\w://[^/\s:@]*:[^/\s@]+@|https?://[^/\s@]+@|password=|authorization:", re.IGNORECASE
 )
-# How the network, indexes of packages and the hub of models are reached: this may need a password.
+# The addresses of proxies, package indexes and the model hub, which may contain a password.
 PROXIES = re.compile(r"\w+_PROXY", re.IGNORECASE)
 INDEXES = re.compile(r"(PIP|UV)_\w+|\w+_PROXY", re.IGNORECASE)
 HUB = re.compile(r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|\w+_PROXY", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds a secret, by its name or by a password in its value."""
+    """Whether a variable is secret, by its name or by a password in its value."""
     return name in _OWN or is_named_secret(name, value) or bool(_SECRET_VALUE.search(value))
 
 
 def is_named_secret(name: str, value: str = "") -> bool:
-    """Whether a variable, an option or a key of TOML is named like a secret. The one rule for names."""
+    """Whether the name of a variable, option or TOML key is that of a secret."""
     return bool(_SECRET_NAME.search(variable_name(name))) or is_ambiguous(name, value)
 
 
 def is_ambiguous(name: str, value: str = "") -> bool:
-    """Whether a name may be that of a secret, and as well of something else: SORT_KEY, BASIC_AUTH."""
+    """Whether a name may be that of a secret or of something else: SORT_KEY, BASIC_AUTH."""
     name = variable_name(name)
     likely = _LIKELY_SECRET.search(name) and not _SETTING.fullmatch(name)
     tokens = _TOKENS.search(name) and not _NUMBER.fullmatch(value)
@@ -59,12 +59,12 @@ def is_ambiguous(name: str, value: str = "") -> bool:
 
 
 def variable_name(key: str) -> str:
-    """The name that a variable of an option, or of a key of TOML, would have."""
+    """Convert the name of an option or TOML key to that of a variable."""
     return key.lstrip("-").rpartition(".")[2].replace("-", "_")
 
 
 def without_secrets(variables: Mapping[str, str], keep: re.Pattern[str] | None = None) -> dict[str, str]:
-    """The variables that are no secrets; those whose whole name matches `keep` stay."""
+    """Drop secret variables, except those whose whole name matches `keep`."""
     return {
         name: value
         for name, value in variables.items()

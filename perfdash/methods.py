@@ -1,7 +1,7 @@
-"""The version of how each metric is measured: a number a metric, in every result record.
+"""The version of the method that measures each metric, which every result record contains.
 
-Numbers of different methods are never compared: a change of method starts a new baseline. To change a
-method, add the meaning of the new number to its list below, and name the change in CHANGELOG.md.
+Numbers of different methods are never compared, so a change of method starts a new baseline. To change a
+method, add the meaning of the new version to its list below, and name the change in CHANGELOG.md.
 Python 3.9 syntax, standard library only.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from perfdash.metrics import METRICS
 
-# The meaning of each number, from 1 on; the last is the current one.
+# The meaning of each version, from 1 on; the last is the current one.
 MEANINGS: dict[str, tuple[str, ...]] = {
     "latency": (
         "median wall time of the clean pairs; of all pairs where fewer than half are clean",
@@ -47,18 +47,18 @@ CURRENT: dict[str, int] = {name: len(meanings) for name, meanings in MEANINGS.it
 
 
 def numbers(method: Mapping[str, int], column: str) -> dict[str, int]:
-    """The versions that a column (or `status`) depends on; 1 where a record does not say."""
+    """The versions of the methods that a column (or `status`) depends on, by default 1."""
     names = METRICS[column].methods if column in METRICS else ()
     return {name: method.get(name, 1) for name in names}
 
 
-def alike(one: Mapping[str, int], other: Mapping[str, int], column: str) -> bool:
-    """Whether two numbers of a column were measured by the same method."""
-    return numbers(one, column) == numbers(other, column)
+def alike(method: Mapping[str, int], other: Mapping[str, int], column: str) -> bool:
+    """Whether two methods measure a column in the same way."""
+    return numbers(method, column) == numbers(other, column)
 
 
 def changes(old: Mapping[str, int], new: Mapping[str, int], column: str | None = None) -> list[str]:
-    """The methods that differ, each as `latency 1 -> 2`; of one column or of all."""
+    """The versions that differ, as `latency 1 -> 2`, of one column or of all."""
     names = dict.fromkeys([*CURRENT, *old, *new]) if column is None else numbers(old, column)
     pairs = [(name, old.get(name, 1), new.get(name, 1)) for name in names]
     return [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]

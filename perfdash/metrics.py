@@ -24,7 +24,7 @@ _UNITS = {"latency": "ms", "time": "s", "memory": "MB", "ratio": "x"}
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of one case over time: its place on the page, its title, and the hint under it."""
+    """The chart of a metric on a model's page: position, title and hint."""
 
     place: int
     title: str
@@ -33,7 +33,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number (or the status) of a result.
+    """A number of a result, or its status.
 
     `column`: its name in the history, in JSON and CSV; "" for the output of a user's command. `name`: its
     name in `perfdash bisect --metric`; "" where it cannot be bisected. `threshold`: the smallest relative
@@ -59,7 +59,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """What a stored value is multiplied by to be shown in `unit`."""
+        """The factor from a stored value to one in `unit`."""
         return 1e-6 if self.kind == "memory" else 1.0
 
     @property
@@ -80,12 +80,12 @@ class Metric:
 
     @property
     def is_answer(self) -> bool:
-        """Whether its value is a word, which is compared without statistics."""
+        """Whether its value is a word, such as a status, which is compared without statistics."""
         return self.kind == "status"
 
     @property
     def bisect_title(self) -> str:
-        """Its title where it stands alone: parts are always parts of the compiled step."""
+        """Its title without the context of a table: parts belong to the compiled step."""
         return f"compiled {self.title}" if self.part_of else self.title
 
 
@@ -131,8 +131,8 @@ def _memory(
     )  # fmt: skip
 
 
-# In the order of the columns of the history and of CSV files. Parts are of the back end's step: of a training
-# step (worker.scenarios.training) or of a generation (worker.scenarios.generation).
+# In the order of the columns of the history and of CSV files. Parts belong to the compiled step, which is a
+# training step (worker.scenarios.training) or a generation (worker.scenarios.generation).
 _REGISTRY: tuple[Metric, ...] = (
     *_latency(
         "eager_ms", "eager latency", "eager", of_eager=True,
@@ -187,7 +187,7 @@ _REGISTRY: tuple[Metric, ...] = (
     Metric("calls_captured", "captured calls", "count", more_is_worse=None, methods=("capture",)),
     Metric("fallbacks", "fallbacks to eager kernels", "count", threshold=0.0, methods=("capture",)),
     Metric("accuracy", "accuracy", "status", "accuracy", more_is_worse=None, methods=("accuracy",)),
-    # A pass in which nothing was captured is none, so the status depends on how captures are counted.
+    # A pass without captured calls does not count as one, so the status depends on how captures are counted.
     Metric("status", "status", "status", "status", more_is_worse=None, methods=("accuracy", "capture")),
 )  # fmt: skip
 METRICS: dict[str, Metric] = {metric.column: metric for metric in _REGISTRY}
@@ -199,14 +199,14 @@ def _columns(metrics: Iterable[Metric]) -> dict[str, Metric]:
 
 # The numbers of a result, each with a column of its own in the history.
 NUMBERS = _columns(metric for metric in _REGISTRY if metric.kind != "status")
-# The numbers with noise that are judged every night; parts come after what they are parts of.
+# The numbers with noise that are judged every night; parts come after the metric that contains them.
 JUDGED = _columns(
     sorted(
         (metric for metric in NUMBERS.values() if metric.kind != "count" and not metric.is_evidence),
         key=lambda metric: metric.part_of is not None,
     )
 )
-# The numbers without noise that are judged every night: every change of them is one.
+# The numbers without noise that are judged every night: every change counts.
 JUDGED_COUNTS = _columns(
     metric for metric in NUMBERS.values() if metric.kind == "count" and not metric.is_evidence
 )

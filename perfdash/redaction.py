@@ -1,7 +1,7 @@
-"""Replaces secrets by *** in every text that leaves the program: printed, posted, mailed or recorded.
+"""Replace secrets by *** in every text that is printed, posted, mailed or recorded.
 
-Secrets are the values of variables and KEY=VALUE words that are named like one (the rule for names is in
-child_environment), passwords in addresses and connection strings, and what `remember` was given.
+Secrets are values of variables and of KEY=VALUE words whose name is that of a secret (child_environment has
+the rule for names), passwords in addresses and connection strings, and the values given to `remember`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from perfdash.child_environment import is_ambiguous, is_named_secret, is_secret,
 MASK = "***"
 _FIELD = re.compile(r"[a-z_]{1,40}")
 _SHORTEST = 6  # characters; shorter values are ordinary words
-_LONG = 16  # from here on a value is no word, and is replaced inside of others too
+_LONG = 16  # characters; longer values are no words, and are replaced within other words too
 _ORDINARY = re.compile(r"true|false|none|null|on|off|yes|no|[\d.,:+-]*|perfdash|postgres", re.IGNORECASE)
-# No quotes: a JSON text without blanks holds what looks like the user of an address.
+# No quotes, because JSON text without blanks contains strings that look like the user of an address.
 _PASSWORD = re.compile(r"""(://[^/\s:@"'<>\\]*:)([^/\s@"'<>\\]+)@""")
-# What a text without a name shows of itself: passwords, and tokens in the place of a user.
+# Secrets that are recognised without a variable's name: passwords, and tokens instead of a user.
 _WITHIN = (
     _PASSWORD,
     re.compile(r"""(password=)["']?([^\s&;"']+)""", re.IGNORECASE),
     re.compile(r"""(authorization:\s*(?:(?:token|bearer|basic)\s+)?)([^\s"',;]+)""", re.IGNORECASE),
 )
 _USER = re.compile(r"""https?://([^/\s:@"'<>\\]+)@""")
-_OWN_WORD = re.compile(r"(PASS|_PWD)$", re.IGNORECASE)  # what its user thought of looks like any word
+_OWN_WORD = re.compile(
+    r"(PASS|_PWD)$", re.IGNORECASE
+)  # a password that a person chose may look like any word
 _USER_PASSWORD = re.compile(r"[^\s:/]+:[^\s:/]{6,}")
 _PATTERNS = (
     (_PASSWORD, rf"\1{MASK}@"),
@@ -47,14 +49,14 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 _PAIR_WITHIN = re.compile(r"([A-Za-z_]\w*)=(\S+)")
 _HEADER = re.compile(r"([A-Za-z][\w-]*):\s*(\S.*)", re.DOTALL)
-# A user with a password; without one only of the web, where it may be a token: ssh://git@host is no secret.
+# A user with a password. A user without one only in http addresses, where it may be a token, unlike ssh://git@.
 _USER_OF_ADDRESS = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+@|(?<=http://)[^/\s]+@|(?<=https://)[^/\s]+@")
 _remembered: set[str] = set()
 
 
 def secrets_of(environ: Mapping[str, str], words: Sequence[str] = ()) -> tuple[str, ...]:
-    """The values that no text may show, longest first; `words` are a command line."""
-    found: set[str] = set()
+    """The values that no text may show, longest first; `words`: a command line."""
+    values: set[str] = set()
     pairs = [
         (word[: match.start()].rpartition("=")[2], word[match.end() :])
         for word in words
@@ -62,25 +64,25 @@ def secrets_of(environ: Mapping[str, str], words: Sequence[str] = ()) -> tuple[s
     ]
     for name, value in [*environ.items(), *pairs]:
         if _is_secret(name, value):
-            found.add(value)
+            values.add(value)
             if "://" in value:
-                found.add(_path(value))
+                values.add(_path(value))
     for text in (*environ.values(), *words):
         for pattern in _WITHIN:
-            found.update(part for match in pattern.finditer(text) for part in (match[2], unquote(match[2])))
-        found.update(match[1] for match in _USER.finditer(text) if _looks_random(match[1]))
-    return _worth(found)
+            values.update(part for match in pattern.finditer(text) for part in (match[2], unquote(match[2])))
+        values.update(match[1] for match in _USER.finditer(text) if _looks_random(match[1]))
+    return _maskable(values)
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a variable's value is to be masked; under a name that may mean something else, by its look."""
+    """Whether a value is masked: by its name, and if that is ambiguous by its look."""
     if not is_named_secret(name, value):
         return False
     return not is_ambiguous(name, value) or bool(_OWN_WORD.search(name)) or _looks_random(value)
 
 
 def _looks_random(value: str) -> bool:
-    """Whether it is what a generator makes, or USER:PASSWORD; no word, name of a model or path."""
+    """Whether a value looks generated, or like USER:PASSWORD, unlike a word, model or path."""
     if re.search(r"\s", value) or value.startswith(("/", "~", ".")):
         return False
     kinds = ["0" if char.isdigit() else "A" if char.isupper() else "a" for char in value if char.isalnum()]
@@ -90,7 +92,7 @@ def _looks_random(value: str) -> bool:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """`text` with *** for the secrets, however they are escaped, and for what has the shape of one."""
+    """Replace secrets in a text, however escaped, and words with the shape of a secret."""
     for form in _forms(tuple(secrets)):
         text = form.sub(MASK, text)
     for pattern, instead in _PATTERNS:
@@ -99,10 +101,10 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def mask_secrets(arguments: list[str]) -> list[str]:
-    """A command line in which the values of secrets are MASK, and users with passwords in addresses are ****.
+    """Mask the secrets of a command line by MASK, and users in addresses by ****.
 
-    Secret is what child_environment.is_secret says of a KEY=VALUE, what follows --api-key, what a header of
-    such a name says, and what has the shape of a secret (redaction).
+    Secrets are the values of KEY=VALUE words for which child_environment.is_secret is true, words after an
+    option like --api-key, values of headers with such a name, and words with the shape of a secret.
     """
     masked = []
     for before, word in zip(["", *arguments], arguments, strict=False):
@@ -118,45 +120,45 @@ def _masked(word: str) -> str:
     key, value = pair.groups()
     if key.startswith("-") and _PAIR.fullmatch(value):  # --env=KEY=VALUE
         return f"{key}={_masked(value)}"
-    # The whole value, so that what was not kept can be told from what was.
+    # Mask the whole value, so that a masked variable is recognised as such.
     secret = is_secret(variable_name(key), value) or _masked_within(value) != value
     return f"{key}={MASK}" if secret else word
 
 
 def _masked_within(text: str) -> str:
-    """A text with MASK for what is secret in it, also where it is a command in one word."""
+    """Mask the secrets within a word, which may be a whole command or a header."""
     header = _HEADER.fullmatch(text)
     if header and is_named_secret(header[1], header[2]):
         return f"{header[1]}: {MASK}"
-    for found in _PAIR_WITHIN.finditer(text):  # what follows may be quoted
-        if is_secret(found[1], found[2]):
-            text = f"{text[: found.start(2)]}{MASK}"
+    for pair in _PAIR_WITHIN.finditer(text):  # mask all the rest: the value may be quoted
+        if is_secret(pair[1], pair[2]):
+            text = f"{text[: pair.start(2)]}{MASK}"
             break
     return redacted(_USER_OF_ADDRESS.sub("****@", text), ())
 
 
 def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables in which the values of secrets are MASK."""
+    """Mask the values of secret variables."""
     pairs = mask_secrets([f"{name}={value}" for name, value in variables.items()])
     return dict(pair.split("=", 1) for pair in pairs)
 
 
 def remember(*secrets: str | None) -> None:
     """Add secrets that are neither in the environment nor on the command line."""
-    _remembered.update(each for each in secrets if each)
+    _remembered.update(filter(None, secrets))
 
 
 def redact(text: str) -> str:
-    """`text` without any secret of this process."""
-    return redacted(text, _known())
+    """Replace the secrets of this process in a text."""
+    return redacted(text, _own_secrets())
 
 
 def redact_all(value: Any, but: Collection[str] = ()) -> Any:
-    """A copy of dicts, lists and texts without any secret of this process, in keys neither.
+    """Replace the secrets of this process in dicts, lists and texts, also in keys.
 
-    The names of fields stay as they are, and so do the values of the keys in `but`.
+    Keys that look like names of fields stay, and so do the values of the keys in `but`.
     """
-    return _redacted_all(value, _known(), but)
+    return _redacted_all(value, _own_secrets(), but)
 
 
 def _redacted_all(value: Any, secrets: tuple[str, ...], but: Collection[str]) -> Any:
@@ -174,50 +176,50 @@ def _redacted_all(value: Any, secrets: tuple[str, ...], but: Collection[str]) ->
     return value
 
 
-def _known() -> tuple[str, ...]:
+def _own_secrets() -> tuple[str, ...]:
     """The secrets of this process."""
-    known = secrets_of(os.environ, sys.argv)
-    return _worth({*known, *_remembered}) if _remembered else known
+    secrets = secrets_of(os.environ, sys.argv)
+    return _maskable({*secrets, *_remembered}) if _remembered else secrets
 
 
 @contextlib.contextmanager
 def redacted_output() -> Iterator[None]:
-    """Keep secrets out of standard output and standard error while this is open.
+    """Replace secrets in standard output and standard error within this context.
 
-    A reader that has gone away (`| head`) ends nothing: files, gates and the exit code come out all the same.
+    A closed pipe (`| head`) is ignored, so that files, gates and the exit code are as without it.
     """
-    before = sys.stdout, sys.stderr  # None where it was started with it closed: `>&-`
+    before = sys.stdout, sys.stderr  # None if the stream was closed at the start: `>&-`
     sys.stdout, sys.stderr = (stream and cast(TextIO, _Redacting(stream)) for stream in before)
     try:
         yield
     finally:
         for stream in filter(None, before):
-            _Redacting(stream).flush()  # or the interpreter does it at its end, and complains
+            _Redacting(stream).flush()  # otherwise the interpreter flushes at its end and prints an error
         sys.stdout, sys.stderr = before
 
 
 class _Redacting:
-    """A text stream that redacts what is written. It has no `buffer`, which would go around it."""
+    """A text stream that replaces secrets. It has no `buffer`, which would bypass it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         clean = redact(text)
-        self._unless_gone(lambda: self._stream.write(clean))
+        self._unless_closed(lambda: self._stream.write(clean))
         return len(text)
 
     def flush(self) -> None:
-        self._unless_gone(self._stream.flush)
+        self._unless_closed(self._stream.flush)
 
-    def _unless_gone(self, act: Callable[[], object]) -> None:
+    def _unless_closed(self, act: Callable[[], object]) -> None:
         try:
             act()
         except BrokenPipeError:
             with contextlib.suppress(OSError, ValueError):  # a stream without a file
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, self._stream.fileno())
-                os.close(nowhere)
+                devnull = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(devnull, self._stream.fileno())
+                os.close(devnull)
         except ValueError:  # closed
             if not self._stream.closed:
                 raise
@@ -239,22 +241,22 @@ def _path(address: str) -> str:
         return ""
 
 
-def _worth(values: Iterable[str]) -> tuple[str, ...]:
-    """Those that are long enough and no ordinary words; lines of long ones singly too. Longest first."""
-    every = {each.strip() for each in values}
-    every |= {line.strip() for each in every for line in each.splitlines() if len(line.strip()) >= _LONG}
-    chosen = (each for each in every if len(each) >= _SHORTEST and not _ORDINARY.fullmatch(each))
-    return tuple(sorted(chosen, key=lambda each: (-len(each), each)))
+def _maskable(values: Iterable[str]) -> tuple[str, ...]:
+    """The values that are long enough and no ordinary words, and their long lines; longest first."""
+    texts = {value.strip() for value in values}
+    texts |= {line.strip() for text in texts for line in text.splitlines() if len(line.strip()) >= _LONG}
+    chosen = (text for text in texts if len(text) >= _SHORTEST and not _ORDINARY.fullmatch(text))
+    return tuple(sorted(chosen, key=lambda text: (-len(text), text)))
 
 
 @functools.lru_cache(maxsize=8)
 def _forms(secrets: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """What finds each secret: as it is, with backslashes, and as JSON, HTML, URLs and Basic write it."""
+    """Patterns of each secret: plain, and escaped by Markdown, JSON, HTML, URLs and Basic."""
     patterns = []
     for secret in secrets:
         raw = secret.encode("utf-8", "surrogateescape")
         ways = {secret, json.dumps(secret)[1:-1], html.escape(secret), quote(raw, safe="")}
-        # XML leaves the apostrophe, and outside of attributes the quotation mark.
+        # XML does not escape the apostrophe, nor the quotation mark outside attributes.
         ways |= {html.escape(secret, quote=False), html.escape(secret).replace("&#x27;", "'")}
         ways.add(base64.b64encode(raw).decode())
         # Markdown puts a backslash before some characters.

@@ -57,7 +57,7 @@ def import_(
     folders = [(path, folder) for path in files for folder in _run_folders(path)]
     run_paths = {path for path, _ in folders}
     foreign = [path for path in files if path not in run_paths]
-    # All foreign files or none, but run folders one by one: there may be years of them.
+    # Foreign files all or none, but run folders one by one, because there may be years of them.
     imported = read(
         foreign, ImportOptions(**{name: options[name] for name in ImportOptions.__dataclass_fields__})
     )
@@ -99,7 +99,7 @@ def _checked(since: str | None, until: str | None) -> tuple[str | None, str | No
 def _run_folders(path: Path) -> list[Path]:
     if (path / "run.json").is_file():
         return [path]
-    return sorted(found.parent for found in path.glob("*/run.json")) if path.is_dir() else []
+    return sorted(info.parent for info in path.glob("*/run.json")) if path.is_dir() else []
 
 
 @app.command("runs")
@@ -194,17 +194,17 @@ def prune(
     from perfdash.settings import check_time
 
     moment = check_time(before, "--before")
-    what = "the samples of " if samples else ""
+    prefix = "the samples of " if samples else ""
     with opened(db, out) as store:
         with store.read() as connection:
             old = [run for run in list_runs(connection) if run.started < moment]
         if not yes:
-            typer.echo(f"Would remove {what}{len(old)} runs; --yes does it")
+            typer.echo(f"Would remove {prefix}{len(old)} runs; --yes does it")
             return
         count = maintenance.prune(store, old, samples_only=samples)
         if not samples:
             maintenance.prune_nightlies(store, moment)
-    typer.echo(f"Removed {what}{count} results of {len(old)} runs")
+    typer.echo(f"Removed {prefix}{count} results of {len(old)} runs")
 
 
 @app.command("merge")
@@ -221,4 +221,4 @@ def merge(
     refuse_password(other, "history merge")
     with open_store(other, create=False) as source, opened(db, out, create=True) as target:
         counts = maintenance.merge(target, source)
-    typer.echo(", ".join(f"{count} {what}" for what, count in counts.items()))
+    typer.echo(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))

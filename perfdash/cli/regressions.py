@@ -62,12 +62,12 @@ def regressions(
                     err=True,
                 )
         if alert is not None:
-            _one(store, alert, as_json)
+            _show(store, alert, as_json)
             return
         from perfdash.report.alert_text import alert_list, open_alerts, to_plain
 
         alerts = open_alerts(store, everything=all_, worse=worse, run=run)
-    typer.echo(dumps([to_plain(each) for each in alerts], indent=1) if as_json else alert_list(alerts))
+    typer.echo(dumps([to_plain(item) for item in alerts], indent=1) if as_json else alert_list(alerts))
     if junit:
         from perfdash.report.junit import write_alerts
 
@@ -82,24 +82,24 @@ def _acknowledge(store: Store, number: int, note: str | None) -> None:
     from perfdash.detect.alert_states import acknowledged
     from perfdash.errors import UsageError
     from perfdash.files import now
-    from perfdash.history import alert_store as kept
+    from perfdash.history import alert_store
 
     with store.write() as connection:
-        alert = kept.find(connection, number)
-        if alert.state not in kept.LIVE:
+        alert = alert_store.find(connection, number)
+        if alert.state not in alert_store.LIVE:
             raise UsageError(f"alert {number} is {alert.state}: there is nothing to acknowledge")
-        kept.save(connection, acknowledged(alert, now()), note)
+        alert_store.save(connection, acknowledged(alert, now()), note)
     typer.echo(f"Alert {number} is acknowledged")
 
 
-def _one(store: Store, number: int, as_json: bool) -> None:
+def _show(store: Store, number: int, as_json: bool) -> None:
     from perfdash.detect.alert_evidence import gather
-    from perfdash.history import alert_store as kept
+    from perfdash.history import alert_store
     from perfdash.report.alert_text import alert_list, life, to_plain
 
     with store.read() as connection:
-        (evidence,) = gather(connection, [kept.find(connection, number)])
-        events = kept.events(connection, number)
+        (evidence,) = gather(connection, [alert_store.find(connection, number)])
+        events = alert_store.events(connection, number)
     if as_json:
         typer.echo(dumps(to_plain(evidence, events), indent=1))
         return
@@ -119,19 +119,19 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     with store.read() as connection:
         last = find_run(connection, run or "last")
         runs = list_runs(connection, testbed_id=last.testbed_id, until=last.started, latest=nights)
-        changes_found = list(lasting_changes(panel(connection, runs, JUDGED)))
-        cases = cases_by_id(connection, (each.case_id for each in changes_found if each.case_id))
+        lasting = list(lasting_changes(panel(connection, runs, JUDGED)))
+        cases = cases_by_id(connection, (dated.case_id for dated in lasting if dated.case_id))
     if as_json:
         plain = [
             {
-                "case": vars(cases[each.case_id]) if each.case_id else None,
-                "metric": each.metric,
-                **asdict(each.change),
-                "first": each.first.name,
-                "good": {"run": each.good.name, "torch_git_version": each.good.torch_git_version},
-                "bad": {"run": each.bad.name, "torch_git_version": each.bad.torch_git_version},
+                "case": vars(cases[dated.case_id]) if dated.case_id else None,
+                "metric": dated.metric,
+                **asdict(dated.change),
+                "first": dated.first.name,
+                "good": {"run": dated.good.name, "torch_git_version": dated.good.torch_git_version},
+                "bad": {"run": dated.bad.name, "torch_git_version": dated.bad.torch_git_version},
             }
-            for each in changes_found
+            for dated in lasting
         ]
         typer.echo(dumps(plain, indent=1))
         return
@@ -139,4 +139,4 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
     for before, after in pairwise(runs):
         if other := changes(before.method, after.method):
             typer.echo(f"From {after.started[:10]} on by another method ({', '.join(other)}): not compared")
-    typer.echo(change_list(changes_found, cases))
+    typer.echo(change_list(lasting, cases))

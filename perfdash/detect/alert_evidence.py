@@ -13,7 +13,7 @@ from scipy import special
 
 from perfdash.detect.change_dates import Dated, date_change
 from perfdash.history.alert_store import Alert
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
+from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
@@ -97,7 +97,7 @@ class AlertEvidence:
 
     @property
     def between(self) -> tuple[RunLine | None, RunLine | None]:
-        """The runs around the change, by its date in the history, else by the nightly test."""
+        """The runs around the change: as dated by the history, else as in the alert."""
         return (self.dated.good, self.dated.bad) if self.dated else (self.good, self.bad)
 
 
@@ -110,7 +110,7 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
         for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
         if run_id is not None
     }
-    runs = _runs_by_id(connection, run_ids)
+    runs = {run.id: run for chunk in in_chunks(sorted(run_ids)) for run in list_runs(connection, ids=chunk)}
     panels = {
         bed: _panel(connection, bed, {alert.case_id for alert in alerts if alert.testbed_id == bed})
         for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
@@ -160,15 +160,6 @@ def _measured(past: Panel, case_id: int | None) -> Panel | None:
         {name: values[[row]][:, nights] for name, values in past.values.items()},
         past.statuses[[row]][:, nights],
     )
-
-
-def _runs_by_id(connection: sa.Connection, run_ids: Iterable[int]) -> dict[int, RunLine]:
-    ids = sorted(run_ids)
-    return {
-        run.id: run
-        for start in range(0, len(ids), 500)
-        for run in list_runs(connection, ids=ids[start : start + 500])
-    }
 
 
 def _speedups(

@@ -94,7 +94,7 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
 def advance(
     panel: Panel, alerts: Sequence[Alert], findings: Sequence[Finding], at: str
 ) -> list[tuple[Alert, str | None]]:
-    """The alerts that the last night of a panel changes or adds, with notes for their events.
+    """The alerts that a panel's last night changes or adds, with notes for their events.
 
     `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
     """
@@ -178,7 +178,7 @@ def _by_another_method(
 
 
 def _has_cases_of(alert: Alert, panel: Panel) -> bool:
-    """Whether the last run has half of the cases of the run that last showed an alert.
+    """Whether the last run has half of the cases of the alert's last run.
 
     The run of another job does not concern the alert. True if the run of the alert was pruned.
     """

@@ -15,13 +15,13 @@ from perfdash.stats.changepoints import ChangePoint, change_points
 from perfdash.stats.intervals import Array
 from perfdash.stats.nightly_test import HOST
 
-# The change of an alert is dated at most so many nights from the night that raised it.
+# The largest distance in nights between a dated change and the night that raised its alert.
 _NEAR = 10
 
 
 @dataclass(frozen=True)
 class Dated:
-    """A dated change: after run `good`, at the latest with run `bad`, most likely with `first`."""
+    """A dated change: after run `good`, with run `bad` at the latest, probably with `first`."""
 
     case_id: int | None  # None: most cases of the host at once
     metric: str

@@ -39,7 +39,7 @@ from perfdash.stats.nightly_test import FLOOR, discoveries
 from perfdash.stats.noise_level import levels_and_noise, noise_level
 
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
-_NORMAL = 1.96  # an interval of a speedup reaches so many deviations of one run (stats.speedup);
+_NORMAL = 1.96  # half the width of a speedup's interval in deviations of one run (stats.speedup);
 _INTERVAL_OF_THE_TRUTH = 3  # by earlier methods sqrt(2) times as many: what another run would report
 _PAST_NIGHTS = 20
 _FEWEST_NIGHTS = 5  # with a case, before its past noise is used
@@ -50,9 +50,10 @@ _RATE = 0.05  # of false discoveries, over all cases and metrics
 
 @dataclass(frozen=True)
 class PastNoise:
-    """The noise of a series before these runs: standard deviation of one run's log, and its df.
+    """The noise of a series before these runs.
 
-    inflation: variance of the mean of 1, 2, ... nights over that of independent nights.
+    sd, df: standard deviation of one run's log and its degrees of freedom. inflation: variance of the mean of
+    1, 2, ... nights over that of independent nights.
     """
 
     sd: float
@@ -286,7 +287,7 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCa
 
 
 def _differing(old: Sequence[Case], new: Sequence[Case]) -> str:
-    """The settings in which two lists of cases share no value: " (batch_size 1 | 8)"."""
+    """The settings in which two lists of cases share no value: (batch_size 1 | 8)."""
     parts = []
     for name in (item.name for item in fields(Case)):
         values = [sorted({str(getattr(case, name)) for case in cases}) for cases in (old, new)]

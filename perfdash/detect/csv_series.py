@@ -1,4 +1,4 @@
-"""A column of a CSV file as a series in order of time, and its change points.
+"""Read a column of a CSV file as a series, and find its change points.
 
 Every fault of the file is a UsageError that names file and line and says what to do.
 """
@@ -26,7 +26,7 @@ MOST_VALUES = 100_000  # their segmentation takes half a minute
 
 @dataclass(frozen=True)
 class Column:
-    """A series: values (NaN where missing), their lines in the file, and their times if any."""
+    """A series: values (NaN where missing), their lines, and their times if any."""
 
     name: str
     values: list[float]

@@ -333,7 +333,7 @@ def is_whole(run: RunLine) -> bool:
 
 
 def _last_before(present: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Rows with a value on the last night, each with the last earlier night that has one."""
+    """Rows with a value on the last night, each with its previous night with one."""
     pairs = []
     for row in np.flatnonzero(present[:, -1]).tolist():
         before = np.flatnonzero(present[row, :-1])

@@ -18,12 +18,12 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from perfdash.history import schema
+from perfdash.history.pass_rates_and_means import SETTING
 from perfdash.history.queries import Panel, RunLine
 
 _MINIMUM_SHARE = 0.5  # of another run's cases, so that the two can be compared
 NEARBY_RUNS = 24  # before a night: two nights of twelve settings, with a run for each
 NIGHTS_BACK = 120  # days with runs that are read
-_SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
 MOST_SERIES = 6  # nightly series of one testbed
 _NEAR = 15  # runs on either side, whose counts decide whether a run is partial
 _LATELY = timedelta(days=40)
@@ -42,7 +42,7 @@ def has_enough_cases(cases: Any, other: Any) -> Any:
 
 
 def comparable(panel: Panel) -> NDArray[np.bool_]:
-    """Whether the last run of a panel has half of the cases of each earlier run.
+    """Whether the last run has half of the cases of each earlier run.
 
     Returns an array of one flag for each run but the last.
     """
@@ -76,7 +76,7 @@ def case_counts(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int,
     """The number of cases of each setting in some runs, by run id."""
     table = schema.summaries
     counts_by_run: dict[int, CaseCounts] = {run.id: Counter() for run in runs}
-    query = sa.select(*table.c["run_id", *_SETTING, "cases"]).where(table.c.run_id.in_(list(counts_by_run)))
+    query = sa.select(*table.c["run_id", *SETTING, "cases"]).where(table.c.run_id.in_(list(counts_by_run)))
     for row in connection.execute(query):
         counts_by_run[row[0]][tuple(row[1:-1])] = row[-1]
     return counts_by_run
@@ -91,9 +91,9 @@ def without_partial(runs: Sequence[RunLine], counts_by_run: Mapping[int, CaseCou
     """Drop partial runs: fewer than half the median case count of comparable runs nearby."""
     complete_runs = []
     for place, run in enumerate(runs):
-        own = counts_by_run[run.id]
+        run_counts = counts_by_run[run.id]
         near = (counts_by_run[other.id] for other in runs[max(0, place - _NEAR) : place + _NEAR + 1])
-        if is_complete_beside(own.total(), [counts.total() for counts in near if counts & own]):
+        if is_complete_beside(run_counts.total(), [counts.total() for counts in near if counts & run_counts]):
             complete_runs.append(run)
     return complete_runs
 

@@ -64,8 +64,8 @@ def load(
 ) -> list[Alert]:
     """Alerts in some states, or last seen in a run, oldest first."""
     table = schema.alerts
-    seen = sa.false() if or_seen_in is None else table.c.seen_run_id == or_seen_in
-    query = sa.select(*table.c[_NAMES]).where(table.c.state.in_(list(states)) | seen).order_by(table.c.id)
+    in_run = sa.false() if or_seen_in is None else table.c.seen_run_id == or_seen_in
+    query = sa.select(*table.c[_NAMES]).where(table.c.state.in_(list(states)) | in_run).order_by(table.c.id)
     if testbed_id is not None:
         query = query.where(table.c.testbed_id == testbed_id)
     return [Alert(**row._mapping) for row in connection.execute(query)]

@@ -77,7 +77,7 @@ def _frames(connection: sa.Connection, runs: Sequence[RunLine]) -> Iterator[pd.D
 
 
 def _dtype(kind: sa.types.TypeEngine[Any]) -> str:
-    """The pandas type of a column: the same in every frame, even where all its values are missing."""
+    """The pandas type of a column, also for a frame without values in it."""
     if isinstance(kind, sa.Boolean):
         return "boolean"
     if isinstance(kind, sa.Integer):

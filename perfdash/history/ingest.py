@@ -12,14 +12,13 @@ import sqlalchemy as sa
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import schema
-from perfdash.history.pass_rates_and_means import grouped, summarize
-from perfdash.history.queries import list_runs, pack, read_run, rows_of
+from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
+from perfdash.history.queries import in_chunks, list_runs, pack, read_run, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
 from perfdash.history.store import Store
 from perfdash.metrics import NUMBERS
 from perfdash.records import Case
 
-_CHUNK = 500  # values in one IN (...)
 # Facts that change from run to run and do not describe how fast the host is.
 _VOLATILE = ("load", "memory_available_bytes", "worker", "host", "core_list")
 
@@ -206,8 +205,7 @@ def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, in
     ids: dict[Case, int] = {}
 
     def look(missing: Sequence[str]) -> None:
-        for start in range(0, len(missing), _CHUNK):
-            chunk = missing[start : start + _CHUNK]
+        for chunk in in_chunks(missing):
             query = sa.select(cases.c.digest, cases.c.id).where(cases.c.digest.in_(chunk))
             ids.update({digests[text]: number for text, number in connection.execute(query)})
 
@@ -260,8 +258,7 @@ def _insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) 
 
 def summaries(run_id: int, rows: Iterable[Row]) -> list[dict[str, Any]]:
     """The rows of `summaries`, one for each suite and setting; docs/method.md says which cases count."""
-    names = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
     return [
-        {"run_id": run_id, **dict(zip(names, setting, strict=True)), **vars(summarize(group))}
+        {"run_id": run_id, **dict(zip(SETTING, setting, strict=True)), **vars(summarize(group))}
         for setting, group in grouped(rows).items()
     ]

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from perfdash.history import nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
-from perfdash.history.queries import RunLine, list_runs, rows_of
+from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
 from perfdash.history.results import Imported, digest
 from perfdash.history.store import Store
 
@@ -22,8 +22,7 @@ def prune(store: Store, runs: Sequence[RunLine], *, samples_only: bool = False) 
     """
     results = schema.results
     count = 0
-    for start in range(0, len(runs), _RUNS_AT_ONCE):
-        ids = [run.id for run in runs[start : start + _RUNS_AT_ONCE]]
+    for ids in in_chunks([run.id for run in runs], _RUNS_AT_ONCE):
         with store.write() as connection:
             if samples_only:
                 count += _drop_samples(connection, ids)

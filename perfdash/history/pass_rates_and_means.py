@@ -20,6 +20,8 @@ from perfdash.stats.means import (
     geometric_mean_interval,
 )
 
+# The columns of the setting that a summary is of.
+SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
 _NOT_ATTEMPTED = frozenset({Status.SKIPPED, Status.PASS_DUE_TO_SKIP, Status.NO_FINITE_OUTPUT})
 
 
@@ -116,12 +118,12 @@ def is_disturbed(row: Row) -> bool:
 
 
 def gave_up(row: Row) -> bool:
-    """Whether dynamo reached its recompile limit, so that part of the compiled side ran in eager."""
+    """Whether dynamo reached its recompile limit, after which it runs in eager."""
     return bool(row.details.get("recompile_limit"))
 
 
 def setting_of(row: Row) -> tuple[Any, ...]:
-    """The setting of a summary: suite, device, dtype, threads, scenario, backend, dynamic."""
+    """The setting of a row, in the order of SETTING."""
     case = row.case
     dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
     return case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic

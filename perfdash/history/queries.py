@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -29,6 +29,7 @@ CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
     "amp_dtype",
 )  # fmt: skip
+T = TypeVar("T")
 _COMPRESSION = 1  # of zlib: higher levels take ten times as long for a few percent
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
 _WORDS = (
@@ -114,6 +115,11 @@ def _run_line(columns: dict[str, Any]) -> RunLine:
     environment = {**columns.pop("facts"), "worker": worker}
     command, method = tuple(columns.pop("command")), columns.pop("method") or {}
     return RunLine(**columns, environment=environment, command=command, method=method)
+
+
+def in_chunks(values: Sequence[T], size: int = 500) -> Iterator[Sequence[T]]:
+    """Split values for queries with IN (...), because databases limit the number of parameters."""
+    return (values[start : start + size] for start in range(0, len(values), size))
 
 
 def find_run(connection: sa.Connection, name: str) -> RunLine:
@@ -304,12 +310,11 @@ def panel(
     results = schema.results
     night = {run.id: place for place, run in enumerate(runs)}
     values_of_cases: list[Any] = []
-    ids = list(night)
-    for start in range(0, len(ids), 500):
+    for chunk in in_chunks(list(night)):
         query = sa.select(
             *results.c["run_id", "case_id", "status", "verdict"], *(results.c[name] for name in names)
         )
-        query = query.where(results.c.run_id.in_(ids[start : start + 500]))
+        query = query.where(results.c.run_id.in_(chunk))
         if case_ids is not None:
             query = query.where(results.c.case_id.in_(case_ids))
         values_of_cases += connection.execute(query).all()
@@ -356,10 +361,10 @@ def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:
 
 def cases_by_id(connection: sa.Connection, ids: Iterable[int]) -> dict[int, Case]:
     """Cases by their ids in the store."""
-    cases, wanted = schema.cases, sorted(set(ids))
+    cases = schema.cases
     cases_of_ids = {}
-    for start in range(0, len(wanted), 500):
-        query = sa.select(*cases.c["id", *CASE_COLUMNS]).where(cases.c.id.in_(wanted[start : start + 500]))
+    for chunk in in_chunks(sorted(set(ids))):
+        query = sa.select(*cases.c["id", *CASE_COLUMNS]).where(cases.c.id.in_(chunk))
         cases_of_ids.update({row[0]: Case(*row[1:]) for row in connection.execute(query)})
     return cases_of_ids
 

@@ -234,7 +234,7 @@ def one_method(results: Iterable[Result], source: str) -> dict[str, int]:
 
 
 def uid(info: RunInfo) -> str:
-    """Identify a run: by the uid in its plan, its shards' uids, or else name, start and host."""
+    """The uid of a run: from its plan or its shards, else from name, start and host."""
     if info.merged_from:
         plan = info.plan.get("fingerprint")
         return digest([plan, sorted(info.merged_from), sorted(info.host.split("+"))])

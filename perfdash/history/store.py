@@ -92,18 +92,18 @@ class Store:
         self.close()
 
     @contextlib.contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
+    def _failures(self, action: str) -> Iterator[None]:
         try:
             yield
         except DBAPIError as error:
             if _is_damage(brief(error)):
                 raise BrokenHistory.of(self.shown, brief(error)) from error
             raise MachineError(
-                f"the history {self.shown} cannot be {what}: {brief(error)}; runs stay in their folders, "
+                f"the history {self.shown} cannot be {action}: {brief(error)}; runs stay in their folders, "
                 "and `perfdash history import FOLDER` takes them in again"
             ) from error
         except SQLAlchemyError as error:
-            raise MachineError(f"the history {self.shown} cannot be {what}: {error}") from error
+            raise MachineError(f"the history {self.shown} cannot be {action}: {error}") from error
 
 
 def brief(error: DBAPIError) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from perfdash.files import finite
-from perfdash.history.pass_rates_and_means import Summary, grouped, summarize
+from perfdash.history.pass_rates_and_means import SETTING, Summary, grouped, summarize
 from perfdash.history.results import Row, clock_of
 from perfdash.metrics import NUMBERS
 from perfdash.report.markdown import plain
@@ -21,7 +21,6 @@ from perfdash.report.reproduce import command
 
 _CASE = ("suite", "model", "device", "dtype", "amp_dtype", "batch_size", "threads", "scenario", "backend",
          "dynamic")  # fmt: skip
-_SETTING = ("suite", "device", "dtype", "threads", "scenario", "backend", "dynamic")
 
 
 def to_plain(night: Night) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def to_plain(night: Night) -> dict[str, Any]:
             "caution": night.caution,
             "nightly": night.nightly,
             "summaries": [
-                {**dict(zip(_SETTING, setting, strict=True)), **vars(summarize(rows))}
+                {**dict(zip(SETTING, setting, strict=True)), **vars(summarize(rows))}
                 for setting, rows in grouped(night.rows).items()
             ],
             "changes": [asdict(change) for change in night.changes],

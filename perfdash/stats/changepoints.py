@@ -99,7 +99,7 @@ def noise(values: Sequence[float] | Array, *, ratio: bool = True) -> SeriesNoise
 
 @dataclass(frozen=True)
 class _Prepared:
-    """The finite values of a series, as logs or scaled to at most 1, with their indices."""
+    """The finite values of a series, as logs or scaled, with their indices."""
 
     y: Array
     at: Cuts
@@ -120,7 +120,7 @@ def _prepared(values: Sequence[float] | Array, ratio: bool) -> _Prepared | None:
 
 
 def _confidence(z: Array, n: int) -> Array:
-    """1 - p of the largest |z| over the tests at all dates of n values.
+    """1 - p of the largest |z| of tests at all dates of n values.
 
     Tail of the supremum of a standardized Brownian bridge (Csorgo and Horvath, Limit Theorems in
     Change-Point Analysis, 1.3.26; Vostrikova 1981), trimmed by two values at the ends. Student's t
@@ -382,7 +382,7 @@ def estimated(y: Array, floor: float) -> SeriesNoise:
 
 
 def local_deviation(y: Array, noise: SeriesNoise) -> Array:
-    """The deviation at each value: of the whole series, or of its stretch if that is noisier."""
+    """The deviation at each value: of its stretch if noisier than the whole series."""
     away = np.abs(np.diff(y, append=y[-1]))
     median = ndimage.median_filter(away, min(2 * STRETCH + 1, len(y)), mode="reflect")
     local = 1.4826 * median / math.sqrt(2 * (1 - noise.rho))

@@ -114,7 +114,7 @@ def decide(
 
 
 def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS) -> int:
-    """The number of pairs that detects a change in noise of `sd` per run (both logs)."""
+    """The number of pairs that detects a change in noise of `sd` per run."""
     for pairs in range(least, most):
         if plan(pairs, FALSE_ALARM).detects * math.sqrt(2) * sd <= abs(change):
             return pairs
@@ -122,7 +122,7 @@ def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS)
 
 
 def _pair_deviation(ratios: list[float], sd: float | None, df: float | None) -> tuple[float, float]:
-    """Standard deviation of one pair and its degrees of freedom, from past nights and these pairs.
+    """Standard deviation of a pair and its df, from past nights and these pairs.
 
     The past counts for at most TRUSTED degrees of freedom, so that pairs with a larger spread widen it.
     Degrees of freedom by Satterthwaite (1946).

@@ -93,9 +93,10 @@ def host_shift(values: Array, old: Flags, floor: float) -> HostShift:
 
 
 def tonights_shift(shifts: Array, noise: NoiseLevel, present: Flags, judged: Flags, windows: int) -> Shift:
-    """Test tonight's of the `shifts` (T,) against those more than `windows` nights ago by Student's t.
+    """Test the last of the `shifts` (T,) against earlier ones by Student's t.
 
-    `present` (S, T): where a value is. Nights with fewer than HOST series are left out of the comparison.
+    The last `windows` nights before it are left out, and nights with fewer than HOST series. `present`
+    (S, T): where a value is.
     """
     tonight = float(shifts[-1])
     nights = slice(-windows if len(shifts) > 2 * windows else -1)

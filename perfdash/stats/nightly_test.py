@@ -96,7 +96,7 @@ def judge(
     quiet, first, onset = _beside(net, raw, noise, best.window, age, least)
     # Not relevant: a series that made the host's shift, or stayed, and has not changed since.
     relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
-    # No alarm for a series that moved with about half of the others: that may be a shift of the host.
+    # A series that moved with about half of the series raises no alarm: it may be a shift of the host.
     alarm = relevant & _discovered(best.p, judged, discovery_rate) & ~shifts.group[:, -1]
     lasting = alarm | (relevant & (best.p <= SUSPICION_P))
     far = _usual_reach(_pooled(noise, ~noise.constant), suspicion)
@@ -160,10 +160,10 @@ class _WindowTest:
 def _windows(
     net: Array, scores: Array, noise: NoiseLevel, judged: Flags, most: Counts
 ) -> tuple[_WindowTest, _WindowTest]:
-    """The tests of tonight alone and of the best window, whose p is corrected for the search.
+    """The tests of tonight alone and of the best window.
 
-    `most` (S,): the longest window of each series. `net`, `scores` (S, T): each night minus the baseline, as
-    a log and in deviations.
+    The p of the best window is corrected for the search. `most` (S,): the longest window of each series.
+    `net`, `scores` (S, T): each night minus the baseline, as a log and in deviations.
     """
     present = np.isfinite(net)
     unit = np.clip(scores, -CLIP, CLIP)
@@ -219,7 +219,7 @@ def _recent(values: Array, start: Counts | None, within: Array | None) -> tuple[
 
 
 def _deviation(noise: NoiseLevel, within: Array | None, old: Flags) -> Array:
-    """The standard deviation of each value, between nights and within its night: (S, T) or (S, 1)."""
+    """Standard deviation of each value, between and within nights: (S, T) or (S, 1)."""
     variance = noise.sd[:, None] ** 2
     if within is None:
         return np.sqrt(variance)
@@ -248,7 +248,11 @@ def _usual_reach(residuals: Array, share: float) -> float:
 
 
 def _discovered(p: Array, judged: Flags, rate: float) -> Flags:
-    """The discoveries, with a bound on p so that many real changes do not relax the test of others."""
+    """The discoveries with p at most MOST_P.
+
+    Without the bound many real changes would relax the test of the others. In a small family the bound is
+    Bonferroni's.
+    """
     return discoveries(p, rate) & (p <= max(MOST_P, rate / max(int(judged.sum()), 1)))
 
 
@@ -264,8 +268,9 @@ def discoveries(p: Array, rate: float) -> Flags:
 
 
 def _searched(p: Array, windows: Counts) -> Array:
-    """Correct the least p over some windows for the search: an upper bound, exact in the tail.
+    """Correct the least p over some windows for the search.
 
+    The result is an upper bound, exact in the tail.
     Worsley (1982), Biometrika 69, 297: P(any) <= sum of P(w) less the sum of P(w and w - 1), for
     windows of Gaussian nights.
     """
@@ -280,7 +285,7 @@ def _searched(p: Array, windows: Counts) -> Array:
 
 @functools.cache
 def _search_factors() -> tuple[Array, Array]:
-    """A grid of z, and the factors (k, z) by which a search over windows 1..k multiplies p."""
+    """A grid of z, and the factors (k, z) on p for a search over windows 1..k."""
     grid = np.linspace(0, 9, 46)
     step = 0.01
     beyond = grid[:, None] + step * (np.arange(800)[None, :] + 0.5)

@@ -63,7 +63,7 @@ def row_medians(values: Array) -> Array:
 
 
 def noise_level(values: Array, *, floor: float, lags: int = 10, spent: int = 1) -> NoiseLevel:
-    """Level and noise of each row of `values` (S, T): logs, NaN where missing or unused.
+    """Estimate level and noise of each row of `values` (S, T): logs, NaN where missing.
 
     `floor`: the least standard deviation. `spent`: parameters already fitted to each row (2 for a line). The
     level is Huber's M-estimate. The variance is winsorized, and moderated as by Smyth (2004), Linear models
@@ -192,7 +192,10 @@ def _moderate(variance: Array, df: Array, varying: Flags) -> tuple[Array, Array]
 
 
 def _inverse_trigamma(value: float) -> float:
-    """Solve trigamma(x) = value > 0 by Newton's method on 1 / trigamma (Smyth 2004, appendix)."""
+    """Solve trigamma(x) = value > 0 by Newton's method on 1 / trigamma.
+
+    Source: Smyth (2004), appendix.
+    """
     x = 0.5 + 1 / value
     for _ in range(50):
         at = float(special.polygamma(1, x))
@@ -239,7 +242,7 @@ class Tails:
         return result
 
     def _sum_of(self, nights: int) -> Array:
-        """The distribution of the sum of so many nights, computed on demand."""
+        """The distribution of the sum over `nights` nights, computed on demand."""
         while len(self._sums) < nights:
             self._sums.append(np.convolve(self._sums[-1], self._one))
         return self._sums[nights - 1]
@@ -247,7 +250,7 @@ class Tails:
 
 @functools.cache
 def _histogram_of_t4(clip: float) -> tuple[Array, Array]:
-    """The edges of bins between -clip and clip, and the probability of each under Student's t(4)."""
+    """Edges of bins between -clip and clip, and their probabilities under Student's t(4)."""
     half = round(clip / _STEP)
     edges = np.asarray((np.arange(-half, half + 2) - 0.5) * _STEP, dtype=np.float64)
     edges[0], edges[-1] = -np.inf, np.inf
@@ -263,7 +266,10 @@ def as_normal(score: Array, df: Array) -> Array:
 
 @dataclass(frozen=True)
 class PooledNoise:
-    """Noise of each case: sd of one run's log (NaN if unknown), df, and inflation as in NoiseLevel."""
+    """The noise of each case: sd of one run's log, df and inflation.
+
+    An unknown sd is NaN. `inflation`: as in NoiseLevel.
+    """
 
     sd: Array
     df: Array

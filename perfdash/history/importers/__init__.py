@@ -54,8 +54,8 @@ def recognise(path: Path) -> Importer:
     formats = "; ".join(importer.TITLE for importer in fitting or importers())
     if fitting:
         raise FilePlace(path).wrong(f"may be one of several formats: {formats}. Import its parts apart")
-    what = "folder" if beginning.is_folder else "file"
-    raise FilePlace(path).wrong(f"no {what} that can be imported. Known formats: {formats}")
+    kind = "folder" if beginning.is_folder else "file"
+    raise FilePlace(path).wrong(f"no {kind} that can be imported. Known formats: {formats}")
 
 
 def read(paths: Sequence[Path], options: ImportOptions | None = None) -> list[Imported]:
@@ -67,13 +67,13 @@ def read(paths: Sequence[Path], options: ImportOptions | None = None) -> list[Im
     if options.threads is not None and not 1 <= options.threads <= 100_000:
         raise UsageError(f"--threads is {options.threads}: give the number of threads, at least 1")
     groups: dict[str, tuple[Importer, list[Path]]] = {}
-    seen: set[Path] = set()
+    resolved: set[Path] = set()
     for path in paths:
         importer = recognise(path)
-        if path.resolve() not in seen:
-            seen.add(path.resolve())
+        if path.resolve() not in resolved:
+            resolved.add(path.resolve())
             groups.setdefault(importer.NAME, (importer, []))[1].append(path)
     try:
         return [run for importer, group in groups.values() for run in importer.read(group, options)]
-    except OSError as error:  # gone or changed between looking and reading
+    except OSError as error:  # the file changed after it was recognised
         raise UsageError(f"{error.filename}: cannot be read ({error.strerror}): try again") from error

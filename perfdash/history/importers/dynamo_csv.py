@@ -114,7 +114,6 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
     tables = {kind: _lines(path) for kind, path in pair.items()}
     path = pair.get("performance") or pair["accuracy"]
     devices = {line.device for table in tables.values() for line in table.values()}
-    notes: list[str] = []
     common = _common(path, options, devices, threads(options, FilePlace(path)))
     keys = list(dict.fromkeys(key for table in tables.values() for key in table))
     if not keys:
@@ -129,13 +128,12 @@ def _run(pair: dict[str, Path], options: ImportOptions) -> Imported:
         list(pair.values()),
         options,
         harness=dynamo_vocabulary.HARNESS,
-        notes=notes,
     )
     return Imported(run, rows)
 
 
 def _common(path: Path, options: ImportOptions, devices: set[str], thread_count: int) -> Case:
-    """The setting of all cases of a pair, from the file's name or else from the options."""
+    """The setting of all cases of a pair, from the file's name or the options."""
     where = FilePlace(path)
     match = _FROM_RIGHT.fullmatch(_without_kind(path))
     dtype = match["dtype"] if match else None
@@ -225,7 +223,9 @@ def _row(timed: CsvLine | None, checked: CsvLine | None, common: Case, kinds: se
         )
     if checked:
         accuracy = dynamo_vocabulary.status(checked.cells["accuracy"], checked.where)
-    performance = _measured(timed, common.device) if timed else dynamo_vocabulary.DynamoNumbers()
+    performance = dynamo_vocabulary.DynamoNumbers()
+    if timed:
+        performance = dynamo_vocabulary.measured(_numbers(timed), timed.where, common.device)
     if checked:
         _add_counts(performance, checked, accuracy)
     status = dynamo_vocabulary.ended(
@@ -262,10 +262,6 @@ def _numbers(line: CsvLine) -> dict[str, float | None]:
         for name, cell in line.cells.items()
         if name not in skipped
     }
-
-
-def _measured(line: CsvLine, device: str) -> dynamo_vocabulary.DynamoNumbers:
-    return dynamo_vocabulary.measured(_numbers(line), line.where, device)
 
 
 def _add_counts(performance: dynamo_vocabulary.DynamoNumbers, line: CsvLine, accuracy: Status | None) -> None:

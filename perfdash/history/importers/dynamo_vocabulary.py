@@ -124,7 +124,7 @@ def measured(numbers: Mapping[str, float | None], where: FilePlace, device: str)
 def ended(
     accuracy: Status | None, ran: bool | None, *, checked: bool, timed: bool, notes: list[str]
 ) -> Status:
-    """The status of a case, from its accuracy and from whether it ran (None: no row).
+    """The status of a case, from its accuracy and whether it ran (None: no row).
 
     `checked` and `timed`: whether the run has an accuracy file and a performance file. The harness writes no
     row for a model whose process crashed, so a missing row is a failure.

@@ -58,9 +58,9 @@ class FilePlace:
     def __str__(self) -> str:
         return shown(str(self.path)) + (f", line {self.line}" if self.line else "")
 
-    def wrong(self, what: str) -> UsageError:
-        """The error for this place; the text says what is wrong and what to do."""
-        return UsageError(f"{self}: {what}")
+    def wrong(self, fault: str) -> UsageError:
+        """The error for this place. `fault`: what is wrong, and what the user can do."""
+        return UsageError(f"{self}: {fault}")
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def checked_batch_size(value: Any, where: FilePlace) -> int:
 
 
 def checked_name(value: Any, where: FilePlace, what: str) -> str:
-    """Check the name of a model, suite or back end: printable, not empty, at most 300 characters."""
+    """Check a name (model, suite, back end): printable, with 1 to 300 characters."""
     if not isinstance(value, str) or not value.strip() or len(value) > 300 or not value.isprintable():
         raise where.wrong(f"{what} is {shown(str(value), 60)!r}, not a name: correct or remove it")
     return value.strip()

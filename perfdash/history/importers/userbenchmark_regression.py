@@ -134,16 +134,16 @@ def _document(path: Path) -> tuple[FilePlace, dict[str, tuple[FilePlace, Any]]]:
     return where, _mapping((where, value), "the document", where)
 
 
-def _value(node: Any, path: Path, seen: set[int]) -> tuple[FilePlace, Any]:
+def _value(node: Any, path: Path, visited: set[int]) -> tuple[FilePlace, Any]:
     from yaml import MappingNode, SequenceNode
 
     where = FilePlace(path, node.start_mark.line + 1 if node is not None else None)
     if isinstance(node, MappingNode | SequenceNode):
-        if id(node) in seen:
+        if id(node) in visited:
             raise where.wrong("refers to itself or to another part (an alias): write it out")
-        seen.add(id(node))
+        visited.add(id(node))
     if isinstance(node, SequenceNode):
-        return where, [_value(child, path, seen)[1] for child in node.value]
+        return where, [_value(child, path, visited)[1] for child in node.value]
     if isinstance(node, MappingNode):
         values: dict[str, tuple[FilePlace, Any]] = {}
         for key, child in node.value:
@@ -153,7 +153,7 @@ def _value(node: Any, path: Path, seen: set[int]) -> tuple[FilePlace, Any]:
             place = FilePlace(path, key.start_mark.line + 1)
             if name in values:
                 raise place.wrong(f"{shown(name, 80)} is in line {values[name][0].line} too: remove one")
-            values[name] = place, _value(child, path, seen)[1]
+            values[name] = place, _value(child, path, visited)[1]
         return where, values
     return where, None if node is None else _scalar(node, where)
 
