@@ -74,7 +74,8 @@ def failures(tmp_path_factory) -> Ran:
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory) -> Ran:
     suite = HERE / "truth" / "memory.toml"
-    return perfdash("run", "--suite", str(suite), cwd=tmp_path_factory.mktemp("memory"), timeout=1700)
+    home = tmp_path_factory.mktemp("memory")
+    return perfdash("run", "--suite", str(suite), "--processes", "1", cwd=home, timeout=1700, quickly=True)
 
 
 def test_every_case_has_one_row_and_its_own_status(failures, precise):
