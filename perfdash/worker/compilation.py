@@ -1,4 +1,4 @@
-"""The first compiled call: how long it takes, what it leaves behind, what was captured."""
+"""The first compiled call: its latency, the memory it keeps, and what dynamo captured."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ def first_call(
     synchronize: Callable[[], None],
     after_two: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Builds the compiled step and calls it until it is steady: (step, figures).
+    """Build the compiled step and call it until it is steady; returns (step, figures).
 
-    `after_two` is called after the second call, when garbage was collected.
+    `after_two` is called after the second call, when garbage has been collected.
 
-    compilation_s is the first call less the median of three steady ones, and at least what building took;
-    compilation_cpu_s the same difference in CPU seconds of this process, of all it started and of all those
-    have reaped.
+    compilation_s is the first call minus the median of three steady calls, and at least the time of the
+    build; compilation_cpu_s is the same difference in CPU seconds of this process and all its descendants.
     """
     linux.malloc_trim()
-    known = linux.reset_high_water_mark()
+    is_reset = linux.reset_high_water_mark()
     before = linux.memory_status()
     cpu = linux.tree_cpu_s(os.getpid())
     start = time.perf_counter()
@@ -61,17 +60,17 @@ def first_call(
     held = linux.memory_status()["RssAnon"] - before["RssAnon"]
     return step, {
         "first_call_s": first_s,
-        # What is converted before the first call is known without it, however that call swings.
+        # A conversion before the first call is timed by itself, however much that call varies.
         "compilation_s": max(made_s, first_s - statistics.median(steady_s)),
         "compilation_cpu_s": max(0.0, first_cpu_s - statistics.median(steady_cpu_s)),
-        "compile_peak_bytes": peak if known else None,
+        "compile_peak_bytes": peak if is_reset else None,
         "compile_held_bytes": max(0, held),
     }
 
 
 @contextlib.contextmanager
 def capture_figures() -> Iterator[dict[str, Any]]:
-    """Fills the dict, when the block ends, with what dynamo and inductor counted inside it."""
+    """Fill the dict, when the block ends, with the counters of dynamo and inductor."""
     figures: dict[str, Any] = {}
     fallbacks: dict[str, int] = {}
     from torch._dynamo.utils import counters
@@ -107,9 +106,9 @@ def compiled_graphs() -> int:
 
 
 def gave_up() -> Optional[str]:
-    """Dynamo's message where it has reached its limit of recompiles since capture_figures began.
+    """Dynamo's message if it reached its limit of recompiles since capture_figures began.
 
-    From then on what it has no code for runs in eager, without an error.
+    From then on inputs without compiled code run in eager, without an error.
     """
     from torch._dynamo.utils import counters
 
@@ -119,18 +118,18 @@ def gave_up() -> Optional[str]:
 
 
 def _break_reasons() -> list[Any]:
-    """Why each graph ended before its function did. dynamo's counter lacks branches that depend on data.
+    """Why each graph ended before its function did; empty in a torch without this list.
 
-    A torch without this list leaves the counter.
+    dynamo's counter, which is used then, lacks branches that depend on data.
     """
     from torch._dynamo import utils
 
-    found: list[Any] = getattr(utils, "graph_break_reasons", [])
-    return found
+    reasons: list[Any] = getattr(utils, "graph_break_reasons", [])
+    return reasons
 
 
 def _reason(of_break: Any) -> str:
-    """The reason in words; of a branch on data, which has none of its own, with its place in the code."""
+    """The reason in words; for a branch on data, which dynamo does not explain, its place in the code."""
     text = str(of_break.reason)
     if not text.startswith("generic_jump"):
         return text
@@ -140,8 +139,8 @@ def _reason(of_break: Any) -> str:
 
 
 @contextlib.contextmanager
-def _count_fallbacks(found: dict[str, int]) -> Iterator[None]:
-    """Operators for which inductor calls the eager kernel, by name."""
+def _count_fallbacks(counts: dict[str, int]) -> Iterator[None]:
+    """Count the operators for which inductor calls the eager kernel, by name."""
     kernel = getattr(getattr(torch, "_inductor", None), "ir", None)
     fallback = getattr(kernel, "FallbackKernel", None)
     if fallback is None:
@@ -150,7 +149,7 @@ def _count_fallbacks(found: dict[str, int]) -> Iterator[None]:
     original = fallback.create
 
     def create(cls: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        found[str(operator)] = found.get(str(operator), 0) + 1
+        counts[str(operator)] = counts.get(str(operator), 0) + 1
         return original.__func__(cls, operator, *args, **kwargs)
 
     fallback.create = classmethod(create)

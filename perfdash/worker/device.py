@@ -1,7 +1,7 @@
-"""All that differs between CPU and CUDA: waiting, timing one sample, peak memory, placing tensors.
+"""Everything that differs between CPU and CUDA: waiting, timing a sample, peak memory, random state.
 
-The CPU is timed by the clock, with the thread's CPU time beside it to tell a disturbed sample. CUDA
-is timed by events, with the L2 cache flushed before each sample.
+The CPU is timed by the clock; the thread's CPU time beside it shows a disturbed sample. CUDA is timed by
+events, with the L2 cache flushed before each call.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Sample:
     """One timed sample: nanoseconds over all its calls, and what the kernel did meanwhile."""
 
     wall_ns: float
-    cpu_ns: Optional[float]  # thread CPU time; None where it says nothing (CUDA, several threads)
-    voluntary: int = 0  # context switches that the model asked for (it waited)
-    involuntary: int = 0  # context switches forced on it
+    cpu_ns: Optional[float]  # thread CPU time; None where it has no meaning (CUDA, several threads)
+    voluntary: int = 0  # context switches because the model waited
+    involuntary: int = 0  # context switches forced by the scheduler
     faults: int = 0  # minor page faults
 
 
@@ -51,7 +51,7 @@ class Cpu:
         return float(end - start)
 
     def allocator_retries(self) -> int:
-        """Of the allocator of a GPU only."""
+        """Zero: only a GPU's allocator retries."""
         return 0
 
     def random_state(self) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Cuda:
         return float(start.elapsed_time(end) * 1e6)
 
     def allocator_retries(self) -> int:
-        """How often the allocator has given all that it had cached back, to take what was asked for."""
+        """How often the allocator freed its whole cache to serve a request."""
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def random_state(self) -> torch.Tensor:
@@ -119,7 +119,7 @@ class Cuda:
             start = torch.cuda.Event(enable_timing=True)
             end = torch.cuda.Event(enable_timing=True)
             self._l2_buffer.zero_()
-            # Else the first launches would hide behind the flush.
+            # Without this wait the first launches would hide behind the flush.
             torch.cuda.synchronize()
             start.record()
             call()
@@ -129,10 +129,10 @@ class Cuda:
         return Sample(elapsed_ms * 1e6, None)
 
     def drop_caches(self) -> None:
-        """Frees garbage, the workspaces of cuBLAS and what the allocator keeps for later.
+        """Free garbage, the workspaces of cuBLAS and the allocator's cache.
 
-        A workspace is made by the first product of matrices and counts as allocated ever after, whichever
-        side made it; the next product makes it again.
+        The first matrix product allocates a workspace, which then counts as allocated for both sides; after
+        this the next product allocates it again.
         """
         torch.cuda.synchronize()
         gc.collect()
@@ -167,7 +167,7 @@ def open_device(kind: str, threads: int) -> Cpu | Cuda:
 
 
 def complaint(kind: str, dtype: str) -> Optional[str]:
-    """Why a dtype cannot be used on a device, None where it can: a small product is tried."""
+    """Why a dtype cannot be used on a device, None where it can; tries a small matrix product."""
     if dtype not in ("bfloat16", "float16") or (kind == "cuda" and not torch.cuda.is_available()):
         return None
     try:
@@ -179,9 +179,9 @@ def complaint(kind: str, dtype: str) -> Optional[str]:
 
 
 def probe(device_kind: str) -> Optional[float]:
-    """Milliseconds of a short fixed piece of work, median of 15: the speed of the core right now.
+    """Milliseconds of a small fixed matrix product, median of 15: the speed of the core right now.
 
-    A neighbour on the host or a lower clock slows CPU time too, and only a fixed work shows it.
+    A neighbour on the host or a lower clock slows CPU time too; only a fixed amount of work shows that.
     """
     if device_kind != "cpu":
         return None

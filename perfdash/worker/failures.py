@@ -1,4 +1,4 @@
-"""From an exception and the phase it came in to the one word that the row ends with."""
+"""Classify an exception and its phase as a Status, and describe it for the user."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _OOM_TEXT = (
     "cublas_status_alloc_failed",
     "cudnn_status_alloc_failed",
 )
-# They come of a want of memory, and of other things too: what is left of the limit decides.
+# Errors with several causes, a lack of memory among them: the use of the memory limit decides.
 _MAYBE_OOM_TEXT = (
     "could not create a primitive",
     "could not execute a primitive",
     "could not create a memory",
     "can't start new thread",
 )
-_NEAR = 0.8  # of the limit: what a failed call had taken is given back by then
+_NEAR = 0.8  # of the limit: a failed call has returned its memory by the time this is read
 # Exceptions of the HTTP clients under the model hubs, by class name: none of them may be imported.
 _NETWORK_NAMES = {
     "LocalEntryNotFoundError",
@@ -56,7 +56,7 @@ _NETWORK_NAMES = {
     "gaierror",
 }
 
-# What to do about what keeps a model from loading; told with the message.
+# Advice for what keeps a model from loading, added to the message.
 _HINTS = {
     Status.MISSING_DEPENDENCY: "install it beside torch, in the interpreter that is measured",
     Status.NEEDS_NETWORK: "it fetches weights or data: fetch them beforehand, or let it (HF_HUB_OFFLINE=0)",
@@ -65,7 +65,7 @@ _HINTS = {
 
 
 class Unmeasurable(Exception):
-    """Raised where the status is already known; message as shown to the user."""
+    """The case ends with this status; the message is shown to the user."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class Unmeasurable(Exception):
 
 
 def classify(phase: str, error: BaseException) -> Status:
-    """The status for an error in a phase of the case; the causes of the error count as well."""
+    """The status for an error in a phase of the case; the error's causes count as well."""
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, Unmeasurable):
@@ -109,7 +109,7 @@ def describe(phase: str, error: BaseException) -> dict[str, Any]:
 
 
 def unknown_model(library: str, name: str, known: Iterable[str]) -> LookupError:
-    """The error for a model that a library does not have, with the names that are near."""
+    """The error for a model that a library does not have, with similar names."""
     near = difflib.get_close_matches(name, list(known), n=4, cutoff=0.6)
     return LookupError(f"{library} has no model {name!r}" + (f" (near: {', '.join(near)})" if near else ""))
 
@@ -126,7 +126,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_infra(error: BaseException) -> bool:
-    # subprocess.CalledProcessError of a compiler that was killed, not one that found a fault.
+    # subprocess.CalledProcessError of a compiler that was killed, not of one that rejected the code.
     if getattr(error, "returncode", 0) in (-signal.SIGKILL, -signal.SIGTERM):
         return True
     if isinstance(error, OSError) and error.errno in _INFRA_ERRNO:
@@ -135,22 +135,22 @@ def _is_infra(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it says that memory did not suffice; its causes are not looked at."""
+    """Whether this error itself reports a lack of memory; its causes do not count."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     if not isinstance(error, (RuntimeError, OSError)):
         return False
-    said = str(error).lower()
-    if any(text in said for text in _OOM_TEXT):
+    message = str(error).lower()
+    if any(text in message for text in _OOM_TEXT):
         return True
-    maybe = any(text in said for text in _MAYBE_OOM_TEXT) and "primitive descriptor" not in said
+    maybe = any(text in message for text in _MAYBE_OOM_TEXT) and "primitive descriptor" not in message
     return maybe and linux.share_of_data_limit() >= _NEAR
 
 
 def _is_missing_data(error: BaseException) -> bool:
-    """A file that torchbench's install.py puts below `.data` or `input_data`, and that is not there."""
+    """Whether a file is missing that torchbench's install.py puts below `.data` or `input_data`."""
     name = str(getattr(error, "filename", None) or "")
     return isinstance(error, FileNotFoundError) and ("/.data/" in name or "/input_data/" in name)
 

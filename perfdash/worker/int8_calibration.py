@@ -1,4 +1,4 @@
-"""What static quantisation looks at to choose its ranges: the same for every back end that quantises."""
+"""Batches from which static quantisation chooses its ranges, the same for every back end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from perfdash.records import Job
 from perfdash.worker import pytree, registry
 
-_SAMPLES = 64  # whatever the batch size: else it would be another model at each
+_SAMPLES = 64  # at any batch size: else each batch size would have another quantised model
 _NOISE = 0.1  # of a tensor's own spread
 
 

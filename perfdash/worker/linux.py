@@ -1,4 +1,4 @@
-"""What the worker asks of the Linux kernel and of glibc: one function a request, no policy."""
+"""The worker's requests to the Linux kernel and to glibc: one function each, no policy."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ _KEPT_MAPPINGS: List[mmap.mmap] = []  # a mapping ends with its object
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process when its parent ends; ends at once if `parent` is gone already."""
+    """Have the kernel kill this process when its parent ends; end at once if `parent` is gone already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose own parent ends become children of this process, so that none escapes."""
+    """Become the parent of descendants whose own parent ends, so that none escapes."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def preferred_victim() -> None:
-    """When the machine runs out of memory the kernel ends this process, not the one that watches it."""
+    """Have the kernel end this process when memory runs out, not the process that watches it."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjust:
         adjust.write("1000")
 
 
 def join_group(procs: str) -> None:
-    """This process, and all it will start, into a control group, given by its cgroup.procs."""
+    """Put this process, and all it will start, into the control group of this cgroup.procs."""
     with open(procs, "w") as group:
         group.write("0")
 
 
 def shift_addresses() -> None:
-    """Moves what this process will allocate, so that forks of one parent differ in their addresses.
+    """Move this process's future allocations, so that forks of one parent differ in their addresses.
 
-    The kernel draws the places of heap and mappings when a program starts; forks inherit them. So the heap
-    grows by up to 2 MiB that stay untouched, and a mapping without pages pushes later ones down.
+    Latency depends on addresses (cache sets, aliasing). The kernel draws the places of heap and mappings when
+    a program starts, and forks inherit them. So the heap grows by up to 2 MiB that stay untouched, and a
+    mapping without pages pushes later mappings down.
     """
     draw = random.SystemRandom()  # the generators that a model uses stay as they are
     _libc.malloc.restype = ctypes.c_void_p
@@ -64,7 +65,7 @@ def shift_addresses() -> None:
 
 
 def huge_pages(allowed: bool) -> None:
-    """Transparent huge pages for this process on or off; off makes resident memory exact to a page."""
+    """Turn transparent huge pages on or off for this process; off makes resident memory exact to a page."""
     _libc.prctl(_PR_SET_THP_DISABLE, 0 if allowed else 1, 0, 0, 0)
 
 
@@ -74,7 +75,7 @@ def has_mallopt() -> bool:
 
 
 def malloc_steady() -> None:
-    """Fixed, very large malloc thresholds: memory once obtained is kept, calls fault no pages.
+    """Set very large fixed malloc thresholds: freed memory is kept, so that calls fault no pages.
 
     glibc refuses an M_MMAP_THRESHOLD above 32 MiB in some versions, so mmap is also switched off.
     """
@@ -86,10 +87,10 @@ def malloc_steady() -> None:
 
 
 def malloc_exact() -> None:
-    """Every block of 32 KiB or more is mapped for itself and given back when it is freed.
+    """Map every block of 32 KiB or more by itself, to be returned to the kernel when it is freed.
 
-    glibc's own default of 128 KiB moves with what is freed; here it stays, so that what is resident
-    is what is in use.
+    glibc's default of 128 KiB grows with the blocks that are freed; a fixed threshold makes resident memory
+    equal to the memory in use.
     """
     if has_mallopt():
         _libc.mallopt(_M_MMAP_MAX, 65536)
@@ -99,24 +100,24 @@ def malloc_exact() -> None:
 
 
 def malloc_trim() -> None:
-    """Gives every free page of the heap back to the kernel."""
+    """Return every free page of the heap to the kernel."""
     if has_mallopt():
         _libc.malloc_trim(0)
 
 
 def memory_status() -> dict[str, int]:
     """VmHWM, VmRSS, VmData and RssAnon of this process in bytes (/proc/self/status)."""
-    found = {}
+    figures = {}
     with open("/proc/self/status") as status:
         for line in status:
             key, _, rest = line.partition(":")
             if key in ("VmHWM", "VmRSS", "VmData", "RssAnon"):
-                found[key] = int(rest.split()[0]) * 1024
-    return found
+                figures[key] = int(rest.split()[0]) * 1024
+    return figures
 
 
 def reset_high_water_mark() -> bool:
-    """VmHWM starts again from the present VmRSS (proc(5), clear_refs, 5); False where it cannot."""
+    """Reset VmHWM to the present VmRSS (proc(5), clear_refs, 5); False where the kernel refuses."""
     try:
         with open("/proc/self/clear_refs", "w") as clear_refs:
             clear_refs.write("5")
@@ -126,12 +127,12 @@ def reset_high_water_mark() -> bool:
 
 
 def limit_data(limit_bytes: int) -> None:
-    """Private writable memory of this process and of each it starts is at most `limit_bytes`."""
+    """Limit the private writable memory of this process, and of each child, to `limit_bytes`."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def share_of_data_limit() -> float:
-    """How much of limit_data's limit this process has taken; 0 without one."""
+    """The share of limit_data's limit that this process uses; 0 without a limit."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     return 0.0 if limit == resource.RLIM_INFINITY else memory_status()["VmData"] / limit
 
@@ -144,19 +145,19 @@ def is_mapped(library: str) -> bool:
 
 def children_of(parent: int) -> list[int]:
     """Process ids whose parent is `parent`, zombies included."""
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             fields = _stat(int(entry))
             if fields and int(fields[1]) == parent:
-                found.append(int(entry))
-    return found
+                pids.append(int(entry))
+    return pids
 
 
 def end_children() -> None:
-    """Kills and reaps every child until none is left; orphans below have become children too."""
-    while left := children_of(os.getpid()):
-        for pid in left:
+    """Kill and reap every child until none is left; orphans below have become children too."""
+    while children := children_of(os.getpid()):
+        for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
@@ -186,9 +187,9 @@ def cpu_stall_s() -> float | None:
 
 
 def stolen_ticks(cores: Iterable[int]) -> tuple[int, int]:
-    """Clock ticks that the hypervisor gave to others while these cores wanted to run, and all ticks.
+    """Clock ticks since boot that the hypervisor took from these cores, and all their ticks.
 
-    Since boot (proc(5), /proc/stat, steal); 0 of 0 where the kernel does not say.
+    From steal in /proc/stat (proc(5)); (0, 0) where the kernel does not report it.
     """
     wanted = {f"cpu{core}" for core in cores}
     stolen = total = 0
@@ -202,16 +203,16 @@ def stolen_ticks(cores: Iterable[int]) -> tuple[int, int]:
 
 
 def waited_s() -> dict[int, float]:
-    """By thread of this process the seconds that it could have run and had no core; those that it can tell.
+    """Seconds that each thread of this process was runnable without a core, by thread id.
 
     /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst).
     """
-    found = {}
+    seconds = {}
     for thread in os.listdir("/proc/self/task"):
         path = f"/proc/self/task/{thread}/schedstat"
         with contextlib.suppress(OSError, ValueError, IndexError), open(path) as schedstat:
-            found[int(thread)] = int(schedstat.read().split()[1]) / 1e9
-    return found
+            seconds[int(thread)] = int(schedstat.read().split()[1]) / 1e9
+    return seconds
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""One number of what a model returns, for a training step to start backward from."""
+"""The loss of a training step: one number from a model's outputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from perfdash.worker.failures import Unmeasurable
 
 
 def make(job: Job) -> Callable[[Any], Tensor]:
-    """The loss that the job names, a function of the model's outputs; without a name the model's own where
-    it returns one, else the mean of the squares.
+    """The loss that the job names, a function of the model's outputs.
+
+    Without a name: the model's own loss where it returns one, else the mean of the squares.
 
     model: the field `loss`, or the first output, one number. cross_entropy: with labels (batch,) drawn
     from the job's seed, of the first floating output (batch, classes). mean: the mean of each
@@ -29,26 +30,26 @@ def make(job: Job) -> Callable[[Any], Tensor]:
 
 
 def _own_or_mean_square(outputs: Any) -> Tensor:
-    found = _find_own(outputs)
-    return _mean_square(outputs) if found is None else found
+    loss = _model_loss(outputs)
+    return _mean_square(outputs) if loss is None else loss
 
 
 def _own(outputs: Any) -> Tensor:
-    found = _find_own(outputs)
-    if found is None:
+    loss = _model_loss(outputs)
+    if loss is None:
         raise Unmeasurable(
             Status.SKIPPED, "the model returns no loss: give it labels, or the suite another loss"
         )
-    return found
+    return loss
 
 
-def _find_own(outputs: Any) -> Any:
-    found = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
-    if found is None:  # a row of one score is none: with a larger batch it would be another loss
+def _model_loss(outputs: Any) -> Any:
+    loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
+    if loss is None:  # not of shape (1,): with a larger batch that would be another loss
         first = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
-        found = first if isinstance(first, Tensor) and first.dim() == 0 else None
-    if isinstance(found, Tensor) and found.numel() == 1 and found.requires_grad:
-        return found.reshape(())
+        loss = first if isinstance(first, Tensor) and first.dim() == 0 else None
+    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
+        return loss.reshape(())
     return None
 
 
@@ -58,7 +59,7 @@ class _CrossEntropy:
         self._labels: Any = None
 
     def __call__(self, outputs: Any) -> Tensor:
-        scores = next((each for each in _floating(outputs) if each.dim() == 2), None)
+        scores = next((output for output in _floating(outputs) if output.dim() == 2), None)
         if scores is None:
             raise Unmeasurable(
                 Status.SKIPPED, "cross entropy needs an output (batch, classes), and there is none"
@@ -72,20 +73,22 @@ class _CrossEntropy:
 
 
 def _mean(outputs: Any) -> Tensor:
-    found = _floating(outputs)
-    return sum(each.mean() for each in found) / len(found)
+    floating = _floating(outputs)
+    return sum(output.mean() for output in floating) / len(floating)
 
 
 def _mean_square(outputs: Any) -> Tensor:
-    found = _floating(outputs)
-    return sum(each.square().sum() for each in found) / sum(each.numel() for each in found)
+    floating = _floating(outputs)
+    return sum(output.square().sum() for output in floating) / sum(output.numel() for output in floating)
 
 
 def _floating(outputs: Any) -> list[Tensor]:
-    """The outputs that a gradient comes from."""
-    found = [each for each in pytree.tensors_in(outputs) if each.is_floating_point() and each.requires_grad]
-    if not found:
+    """The floating outputs that have a gradient."""
+    floating = [
+        tensor for tensor in pytree.tensors_in(outputs) if tensor.is_floating_point() and tensor.requires_grad
+    ]
+    if not floating:
         raise Unmeasurable(
             Status.SKIPPED, "the model returns no floating output that its parameters have a part in"
         )
-    return found
+    return floating

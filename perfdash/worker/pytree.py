@@ -1,4 +1,4 @@
-"""Nests of tensors: what models take and return (tuples, dicts, dataclasses, objects, numbers)."""
+"""Nested inputs and outputs of models: tuples, dicts, dataclasses, objects with tensors and numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def leaves(value: Any, path: str = "out") -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor of a nest."""
+    """Every tensor in a nested value."""
     return (leaf for _, leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
@@ -49,7 +49,7 @@ def structure(value: Any) -> Any:
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same nest with every tensor changed; containers are new, other objects are copied."""
+    """The same nested value with every tensor changed; containers and objects are copied."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if type(value) is dict:
@@ -71,7 +71,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
 
 
 def detach(value: Any) -> Any:
-    """A copy of every tensor, so that a later call cannot overwrite it."""
+    """Copy every tensor, so that a later call cannot overwrite it."""
     return map_tensors(value, lambda tensor: tensor.detach().clone())
 
 
@@ -81,14 +81,14 @@ def to_float64(value: Any) -> Any:
 
 
 def double(tensor: torch.Tensor) -> torch.Tensor:
-    """One tensor in twice the precision or more."""
+    """A floating or complex tensor in double precision; others unchanged."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def cast_module(module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Parameters and buffers changed in place. Module.to(dtype) would make complex ones real."""
+    """Change parameters and buffers in place. Module.to(dtype) would make complex ones real."""
     with torch.no_grad():
         for tensor in [*module.parameters(), *module.buffers()]:
             tensor.data = change(tensor.data)
