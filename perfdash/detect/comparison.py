@@ -26,10 +26,8 @@ from perfdash.detect.findings import (
     stops_running,
 )
 from perfdash.errors import UsageError
-from perfdash.history import schema
-from perfdash.history.ingest import testbed_values
 from perfdash.history.pass_rates_and_means import gave_up, is_disturbed
-from perfdash.history.queries import OF_ITS_NIGHT, cases_by_id, list_runs, of_method, panel
+from perfdash.history.queries import OF_ITS_NIGHT, cases_by_id, list_runs, of_method, panel, testbed_of
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED, is_sampled
@@ -39,8 +37,9 @@ from perfdash.stats.nightly_test import FLOOR, discoveries
 from perfdash.stats.noise_level import levels_and_noise, noise_level
 
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
-_NORMAL = 1.96  # half the width of a speedup's interval in deviations of one run (stats.speedup);
-_INTERVAL_OF_THE_TRUTH = 3  # by earlier methods sqrt(2) times as many: what another run would report
+# From this version of the method on, an interval of a speedup covers the true value: half its width is 1.96
+# deviations of one run (stats.speedup). Before, it covered what another run would report: sqrt(2) times that.
+_COVERS_TRUTH = 3
 _PAST_NIGHTS = 20
 _FEWEST_NIGHTS = 5  # with a case, before its past noise is used
 _TAIL_DF = 4.0  # of Student's t for one night: noise has heavy tails
@@ -188,7 +187,7 @@ class Comparison:
 def refuse_unlike(old: ComparedRuns, new: ComparedRuns) -> None:
     """Raise UsageError if the runs belong to different testbeds."""
     runs = [imported.run for side in (old, new) for imported in side.runs]
-    beds = {testbed_values(run)["digest"]: run for run in runs}
+    beds = {run.testbed_digest: run for run in runs}
     if len(beds) > 1:
         shown = "\n".join(
             f"  {run.host_class}" + "".join(f", {name} {value}" for name, value in run.setting.items())
@@ -214,8 +213,7 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
     tested, by their own intervals. All p values together pass Benjamini and Hochberg's test at _RATE.
     """
     method = new.runs[-1].run.method
-    is_of_truth = method.get("speedup", 1) >= _INTERVAL_OF_THE_TRUTH
-    reach = _NORMAL if is_of_truth else math.sqrt(2) * _NORMAL
+    reach = 1.96 if method.get("speedup", 1) >= _COVERS_TRUTH else math.sqrt(2) * 1.96
     sides = [_by_case(side, method) for side in (old, new)]
     both = [case for case in sides[0] if case in sides[1]]
     rows = [[side[case] for case in both] for side in sides]
@@ -258,10 +256,7 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCa
 
     A step among those nights counts as noise. Only nights of the last run's method are used.
     """
-    digest = testbed_values(runs[0])["digest"]
-    testbed = connection.execute(
-        sa.select(schema.testbeds.c.id).where(schema.testbeds.c.digest == digest)
-    ).scalar()
+    testbed = testbed_of(connection, runs[0])
     if testbed is None:
         return {}
     first = min(run.started for run in runs)

@@ -77,6 +77,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         return KNOWN
     if old is not None and not foreign and (len(rows), run.ended or "") < (old.results, old.ended or ""):
         return OLDER
+    testbed = {"digest": run.testbed_digest, "host_class": run.host_class, "setting": dict(run.setting)}
     values = {
         "key": old.key if old is not None and imported.copied else key,
         "content": content,
@@ -87,7 +88,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         "origin": run.origin,
         "source": run.source,
         "host_id": _number_of(connection, schema.hosts, "name", {"name": run.host}),
-        "testbed_id": _number_of(connection, schema.testbeds, "digest", testbed_values(run)),
+        "testbed_id": _number_of(connection, schema.testbeds, "digest", testbed),
         "environment_id": _number_of(connection, schema.environments, "fingerprint", environment_values(run)),
         "command": list(run.command),
         "noise": dict(run.noise),
@@ -215,16 +216,6 @@ def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, in
         connection.execute(sa.insert(cases), [{"digest": text, **vars(digests[text])} for text in new])
         look(new)
     return ids
-
-
-def testbed_values(run: RunRow) -> dict[str, Any]:
-    """The columns of a testbed. Only runs of one testbed are compared."""
-    setting = dict(run.setting)
-    return {
-        "digest": digest([run.host_class, setting]),
-        "host_class": run.host_class,
-        "setting": setting,
-    }
 
 
 def environment_values(run: RunRow) -> dict[str, Any]:

@@ -6,12 +6,13 @@ Runs are selected by name, `last`, a date, a window, or the version or commit of
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -25,10 +26,14 @@ from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
 from perfdash.records import DISTURBED, Case
 
+if TYPE_CHECKING:
+    from perfdash.stats.process_spread import ProcessRatios
+
 CASE_COLUMNS = (
     "suite", "model", "device", "dtype", "batch_size", "threads", "scenario", "backend", "dynamic",
     "amp_dtype",
 )  # fmt: skip
+_PROCESS_NIGHTS = 10  # more change nothing, and older ones are of other builds
 T = TypeVar("T")
 _COMPRESSION = 1  # of zlib: higher levels take ten times as long for a few percent
 _DATE = r"\d{4}(?:-\d\d(?:-\d\d(?:T[\d:-]*Z?)?)?)?"
@@ -120,6 +125,12 @@ def _run_line(columns: dict[str, Any]) -> RunLine:
 def in_chunks(values: Sequence[T], size: int = 500) -> Iterator[Sequence[T]]:
     """Split values for queries with IN (...), because databases limit the number of parameters."""
     return (values[start : start + size] for start in range(0, len(values), size))
+
+
+def testbed_of(connection: sa.Connection, run: RunRow) -> int | None:
+    """The id of a run's testbed; None if the history has no run of it."""
+    beds = schema.testbeds
+    return connection.execute(sa.select(beds.c.id).where(beds.c.digest == run.testbed_digest)).scalar()
 
 
 def find_run(connection: sa.Connection, name: str) -> RunLine:
@@ -389,6 +400,55 @@ def model_series(
         (case, [series(connection, number, metric, testbed_id=line.testbed_id) for metric in metrics])
         for case, number in sorted(of_model.items(), key=lambda item: item[0].name)
     ]
+
+
+def earlier_processes(
+    connection: sa.Connection, run: RunRow, cases: Collection[Case], nights: int = _PROCESS_NIGHTS
+) -> dict[Case, list[ProcessRatios]]:
+    """The processes of each case on the nights before a run, the newest first.
+
+    Only spread within a night is used (stats.process_spread), because a regression may lie between nights.
+    Nights that sampled a case in fewer than two processes are left out.
+    """
+    runs, results, details = schema.runs, schema.results, schema.result_details
+    latest = (
+        sa.select(runs.c.id)
+        .where(runs.c.testbed_id == testbed_of(connection, run))
+        .where(runs.c.started < run.started)
+        .order_by(runs.c.started.desc(), runs.c.id.desc())
+        .limit(nights)
+    )
+    numbers = list(connection.execute(latest).scalars())
+    query = (
+        sa.select(results.c.run_id, details.c.details, *schema.cases.c[CASE_COLUMNS])
+        .join_from(results, schema.cases, results.c.case_id == schema.cases.c.id)
+        .join(details, results.c.id == details.c.result_id)
+        .where(results.c.run_id.in_(numbers))
+    )
+    by_case: dict[Case, list[tuple[int, ProcessRatios]]] = {}
+    for number, result_details, *values in connection.execute(query):
+        case = Case(*values)
+        processes = _processes(result_details) if case in cases else None
+        if processes:
+            by_case.setdefault(case, []).append((numbers.index(number), processes))
+    return {
+        case: [processes for _, processes in sorted(nights_of_case, key=lambda item: item[0])]
+        for case, nights_of_case in by_case.items()
+    }
+
+
+def _processes(details: Any) -> ProcessRatios | None:
+    """The processes of a result; None for fewer than two, and for malformed details."""
+    from perfdash.stats.process_spread import ProcessRatios
+
+    processes = details.get("processes") if isinstance(details, dict) else None
+    if not isinstance(processes, dict):
+        return None
+    ratios, within = processes.get("ratios"), processes.get("within")
+    numbers = [*ratios, within] if isinstance(ratios, list) else []
+    if len(numbers) < 3 or not all(isinstance(number, int | float) and number > 0 for number in numbers):
+        return None
+    return ProcessRatios(tuple(math.log(ratio) for ratio in numbers[:-1]), float(numbers[-1]))
 
 
 def read_run(connection: sa.Connection, line: RunLine) -> Imported:

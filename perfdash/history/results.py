@@ -71,6 +71,11 @@ class RunRow:
     method: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def testbed_digest(self) -> str:
+        """The identity of the testbed. Only runs of one testbed are compared."""
+        return digest([self.host_class, dict(self.setting)])
+
+    @property
     def worker(self) -> Mapping[str, Any]:
         """The Python environment that was measured; empty where it is unknown."""
         worker: Mapping[str, Any] = self.environment.get("worker") or {}

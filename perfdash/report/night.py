@@ -14,9 +14,8 @@ from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.alert_store import Alert
-from perfdash.history.ingest import testbed_values
 from perfdash.history.pass_rates_and_means import setting_of
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel
+from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel, testbed_of
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED
 from perfdash.report.changes import (
@@ -60,7 +59,7 @@ class Night:
     @property
     def testbed(self) -> str:
         """The digest of the testbed, by which the site names its pages."""
-        return str(testbed_values(self.run)["digest"])
+        return self.run.testbed_digest
 
 
 def headline(night: Night) -> str:
@@ -214,9 +213,7 @@ def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
 
     Name and start identify it: an imported file of many nights gives all of them one name.
     """
-    beds = schema.testbeds
-    digest = testbed_values(imported.run)["digest"]
-    bed = connection.execute(sa.select(beds.c.id).where(beds.c.digest == digest)).scalar()
+    bed = testbed_of(connection, imported.run)
     if bed is None:
         return None
     lines = list_runs(connection, name=imported.run.name, testbed_id=bed)

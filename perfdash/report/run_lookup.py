@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from perfdash.detect.comparison import (
     ComparedRuns,
     Comparison,
@@ -20,10 +18,8 @@ from perfdash.detect.comparison import (
 )
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import MachineError, UsageError
-from perfdash.history import schema
-from perfdash.history.ingest import testbed_values
 from perfdash.history.maintenance import read_stored_run
-from perfdash.history.queries import read_run, select, trend
+from perfdash.history.queries import read_run, select, testbed_of, trend
 from perfdash.history.results import Imported, from_run
 from perfdash.history.store import NoHistory, open_store
 from perfdash.report.night import Night, against, nightlies_before, of_history
@@ -100,12 +96,9 @@ class RunLookup:
 
     def trend(self, imported: Imported) -> tuple[list[dict[str, Any]], str]:
         """The nightly means of the run's suites up to it, or why there are none."""
-        digest = testbed_values(imported.run)["digest"]
-        testbeds = schema.testbeds
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
-                query = sa.select(testbeds.c.id).where(testbeds.c.digest == digest)
-                testbed = connection.execute(query).scalar()
+                testbed = testbed_of(connection, imported.run)
                 if testbed is None:
                     return [], "the history has no run that may be compared with it"
                 suites = sorted({row.case.suite for row in imported.rows})

@@ -181,7 +181,7 @@ def earlier_nights(
     """
     if settings.no_history:
         return {}
-    from perfdash.history.earlier_processes import earlier_processes
+    from perfdash.history.queries import earlier_processes
     from perfdash.history.results import from_run
     from perfdash.history.store import NoHistory, open_store
 

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from perfdash.detect.comparison import ComparedRuns, Comparison
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.ingest import testbed_values
 from perfdash.history.queries import RunLine, case_numbers, list_runs
 from perfdash.report import site_links
 from perfdash.report.changes import RunChange, of_comparison, ordered
@@ -135,7 +134,7 @@ def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
 
 
 def _anything(comparison: Comparison) -> Anything:
-    digest = testbed_values(comparison.new.runs[0].run)["digest"]
+    digest = comparison.new.runs[0].run.testbed_digest
     sides = [("Old", _side_title(comparison.old)), ("New", _side_title(comparison.new))]
     return Anything(comparison, ordered(of_comparison(comparison)), digest, sides)
 
