@@ -41,15 +41,15 @@ def backend(name_or_file: str) -> Any:
     if not name_or_file.endswith(".py"):
         return find("backends", name_or_file)
     path = Path(name_or_file).absolute()
-    known = f"perfdash_backend_{path.stem}"
-    loaded = sys.modules.get(known)
+    module_name = f"perfdash_backend_{path.stem}"
+    loaded = sys.modules.get(module_name)
     if loaded is not None and loaded.__file__ == str(path):
         return loaded
-    spec = importlib.util.spec_from_file_location(known, path)
+    spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise LookupError(f"there is no back end in {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[known] = module
+    sys.modules[module_name] = module
     spec.loader.exec_module(module)
     if not callable(getattr(module, "prepare", None)):
         raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
@@ -57,46 +57,45 @@ def backend(name_or_file: str) -> Any:
 
 
 def facts(path: Path) -> SimpleNamespace:
-    """The constants and the names of a file, read without running it: it may import torch.
+    """The constants and names of a file, read without running it: it may import torch.
 
-    Those within `if`, `try` and `with` too; `*` is a name where it imports another module's.
-
-    Raises LookupError where it is no Python, where a constant that is read (_READ) is no literal, or where
-    it depends on what is so when the file runs.
+    Names within `if`, `try` and `with` count; `*` is a name where the file imports another module's.
+    Raises LookupError where the file is no Python, or where one of the constants in _READ is no literal or
+    has several values.
     """
     try:
         body = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
     except (OSError, ValueError, SyntaxError) as error:
         raise LookupError(f"{path}: {type(error).__name__}: {error}") from error
-    found: Dict[str, Any] = {}
-    _read_names(body, path, found, nested=False)
-    return SimpleNamespace(**found)
+    names_read: Dict[str, Any] = {}
+    _read_names(body, path, names_read, nested=False)
+    return SimpleNamespace(**names_read)
 
 
-def _read_names(body: Sequence[ast.stmt], path: Path, found: Dict[str, Any], nested: bool) -> None:
-    """Adds what the statements define; `nested`: whether they may be left out when the file runs."""
+def _read_names(body: Sequence[ast.stmt], path: Path, names_read: Dict[str, Any], nested: bool) -> None:
+    """Add the names that statements define; `nested`: they may not run when the file runs."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found[node.name] = None
+            names_read[node.name] = None
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found.update((alias.asname or alias.name, None) for alias in node.names)
+            names_read.update((alias.asname or alias.name, None) for alias in node.names)
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for name in (target.id for target in targets if isinstance(target, ast.Name)):
                 value = _literal(node.value, name, path)
-                if nested and name in _READ and found.get(name, value) != value:
+                if nested and name in _READ and names_read.get(name, value) != value:
                     raise LookupError(
                         f"{path}: {name} must have one value, since it is read without running the file"
                     )
-                found[name] = value
+                names_read[name] = value
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             within = [node.body, getattr(node, "orelse", []), getattr(node, "finalbody", [])]
             within += [handler.body for handler in getattr(node, "handlers", [])]
             for inner in within:
-                _read_names(inner, path, found, nested=True)
+                _read_names(inner, path, names_read, nested=True)
 
 
-_READ = ("PRELOAD", "DTYPES", "DEVICES", "SCENARIOS", "LOSSY")  # by those who do not run the file
+_READ = ("PRELOAD", "DTYPES", "DEVICES", "SCENARIOS", "LOSSY")  # read by programs that do not run the file
 
 
 def _literal(node: Optional[ast.expr], name: str, path: Path) -> Any:
@@ -112,7 +111,7 @@ def _literal(node: Optional[ast.expr], name: str, path: Path) -> Any:
 
 
 def preload(loader: str) -> Tuple[str, ...]:
-    """The packages that a loader wants imported before cases fork; torch is not imported for it."""
+    """The packages to import before cases fork, read without importing the loader, which needs torch."""
     if canonical(loader) not in names("loaders"):
         raise LookupError(f"no loader named {loader!r}; there are: {', '.join(names('loaders'))}")
     path = Path(__file__).with_name("loaders") / f"{canonical(loader).replace('-', '_')}.py"
@@ -120,22 +119,22 @@ def preload(loader: str) -> Tuple[str, ...]:
 
 
 def backend_facts(name_or_file: str) -> Any:
-    """What a back end says of itself, for those who must not import torch.
+    """A back end's constants, for the parent process, which must not import torch.
 
-    perfdash's own import nothing heavy; a file of the user's own is not run. Raises LookupError.
+    perfdash's own back ends import nothing heavy; a user's file is not run. Raises LookupError.
     """
     if not name_or_file.endswith(".py"):
         return find("backends", name_or_file)
     path = Path(name_or_file).absolute()
     if not path.is_file():
         raise LookupError(f"there is no back end in {path}")
-    found = facts(path)
-    if not hasattr(found, "prepare") and not hasattr(found, "*"):  # of what it imports, the worker tells
+    constants = facts(path)
+    if not hasattr(constants, "prepare") and not hasattr(constants, "*"):  # the worker checks what it imports
         raise LookupError(f"{path} has no function prepare(module, inputs, job): it is no back end")
-    return found
+    return constants
 
 
 def backend_name(name_or_file: str) -> str:
-    """What a case calls a back end: a file by its name without folder and `.py`."""
+    """The name of a back end in a case: a file's name without folder and `.py`."""
     is_file = name_or_file.endswith(".py")
     return canonical(Path(name_or_file).stem if is_file else name_or_file)

@@ -1,4 +1,4 @@
-"""Dynamo and AOTAutograd without code generation: what tests use where generated code is no matter."""
+"""Dynamo and AOTAutograd without code generation, for tests that need no generated code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed inference: the layers of a transformer replaced by its fused CUDA kernels where it knows them."""
+"""DeepSpeed inference: fused CUDA kernels in place of the transformer layers that it knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model as it is: compared with itself it is the A/A null."""
+"""The unchanged model: compared with itself it is the A/A null."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
 
 
 def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
-    """The same, but drawing the random numbers that eager draws: for checking a random model.
+    """Like prepare, with the random numbers that eager draws: for the accuracy check of a random model.
 
-    A back end of its own to dynamo, so that the code that is timed stays as it is.
+    It is a separate back end to dynamo, so that the code that is timed does not change.
     """
     import torch
     from torch._inductor.compile_fx import compile_fx
@@ -34,26 +34,26 @@ def prepare_repeatable(module: Any, inputs: Any, job: Job) -> Any:
 
 
 def complaints(job: Job) -> list[str]:
-    """What of the job's options this torch does not know, each as a message for the user."""
+    """The job's options that this torch does not know, each as a message for the user."""
     import torch
     import torch._inductor.config as inductor_config
 
-    found = [
+    messages = [
         f"inductor has no configuration key {key!r} in torch {torch.__version__}"
         for key in job.inductor_config
         if not _has(inductor_config, key)
     ]
     modes = ["default", *torch._inductor.list_mode_options()]
     if job.compile_mode is not None and job.compile_mode not in modes:
-        found.append(f"torch.compile has no mode {job.compile_mode!r}; there are: {', '.join(modes)}")
-    return found
+        messages.append(f"torch.compile has no mode {job.compile_mode!r}; there are: {', '.join(modes)}")
+    return messages
 
 
 def vector_isa(job: Job, find_out: bool) -> Optional[str]:
-    """The vector instructions that inductor compiles for, as it has found them to work here.
+    """The vector instructions that inductor compiles for on this machine.
 
-    It finds out by compiling a test, once a process, and falls back without a word to lesser ones when
-    that fails: also when the compiler was killed. None where it has not looked yet, unless `find_out`.
+    Inductor compiles a test once a process, and silently falls back to narrower instructions when that fails,
+    also when the compiler was killed. None where it has not run the test yet, unless `find_out`.
     """
     try:
         from torch._inductor import cpu_vec_isa as isa

@@ -17,13 +17,13 @@ def prepare(module: Any, inputs: Any, job: Job) -> Any:
     """inductor.prepare with freezing on."""
     before = len(_generated())
     model = inductor.prepare(module, inputs, _freezing(job))
-    # The compiled module passes attributes on to the module inside, which must stay as it is.
+    # Past the compiled module's own __setattr__, which would set it on the module inside.
     object.__setattr__(model, "generated_before", before)
     return model
 
 
 def complaints(job: Job) -> list[str]:
-    """What of the job's options this torch does not know, each as a message for the user."""
+    """The job's options that this torch does not know, each as a message for the user."""
     return inductor.complaints(_freezing(job))
 
 
@@ -35,16 +35,16 @@ def vector_isa(job: Job, find_out: bool) -> Optional[str]:
 def held_tensors(model: Any) -> list[Any]:
     """The constants of the code generated since `prepare`: none before the first call.
 
-    A packed weight stands beside the plain one where the kernel is given both (MKL's products). It
-    comes as a tensor of bytes of the size that it really uses: MKL asks for megabytes for any weight.
+    Where a kernel takes a packed weight and the plain one (MKL's products), both count. A packed weight is
+    returned as a tensor of as many bytes as it really uses: MKL allocates megabytes for any weight.
     """
     import torch
 
     modules = _generated()[model.generated_before :]
-    found = [
+    constants = [
         value for module in modules for value in vars(module).values() if isinstance(value, torch.Tensor)
     ]
-    return [_stand_in(tensor) if tensor.is_mkldnn else tensor for tensor in found]
+    return [_stand_in(tensor) if tensor.is_mkldnn else tensor for tensor in constants]
 
 
 def _stand_in(packed: Any) -> Any:
@@ -53,7 +53,7 @@ def _stand_in(packed: Any) -> Any:
     size = packed.numel() * packed.element_size()
     try:
         size = min(size, _resident_bytes(int(torch.ops.mkldnn.data_ptr(packed)), size))
-    except (AttributeError, RuntimeError, OSError):  # another torch, another system: as it was asked for
+    except (AttributeError, RuntimeError, OSError):  # another torch or system: the allocated size
         pass
     return torch.empty(size, dtype=torch.uint8)
 

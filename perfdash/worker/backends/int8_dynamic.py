@@ -59,17 +59,17 @@ class _Quantized:
 
 
 def held_tensors(model: Any) -> list[Any]:
-    """Parameters and buffers that stayed, and copies of the packed weights: packed ones are no tensors."""
+    """The remaining parameters and buffers, and copies of the packed weights, which are no tensors."""
     from torch.ao.nn.quantized.modules.linear import LinearPackedParams
 
-    found = [*model.module.parameters(), *model.module.buffers()]
+    tensors = [*model.module.parameters(), *model.module.buffers()]
     with _quiet():
         for layer in model.module.modules():
             if hasattr(layer, "_all_weight_values"):  # LSTM, GRU
-                found += _unpacked([packed.param.__getstate__() for packed in layer._all_weight_values])
+                tensors += _unpacked([packed.param.__getstate__() for packed in layer._all_weight_values])
             elif isinstance(layer, LinearPackedParams):  # inside every quantised Linear
-                found += _unpacked(layer._weight_bias())
-    return found
+                tensors += _unpacked(layer._weight_bias())
+    return tensors
 
 
 def notes(model: Any) -> list[str]:
@@ -90,7 +90,7 @@ def _unpacked(state: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """torch tells of its own plans with quantised tensors."""
+    """Hide torch's deprecation warnings about quantised tensors."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*deprecated", category=DeprecationWarning)
         warnings.filterwarnings("ignore", message="(?s).*deprecated", category=UserWarning)

@@ -68,9 +68,10 @@ class GenerationStep:
         return tokens
 
     def observe(self) -> dict[str, Any]:
-        """The logits (prompts, new_tokens, vocabulary) of the first and the last prompts, along the tokens
-        of the step that it follows, else its own: after one token that was chosen otherwise, by a hair,
-        nothing else would be alike.
+        """The logits (prompts, new_tokens, vocabulary) of the first and the last prompts.
+
+        Decoding repeats the tokens of the step that it follows, if any: after one different token, chosen by
+        a rounding error, all later logits would differ.
         """
         self._refuse_too_large()
         with self._side.autocast():
@@ -79,28 +80,28 @@ class GenerationStep:
         return {"logits": pytree.detach(decoded.logits)}
 
     def follow(self, other: GenerationStep) -> None:
-        """`observe` goes along the tokens that the other step has chosen."""
+        """Let `observe` repeat the tokens that the other step has chosen."""
         self._forced = other.tokens
 
     def _refuse_too_large(self) -> None:
-        """Raises MemoryError before the first try of what could not fit even if there were nothing else."""
+        """Raise MemoryError before the first step if it cannot fit even into the whole memory."""
         if self._fits:
             return
-        room = torch.cuda.mem_get_info()[1] if self._kind == "cuda" else self._job.memory_limit_bytes
-        if not room or not greedy_decoding.has_estimate(self._side.module):
+        available = torch.cuda.mem_get_info()[1] if self._kind == "cuda" else self._job.memory_limit_bytes
+        if not available or not greedy_decoding.has_estimate(self._side.module):
             return
         module, tokens = self._side.module, self._job.new_tokens
         batch, prompt = self._side.inputs["input_ids"].shape
         dtype = self._side.autocast_dtype() or next(module.parameters()).dtype
         if self._is_eager:
             needed = greedy_decoding.least_bytes(module, batch, prompt, tokens, dtype)
-        else:  # what is between weights and cache, a back end may do without
+        else:  # a back end may need no memory beside weights and cache
             cache = greedy_decoding.cache_bytes(module.config, batch, prompt + tokens - 1, dtype)
             needed = greedy_decoding.weight_bytes(module, dtype) + cache
-        if needed > room:
+        if needed > available:
             raise MemoryError(
                 f"{batch} prompts of {prompt} and {tokens} new tokens need at least {needed / 1e6:.0f} MB, "
-                f"and there are {room / 1e6:.0f} MB: not tried"
+                f"and there are {available / 1e6:.0f} MB: not tried"
             )
         self._fits = True
 

@@ -1,4 +1,4 @@
-"""A training step: forward with the loss, backward, the optimiser's step; each timed apart."""
+"""A training step: forward with the loss, backward, the optimiser's step, each timed separately."""
 
 from __future__ import annotations
 
@@ -71,11 +71,10 @@ class TrainingStep:
             self._drop_gradients()
 
     def observe(self) -> dict[str, Any]:
-        """A step from a new optimiser: the loss, the gradients, by how much it changes each parameter, and
-        the buffers after it, which the next step changes.
+        """Do a step with a new optimiser; return its loss, gradients, parameter updates and buffers.
 
-        The parameters are zero before the optimiser steps, and are what it made of that afterwards: beside
-        their own values a step that was left out would hardly show, nor in 16 bits at all.
+        The parameters are set to zero before the optimiser steps, so that afterwards they are its updates:
+        beside the parameters' own values a missing update would hardly show, and in 16 bits not at all.
         """
         kind = self._side.job.optimizer
         self._optimizer = _optimizer(kind, list(self._parameters.values()), **_JUDGED.get(kind, {}))
@@ -98,7 +97,7 @@ class TrainingStep:
                 tensor.zero_()
 
     def release(self) -> None:
-        """Lets go of the optimiser's state."""
+        """Free the optimiser's state."""
         self._optimizer = _optimizer(self._side.job.optimizer, list(self._parameters.values()))
 
     def _until_stepped(self, before_step: Callable[[], None] = lambda: None) -> Any:
