@@ -60,7 +60,7 @@ def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard
     routes = [
         Route("/", page(_plain(live_pages.overview))),
         *(Route(f"/{path}", page(_plain(make))) for path, make in live_pages.PAGES.items()),
-        Route(f"/{site_links.COMPARE}", page(_anything)),
+        Route(f"/{site_links.COMPARE}", page(_compare_any)),
         Route(f"/beds/{{bed}}/{site_links.COMPARE}", page(_below(live_pages.nights))),
         Route("/beds/{bed}/suites/{name}", page(_below(live_pages.suite))),
         Route("/beds/{bed}/models/{name}", page(_below(live_pages.model))),
@@ -103,8 +103,10 @@ def _path(request: Request) -> str:
     return str(request.scope["path"])
 
 
-def _anything(connection: sa.Connection, request: Request) -> tuple[str, int]:
-    return live_pages.anything(connection, read_all(live_pages.COMPARED, request.query_params.multi_items()))
+def _compare_any(connection: sa.Connection, request: Request) -> tuple[str, int]:
+    return live_pages.compare_any(
+        connection, read_all(live_pages.COMPARED, request.query_params.multi_items())
+    )
 
 
 def _api(endpoint: Endpoint) -> Make:

@@ -20,10 +20,10 @@ from perfdash.serve.parameters import NotFound, Parameter, compared
 from perfdash.site import render
 from perfdash.site.compare_page import SHOWN, CompareView, pairs
 from perfdash.site.machines_page import machine_view
-from perfdash.site.model_page import one_model
+from perfdash.site.model_page import read_model_view
 from perfdash.site.overview_page import OverviewView, overview_of
 from perfdash.site.regressions_page import alerts_of_testbed
-from perfdash.site.suite_page import SuiteSetting, one_suite
+from perfdash.site.suite_page import SuiteSetting, read_suite_view
 from perfdash.site.testbed_history import Testbed, beds
 
 Words = Mapping[str, str | None]
@@ -31,18 +31,18 @@ OFFERED = 200  # runs that the form of the comparison suggests
 
 
 def overview(connection: sa.Connection) -> str:
-    views = [overview_of(connection, bed, runs) for bed, runs in _every(connection)]
+    views = [overview_of(connection, bed, runs) for bed, runs in _testbeds_with_runs(connection)]
     return render.render_overview(OverviewView(views))
 
 
 def regressions(connection: sa.Connection) -> str:
     return render.render_regressions(
-        [alerts_of_testbed(connection, bed, runs) for bed, runs in _every(connection)]
+        [alerts_of_testbed(connection, bed, runs) for bed, runs in _testbeds_with_runs(connection)]
     )
 
 
 def machines(connection: sa.Connection) -> str:
-    return render.render_machines([machine_view(bed, runs) for bed, runs in _every(connection)])
+    return render.render_machines([machine_view(bed, runs) for bed, runs in _testbeds_with_runs(connection)])
 
 
 def method(_: sa.Connection) -> str:
@@ -62,7 +62,7 @@ def suite(connection: sa.Connection, path: str) -> str:
     for row in connection.execute(query):
         setting = SuiteSetting(*row)
         if setting.page(bed.digest) == path:
-            return render.render_suite(one_suite(connection, bed, setting))
+            return render.render_suite(read_suite_view(connection, bed, setting))
     raise NotFound("there is no such suite on this testbed")
 
 
@@ -71,7 +71,7 @@ def model(connection: sa.Connection, path: str) -> str:
     bed = _bed(connection, path)
     for case, number in case_numbers(connection, bed.id).items():
         if site_links.model_page(bed.digest, case) == path:
-            return render.render_model(one_model(connection, bed, number))
+            return render.render_model(read_model_view(connection, bed, number))
     raise NotFound("there is no such model on this testbed")
 
 
@@ -93,7 +93,7 @@ COMPARED = (
 
 
 @dataclass(frozen=True)
-class Anything:
+class ComparedSides:
     """A comparison as the page shows it; `testbed` is the digest of both sides' testbed."""
 
     comparison: Comparison
@@ -102,7 +102,7 @@ class Anything:
     sides: list[tuple[str, str]]
 
 
-def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
+def compare_any(connection: sa.Connection, words: Words) -> tuple[str, int]:
     """The page with the form and the requested comparison; with its HTTP status.
 
     The page itself says what is wrong with the request.
@@ -111,7 +111,7 @@ def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
     problem, status, result = "", 200, None
     try:
         if old and new:
-            result = _anything(compared(connection, old, new, words.get("host_class")))
+            result = _compared_sides(compared(connection, old, new, words.get("host_class")))
         elif old or new:
             problem, status = "Both sides are needed.", 400
     except NotFound as error:
@@ -133,10 +133,10 @@ def anything(connection: sa.Connection, words: Words) -> tuple[str, int]:
     return text, status
 
 
-def _anything(comparison: Comparison) -> Anything:
+def _compared_sides(comparison: Comparison) -> ComparedSides:
     digest = comparison.new.runs[0].run.testbed_digest
     sides = [("Old", _side_title(comparison.old)), ("New", _side_title(comparison.new))]
-    return Anything(comparison, ordered(of_comparison(comparison)), digest, sides)
+    return ComparedSides(comparison, ordered(of_comparison(comparison)), digest, sides)
 
 
 def _side_title(side: ComparedRuns) -> str:
@@ -151,7 +151,7 @@ def _side_title(side: ComparedRuns) -> str:
     return f"{names}; " + (f"torch {next(iter(torches))}" if len(torches) == 1 else several)
 
 
-def _every(connection: sa.Connection) -> list[tuple[Testbed, list[RunLine]]]:
+def _testbeds_with_runs(connection: sa.Connection) -> list[tuple[Testbed, list[RunLine]]]:
     return [(bed, list_runs(connection, testbed_id=bed.id)) for bed in beds(connection)]
 
 

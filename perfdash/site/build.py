@@ -56,7 +56,7 @@ class _Bed:
     rows: dict[int, list[Row]]
     overview: TestbedView
     compare: CompareView
-    lives: TestbedAlerts
+    alerts_page: TestbedAlerts
 
     @property
     def bed(self) -> Testbed:
@@ -149,7 +149,7 @@ def _write_top(folder: Folder, testbeds: Sequence[_Bed]) -> int:
     top = {
         site_links.OVERVIEW: render.render_overview(OverviewView([testbed.overview for testbed in testbeds])),
         site_links.COMPARE: render.render_compare_index([testbed.compare for testbed in testbeds]),
-        site_links.REGRESSIONS: render.render_regressions([testbed.lives for testbed in testbeds]),
+        site_links.REGRESSIONS: render.render_regressions([testbed.alerts_page for testbed in testbeds]),
         site_links.MACHINES: render.render_machines(
             [machine_view(testbed.bed, testbed.history.runs) for testbed in testbeds]
         ),

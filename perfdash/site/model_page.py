@@ -108,11 +108,11 @@ class ModelContext:
 
 
 def model_context(
-    connection: sa.Connection, history: TestbedHistory, lives: TestbedAlerts | None = None
+    connection: sa.Connection, history: TestbedHistory, alerts_page: TestbedAlerts | None = None
 ) -> ModelContext:
     """Gather the data that the pages of a testbed's cases share.
 
-    `history` has all cases, or those of one model; `lives`: the alerts if they were read already.
+    `history` has all cases, or those of one model; `alerts_page`: the alerts if they were read already.
     """
     alerts: dict[int, list[Alert]] = {}
     of_host = []
@@ -122,15 +122,15 @@ def model_context(
             of_host.append(alert)
         else:
             alerts.setdefault(alert.case_id, []).append(alert)
-    if lives is None and (of_host or not alerts.keys().isdisjoint(history.row)):
-        lives = alerts_of_testbed(connection, history.bed, history.runs)
+    if alerts_page is None and (of_host or not alerts.keys().isdisjoint(history.row)):
+        alerts_page = alerts_of_testbed(connection, history.bed, history.runs)
     by_model: dict[tuple[str, str], list[int]] = {}
     for number, case in sorted(history.cases.items(), key=lambda pair: pair[1].name):
         by_model.setdefault((case.suite, case.model), []).append(number)
     return ModelContext(
         history,
         alerts,
-        {life.alert.id or 0 for life in lives.lives} if lives else set(),
+        {listed.alert.id or 0 for listed in alerts_page.histories} if alerts_page else set(),
         of_host,
         machine_changes(history.recent),
         method_changes(history.runs),
@@ -319,7 +319,7 @@ def _shown_as(history: TestbedHistory, number: int) -> SiblingCase:
     return SiblingCase(SuiteSetting.of(case).title + size, model_page(history.bed.digest, case), text)
 
 
-def one_model(connection: sa.Connection, bed: Testbed, number: int) -> ModelView:
+def read_model_view(connection: sa.Connection, bed: Testbed, number: int) -> ModelView:
     """Read the page of a single case. Raises KeyError for an unknown case."""
     cases = {n: case for case, n in case_numbers(connection, bed.id).items()}
     case_of_page = cases.get(number)

@@ -23,7 +23,7 @@ SHOWN = 30  # alerts of a testbed; the rest is on the page of regressions
 
 
 @dataclass(frozen=True)
-class Stand:
+class SettingNight:
     """A setting on its last night. `ratio`: geometric mean over the cases that pass on this night and the
     one before, new / old, with its interval; `both` how many they are."""
 
@@ -64,7 +64,7 @@ class TestbedView:
     heads: list[RunLine]
     runs: int
     alerts: AlertsOnPage
-    stands: list[Stand]
+    settings: list[SettingNight]
     noise: list[tuple[float, float]]
     unjudged: int
     noise_breaks: Mapping[int, str] = field(default_factory=dict)
@@ -104,23 +104,25 @@ def overview_of(
         alerts.heads,
         len(runs),
         regressions_page.alerts_on_page(alerts, SHOWN),
-        [_stand(connection, trend, read_before) for trend in trends],
+        [_setting_night(connection, trend, read_before) for trend in trends],
         [(epoch(run.started), value) for run, value in measured],
         regressions_page.unjudged(runs),
         method_breaks([run.method for run, _ in measured], "speedup"),
     )
 
 
-def _stand(connection: sa.Connection, trend: SuiteTrend, read_before: dict[int, Imported]) -> Stand:
+def _setting_night(
+    connection: sa.Connection, trend: SuiteTrend, read_before: dict[int, Imported]
+) -> SettingNight:
     if len(trend.nights) < 2:
-        return Stand(trend, None, 0)
+        return SettingNight(trend, None, 0)
     sides = []
     for run, _ in trend.nights[-2:]:
         if run.id not in read_before:
             read_before[run.id] = read_run(connection, run)
         sides.append(_side(run, read_before[run.id], trend.setting))
     means = next((means for means in compare(sides[0], sides[1]).means if means.metric == "speedup"), None)
-    return Stand(trend, means.ratio if means else None, means.cases if means else 0)
+    return SettingNight(trend, means.ratio if means else None, means.cases if means else 0)
 
 
 def _side(run: RunLine, imported: Imported, setting: SuiteSetting) -> ComparedRuns:

@@ -35,7 +35,7 @@ class TestbedAlerts:
     """
 
     bed: Testbed
-    lives: list[AlertLife]
+    histories: list[AlertHistory]
     left_out: int
     unjudged: int
 
@@ -48,8 +48,8 @@ def alerts_of_testbed(
     `runs` are all its runs, oldest first; `alerts`: the standing ones if they were read already.
     """
     alerts = alerts or standing_alerts(connection, bed, runs)
-    lives, left_out = alert_lives(connection, bed, {run.id: run for run in runs}, alerts)
-    return TestbedAlerts(bed, lives, left_out, unjudged(runs))
+    histories, left_out = alert_histories(connection, bed, {run.id: run for run in runs}, alerts)
+    return TestbedAlerts(bed, histories, left_out, unjudged(runs))
 
 
 MOST = 100  # alerts on one page with all that is known of them; the largest come first
@@ -159,7 +159,7 @@ def _rank(alert: Alert) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class AlertLife:
+class AlertHistory:
     """An alert with its events."""
 
     change: RunChange
@@ -167,13 +167,13 @@ class AlertLife:
     events: list[AlertEvent]
 
 
-def alert_lives(
+def alert_histories(
     connection: sa.Connection,
     bed: Testbed,
     runs: Mapping[int, RunLine],
     standing: StandingAlerts,
     limit: int = MOST,
-) -> tuple[list[AlertLife], int]:
+) -> tuple[list[AlertHistory], int]:
     """Read the open alerts, then the latest closed ones; and the number left out."""
     alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
     evidences = [each for each in standing.evidence if each.alert.state in alert_store.LIVE]
@@ -193,8 +193,8 @@ def alert_lives(
         )
         for alert in ended
     ]
-    lives = [
-        AlertLife(
+    histories = [
+        AlertHistory(
             # A closed alert shows the change it reported, not how it ended.
             replace(of_alert(each, -1), state=each.alert.state),
             each.alert,
@@ -202,7 +202,7 @@ def alert_lives(
         )
         for each in evidences
     ]
-    return lives, len(alerts) - len(lives)
+    return histories, len(alerts) - len(histories)
 
 
 def unjudged(runs: Sequence[RunLine]) -> int:

@@ -27,7 +27,7 @@ from perfdash.report.number_format import mark_cpu_time, percent_change, with_un
 from perfdash.site.compare_page import SHOWN, CompareView, night_options
 from perfdash.site.machines_page import MachineView
 from perfdash.site.model_page import ModelView, NewestResult
-from perfdash.site.overview_page import OverviewView, Stand, TestbedView
+from perfdash.site.overview_page import OverviewView, SettingNight, TestbedView
 from perfdash.site.regressions_page import WORDS, TestbedAlerts
 from perfdash.site.suite_page import SuiteSetting, SuiteView, TrendLine, case_title, case_words
 from perfdash.site.timeline import ChartEvent, build_words
@@ -161,13 +161,13 @@ def speedup_bars(view: SuiteView) -> Markup:
     return charts.bars(rows, "bars") if rows else Markup("")
 
 
-def small_chart(stand: Stand, place: int, prefix: str) -> Markup:
+def small_chart(setting_night: SettingNight, place: int, prefix: str) -> Markup:
     """A setting's small chart of its `place`-th line; empty without a value."""
-    nights = stand.trend.nights[-len(stand.nights) :]
-    line = stand.trend.lines(nights)[place]
+    nights = setting_night.trend.nights[-len(setting_night.nights) :]
+    line = setting_night.trend.lines(nights)[place]
     if all(value is None for value in line.values):
         return Markup("")
-    return charts.spark(_trend(line, stand.nights, 0), prefix)
+    return charts.spark(_trend(line, setting_night.nights, 0), prefix)
 
 
 def noise_chart(view: TestbedView, prefix: str) -> Markup:

@@ -476,7 +476,7 @@ def _gone(history: TestbedHistory, numbers: Sequence[int], tonight: set[Case]) -
     return gone
 
 
-def one_suite(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView:
+def read_suite_view(connection: sa.Connection, bed: Testbed, setting: SuiteSetting) -> SuiteView:
     """Read the page of one suite. Raises KeyError where the testbed has no such suite."""
     numbers = [n for case, n in case_numbers(connection, bed.id).items() if SuiteSetting.of(case) == setting]
     history = read_history(connection, bed, case_ids=numbers)

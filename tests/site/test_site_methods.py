@@ -17,7 +17,7 @@ from perfdash.records import Case
 from perfdash.report.terminal_tables import series_table
 from perfdash.site import render
 from perfdash.site.compare_page import compare_view, night_file
-from perfdash.site.model_page import one_model
+from perfdash.site.model_page import read_model_view
 from perfdash.site.overview_page import overview_of
 from perfdash.site.render import render_compare, render_model, render_suite
 from perfdash.site.suite_page import read_trends, suite_view
@@ -73,7 +73,7 @@ def test_a_week_is_drawn_for_a_case_that_its_last_run_has_not(store):
         (bed,) = beds(connection)
         history = read_history(connection, bed)
         number = case_numbers(connection, bed.id)[CASE]
-        view = one_model(connection, bed, number)
+        view = read_model_view(connection, bed, number)
     assert history.weeks.values["backend_ms"][history.row[number], 0].tolist() == [10.0, 10.0, 10.0]
     breaks = {line.name: line.breaks for line in view.lines}
     assert breaks["backend_ms"] == {1: "latency 1 -> 2"}
@@ -85,7 +85,7 @@ def test_a_models_lines_are_parted_and_marked_where_the_method_changes(store, si
     fill(store, 120 if since == 10 else 30, since)
     with store.read() as connection:
         bed, number = opened(store, connection)
-        view = one_model(connection, bed, number)
+        view = read_model_view(connection, bed, number)
     breaks = {line.name: line.breaks for line in view.lines}
     place = 1 if since == 10 else 20
     assert breaks["backend_ms"] == breaks["speedup"] == {place: "latency 1 -> 2"}

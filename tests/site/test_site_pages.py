@@ -17,9 +17,9 @@ from perfdash.history.queries import case_numbers, list_runs
 from perfdash.history.results import Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site.model_page import case_changes, model_context, model_view, newest_results, one_model
+from perfdash.site.model_page import case_changes, model_context, model_view, newest_results, read_model_view
 from perfdash.site.render import render_model, render_suite
-from perfdash.site.suite_page import SuiteSetting, one_suite, read_trends
+from perfdash.site.suite_page import SuiteSetting, read_suite_view, read_trends
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import row, run
 from tests.site.stored import HOSTILE, NAMES, Page, built, check, fill, night, result
@@ -267,7 +267,7 @@ def test_a_model_links_only_to_alerts_that_are_told(store, site):
     assert len([href for href in hrefs if "#alert-" in href]) == 100
     with store.read() as connection:
         (one,) = beds(connection)
-        view = one_model(connection, one, number)
+        view = read_model_view(connection, one, number)
     assert (folder / view.page).read_text() == render_model(view)
 
 
@@ -423,7 +423,7 @@ def test_a_page_alone_is_the_same_as_among_all(store):
         last = newest_results(connection, history, list(history.row), trends)
         for number in list(history.row)[:3]:
             view = model_view(every, number, last[number], case_changes(history, number))
-            assert render_model(one_model(connection, bed, number)) == render_model(view)
+            assert render_model(read_model_view(connection, bed, number)) == render_model(view)
 
 
 def test_a_suite_alone_is_the_same_as_among_all(store, site):
@@ -431,7 +431,7 @@ def test_a_suite_alone_is_the_same_as_among_all(store, site):
     folder = site()
     with store.read() as connection:
         (bed,) = beds(connection)
-        view = one_suite(connection, bed, SuiteSetting.of(Case("timm", "x")))
+        view = read_suite_view(connection, bed, SuiteSetting.of(Case("timm", "x")))
     assert (folder / view.page).read_text() == render_suite(view)
 
 
