@@ -14,7 +14,7 @@ from perfdash.report.alert_text import model_of
 from perfdash.report.changes import BAD, GROUPS, VANISHED, ChangeEnd, RunChange
 from perfdash.report.dashboard_tables import DashboardSetting, by_suite
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
-from perfdash.report.night import Night, compared_with, headline, noise_floor
+from perfdash.report.night import Night, compared_with, gpus_of, headline, noise_floor, package_versions
 from perfdash.report.number_format import percent_change
 from perfdash.report.published_totals import published
 from perfdash.report.reproduce import command, pattern
@@ -85,8 +85,9 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
     environment = night.run.environment
     worker = environment.get("worker", {})
     suites = list(dict.fromkeys(row.case.suite for row in rows))
-    gpus = environment.get("gpu") or ", ".join(dict.fromkeys(map(str, environment.get("gpus") or ())))
-    machine = (environment.get("cpu") if setting.device == "cpu" else gpus) or "a machine that is not told"
+    machine = (
+        environment.get("cpu") if setting.device == "cpu" else gpus_of(night.run)
+    ) or "a machine that is not told"
     what = _WORK.get(setting.scenario, _WORK["inference"])
     single_size = len({row.case.batch_size for row in rows}) == 1
     sizes = (
@@ -112,13 +113,7 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
             "(within) means that this spread is not known.",
         ]
     packages = [("torch", worker.get("torch")), ("commit", worker.get("torch_git_version"))]
-    versions = worker.get("packages") or {}
-    commits = worker.get("commits") or {}
-    packages += [
-        (name, f"{versions[name]} {commits.get(name, '')[:10]}".strip())
-        for name in dict.fromkeys([*_PACKAGES, *commits])
-        if name in versions
-    ]
+    packages += package_versions(night.run, _PACKAGES)
     listed = ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages if version)
     settings = ", ".join(f"{escaped(k)} {code(v)}" for k, v in night.run.setting.items())
     lines = [

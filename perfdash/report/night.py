@@ -113,6 +113,25 @@ def noise_floor(run: RunRow) -> str:
     return "; ".join(parts) or "not measured"
 
 
+def gpus_of(run: RunRow) -> str:
+    """The names of the run's GPUs, each once; empty without any."""
+    environment = run.environment
+    return str(environment.get("gpu") or ", ".join(dict.fromkeys(map(str, environment.get("gpus") or ()))))
+
+
+def package_versions(run: RunRow, names: Sequence[str]) -> list[tuple[str, str]]:
+    """(name, version) of these installed packages, then of those built from a repository.
+
+    The version has the first digits of the commit where it is known.
+    """
+    versions, commits = run.packages, run.commits
+    return [
+        (name, f"{versions[name]} {commits.get(name, '')[:10]}".strip())
+        for name in dict.fromkeys([*names, *commits])
+        if name in versions
+    ]
+
+
 def _quiet(night: Night) -> str:
     """The headline of a night without changes, unless some could not be judged."""
     return "no change that could be told" if night.caution else "nothing changed"

@@ -12,7 +12,7 @@ from perfdash.history.results import MAX_SAMPLES, Row
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.markdown import code, escaped, table
-from perfdash.report.night import Night, case_count, noise_floor
+from perfdash.report.night import Night, case_count, gpus_of, noise_floor, package_versions
 from perfdash.report.number_format import digits, mark_cpu_time
 from perfdash.report.step_tables import (
     StepTable,
@@ -343,17 +343,12 @@ def _machine(night: Night) -> str:
     run = night.run
     environment = run.environment
     worker = environment.get("worker") or {}
-    every, commits = worker.get("packages") or {}, worker.get("commits") or {}
     devices = {row.case.device for row in night.rows}
-    gpus = environment.get("gpu") or ", ".join(dict.fromkeys(map(str, environment.get("gpus") or ())))
+    gpus = gpus_of(run)
     build = " ".join(
         code(word) for word in (worker.get("torch"), str(worker.get("torch_git_version") or "")[:10]) if word
     )
-    packages = [
-        (name, f"{every[name]} {commits.get(name, '')[:10]}".strip())
-        for name in dict.fromkeys([*_PACKAGES, *commits])
-        if name in every
-    ]
+    packages = package_versions(run, _PACKAGES)
     facts = [
         (
             "Run",
