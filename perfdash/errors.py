@@ -1,4 +1,4 @@
-"""Errors that end a command, each with the exit code that DESIGN and README document."""
+"""Errors that end a command, each with its documented exit code."""
 
 
 class PerfdashError(Exception):

@@ -17,8 +17,8 @@ from perfdash.redaction import redact, remember
 VARIABLE = "PERFDASH_WEBHOOK"
 _TIMEOUT_S = 30.0
 _PAUSES_S = (2.0, 8.0)  # between tries
-_PATIENCE_S = 60.0  # what a server may ask to wait
-_LONGEST = 30_000  # characters; Slack cuts at 40,000
+_PATIENCE_S = 60.0  # the longest Retry-After that is waited for
+_LONGEST = 30_000  # characters; Slack truncates a message above 40,000
 
 
 def checked_address(url: str | None) -> str:

@@ -10,14 +10,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# GitHub says "maximum is 65536 characters" and was seen to count bytes, characters or code points by the
-# endpoint. Bytes of UTF-8 are never fewer than any of these.
+# GitHub's limit is "65536 characters", but endpoints were seen to count bytes, UTF-16 units or code points.
+# A text has at least as many UTF-8 bytes as any of these, so bytes are counted, with some margin.
 LIMIT = 60_000
-_NUMBER = 40  # bytes for "*Part 12 of 13*" and the blank line after it
+_NUMBER = 40  # bytes reserved for "*Part 12 of 13*" and the blank line after it
 _HEAD_LINES = 6  # a table of which so many rows come before the second border has no head
-_HEAD = 4  # a head is opened again if it takes at most this part (1 / _HEAD) of the room
+_HEAD = 4  # a table's head is repeated if it takes at most 1 / _HEAD of a comment
 
-# Where a cut hurts least: between sections, between blocks, between rows, anywhere else, nowhere.
+# Ratings of a cut, the best first: between sections, blocks, rows, lines; never.
 _SECTION, _BLOCK, _ROW, _LINE, _NEVER = range(5)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _RULE = re.compile(r"[ |:-]*-[ |:-]*")
@@ -25,7 +25,7 @@ _RULE = re.compile(r"[ |:-]*-[ |:-]*")
 
 @dataclass(frozen=True)
 class _Before:
-    """What is open before a line, and how well a cut fits there."""
+    """The open elements before a line, and the rating of a cut there."""
 
     headings: tuple[str, ...]  # that hold for the line
     folds: tuple[tuple[str, ...], ...]  # of each <details>: the lines that open it
@@ -99,7 +99,8 @@ def _pieces(line: str, most: int) -> list[str]:
     """A line, cut at spaces where possible if it is too long for any part."""
     pieces = []
     while size(line) > most:
-        # Of a character at the cut the bytes that are left are no text: it goes to the next piece.
+        # A cut within a character leaves bytes that are no text: "ignore" drops them, and the character
+        # goes to the next piece.
         head = line.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
         space = head.rfind(" ", len(head) // 2)
         at = space + 1 if space >= 0 else len(head)
@@ -109,7 +110,7 @@ def _pieces(line: str, most: int) -> list[str]:
 
 
 def _scan(lines: Sequence[str], longest_head: int) -> list[_Before]:
-    """What is open before each line and at the end."""
+    """The open elements before each line and at the end of the text."""
     reader = _LineReader()
     states = []
     for number, line in enumerate(lines):
@@ -139,7 +140,7 @@ def _short(folds: tuple[tuple[str, ...], ...], most: int) -> tuple[tuple[str, ..
 
 
 class _LineReader:
-    """What is open while lines are read.
+    """Reads lines and keeps track of open folds, code blocks and tables.
 
     `head`: of a table that is being read; `rows_of`: the head of a table whose rows are being read.
     """

@@ -18,7 +18,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Scripts are ours alone. Plotly, our own copy, sets styles as it draws.
+# Scripts come from this server only, so that a script smuggled into a model's name cannot run. Inline styles
+# are allowed because plotly (our own copy) sets them as it draws; images as data: and blob: for its download.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -33,12 +34,12 @@ HEADERS = (
 )
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::\d{1,5})?|([0-9A-Fa-f:]+)")
-_HEADERS = 100  # of a request
+_HEADERS = 100  # of a request; browsers send some twenty
 _HEADER_BYTES = 16 << 10
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address can mean this machine alone."""
+    """Whether a host name or address means this machine (loopback)."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -96,7 +97,7 @@ async def _refuse(send: Send, status: int, text: str, *more: tuple[bytes, bytes]
     await send({"type": "http.response.body", "body": body})
 
 
-PATIENCE_S = 10.0  # for the rest of a request, or until a client reads on
+PATIENCE_S = 10.0  # until a client sends the rest of a request or reads on
 
 
 class Connection(H11Protocol):
