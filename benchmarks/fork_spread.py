@@ -4,8 +4,8 @@
 
 Each model of timm is compiled once. Then it is sampled in so many processes (20) forked from one parent, and
 in as many of which each has a parent of its own; such a parent forks one process for each model. What the
-models of one parent have in common is the covariance of their log ratios over parents: SHARED_SD of
-stats/means.py is half of it for two parents.
+models of one parent have in common is the covariance of their log ratios over parents (SHARED_SD of
+stats/means.py is its root).
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
 """perfdash: a performance tracker for torch.compile and its rivals."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -35,7 +35,7 @@ Earlier = Callable[[RunInfo], Mapping[Case, Sequence[ProcessRatios]]]
 
 @dataclass(frozen=True)
 class Policy:
-    """How a run replicates cases and retries failures."""
+    """How often a run samples and retries a case, and whether it refuses noise."""
 
     allocator: str = "steady"
     processes: int | None = None  # None: two, and two more where these disagree

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-# By how much all models of a run err together, as the standard deviation of a log: what two fork parents lend
-# to all that is forked from them (benchmarks/fork_spread.py).
-SHARED_SD = 0.002
+# How far all models of one fork parent err together, as the standard deviation of a log. By
+# benchmarks/fork_spread.py: 0.8 % from 16 parents and three models, known to no better than 0 to 1.6 %.
+SHARED_SD = 0.008
+# A case is sampled under two parents, and both are started anew after so many cases (runner/slot.py).
+_PARENTS, _CASES_OF_A_PARENT = 2, 40
 _NORMAL = 1.959964  # the 97.5 % quantile of the normal distribution
 
 
@@ -32,13 +34,15 @@ def geometric_mean_interval(speedups: Sequence[tuple[float, float, float]]) -> t
     """The 95 % interval of the geometric mean of these models, from (value, low, high) of each.
 
     It says how well the mean of just these models is known, not how other models would do. The errors of the
-    models are independent but for SHARED_SD. Raises ValueError when empty.
+    models are independent but for what their fork parents lend to all (SHARED_SD). Raises ValueError when
+    empty.
     """
     if not speedups:
         raise ValueError("the mean of no models")
     count = len(speedups)
     errors = [math.log(high / low) / 2 / _NORMAL for _, low, high in speedups]
-    shared = SHARED_SD if count > 1 else 0.0
-    reach = _NORMAL * math.sqrt(sum(error**2 for error in errors) / count**2 + shared**2)
+    parents = _PARENTS * max(1.0, count / _CASES_OF_A_PARENT)
+    shared = SHARED_SD**2 / parents if count > 1 else 0.0  # of one model it is in its own interval
+    reach = _NORMAL * math.sqrt(sum(error**2 for error in errors) / count**2 + shared)
     middle = sum(math.log(value) for value, _, _ in speedups) / count
     return math.exp(middle - reach), math.exp(middle + reach)

@@ -35,16 +35,22 @@ def test_the_interval_of_the_mean_is_of_the_measurement():
     mean = geometric_mean([ratio for ratio, _, _ in models])
     assert low < mean < high
     own = math.log(1.02) / math.sqrt(4)
-    assert math.log(high / low) / 2 == pytest.approx(math.hypot(own, 1.96 * SHARED_SD), rel=1e-3)
+    assert math.log(high / low) / 2 == pytest.approx(
+        math.hypot(own, 1.96 * SHARED_SD / math.sqrt(2)), rel=1e-3
+    )
 
 
 def test_of_one_model_it_is_the_models_own():
     assert geometric_mean_interval([(2.0, 1.9, 2.0**2 / 1.9)]) == pytest.approx((1.9, 4 / 1.9))
 
 
-def test_of_many_models_what_they_share_remains():
-    low, high = geometric_mean_interval([(1.0, 0.98, 1 / 0.98)] * 10_000)
-    assert math.log(high / low) / 2 == pytest.approx(1.96 * SHARED_SD, rel=0.02)
+def test_what_models_of_one_parent_share_is_averaged_over_the_parents():
+    def reach(count):
+        low, high = geometric_mean_interval([(1.0, 1 - 1e-9, 1 + 1e-9)] * count)
+        return math.log(high / low) / 2
+
+    assert reach(40) == pytest.approx(1.96 * SHARED_SD / math.sqrt(2), rel=1e-3)
+    assert reach(160) == pytest.approx(reach(40) / 2, rel=1e-3)
 
 
 def test_no_models():
