@@ -12,6 +12,14 @@ codecache = lazy("torch._inductor.codecache", or_skip=True)
 
 
 @pytest.fixture(autouse=True)
+def folders_of_this_process(monkeypatch):
+    """What a worker sets for its whole process, set back after each test."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for name in ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, os.environ.get(name, tempfile.gettempdir()))
+
+
+@pytest.fixture(autouse=True)
 def folder_of_torch(monkeypatch):
     monkeypatch.setattr(codecache, "_HEADER_DIR", "/nowhere")
     monkeypatch.setattr(codecache, "_HEADER_LOCK_DIR", "/nowhere/locks")
@@ -51,10 +59,7 @@ def test_a_failed_trifle_leaves_nothing(tmp_path, monkeypatch):
     assert os.listdir(target) == []
 
 
-def test_temporary_files_of_python_are_in_the_scratch_folder_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    for name in ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
-        monkeypatch.setenv(name, os.environ.get(name, tempfile.gettempdir()))
+def test_temporary_files_of_python_are_in_the_scratch_folder_too(tmp_path):
     assert tempfile.gettempdir() != str(tmp_path / "tmp"), "python has looked it up before"
     compiler_caches.use_in(str(tmp_path), None)
     with tempfile.NamedTemporaryFile() as file:
