@@ -8,6 +8,7 @@ It knows nothing of the journal or of other slots: orders in, answers out.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Sequence
@@ -252,7 +253,10 @@ class Slot:
         for number in range(1, wanted + FURTHER):
             if number == wanted and not (order.further and disagree(process_ratios(outcomes))):
                 break
-            on_event({"event": "phase", "name": f"replica {number}"})
+            before = process_ratios(outcomes)
+            so_far = f", {math.exp(before.mean):.2f}x so far" if before else ""
+            total = max(wanted, number + 1)
+            on_event({"event": "phase", "name": f"process {number + 1} of {total}{so_far}"})
             replica = replace(job, role="replica", process=number)
             parent = min(number, _KEPT)
             outcomes.append(self._process(order.planned, replica, log, parent=parent, timed=preload))

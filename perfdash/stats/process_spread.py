@@ -124,12 +124,13 @@ def spread_of_run(
     # The largest is 1, so that no product of many nights vanishes.
     likelihoods = np.exp(likelihoods - likelihoods.max(axis=1, keepdims=True))
     priors, hyperprior = _priors()
-    evidence = likelihoods @ priors.T  # (cases, hyperparameters)
+    # einsum, not @: the linear algebra library would wake its threads on cores that are measured on.
+    evidence = np.einsum("ij,kj->ik", likelihoods, priors)  # (cases, hyperparameters)
     # Sorted sums do not depend on the order in which cases were measured.
     logs = np.sort(np.log(np.maximum(evidence, 1e-300)), axis=0).sum(axis=0) + np.log(hyperprior)
     posterior = np.exp(logs - logs.max())
     posterior /= posterior.sum()
-    mixed = (posterior / np.maximum(evidence, 1e-300)) @ priors * likelihoods
+    mixed = np.einsum("ik,kj->ij", posterior / np.maximum(evidence, 1e-300), priors) * likelihoods
     weights = mixed / mixed.sum(axis=1, keepdims=True)
     medians = np.repeat(_MEDIANS, len(_SPREADS))
     return SpreadOfRun(

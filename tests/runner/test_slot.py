@@ -93,9 +93,11 @@ def parents(monkeypatch):
 
 
 def test_each_process_of_a_case_has_another_parent(parents, tmp_path):
+    told = []
     for _ in range(2):
-        answer = parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
+        answer = parents.measure(Order(planned("eager"), 2), tmp_path / "log", told.append)
         assert len(answer.outcomes) == 2
+    assert [event["name"] for event in told] == ["process 2 of 2, 2.00x so far"] * 2
     assert [parent.forks for parent in Parent.started] == [2, 2], "parents are kept from case to case"
 
 
