@@ -27,7 +27,7 @@ from perfdash.runner.plan import make_plan
 from perfdash.runner.result_record import process_ratios
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 MODELS = ("lcnet_050", "mobilenetv3_large_100", "deit_tiny_patch16_224.fb_in1k")
 

@@ -13,7 +13,7 @@ from perfdash.errors import UsageError
 from perfdash.runner.messages import Options
 from perfdash.runner.slot import Slot
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import backend_names, select
+from perfdash.suites.case_selection import backend_names, select
 from perfdash.suites.suite_file import load_suite
 from perfdash.worker import registry
 

@@ -18,7 +18,7 @@ from perfdash.records import Job, ProcessOptions, Specification, declared_option
 from perfdash.run_options import run_options
 from perfdash.runner.messages import options_of
 from perfdash.settings import RunSettings, resolve
-from perfdash.suites.cases import select
+from perfdash.suites.case_selection import select
 from perfdash.suites.suite_file import load_suite
 
 # A value of each option of a case that is not its default.
@@ -42,7 +42,7 @@ exec(compile(Path(sys.argv[1]).read_text(), sys.argv[1], "exec"), records.__dict
 from typer.testing import CliRunner
 from perfdash.cli import app
 from perfdash.settings import resolve
-from perfdash.suites.cases import select
+from perfdash.suites.case_selection import select
 from perfdash.suites.suite_file import load_suite
 
 def job(environ, **flags):

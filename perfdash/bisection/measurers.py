@@ -24,9 +24,9 @@ from perfdash.files import finite
 from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets
+from perfdash.runner.alternating_builds import AlternatingBuilds, Environment
 from perfdash.runner.cores import Locks, core_names
-from perfdash.runner.paired_measurement import AlternatingBuilds, Environment
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 CODE_SKIP, CODE_LAST_BAD = 125, 127
 TIMEOUT, NO_NUMBER, FAILED = "timeout", "no number", "failed"

@@ -26,7 +26,7 @@ from perfdash.metrics import METRICS
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.settings import RunSettings, resolve
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 HIDDEN = "***"
 # Flags of `perfdash bisect` with another meaning than in `perfdash run`, or set here.

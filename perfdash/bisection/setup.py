@@ -47,7 +47,7 @@ from perfdash.runner import host
 from perfdash.runner.compatibility import check_machine
 from perfdash.runner.cores import format_cores, slots_of
 from perfdash.settings import RunSettings, resolve
-from perfdash.suites.cases import Planned, planned_from_json
+from perfdash.suites.case_selection import Planned, planned_from_json
 
 _RESUME_FLAGS = {
     "resume", "cores", "max_builds", "pin_repo", "repo", "wheels", "env", "json", "as_json", "db", "out",

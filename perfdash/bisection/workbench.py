@@ -31,11 +31,11 @@ from perfdash.files import dumps
 from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets
+from perfdash.runner.alternating_builds import AlternatingBuilds
 from perfdash.runner.cores import Locks, available_cores, core_names, gpus_of
 from perfdash.runner.messages import options_of
-from perfdash.runner.paired_measurement import AlternatingBuilds
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 _USUAL_S = 30.0  # of a measurement, until one of the case was timed
 _USUAL_COMMAND_S = 5.0

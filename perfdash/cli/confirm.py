@@ -47,7 +47,7 @@ def confirm(
     from perfdash.runner.run_journal import find_run as find_folder
     from perfdash.runner.run_journal import read_info, read_plan
     from perfdash.settings import resolve
-    from perfdash.suites.cases import planned_from_json
+    from perfdash.suites.case_selection import planned_from_json
 
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")

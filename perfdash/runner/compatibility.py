@@ -15,7 +15,7 @@ from perfdash.records import Result
 from perfdash.runner import host
 from perfdash.runner.allocator import refuse_missing_library
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 # Facts of the host (host.facts) and of the measured interpreter (hello) that numbers depend on.
 _HOST = (

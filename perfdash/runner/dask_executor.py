@@ -23,7 +23,7 @@ from perfdash.records import to_json
 from perfdash.runner import compatibility, dask_worker
 from perfdash.runner.executors import NO_FREE_CORE, Message
 from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome, answer_from_text, to_text
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 CONNECT_S = 10.0
 ALONE_S = 60.0  # without any worker, then the run gives up; nannies restart workers meanwhile

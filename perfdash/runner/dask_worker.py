@@ -23,10 +23,10 @@ from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import remove_abandoned_folders
 from perfdash.runner import compatibility, orphans
 from perfdash.runner.cores import available_cores, every_slot, physical_core, visible_gpus
-from perfdash.runner.limits import RunStopped, Stop
 from perfdash.runner.messages import Answer, Options, options_from_text, order_from_text, to_text
 from perfdash.runner.slot import Slot
-from perfdash.suites.cases import planned_from_json
+from perfdash.runner.worker_limits import RunStopped, Stop
+from perfdash.suites.case_selection import planned_from_json
 
 IDLE_S = 120.0  # without an order, then the cores are released
 LOCK_S = 10.0  # until the processes of a killed worker have ended

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from perfdash.errors import PerfdashError
 from perfdash.runner.cores import gpus_of
-from perfdash.runner.limits import RunStopped, Stop
 from perfdash.runner.messages import Options, Order, ProcessOutcome, options_of
 from perfdash.runner.slot import Slot
+from perfdash.runner.worker_limits import RunStopped, Stop
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 NO_FREE_CORE = "NoFreeCore"  # the type of the error where a slot had no core, so that nothing was begun
 

@@ -20,7 +20,7 @@ from perfdash.runner.executors import Executor, open_executor
 from perfdash.runner.messages import Order, ProcessOutcome
 from perfdash.runner.plan import make_plan
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 MOST = 1 << 16
 _FINE = 32  # the search ends within 1/32 of the largest size

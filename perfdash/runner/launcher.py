@@ -21,7 +21,8 @@ from perfdash.files import TemporaryFolder
 from perfdash.records import Job, to_json
 from perfdash.runner import orphans
 from perfdash.runner.allocator import preload
-from perfdash.runner.limits import (
+from perfdash.runner.messages import ProcessOutcome
+from perfdash.runner.worker_limits import (
     GRACE_S,
     MAX_MESSAGE,
     CaseMonitor,
@@ -31,7 +32,6 @@ from perfdash.runner.limits import (
     Stop,
     ready_of,
 )
-from perfdash.runner.messages import ProcessOutcome
 
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
 GUARD_S = 5.0  # for the guard to end what is below it

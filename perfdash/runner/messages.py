@@ -13,7 +13,7 @@ from typing import Any
 from perfdash.errors import UsageError
 from perfdash.records import ProcessOptions, Sampling
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned, planned_from_json
+from perfdash.suites.case_selection import Planned, planned_from_json
 
 
 @dataclass(frozen=True, kw_only=True)

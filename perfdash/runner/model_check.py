@@ -19,7 +19,7 @@ from perfdash.runner.messages import Answer, Order
 from perfdash.runner.plan import make_plan
 from perfdash.runner.slot import free_slots
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 _SLOT_BYTES = 8 << 30  # memory a slot: models are loaded side by side
 # Failures that neighbouring cases or the machine may cause: the model is tried again alone.

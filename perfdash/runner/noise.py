@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perfdash.records import Case, RunInfo, Sampling
 from perfdash.runner.messages import ProcessOutcome
 from perfdash.stats.speedup import NULL_EXPECTED, null_warning
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 if TYPE_CHECKING:  # the executors' slots import this module
     from perfdash.runner.executors import Executor

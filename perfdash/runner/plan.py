@@ -20,7 +20,7 @@ from perfdash.runner import schedule
 from perfdash.runner.cores import slots_of
 from perfdash.runner.run_journal import find_run, read_results
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned, planned_from_json, select
+from perfdash.suites.case_selection import Planned, planned_from_json, select
 from perfdash.suites.suite_file import load_suite, own_models
 from perfdash.suites.torchbench_checkout import CHECKOUT_SUITE, checkout_suite, find_checkout, needs_checkout
 from perfdash.worker import registry

@@ -20,11 +20,11 @@ from perfdash.history.results import from_result
 from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
+from perfdash.runner.alternating_builds import BuildPair, PairedSlots, beside
 from perfdash.runner.cores import away_from, slots_of
 from perfdash.runner.messages import options_of
-from perfdash.runner.paired_measurement import BuildPair, PairedSlots, beside
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 
 def with_secrets(planned: Sequence[Planned]) -> list[Planned]:

@@ -17,7 +17,7 @@ from perfdash.stats.disturbance import FEWEST, MOST_STEAL, CountedPairs, Process
 from perfdash.stats.intervals import CONFIDENCE, median_interval
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import Pairs, ratios_of, set_speedups
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 _TRANSIENT_ERROR_BYTES = 1 << 20  # transient memory on the CPU is known to that, at best
 _MOST_LOST = 0.05  # share of the time without a core, from which a wider interval is no remedy

@@ -33,7 +33,7 @@ from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_pl
 from perfdash.runner.session import Policy, Session, Watcher
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
-from perfdash.suites.cases import backend_names
+from perfdash.suites.case_selection import backend_names
 from perfdash.suites.suite_file import near
 
 Say = Callable[[str], None]

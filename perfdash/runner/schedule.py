@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfdash.records import Case, Result, Status
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 _ROUNDS = 40  # of bisection: the capacity is known to 1e-12 of its range
 # Assumed for a case of unknown cost when no cost is known.

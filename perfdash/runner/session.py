@@ -24,7 +24,7 @@ from perfdash.runner.result_record import assemble, not_run_after_smaller, skipp
 from perfdash.runner.run_journal import RunJournal, read_all
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import keep_earlier, margin_of, set_speedups
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 PROCESSES = 2  # that sample a case, unless the user says otherwise
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one

@@ -23,11 +23,11 @@ from perfdash.runner import host, noise
 from perfdash.runner.allocator import allocator_library
 from perfdash.runner.cores import Locks, core_names, every_slot
 from perfdash.runner.launcher import ForkParent, Launch
-from perfdash.runner.limits import OnEvent, Stop
 from perfdash.runner.messages import Answer, Options, Order, ProcessOutcome
 from perfdash.runner.result_record import process_ratios
+from perfdash.runner.worker_limits import OnEvent, Stop
 from perfdash.stats.process_spread import disagree
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 from perfdash.suites.suite_file import OWN
 from perfdash.worker import registry
 

@@ -30,7 +30,7 @@ from perfdash.worker import (
     device,
     failures,
     held_memory,
-    latency,
+    latency_sampling,
     linux,
     output_comparison,
     peak_memory,
@@ -408,9 +408,9 @@ class CaseProcess:
         before = device.probe(self.device.kind)
         load = os.getloadavg()[0]
         if self.eager_lost:
-            figures = latency.sample_alone(self.compiled_step, self.device, self.job.sampling)
+            figures = latency_sampling.sample_alone(self.compiled_step, self.device, self.job.sampling)
         else:
-            figures = latency.sample_pairs(
+            figures = latency_sampling.sample_pairs(
                 self.eager_step,
                 self.compiled_step,
                 self.device,

@@ -12,7 +12,7 @@ from perfdash.errors import UsageError
 from perfdash.records import Case
 from perfdash.redaction import mask_secrets
 from perfdash.runner.remeasurement import with_secrets
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 ASKED = BisectionRequest("v1", "v2", "own.toml", settings={"build.env.HF_TOKEN": "s3cret", "build.cost_s": 3})
 NOTHING = {"wheels": None, "repo": None, "pin_repo": None, "settings": None}

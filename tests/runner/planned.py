@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from perfdash.records import Case
-from perfdash.suites.cases import Planned
+from perfdash.suites.case_selection import Planned
 
 PLANNED = Planned(
     case=Case("s", "m"),

@@ -15,10 +15,10 @@ import pytest
 
 from perfdash.errors import MachineError
 from perfdash.records import Case, Job, Sampling, Status
-from perfdash.runner import limits, orphans
+from perfdash.runner import orphans, worker_limits
 from perfdash.runner.case_status import status_of
 from perfdash.runner.launcher import ForkParent, Launch, environment
-from perfdash.runner.limits import MemoryGroup, RunStopped, Stop
+from perfdash.runner.worker_limits import MemoryGroup, RunStopped, Stop
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def test_memory_has_a_limit_that_sees_shared_memory_too(parent, tmp_path, monkey
 
 
 def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch, warm_workers):
-    monkeypatch.setattr(limits, "FORK_S", 1.0)
+    monkeypatch.setattr(worker_limits, "FORK_S", 1.0)
     with ForkParent(LAUNCH) as parent:
         _guard, fork_parent = orphans.descendants(parent._process.pid)
         os.kill(fork_parent, signal.SIGSTOP)
@@ -166,7 +166,7 @@ def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch, warm_
         _guard, fork_parent = orphans.descendants(parent._process.pid)
         os.kill(fork_parent, signal.SIGSTOP)
         threading.Timer(0.5, os.kill, (fork_parent, signal.SIGKILL)).start()
-        monkeypatch.setattr(limits, "FORK_S", 60.0)
+        monkeypatch.setattr(worker_limits, "FORK_S", 60.0)
         outcome = parent.run(job(tmp_path, "itself"), tmp_path / "log")
         assert (outcome.status, outcome.limit) == (None, None)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfdash.runner import limits
-from perfdash.runner.limits import MemoryGroup
+from perfdash.runner import worker_limits
+from perfdash.runner.worker_limits import MemoryGroup
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def kernel(tmp_path, monkeypatch):
         proc.write_text(lines)
         if control is not None:
             (own / "cgroup.subtree_control").write_text(control)
-        plain = limits.Path.mkdir
+        plain = worker_limits.Path.mkdir
 
         def mkdir(path, *arguments, **options):
             plain(path, *arguments, **options)
@@ -25,10 +25,10 @@ def kernel(tmp_path, monkeypatch):
                 for name, text in files.items():
                     (path / name).write_text(text)
 
-        monkeypatch.setattr(limits.Path, "mkdir", mkdir)
-        read = limits.Path.read_text
+        monkeypatch.setattr(worker_limits.Path, "mkdir", mkdir)
+        read = worker_limits.Path.read_text
         monkeypatch.setattr(
-            limits.Path,
+            worker_limits.Path,
             "read_text",
             lambda path, *a: read(proc if str(path) == "/proc/self/cgroup" else path, *a),
         )
@@ -74,7 +74,7 @@ def test_what_killed_runs_have_left_is_swept_up(kernel):
     left = root / "memory/job/perfdash-999999999-0"
     plain = left.parent / "other"
     for folder in (left, plain):
-        limits.os.mkdir(folder)
+        worker_limits.os.mkdir(folder)
     MemoryGroup.create(1, root)
     assert not left.exists()
     assert plain.exists()

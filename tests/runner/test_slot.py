@@ -1,5 +1,6 @@
 """A slot makes the headers that inductor's cases share before the first of them, whenever that comes."""
 
+import os
 from dataclasses import replace
 from typing import ClassVar
 

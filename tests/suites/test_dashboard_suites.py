@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import select
+from perfdash.suites.case_selection import select
 from perfdash.suites.suite_file import load_suite, suite_names
 from perfdash.worker import registry
 from tests.conftest import HERE

@@ -9,7 +9,7 @@ from perfdash.runner.messages import weights_of
 from perfdash.runner.noise import null_case
 from perfdash.runner.plan import cut, differences
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import backend_names, select
+from perfdash.suites.case_selection import backend_names, select
 from perfdash.suites.suite_file import load_suite
 
 SUITE = """

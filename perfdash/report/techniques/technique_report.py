@@ -45,7 +45,7 @@ from perfdash.report.techniques.technique_results import (
 
 ABSENT, UNMEASURED = "-", "not measured"
 _ENOUGH = {90: 20, 99: 100}  # the number of samples from which a percentile is shown
-_SHORT_MS = 1.0  # below it a sample is of several calls (worker.latency)
+_SHORT_MS = 1.0  # below it a sample is of several calls (worker.latency_sampling)
 
 Cell = Callable[[Row], str | None]
 

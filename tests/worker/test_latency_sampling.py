@@ -11,7 +11,7 @@ from perfdash.records import Sampling
 from tests.lazy import lazy
 
 device = lazy("perfdash.worker.device")
-latency = lazy("perfdash.worker.latency")
+latency = lazy("perfdash.worker.latency_sampling")
 linux = lazy("perfdash.worker.linux")
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from perfdash.errors import UsageError
 from perfdash.settings import RunSettings
-from perfdash.suites.cases import select
+from perfdash.suites.case_selection import select
 from perfdash.suites.suite_file import load_suite, own_models, suite_names
 
 GOOD = """

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdash.runner.paired_measurement import with_variables
+from perfdash.runner.alternating_builds import with_variables
 from tests.runner.planned import PLANNED
 
 

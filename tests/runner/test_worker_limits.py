@@ -8,9 +8,9 @@ import socket
 import pytest
 
 from perfdash.records import Case, Job, Status
-from perfdash.runner import limits
+from perfdash.runner import worker_limits
 from perfdash.runner.case_status import status_of
-from perfdash.runner.limits import CaseMonitor
+from perfdash.runner.worker_limits import CaseMonitor
 
 
 @pytest.fixture
@@ -48,15 +48,15 @@ def stopped(watch, monkeypatch):
 
     def run(states):
         looks = iter(states)
-        monkeypatch.setattr(limits.orphans, "is_frozen", lambda pid: next(looks, False))
-        monkeypatch.setattr(limits.orphans, "kill_session", killed.append)
-        monkeypatch.setattr(limits.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(worker_limits.orphans, "is_frozen", lambda pid: next(looks, False))
+        monkeypatch.setattr(worker_limits.orphans, "kill_session", killed.append)
+        monkeypatch.setattr(worker_limits.time, "monotonic", lambda: clock[0])
 
         def wait(fds, seconds):
             clock[0] += seconds
             return []
 
-        monkeypatch.setattr(limits, "ready_of", wait)
+        monkeypatch.setattr(worker_limits, "ready_of", wait)
         made.case_pid = 4242
         made._events, made._output = os.dup(made._events), os.dup(made._output)
         return made.run(), clock[0], killed

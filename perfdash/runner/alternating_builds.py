@@ -17,12 +17,12 @@ from typing import Any
 from perfdash.errors import MachineError
 from perfdash.files import dumps
 from perfdash.records import Result, to_json
-from perfdash.runner.limits import RunStopped, Stop
 from perfdash.runner.messages import Options, Order
 from perfdash.runner.result_record import assemble
 from perfdash.runner.run_journal import append_line
 from perfdash.runner.slot import Slot
-from perfdash.suites.cases import Planned
+from perfdash.runner.worker_limits import RunStopped, Stop
+from perfdash.suites.case_selection import Planned
 
 FILE = "confirm.jsonl"
 KEPT_SLOTS = 4  # builds whose compiled headers are kept meanwhile: the two ends, and two between
