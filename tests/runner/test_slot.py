@@ -88,7 +88,8 @@ class Parent:
 def parents(monkeypatch):
     monkeypatch.setattr(slots, "ForkParent", Parent)
     monkeypatch.setattr(Parent, "started", [])
-    with Slot((0,), Options(python="python", threads=1)) as slot:
+    # A core that there is not, and that no test beside it takes.
+    with Slot((1_000_000 + os.getpid(),), Options(python="python", threads=1)) as slot:
         yield slot
     assert all(parent.closed for parent in Parent.started)
 
