@@ -27,7 +27,7 @@ ALLOWED = {
     "suites": {"errors", "files", "records", "settings", "worker"},
     "run_options": {"metrics", "records"},
     "settings": {"errors", "records", "run_options"},
-    "stats": {"metrics", "records"},
+    "stats": {"methods", "metrics", "records"},
     "history": {"errors", "files", "methods", "metrics", "records", "redaction", "stats"},
     "detect": {"errors", "files", "history", "methods", "metrics", "records", "stats"},
     "runner": {

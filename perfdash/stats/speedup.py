@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdash.methods import CURRENT, alike
 from perfdash.metrics import EQUIVALENCE_MARGIN
 from perfdash.records import DISTURBED, Result, RunInfo, Speedup
 from perfdash.stats.intervals import CONFIDENCE, Array, log_ratio, log_ratio_deviation
@@ -106,8 +107,15 @@ def keep_earlier(result: Result, nights: Sequence[ProcessRatios]) -> None:
 def set_speedups(
     results: Sequence[Result], only: Result | None = None, *, margin: float = EQUIVALENCE_MARGIN
 ) -> SpreadOfRun:
-    """Set the speedup of every result with samples, or of `only`; return the spread between processes."""
-    sampled = [(result, ratios) for result in results if (ratios := kept_ratios(result)) is not None]
+    """Set the speedup of every result with samples, or of `only`; return the spread between processes.
+
+    Results of an earlier method keep the interval that their method made.
+    """
+    sampled = [
+        (result, ratios)
+        for result in results
+        if alike(result.method, CURRENT, "speedup") and (ratios := kept_ratios(result)) is not None
+    ]
     spread = spread_of_run(
         [ratios for _, ratios in sampled],
         [

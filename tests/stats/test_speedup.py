@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdash.records import Case, Result, Status
+from perfdash.records import Case, Result, Speedup, Status
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import Pairs, keep_earlier, ratios_of, set_speedups, verdict
 
@@ -197,3 +197,12 @@ def test_what_earlier_nights_tell_is_kept_and_counts():
     unsampled = Result(Case("s", "f"), "t", 1.0, Status.CRASH)
     keep_earlier(unsampled, nights)
     assert unsampled.conditions == {}
+
+
+def test_results_of_an_earlier_method_keep_their_intervals():
+    """Merged or resumed by a newer perfdash; their record says by which method their interval was made."""
+    old = result("a", 1.5, 1.51)
+    old.method = {**old.method, "speedup": 2}
+    old.speedup = Speedup(1.505, 1.4, 1.6, "faster", "processes")
+    set_speedups([old, result("b", 1.0, 1.2)])
+    assert old.speedup == Speedup(1.505, 1.4, 1.6, "faster", "processes")
