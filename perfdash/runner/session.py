@@ -246,7 +246,7 @@ class Session:
                 self._queue.append(index)
                 continue
             smaller = schedule.smaller_out_of_memory(self.planned[index], self._results.values())
-            if smaller is None:
+            if smaller is None or index in self._disturbed:  # it has run before
                 return index
             self._record(index, not_run_after_smaller(self.planned[index], smaller, now()))
         if self._again and self._again[0][0] <= time.monotonic():
@@ -292,8 +292,16 @@ class Session:
             return
         result.attempts = before
         result.status = final_status(result, before)
+        if index in self._disturbed and not result.speedup and result.case in self._results:
+            self._keep_disturbed(self._results[result.case], result)
+            return
         self._record(index, result)
         self._measure_again_if_disturbed(index, result)
+
+    def _keep_disturbed(self, kept: Result, again: Result) -> None:
+        """Keep what was disturbed where measuring it again gave no speedup at all."""
+        kept.notes.append(f"disturbed, and measured again without a result: {again.status} ({again.started})")
+        self.watcher.say(f"{kept.case.model}: measured again, {again.status}: the disturbed result stays")
 
     def _measure_again_if_disturbed(self, index: int, result: Result) -> None:
         """A case whose samples other programs spoilt goes to the end of the queue, once.

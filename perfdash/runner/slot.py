@@ -141,7 +141,10 @@ class Slot:
                 job = replace(self._job(case, scratch), role="load")
                 outcome = self._parent_for(like).run(job, Path(scratch) / "load.log", stop=self.stop)
             failed = outcome.find("failed")
-            if failed and failed["status"] in (Status.MODEL_FAIL_TO_LOAD, Status.MISSING_DEPENDENCY):
+            # Before it is loaded, a back end that is not installed is refused: no fault of the model.
+            if not failed or failed["phase"] != "load":
+                continue
+            if failed["status"] in (Status.MODEL_FAIL_TO_LOAD, Status.MISSING_DEPENDENCY):
                 failures[target] = failed
         return failures
 

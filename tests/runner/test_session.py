@@ -416,6 +416,16 @@ def test_what_is_still_disturbed_then_has_no_verdict(start):
     assert verdicts["b"] != "disturbed"
 
 
+def test_a_disturbed_result_is_not_lost_to_a_failure(start):
+    failed = ProcessOutcome([{**FAILED, "status": "oom"}], status=0)
+    run = start([case("a"), case("b")], Played(script={"a": [disturbed(), failed]}), processes=1)
+    run.run()
+    assert len(run.executor.orders) == 3
+    kept = next(result for result in read_results(run.journal.folder) if result.case.model == "a")
+    assert (kept.status, kept.speedup.verdict) == (Status.PASS, "disturbed")
+    assert any("measured again without a result: oom" in note for note in kept.notes)
+
+
 def test_strict_refuses_a_noisy_machine(start):
     run = start([case("a")], Played(nulls=[1.08]), strict=True)
     with pytest.raises(MachineError, match=r"--strict: at the start .* off by 8\.0%.*nothing was measured"):

@@ -135,3 +135,11 @@ def test_a_core_that_is_measured_on_is_not_free(monkeypatch):
     assert slots.free_slots(1) == [(1_000_002,)]
     held.close()
     assert slots.free_slots(1) == [(1_000_001,), (1_000_002,)]
+
+
+@pytest.mark.parametrize(("phase", "told"), [("load", ["mine.py:f"]), ("start", [])])
+def test_a_back_end_that_is_missing_is_no_slip_in_the_model(parents, monkeypatch, phase, told):
+    failed = {"event": "failed", "status": "missing_dependency", "phase": phase}
+    monkeypatch.setattr(Parent, "run", lambda *_, **__: ProcessOutcome([failed], status=0))
+    mine = replace(planned("eager"), case=Case("own", "mine.f", backend="eager"), target="mine.py:f")
+    assert list(parents._unloadable(mine, [mine])) == told
