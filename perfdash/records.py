@@ -247,12 +247,13 @@ class Speedup:
 
     basis says what the interval covers: `processes` (the case was sampled in several processes), `pooled`
     (in one, and the spread between processes is that of the run's other cases) or `within` (one process
-    only: too narrow, and never enough for a verdict).
+    only: too narrow, and never enough for a verdict). A single pair of samples has no interval: both ends
+    are None.
     """
 
     value: float
-    ci_low: float
-    ci_high: float
+    ci_low: float | None
+    ci_high: float | None
     verdict: str  # faster | slower | equivalent | inconclusive | disturbed
     basis: str = "within"
 

@@ -85,7 +85,11 @@ def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
             if not 0 < low <= high < math.inf:
                 return None, None
             speedups.append((value, low, high))
-    return geometric_mean_interval(speedups) if speedups else (None, None)
+    if not speedups:
+        return None, None
+    # A pooled interval is that of a case sampled in one process, so under one fork parent.
+    parents = 1 if any(row.basis == "pooled" for row in counted) else 2
+    return geometric_mean_interval(speedups, parents=parents)
 
 
 def is_counted(row: Row) -> bool:

@@ -408,7 +408,7 @@ def earlier_processes(
     """The processes of each case on the nights before a run, the newest first.
 
     Only spread within a night is used (stats.process_spread), because a regression may lie between nights.
-    Nights that sampled a case in fewer than two processes are left out.
+    Nights that sampled a case in fewer than two processes, or that other programs disturbed, are left out.
     """
     runs, results, details = schema.runs, schema.results, schema.result_details
     latest = (
@@ -424,6 +424,7 @@ def earlier_processes(
         .join_from(results, schema.cases, results.c.case_id == schema.cases.c.id)
         .join(details, results.c.id == details.c.result_id)
         .where(results.c.run_id.in_(numbers))
+        .where(results.c.verdict.is_distinct_from(DISTURBED))
     )
     by_case: dict[Case, list[tuple[int, ProcessRatios]]] = {}
     for number, result_details, *values in connection.execute(query):

@@ -112,7 +112,9 @@ def one_line(result: Result) -> str:
     text = f"{result.case.model}{_way(result.case)}: {status_text(result)}"
     if result.speedup:
         speed = result.speedup
-        text += f", {speed.value:.3f}x [{speed.ci_low:.3f}, {speed.ci_high:.3f}]"
+        text += f", {speed.value:.3f}x"
+        if speed.ci_low is not None and speed.ci_high is not None:
+            text += f" [{speed.ci_low:.3f}, {speed.ci_high:.3f}]"
         text += f" {verdict_text(result)}".rstrip()
     if result.compilation_s is not None:
         text += f", compile {result.compilation_s:.1f} s"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 # How far all models of one fork parent err together, as the standard deviation of a log. By
 # benchmarks/fork_spread.py: 0.8 % from 16 parents and three models, known to no better than 0 to 1.6 %.
 SHARED_SD = 0.008
-# A case is sampled under two parents, and both are started anew after so many cases (runner/slot.py).
-_PARENTS, _CASES_OF_A_PARENT = 2, 40
+# A fork parent is started anew after so many cases (runner/slot.py).
+_CASES_OF_A_PARENT = 40
 _NORMAL = 1.959964  # the 97.5 % quantile of the normal distribution
 
 
@@ -30,19 +30,21 @@ def arithmetic_mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def geometric_mean_interval(speedups: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+def geometric_mean_interval(
+    speedups: Sequence[tuple[float, float, float]], *, parents: int = 2
+) -> tuple[float, float]:
     """The 95 % interval of the geometric mean of these models, from (value, low, high) of each.
 
     It says how well the mean of just these models is known, not how other models would do. The errors of the
-    models are independent but for what their fork parents lend to all (SHARED_SD). Raises ValueError when
-    empty.
+    models are independent but for what their fork parents lend to all (SHARED_SD). `parents`: under how many
+    of them each case was sampled. Raises ValueError when empty.
     """
     if not speedups:
         raise ValueError("the mean of no models")
     count = len(speedups)
     errors = [math.log(high / low) / 2 / _NORMAL for _, low, high in speedups]
-    parents = _PARENTS * max(1.0, count / _CASES_OF_A_PARENT)
-    shared = SHARED_SD**2 / parents if count > 1 else 0.0  # of one model it is in its own interval
+    all_parents = parents * max(1.0, count / _CASES_OF_A_PARENT)
+    shared = SHARED_SD**2 / all_parents if count > 1 else 0.0  # of one model it is in its own interval
     reach = _NORMAL * math.sqrt(sum(error**2 for error in errors) / count**2 + shared)
     middle = sum(math.log(value) for value, _, _ in speedups) / count
     return math.exp(middle - reach), math.exp(middle + reach)

@@ -39,13 +39,22 @@ class Pairs:
 
 
 def ratios_of(processes: Sequence[Pairs], *, seed: int = 0) -> ProcessRatios:
-    """The log ratio of each process, and their variance by sampling. Raises ValueError without processes."""
+    """The log ratio of each process, and their variance by sampling. Raises ValueError without processes.
+
+    A process with one pair is taken to be as variable, pair by pair, as the others; where each has only one,
+    the variance is infinite.
+    """
     if not processes:
         raise ValueError("the speedup of no process")
+    counts = np.array([len(p.eager) for p in processes])
     deviations = [log_ratio_deviation(p.eager, p.backend, seed=seed + k) for k, p in enumerate(processes)]
+    variances = np.square(deviations)
+    several = counts > 1
+    if several.any():
+        variances[~several] = float(np.mean(variances[several] * counts[several]))
     return ProcessRatios(
         tuple(log_ratio(p.eager, p.backend) for p in processes),
-        widened_for_few(float(np.mean(np.square(deviations))), [len(p.eager) for p in processes]),
+        widened_for_few(float(np.mean(variances)), counts.tolist()),
     )
 
 
@@ -117,7 +126,7 @@ def set_speedups(
         if alike(result.method, CURRENT, "speedup") and (ratios := kept_ratios(result)) is not None
     ]
     spread = spread_of_run(
-        [ratios for _, ratios in sampled],
+        [_undisturbed(result, ratios) for result, ratios in sampled],
         [
             [ProcessRatios(tuple(logs), within) for logs, within in nights]
             for result, _ in sampled
@@ -130,19 +139,30 @@ def set_speedups(
     return spread
 
 
+def _undisturbed(result: Result, ratios: ProcessRatios) -> ProcessRatios:
+    """The ratios that the spread between processes is taken from: none of a disturbed case.
+
+    What other programs did to its processes says nothing of how processes differ.
+    """
+    return ProcessRatios((), math.inf) if result.conditions.get("disturbed") else ratios
+
+
 def _speedup(
     result: Result, ratios: ProcessRatios, spread: SpreadOfRun, place: int, margin: float
 ) -> Speedup:
     """The speedup of one result; what other programs did to it makes its interval wider."""
     alone = "pooled" if spread.cases else "within"
     basis = "processes" if ratios.count > 1 else alone
+    disturbed = bool(result.conditions.get("disturbed"))
+    if not math.isfinite(ratios.within):  # a single pair of samples
+        word = DISTURBED if disturbed else "inconclusive"
+        return Speedup(round(math.exp(ratios.mean), 6), None, None, word, basis)
 
     def interval(confidence: float) -> tuple[float, float]:
         if basis == "within":
             reach = ratios.reach_within(confidence)
         else:
             reach = spread.reach(place, ratios, confidence)
-        reach = min(reach, 700.0)  # infinite where there is one pair
         low, high = math.exp(ratios.mean - reach), math.exp(ratios.mean + reach)
         by_cpu = result.conditions.get("cpu_ratio")
         if by_cpu is not None:
@@ -153,6 +173,6 @@ def _speedup(
     low, high = interval(CONFIDENCE)
     # An interval that does not cover what differs between processes supports no verdict.
     word = "inconclusive" if basis == "within" else verdict(low, high, interval(SURE), margin)
-    if result.conditions.get("disturbed"):
+    if disturbed:
         word = DISTURBED
     return Speedup(round(math.exp(ratios.mean), 6), round(low, 6), round(high, 6), word, basis)

@@ -15,11 +15,11 @@ from perfdash.stats.process_spread import ProcessRatios
 CASE = Case("s", "m")
 
 
-def night(number, *ratios, case=CASE, host_class="h x 2"):
+def night(number, *ratios, case=CASE, host_class="h x 2", verdict="inconclusive"):
     info = RunInfo(
         f"run{number}", f"2026-01-{number:02}T00:00:00Z", "h", [], {}, {"host_class": host_class}, 1, "0"
     )
-    result = Result(case, info.started, 1.0, Status.PASS, speedup=Speedup(1, 1, 1, "inconclusive"))
+    result = Result(case, info.started, 1.0, Status.PASS, speedup=Speedup(1, 1, 1, verdict))
     result.conditions = {"process_ratios": list(ratios), "within_variance": 1e-6}
     return info, from_run(info, [result], f"run{number}")
 
@@ -53,6 +53,13 @@ def test_the_nights_before_on_the_same_testbed_newest_first(store):
     assert first.ratios == pytest.approx([math.log(ratio) for ratio in (1.5, 1.51, 1.52)])
     assert second == ProcessRatios((pytest.approx(math.log(1.5)), pytest.approx(math.log(1.6))), 1e-6)
     assert len(told(store, asked, nights=3)[CASE]) == 1
+
+
+def test_disturbed_nights_are_left_out(store):
+    nights = [night(1, 1.5, 1.6), night(2, 1.5, 2.6, verdict="disturbed")]
+    take_in(store, [imported for _, imported in nights])
+    (only,) = told(store, night(3, 1.0, 1.0)[0])[CASE]
+    assert only.ratios == pytest.approx([math.log(1.5), math.log(1.6)])
 
 
 def test_no_nights(store):

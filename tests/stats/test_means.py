@@ -53,6 +53,15 @@ def test_what_models_of_one_parent_share_is_averaged_over_the_parents():
     assert reach(160) == pytest.approx(reach(40) / 2, rel=1e-3)
 
 
+def test_cases_of_one_process_share_the_whole_error_of_its_parent():
+    def reach(**options):
+        low, high = geometric_mean_interval([(1.0, 1 - 1e-9, 1 + 1e-9)] * 40, **options)
+        return math.log(high / low) / 2
+
+    assert reach(parents=1) == pytest.approx(1.96 * SHARED_SD, rel=1e-3)
+    assert reach(parents=1) == pytest.approx(reach() * math.sqrt(2), rel=1e-3)
+
+
 def test_no_models():
     with pytest.raises(ValueError, match="no models"):
         geometric_mean_interval([])

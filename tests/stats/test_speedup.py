@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfdash.history.results import from_result
 from perfdash.records import Case, Result, Speedup, Status
+from perfdash.report.terminal_tables import one_line
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.stats.speedup import Pairs, keep_earlier, ratios_of, set_speedups, verdict
 
@@ -115,6 +117,39 @@ def test_verdict_mirrors(low, width):
     word, inverse = verdict(low, high), verdict(1 / high, 1 / low)
     if all(abs(edge - m) > 1e-6 for edge in (low, high) for m in (1 / 1.03, 1.03, 1.0)):
         assert inverse == mirror.get(word, word)
+
+
+def test_a_process_with_one_pair_is_as_variable_as_the_others():
+    rng = np.random.default_rng(3)
+    many, single = process(rng, 1.4, 0.0), process(rng, 1.4, 0.0, pairs=1)
+    ratios = ratios_of([many, single])
+    assert ratios_of([many]).within < ratios.within < 0.01
+    results = [result("a", *map(math.exp, ratios.ratios), within=ratios.within)]
+    set_speedups(results)
+    assert 1 < results[0].speedup.ci_low < 1.4 < results[0].speedup.ci_high < 2
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_single_pair_has_no_interval_and_no_verdict(processes):
+    rng = np.random.default_rng(4)
+    ratios = ratios_of([process(rng, 1.4, 0.0, pairs=1) for _ in range(processes)])
+    lone = result("a", *map(math.exp, ratios.ratios), within=None)
+    set_speedups([lone, *(result(f"m{k}", 1.0, 1.01) for k in range(5))])
+    assert (lone.speedup.ci_low, lone.speedup.ci_high) == (None, None)
+    assert lone.speedup.verdict == "inconclusive"
+    assert f", {lone.speedup.value:.3f}x inconclusive" in one_line(lone)
+    assert "speedup_low" not in from_result(lone).values
+
+
+def test_disturbed_cases_say_nothing_of_how_processes_differ():
+    def width(*disturbed):
+        quiet = [result(f"m{k}", 1.0, 1.01) for k in range(20)]
+        set_speedups([*quiet, *disturbed])
+        return quiet[0].speedup.ci_high / quiet[0].speedup.ci_low
+
+    odd = [result(f"odd{k}", 1.0, 1.4, disturbed=True) for k in range(3)]
+    assert width(*odd) == pytest.approx(width())
+    assert {case.speedup.verdict for case in odd} == {"disturbed"}
 
 
 def test_no_process():
