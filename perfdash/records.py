@@ -211,7 +211,8 @@ class Job(ProcessOptions, Specification):
     # memory suffice) | probe (what the interpreter can do) | isa (what inductor compiles for)
     role: str = "full"
     process: int = 0  # which of the case's processes: each has its own order of pairs
-    headers: Optional[str] = None  # folder of precompiled C++ headers that all cases share
+    # The folder of what inductor makes once a machine: C++ headers, tests of vector instructions.
+    machine_cache: Optional[str] = None
     group: Optional[str] = None  # cgroup.procs of the group that holds it to its memory limit
 
 

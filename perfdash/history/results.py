@@ -260,15 +260,16 @@ def testbed(info: RunInfo) -> tuple[str, dict[str, Any]]:
     """
     environment = info.environment
     # The session with most slots: a resumed run with nothing left to measure used none.
-    slots_of_sessions: list[list[dict[str, Any]]] = [session.get("slots", []) for session in info.sessions]
-    slots = max(slots_of_sessions, key=len, default=[])
+    session = max(info.sessions, key=lambda session: len(session.get("slots", [])), default={})
+    slots: list[dict[str, Any]] = session.get("slots", [])
     hosts = {slot.get("host", info.host) for slot in slots} or {info.host}
     setting = {
         name: info.configuration[name]
         for name in _SETTINGS
         if name in info.configuration and info.configuration[name] != _DEFAULTS[name]
     }
-    side_by_side = max(1, len(slots) // len(hosts))
+    at_once = session.get("at_once", len(slots))  # fewer where the null of all slots was out of bounds
+    side_by_side = max(1, at_once // len(hosts))
     if side_by_side > 1:
         setting["side_by_side"] = side_by_side
     if environment.get("gpus"):

@@ -18,7 +18,19 @@ def exclusion(info: RunInfo) -> str | None:
     shard = str(info.plan.get("shard") or "")
     if shard and not shard.endswith("/1"):
         return "a shard goes in when it is merged"
-    return "it was measured with --no-history" if info.configuration.get("no_history") else None
+    if info.configuration.get("no_history"):
+        return "it was measured with --no-history"
+    return _refusal(info)
+
+
+def _refusal(info: RunInfo) -> str | None:
+    """Why --strict keeps a run out; None for one whose noise was within bounds, or was not asked about."""
+    if "refused" in info.noise:
+        return f"--strict: {info.noise['refused']}"
+    null = info.noise.get("null")
+    if info.configuration.get("strict") and null and "end" not in null:
+        return "--strict: it ended before its noise was measured at the end"
+    return None
 
 
 def record(
@@ -28,12 +40,17 @@ def record(
     folder: Path,
     warn: Callable[[str], None],
 ) -> int:
-    """Record a run; returns the exit code, 3 if the history refuses it.
+    """Record a run; returns the exit code, 3 if the history or --strict refuses it.
 
-    The warning then names the command that records it later.
+    The warning then names the command that records it later, or says why it stays out.
     """
-    if settings.no_history or exclusion(info):
+    if settings.no_history:
         return 0
+    if why := exclusion(info):
+        if why != _refusal(info):
+            return 0
+        warn(f"The run is saved, but not put into the history: {why}")
+        return MachineError.exit_code
     try:
         with open_store(settings.history) as store:
             take_in(store, [from_run(info, results, str(folder))])

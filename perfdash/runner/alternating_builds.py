@@ -120,7 +120,11 @@ class PairedSlots:
 
     def _one(self, name: str, slot: Slot, planned: Planned, number: int) -> Result:
         log = self._folder / "logs" / f"{planned.case.name}.confirm{number + 1}.{name}.log"
-        answer = slot.measure(Order(planned), log, lambda event: None)
+        try:
+            answer = slot.measure(Order(planned), log, lambda event: None)
+        finally:
+            # What one fork parent does to all its processes would not average out over the pairs.
+            slot.renew()
         result = assemble(planned, answer, self._options[name].allocator, log.name)
         line = {"pair": number + 1, "side": name, "result": to_json(result)}
         with self._writing:

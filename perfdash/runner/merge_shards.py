@@ -133,7 +133,10 @@ def _settings(shard: Shard) -> dict[str, Any]:
 def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> RunInfo:
     infos = [shard.info for shard in shards]
     nulls = [info.noise["null"] for info in infos if "null" in info.noise]
-    ratios = {when: [r for null in nulls for r in null.get(when, [])] for when in ("start", "end")}
+    # Where a shard was ended before its last null, the whole has none: --strict judges by it.
+    whens = ("start", "end") if all("end" in null for null in nulls) else ("start",)
+    ratios = {when: [r for null in nulls for r in null.get(when, [])] for when in whens}
+    refused = [info.noise["refused"] for info in infos if "refused" in info.noise]
     worst = [null["worst"] for null in nulls if "worst" in null]
     return replace(
         infos[0],
@@ -145,7 +148,10 @@ def _info(run_id: str, shards: Sequence[Shard], plan: Plan, complete: bool) -> R
         cases=len(plan.cases),
         state="done" if complete else "incomplete",
         environment=next((info.environment for info in infos if info.environment), {}),
-        noise={"null": {**ratios, **({"worst": max(worst)} if worst else {})}} if nulls else {},
+        noise={
+            **({"null": {**ratios, **({"worst": max(worst)} if worst else {})}} if nulls else {}),
+            **({"refused": refused[0]} if refused else {}),
+        },
         plan={**infos[0].plan, "shard": None},
         sessions=[{**session, "run": info.id} for info in infos for session in info.sessions],
         merged_from=[info.id for info in infos],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfdash.records import Case, RunInfo, Sampling
 from perfdash.runner.messages import ProcessOutcome
-from perfdash.stats.speedup import NULL_EXPECTED, null_warning
+from perfdash.stats.speedup import NULL_ALARM, NULL_EXPECTED, null_warning
 from perfdash.suites.case_selection import Planned
 
 if TYPE_CHECKING:  # the executors' slots import this module
@@ -69,6 +69,11 @@ def within_bounds(ratios: Sequence[float], bound: float = NULL_BOUND) -> bool:
     return bool(ratios) and off <= len(ratios) // 20
 
 
+def within_strict_bounds(ratios: Sequence[float]) -> bool:
+    """Whether the ratios are within bounds, and none is so far off that the run would be warned of."""
+    return within_bounds(ratios) and all(abs(ratio - 1) <= NULL_ALARM for ratio in ratios)
+
+
 def _medians(outcomes: Sequence[ProcessOutcome]) -> list[tuple[float, float]]:
     """Nanoseconds per call of both sides, of each process that has sampled; clean pairs if any."""
     medians = []
@@ -109,10 +114,13 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
         if count == 1 or within_bounds(entry["null"]):
             break
         executor.shrink(max(1, count // 2))
+        if info.sessions:
+            info.sessions[-1]["at_once"] = executor.slots
         say(
             f"A/A null with {count} slots busy is out of bounds (beyond {NULL_BOUND:.0%}): "
             f"--jobs reduced to {executor.slots}"
         )
+    info.noise.get("null", {}).pop("end", None)  # of an earlier session: it says nothing of this one
     if alone:
         info.noise["slots"] = tried
         say(

@@ -30,7 +30,7 @@ from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
 from perfdash.runner.plan import Plan, differences, make_plan, plan_from_json
 from perfdash.runner.run_journal import RunJournal, find_run, read_info, read_plan, read_results
-from perfdash.runner.session import Policy, Session, Watcher
+from perfdash.runner.session import Policy, Session, Watcher, is_to_be_repeated
 from perfdash.settings import RunSettings, resolve
 from perfdash.stats.process_spread import ProcessRatios
 from perfdash.suites.case_selection import backend_names
@@ -113,7 +113,12 @@ def resumed_run(
         say(f"{line}: moved to {journal.set_aside.name}; its case is measured again")
     results = read_results(folder)
     done = {result.case: result.status for result in results}
-    left = [index for index in plan.mine if done.get(plan.cases[index].case) in {None, *retry}]
+    disturbed = {result.case for result in results if is_to_be_repeated(result)}
+    left = [
+        index
+        for index in plan.mine
+        if done.get(case := plan.cases[index].case) in {None, *retry} or case in disturbed
+    ]
     if left:
         try:
             compatibility.refuse_other_method(results, folder.name)

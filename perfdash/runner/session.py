@@ -27,6 +27,7 @@ from perfdash.stats.speedup import keep_earlier, margin_of, set_speedups
 from perfdash.suites.case_selection import Planned
 
 PROCESSES = 2  # that sample a case, unless the user says otherwise
+_REPEATED = "measured_again"  # in the conditions of a result: once is enough
 _LOOK_S = 2.0  # how often slots are counted again while cases wait for one
 
 # The processes of earlier nights by case, of the machine that a run's info names.
@@ -42,6 +43,11 @@ class Policy:
     retries: int = 2  # of a case that failed by the machine's fault
     retry_pause_s: float = 30.0
     strict: bool = False  # refuse a machine on which a model differs from itself
+
+
+def is_to_be_repeated(result: Result) -> bool:
+    """Whether a result was disturbed and has not been measured again: a run that was ended has such."""
+    return bool(result.conditions.get("disturbed")) and not result.conditions.get(_REPEATED)
 
 
 class Watcher(Protocol):
@@ -90,7 +96,12 @@ class Session:
         self._busy: dict[int, tuple[int, Path]] = {}
         self._attempts = self._attempts_before()
         self._complained = False
-        self._disturbed: set[int] = set()  # measured again, or to be
+        # Cases that are measured again, or are to be, since other programs spoilt their samples.
+        self._disturbed = {
+            index
+            for index, planned in enumerate(self.planned)
+            if planned.case in self._results and is_to_be_repeated(self._results[planned.case])
+        }
         self.begun = False  # whether a case has been started
         self._margin = margin_of(info)
         self._read_earlier = earlier
@@ -128,13 +139,16 @@ class Session:
     def _refuse_noise(self, when: str, consequence: str) -> None:
         """Raise MachineError where the user is strict and the null at the start or end is out of bounds."""
         ratios = self.info.noise["null"][when]
-        if self.policy.strict and not noise.within_bounds(ratios):
-            worst = max((abs(ratio - 1) for ratio in ratios), default=None)
-            text = "could not be measured" if worst is None else f"is off by {worst:.1%}"
-            raise MachineError(
-                f"--strict: at the {when} of the run a model against itself {text}, where "
-                f"{noise.NULL_BOUND:.0%} is allowed: {consequence}. End what else runs on the machine"
-            )
+        if not self.policy.strict or noise.within_strict_bounds(ratios):
+            return
+        worst = max((abs(ratio - 1) for ratio in ratios), default=None)
+        text = "could not be measured" if worst is None else f"is off by {worst:.1%}"
+        text = (
+            f"at the {when} of the run a model against itself {text}, where {noise.NULL_BOUND:.0%} is allowed"
+        )
+        if self.begun:  # what was measured stays refused, also when the run is resumed
+            self.info.noise["refused"] = text
+        raise MachineError(f"--strict: {text}: {consequence}. End what else runs on the machine")
 
     def _finish(self, state: str) -> None:
         """The intervals from the whole run, the CSVs and run.json; a full disk hides no error."""
@@ -292,6 +306,8 @@ class Session:
             return
         result.attempts = before
         result.status = final_status(result, before)
+        if index in self._disturbed:
+            result.conditions[_REPEATED] = True
         if index in self._disturbed and not result.speedup and result.case in self._results:
             self._keep_disturbed(self._results[result.case], result)
             return
@@ -300,6 +316,7 @@ class Session:
 
     def _keep_disturbed(self, kept: Result, again: Result) -> None:
         """Keep what was disturbed where measuring it again gave no speedup at all."""
+        kept.conditions[_REPEATED] = True
         kept.notes.append(f"disturbed, and measured again without a result: {again.status} ({again.started})")
         self.watcher.say(f"{kept.case.model}: measured again, {again.status}: the disturbed result stays")
 

@@ -61,8 +61,8 @@ class Slot:
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
-        self._headers: TemporaryFolder | None = None
-        self._headers_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
+        self._machine_cache: TemporaryFolder | None = None
+        self._prepared_for: set[str | None] = set()  # vector instructions asked for, None: the machine's
 
     @property
     def lock_names(self) -> list[str]:
@@ -83,9 +83,9 @@ class Slot:
 
     def __exit__(self, *_: object) -> None:
         self.renew()
-        if self._headers:
-            self._headers.remove()
-            self._headers = None
+        if self._machine_cache:
+            self._machine_cache.remove()
+            self._machine_cache = None
         self._locks.close()
 
     @property
@@ -168,8 +168,8 @@ class Slot:
     def _vector_isa(self, planned: Sequence[Planned], cpu_flags: Sequence[str]) -> str | None:
         """What inductor compiles for on this machine, where one of the cases is for it on the CPU.
 
-        The headers that all cases share are made on the way. Inductor falls back without a word when its
-        try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
+        What all cases share is made on the way (worker.compiler_caches). Inductor falls back without a word
+        when its try is disturbed (backends.inductor.vector_isa): asked again where the processor has more.
         """
         of_inductor = [p for p in planned if p.needs_cpp]
         vector_isa: str | None = None
@@ -184,11 +184,11 @@ class Slot:
         return vector_isa
 
     def _prepare(self, planned: Planned) -> dict[str, Any]:
-        """Makes the headers that inductor's cases share, and asks what it compiles for."""
-        if self._headers is None:
-            self._headers = TemporaryFolder()
+        """Makes what inductor's cases share (worker.compiler_caches), and asks what it compiles for."""
+        if self._machine_cache is None:
+            self._machine_cache = TemporaryFolder()
         probed = self._probe(planned, planned, role="isa")
-        self._headers_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
+        self._prepared_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
         return probed
 
     def null(self, like: Planned, processes: int, log: Path) -> list[ProcessOutcome]:
@@ -217,7 +217,7 @@ class Slot:
         replica_s = 0.0
         try:
             asked = planned.env.get("ATEN_CPU_CAPABILITY")
-            if order.role == "full" and planned.needs_cpp and asked not in self._headers_for:
+            if order.role == "full" and planned.needs_cpp and asked not in self._prepared_for:
                 self._prepare(planned)
             with TemporaryFolder() as scratch:
                 role = "untimed" if preload and order.role == "full" else order.role
@@ -314,7 +314,7 @@ class Slot:
             **options,
             scratch=scratch,
             memory_limit_bytes=planned.memory_limit_bytes or host.default_memory_limit(),
-            headers=self._headers.path if self._headers else None,
+            machine_cache=self._machine_cache.path if self._machine_cache else None,
         )
 
 

@@ -19,10 +19,12 @@ def probe(job: Job, emit: Callable[..., None]) -> None:
 
 
 def isa(job: Job, emit: Callable[..., None]) -> None:
-    """Emit the vector instructions that inductor compiles for, and make the headers that cases share."""
-    compiler_caches.use_in(job.scratch, job.headers)
+    """Emit the vector instructions that inductor compiles for, and make what cases share of its work."""
+    compiler_caches.use_in(job.scratch, job.machine_cache)
     instructions = vector_isa(job, find_out=True)
-    whole = compiler_caches.make_headers(job.scratch, job.headers) if job.headers else True
+    if job.machine_cache:
+        compiler_caches.share_vector_tests(job.machine_cache)
+    whole = compiler_caches.make_headers(job.scratch, job.machine_cache) if job.machine_cache else True
     emit("probed", vector_isa=instructions, whole=whole)
 
 

@@ -169,7 +169,7 @@ class CaseProcess:
     def begin(self) -> None:
         """Set the process's own caches and limits, refuse what cannot be measured, load the model."""
         job = self.job
-        compiler_caches.use_in(job.scratch, job.headers)
+        compiler_caches.use_in(job.scratch, job.machine_cache)
         if job.group:
             linux.join_group(job.group)
         if job.memory_limit_bytes and job.case.device == "cpu":

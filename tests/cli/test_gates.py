@@ -103,3 +103,20 @@ def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
     assert gates.alerts_of_run(settings.history, last, print) == []
     said = "--fail-on regression: not told: changes of latency (measured by a new method since 2026-01-06)"
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("noise", "taken"), [
+    ({"null": {"start": [1.0], "end": [1.0]}}, True),
+    ({"null": {"start": [1.0]}}, False),  # Ctrl-C
+    ({"null": {"start": [1.0], "end": [1.0]}, "refused": "at the end of the run it is off by 8%"}, False),
+    ({}, True),  # every case was skipped
+])  # fmt: skip
+def test_the_history_gets_no_run_that_strict_refuses(tmp_path, noise, taken):
+    settings = RunSettings(suite=["timm"], db=str(tmp_path / "history.db"), strict=True)
+    configuration = settings.model_dump(mode="json", exclude={"db"})
+    info = RunInfo("r", "2026-01-01T00:00:00Z", "h", [], configuration, {}, 1, "0", noise=noise)
+    said = []
+    code = record(settings, info, [Result(Case("s", "m"), "t", 1.0, Status.PASS)], tmp_path, said.append)
+    assert code == (0 if taken else 3)
+    assert (tmp_path / "history.db").exists() is taken
+    assert taken or "not put into the history: --strict" in said[0]

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from perfdash.errors import MachineError
+from perfdash.history import results as rows
 from perfdash.records import Case, RunInfo, Status
 from perfdash.runner import noise
 from perfdash.runner.executors import Message
 from perfdash.runner.messages import Answer, ProcessOutcome
-from perfdash.runner.run_journal import RunJournal, read_info, read_results
-from perfdash.runner.session import Policy, Session
+from perfdash.runner.run_journal import RunJournal, read_all, read_info, read_results
+from perfdash.runner.session import Policy, Session, is_to_be_repeated
 from tests.runner.planned import PLANNED, TIME, events
 
 HELLO = {
@@ -434,6 +435,8 @@ def test_strict_refuses_a_noisy_machine(start):
     run = start([case("a")], Played(nulls=[1.001, 1.08]), strict=True)
     with pytest.raises(MachineError, match="at the end"):
         run.run()
+    assert run.info.noise["refused"].startswith("at the end of the run a model against itself is off by 8.0%")
+    assert read_info(run.journal.folder).noise["refused"] == run.info.noise["refused"]
     assert len(read_results(run.journal.folder)) == 1
 
 
@@ -498,3 +501,43 @@ def test_larger_batches_wait_for_smaller_ones_even_with_several_slots(start):
     start(planned, executor).run()
     of_a = [order.planned.case.batch_size for _, order in executor.orders if order.planned.case.model == "a"]
     assert of_a == [1, 2, 8]
+
+
+def test_strict_allows_no_ratio_that_a_run_would_be_warned_of():
+    assert noise.within_bounds([1.0] * 19 + [1.4])
+    assert noise.within_strict_bounds([1.0] * 19 + [1.04])
+    assert not noise.within_strict_bounds([1.0] * 19 + [1.4])
+    assert not noise.within_strict_bounds([])
+
+
+def test_the_null_of_an_earlier_session_is_not_the_end_of_this_one(start):
+    run = start([case("a")])
+    run.run()
+    assert "end" in run.info.noise["null"]
+    noise.null_at_start(Played(), case("a"), run.info, lambda text: None)
+    assert "end" not in run.info.noise["null"]
+
+
+def test_a_disturbed_case_of_a_run_that_was_ended_is_measured_again_once(start):
+    ended = start([case("a")], Played(script={"a": [disturbed(), disturbed()]}), processes=1)
+    ended.run()
+    (again,) = read_results(ended.journal.folder)
+    assert not is_to_be_repeated(again)
+    (first, _) = read_all(ended.journal.folder)
+    assert is_to_be_repeated(first)
+    failed = ProcessOutcome([{**FAILED, "status": "oom"}], status=0)
+    resumed = start([case("a")], Played(script={"a": [failed]}), [first], journal=ended.journal, processes=1)
+    resumed.run()
+    assert len(resumed.executor.orders) == 1
+    (kept,) = resumed.results
+    assert (kept.status, kept.speedup.verdict) == (Status.PASS, "disturbed")
+    assert not is_to_be_repeated(kept)
+
+
+def test_the_testbed_counts_cases_that_really_ran_side_by_side(start):
+    run = start([case(name) for name in "abc"], Played(slots=4, nulls=[1.05, 1.001]))
+    run.run()
+    assert run.executor.slots == 2
+    assert rows.testbed(run.info)[1].get("side_by_side") is None, "four hosts with one slot each"
+    run.info.sessions[-1]["slots"] = [{"host": "h"}] * 4
+    assert rows.testbed(run.info)[1]["side_by_side"] == 2

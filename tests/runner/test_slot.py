@@ -25,7 +25,7 @@ def slot(monkeypatch):
         return {"vector_isa": "avx512", "whole": True}
 
     def process(planned, job, log, on_event=None, parent=0, timed=False):
-        slot.lent.append(job.headers)
+        slot.lent.append(job.machine_cache)
         return ProcessOutcome([], status=0)
 
     monkeypatch.setattr(slot, "_probe", probe)

@@ -66,6 +66,52 @@ def test_temporary_files_of_python_are_in_the_scratch_folder_too(tmp_path):
         assert file.name.startswith(str(tmp_path / "tmp"))
 
 
+def test_tests_of_vector_instructions_are_lent_where_they_passed(tmp_path):
+    """A library without inductor's mark was not loaded: the compiler or the loader may have been killed."""
+    compiler_caches.use_in(str(tmp_path / "first"), None)
+    made = tmp_path / "first" / "inductor" / "ab"
+    made.mkdir()
+    for name in ("good.main.so", "good.main.so.load_ok", "half.main.so", "kernel.py"):
+        (made / name).write_bytes(name.encode())
+    lent = tmp_path / "lent"
+    compiler_caches.share_vector_tests(str(lent))
+    compiler_caches.use_in(str(tmp_path / "second"), str(lent))
+    found = tmp_path / "second" / "inductor" / "ab"
+    assert sorted(os.listdir(found)) == ["good.main.so", "good.main.so.load_ok"]
+    assert (found / "good.main.so").read_bytes() == b"good.main.so"
+
+
+@pytest.mark.slow
+def test_lent_tests_of_vector_instructions_are_not_compiled_again(tmp_path):
+    """Two real processes: the second has the same instructions and calls no compiler for them."""
+    import subprocess
+    import sys
+
+    script = """
+import sys
+from torch._inductor import cpp_builder, cpu_vec_isa
+from perfdash.worker import compiler_caches
+scratch, lent = sys.argv[1:]
+compiler_caches.use_in(scratch, lent)
+built = []
+build = cpp_builder.CppBuilder.build
+cpp_builder.CppBuilder.build = lambda self: (built.append(1), build(self))
+isa = str(cpu_vec_isa.pick_vec_isa())
+compiler_caches.share_vector_tests(lent)
+print(isa, len(built), sep="|")
+"""
+    answers = []
+    for name in ("one", "two"):
+        arguments = [str(tmp_path / name), str(tmp_path / "lent")]
+        run = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        answers.append(run.stdout.strip().split("|"))
+    (isa, first), (again, second) = answers
+    assert isa == again
+    assert int(first) >= 1
+    assert int(second) == 0
+
+
 @pytest.mark.slow
 def test_made_headers_are_used(tmp_path):
     """A real compile, twice: g++ accepts what the first has left for the second."""
