@@ -88,8 +88,8 @@ def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
     if not speedups:
         return None, None
     # A pooled interval is that of a case sampled in one process, so under one fork parent.
-    parents = 1 if any(row.basis == "pooled" for row in counted) else 2
-    return geometric_mean_interval(speedups, parents=parents)
+    one_parent = sum(row.basis == "pooled" for row in counted)
+    return geometric_mean_interval(speedups, one_parent=min(one_parent, len(speedups)))
 
 
 def is_counted(row: Row) -> bool:

@@ -125,6 +125,8 @@ class Session:
                 self._introduce(real)
                 noise.null_at_start(self.executor, real[0], self.info, self.watcher.say)
                 self._refuse_noise("start", "nothing was measured")
+                # Now that the null has settled how many cases run side by side, the testbed is known.
+                self._earlier = self._read_earlier(self.info)
             self._measure_all()
             if real:
                 noise.null_at_end(self.executor, real[0], self.info, self.watcher.say)
@@ -185,7 +187,6 @@ class Session:
         self.info.environment = environment
         self.info.sessions[-1]["slots"] = [introduction["where"] for introduction in introductions]
         self.journal.write_info(self.info)
-        self._earlier = self._read_earlier(self.info)
 
     # What is measured next, and where
 

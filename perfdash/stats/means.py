@@ -31,20 +31,24 @@ def arithmetic_mean(values: Sequence[float]) -> float:
 
 
 def geometric_mean_interval(
-    speedups: Sequence[tuple[float, float, float]], *, parents: int = 2
+    speedups: Sequence[tuple[float, float, float]], *, one_parent: int = 0
 ) -> tuple[float, float]:
     """The 95 % interval of the geometric mean of these models, from (value, low, high) of each.
 
     It says how well the mean of just these models is known, not how other models would do. The errors of the
-    models are independent but for what their fork parents lend to all (SHARED_SD). `parents`: under how many
-    of them each case was sampled. Raises ValueError when empty.
+    models are independent but for what their fork parents lend to all (SHARED_SD). A case is sampled
+    under two of them, but for `one_parent` cases, whose one process is all the first parent's. Raises
+    ValueError when empty.
     """
     if not speedups:
         raise ValueError("the mean of no models")
     count = len(speedups)
     errors = [math.log(high / low) / 2 / _NORMAL for _, low, high in speedups]
-    all_parents = parents * max(1.0, count / _CASES_OF_A_PARENT)
-    shared = SHARED_SD**2 / all_parents if count > 1 else 0.0  # of one model it is in its own interval
+    # How much of the mean is due to the first and to the second parent; both are renewed after some cases.
+    second = (count - one_parent) / count / 2
+    shares = (1 - second) ** 2 + second**2
+    renewed = max(1.0, count / _CASES_OF_A_PARENT)
+    shared = SHARED_SD**2 * shares / renewed if count > 1 else 0.0  # of one model it is in its own interval
     reach = _NORMAL * math.sqrt(sum(error**2 for error in errors) / count**2 + shared)
     middle = sum(math.log(value) for value, _, _ in speedups) / count
     return math.exp(middle - reach), math.exp(middle + reach)

@@ -58,8 +58,9 @@ def test_cases_of_one_process_share_the_whole_error_of_its_parent():
         low, high = geometric_mean_interval([(1.0, 1 - 1e-9, 1 + 1e-9)] * 40, **options)
         return math.log(high / low) / 2
 
-    assert reach(parents=1) == pytest.approx(1.96 * SHARED_SD, rel=1e-3)
-    assert reach(parents=1) == pytest.approx(reach() * math.sqrt(2), rel=1e-3)
+    assert reach(one_parent=40) == pytest.approx(1.96 * SHARED_SD, rel=1e-3)
+    assert reach(one_parent=40) == pytest.approx(reach() * math.sqrt(2), rel=1e-3)
+    assert reach() < reach(one_parent=1) < 1.01 * reach()
 
 
 def test_no_models():
