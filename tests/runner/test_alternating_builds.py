@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 
+from perfdash.records import Case
+from perfdash.runner import slot as slots
 from perfdash.runner.alternating_builds import PairedSlots, with_variables
 from perfdash.runner.messages import Answer, Options, ProcessOutcome
 from perfdash.runner.slot import Slot
+from perfdash.runner.worker_limits import RunStopped
 from tests.runner.planned import PLANNED, events
 
 
@@ -41,3 +45,55 @@ def test_every_pair_has_fork_parents_of_its_own(tmp_path, monkeypatch):
     assert [act for act, _ in acts] == ["measure", "renew"] * 4
     old, new = acts[0][1], acts[2][1]
     assert [slot for _, slot in acts] == [old, old, new, new, new, new, old, old]
+
+
+EAGER = replace(PLANNED, case=Case("s", "m", backend="eager"), skip_reason=None)
+
+
+class Parent:
+    """A fork parent without processes; each forks once, and only the first `good` ones do."""
+
+    def __init__(self, started, good, launch):
+        self.launch, self.good = launch, good
+        self.alive, self.forks, self.closed = True, 0, False
+        started.append(self)
+
+    def __enter__(self):
+        return self
+
+    def close(self):
+        self.closed = True
+
+    def run(self, job, log, on_event=None, stop=None):
+        self.forks += 1
+        if not self.good:
+            raise RunStopped
+        return ProcessOutcome(events(), status=0)
+
+
+@pytest.fixture
+def pairs(tmp_path, monkeypatch):
+    """Measure so many pairs, of whose fork parents the first `good` work; returns the parents."""
+
+    def measure(count, good=100):
+        started = []
+        monkeypatch.setattr(
+            slots, "ForkParent", lambda launch, locks, stop: Parent(started, len(started) < good, launch)
+        )
+        old, new = (Options(python=name, threads=1) for name in ("old", "new"))
+        # A core that there is not, and that no test beside it takes.
+        with PairedSlots([(2_000_000 + os.getpid(),)], old, new, tmp_path) as paired:
+            try:
+                paired.measure([EAGER], lambda case, pairs: len(pairs) == count, lambda case, pairs: None)
+            except KeyboardInterrupt:
+                pass
+            assert all(parent.closed for parent in started), "a parent outlives its measurement"
+        return started
+
+    (tmp_path / "logs").mkdir()
+    return measure
+
+
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_an_interrupted_pair_leaves_no_fork_parent(pairs, good):
+    assert len(pairs(3, good)) == good + 1
