@@ -51,7 +51,7 @@ def import_(
     from perfdash.history.importers import ImportOptions, read
     from perfdash.history.ingest import take_in
     from perfdash.report.run_lookup import read_folder
-    from perfdash.report.run_recording import exclusion
+    from perfdash.report.run_recording import exclusion, refusal
     from perfdash.runner.run_journal import read_info
 
     folders = [(path, folder) for path in files for folder in _run_folders(path)]
@@ -67,10 +67,12 @@ def import_(
             _show_import(run, outcome)
         for path, folder in folders:
             try:
-                why = exclusion(read_info(folder))
-                if why and path != folder:  # a folder that was named itself is imported all the same
+                info = read_info(folder)
+                if path != folder and (why := exclusion(info)):
                     typer.echo(f"{folder.name}: left out: {why}", err=True)
                     continue
+                if why := refusal(info):  # a folder that was named itself is imported all the same
+                    typer.echo(f"{folder.name}: taken in, although {why}", err=True)
                 run = read_folder(folder, warn)
             except PerfdashError as error:
                 unreadable.append(str(error))

@@ -78,18 +78,15 @@ def _interval(counted: Sequence[Row]) -> tuple[float | None, float | None]:
 
     An imported model and a model measured in one process have none.
     """
-    speedups = []
+    speedups, one_parent = [], 0
     for row in counted:
         value, low, high = (row.values.get(f"speedup{end}", 0.0) for end in ("", "_low", "_high"))
         if 0 < value < math.inf:
             if not 0 < low <= high < math.inf:
                 return None, None
             speedups.append((value, low, high))
-    if not speedups:
-        return None, None
-    # A pooled interval is that of a case sampled in one process, so under one fork parent.
-    one_parent = sum(row.basis == "pooled" for row in counted)
-    return geometric_mean_interval(speedups, one_parent=min(one_parent, len(speedups)))
+            one_parent += row.basis == "pooled"  # sampled in one process
+    return geometric_mean_interval(speedups, one_parent=one_parent) if speedups else (None, None)
 
 
 def is_counted(row: Row) -> bool:

@@ -20,10 +20,10 @@ def exclusion(info: RunInfo) -> str | None:
         return "a shard goes in when it is merged"
     if info.configuration.get("no_history"):
         return "it was measured with --no-history"
-    return _refusal(info)
+    return refusal(info)
 
 
-def _refusal(info: RunInfo) -> str | None:
+def refusal(info: RunInfo) -> str | None:
     """Why --strict keeps a run out; None for one whose noise was within bounds, or was not asked about."""
     if "refused" in info.noise:
         return f"--strict: {info.noise['refused']}"
@@ -46,11 +46,11 @@ def record(
     """
     if settings.no_history:
         return 0
-    if why := exclusion(info):
-        if why != _refusal(info):
-            return 0
+    if why := refusal(info):
         warn(f"The run is saved, but not put into the history: {why}")
         return MachineError.exit_code
+    if exclusion(info):
+        return 0
     try:
         with open_store(settings.history) as store:
             take_in(store, [from_run(info, results, str(folder))])

@@ -49,15 +49,18 @@ def _from_repositories(worker: Mapping[str, Any]) -> str:
 
 def _where(info: RunInfo) -> str:
     """Where the last session measured: its cores, or its slots on hosts."""
-    slots = info.sessions[-1].get("slots", []) if info.sessions else []
+    session = info.sessions[-1] if info.sessions else {}
+    slots = session.get("slots", [])
     if not slots:
         cores = info.configuration.get("cores")
         return f"on core {', '.join(map(str, cores))}" if isinstance(cores, list) else "on no slot"
     hosts = {slot["host"] for slot in slots}
+    at_once = session.get("at_once", len(slots))
+    count = f"{len(slots)} slots" if at_once == len(slots) else f"{at_once} of {len(slots)} slots"
     if len(hosts) > 1:
-        return f"in {len(slots)} slots on {len(hosts)} hosts"
+        return f"in {count} on {len(hosts)} hosts"
     places = " + ".join(", ".join(map(str, slot["cores"])) for slot in slots)
-    return f"on core {places}" if len(slots) == 1 else f"in {len(slots)} slots, cores {places}"
+    return f"on core {places}" if len(slots) == 1 else f"in {count}, cores {places}"
 
 
 def phase_table(results: Sequence[Result]) -> str:

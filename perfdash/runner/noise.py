@@ -120,7 +120,6 @@ def null_at_start(executor: Executor, like: Planned, info: RunInfo, say: Say) ->
             f"A/A null with {count} slots busy is out of bounds (beyond {NULL_BOUND:.0%}): "
             f"--jobs reduced to {executor.slots}"
         )
-    info.noise.get("null", {}).pop("end", None)  # of an earlier session: it says nothing of this one
     if alone:
         info.noise["slots"] = tried
         say(

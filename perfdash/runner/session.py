@@ -125,6 +125,7 @@ class Session:
                 self._introduce(real)
                 noise.null_at_start(self.executor, real[0], self.info, self.watcher.say)
                 self._refuse_noise("start", "nothing was measured")
+                self.info.noise["null"].pop("end", None)  # of an earlier session: it does not judge this one
                 # Now that the null has settled how many cases run side by side, the testbed is known.
                 self._earlier = self._read_earlier(self.info)
             self._measure_all()
@@ -144,9 +145,10 @@ class Session:
         if not self.policy.strict or noise.within_strict_bounds(ratios):
             return
         worst = max((abs(ratio - 1) for ratio in ratios), default=None)
-        text = "could not be measured" if worst is None else f"is off by {worst:.1%}"
+        distance = "could not be measured" if worst is None else f"is off by {worst:.1%}"
         text = (
-            f"at the {when} of the run a model against itself {text}, where {noise.NULL_BOUND:.0%} is allowed"
+            f"at the {when} of the run a model against itself {distance}, "
+            f"where {noise.NULL_BOUND:.0%} is allowed"
         )
         if self.begun:  # what was measured stays refused, also when the run is resumed
             self.info.noise["refused"] = text
@@ -319,6 +321,10 @@ class Session:
         """Keep what was disturbed where measuring it again gave no speedup at all."""
         kept.conditions[_REPEATED] = True
         kept.notes.append(f"disturbed, and measured again without a result: {again.status} ({again.started})")
+        try:
+            self.journal.append(kept)  # so that a killed run does not measure it a third time
+        except MachineError as error:
+            self.watcher.say(str(error))
         self.watcher.say(f"{kept.case.model}: measured again, {again.status}: the disturbed result stays")
 
     def _measure_again_if_disturbed(self, index: int, result: Result) -> None:

@@ -36,8 +36,8 @@ def geometric_mean_interval(
     """The 95 % interval of the geometric mean of these models, from (value, low, high) of each.
 
     It says how well the mean of just these models is known, not how other models would do. The errors of the
-    models are independent but for what their fork parents lend to all (SHARED_SD). A case is sampled
-    under two of them, but for `one_parent` cases, whose one process is all the first parent's. Raises
+    models are independent but for what their fork parents lend to all (SHARED_SD). Cases are sampled
+    under two parents; `one_parent` of them were sampled in one process, under the first alone. Raises
     ValueError when empty.
     """
     if not speedups:

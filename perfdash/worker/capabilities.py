@@ -52,10 +52,16 @@ def refuse(job: Job) -> None:
         raise failures.Unmeasurable(Status.SKIPPED, "; ".join(messages))
 
 
-def import_packages(job: Job) -> None:
-    """Import the back end's packages in advance: they belong to no case's compilation latency."""
+def prepare_backend(job: Job) -> None:
+    """Import the back end's packages, and let it test the vector instructions, before compiling is timed.
+
+    Neither belongs to a case's compilation latency. Where a test that passed is shared
+    (worker.compiler_caches) this takes no time; torch 2.13 leaves no mark of one, and tests in every process.
+    """
     for name in getattr(registry.backend(job.backend), "PACKAGES", ()):
         importlib.import_module(name)
+    if job.case.device == "cpu":
+        vector_isa(job, find_out=True)
 
 
 def vector_isa(job: Job, find_out: bool) -> Optional[str]:

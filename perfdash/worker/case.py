@@ -155,7 +155,7 @@ class CaseProcess:
             self.sides = [side]
             gc.collect()
             linux.malloc_trim()
-            capabilities.import_packages(self.job)
+            capabilities.prepare_backend(self.job)
             self.seed()
             self.try_steps(self.make_step(side, self.backend.prepare(side.module, side.inputs, self.job)))
 
@@ -331,7 +331,7 @@ class CaseProcess:
         self.seed()  # the parameters as they were: on a GPU eager has trained in this process
         side = self.compiled_side = self.make_compiled_side()
         self.sides.append(side)
-        capabilities.import_packages(self.job)
+        capabilities.prepare_backend(self.job)
         if self.eager_lost:
             peak_memory.release_eager(self.device, self.eager_side, side, self.eager_step)
         gc.unfreeze()  # compiling collects garbage as it does in any other process

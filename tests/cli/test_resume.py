@@ -71,6 +71,30 @@ def test_what_is_left_and_nothing_else(command, half):
     assert "--fail-on accuracy: 1 of 3: wrong" in ran.err
 
 
+def test_a_disturbed_case_and_a_refused_run(command, half):
+    """The one case that was measured was disturbed: it is measured once more, and then no more."""
+    journal, run_json = half.folder / "results.jsonl", half.folder / "run.json"
+    lines = [json.loads(journal.read_bytes().splitlines()[0])]
+    lines[0]["conditions"]["disturbed"] = "other programs used this core"
+    journal.write_text(json.dumps(lines[0]) + "\n")
+    ran = command("run", "--resume", "last")
+    assert "3 of 3 cases to measure" in ran.out
+    assert [r.case.model for r in read_all(half.folder)].count("itself") == 2
+
+    info = json.loads(run_json.read_text())
+    info["noise"]["refused"] = "at the end of the run it is off"
+    run_json.write_text(json.dumps(info))
+    again = command("run", "--resume", "last")
+    assert again.code == 3
+    assert "0 of 3 cases to measure" in again.out
+    assert "not put into the history: --strict: at the end of the run it is off" in again.err
+    swept = command("history", "import", "runs", "--db", "new.db")
+    assert "left out: --strict: at the end of the run it is off" in swept.err
+    named = command("history", "import", str(half.folder), "--db", "new.db")
+    assert named.code == 0
+    assert "taken in, although --strict: at the end of the run it is off" in named.err
+
+
 def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
     def refused(code, *words, arguments=()):
         ran = command("run", "--resume", "last", *arguments)

@@ -70,3 +70,12 @@ def test_a_null_far_out_of_bounds_stands_above_all_numbers():
     assert text.index("WARNING: this machine was disturbed") < text.index("Pass rate")
     assert "off by 17.6%" in text
     assert "WARNING" not in summary(a_night(), info(7))
+
+
+@pytest.mark.parametrize(
+    ("session", "words"), [({}, "in 2 slots, cores 0 + 1"), ({"at_once": 1}, "in 1 of 2 slots")]
+)
+def test_slots_that_the_null_gave_up_are_not_counted(session, words):
+    run = info(7)
+    run.sessions = [{"slots": [{"host": "h", "cores": [core]} for core in (0, 1)], **session}]
+    assert words in summary(a_night(), run).splitlines()[0]

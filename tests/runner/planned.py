@@ -1,8 +1,10 @@
-"""A planned case, and the events that a worker sends for it."""
+"""A planned case, the events that a worker sends for it, and a fork parent that has no worker."""
 
 from dataclasses import replace
 
 from perfdash.records import Case
+from perfdash.runner.messages import ProcessOutcome
+from perfdash.runner.worker_limits import RunStopped
 from perfdash.suites.case_selection import Planned
 
 PLANNED = Planned(
@@ -89,3 +91,23 @@ def case(name, **change):
 
 CASES = [case(f"m{number}") for number in range(9)]
 COSTS = [9.0, 1.0, 4.0, 4.0, 2.0, 8.0, 3.0, 1.0, 5.0]
+
+
+class Parent:
+    """A fork parent without processes; `eager` milliseconds by the number of the case's process."""
+
+    def __init__(self, launch, eager=(10.0,) * 6, stopped=False):
+        self.launch, self.eager, self.stopped = launch, eager, stopped
+        self.alive, self.forks, self.closed = True, 0, False
+
+    def __enter__(self):
+        return self
+
+    def close(self):
+        self.closed = True
+
+    def run(self, job, log, on_event=None, stop=None):
+        self.forks += 1
+        if self.stopped:
+            raise RunStopped
+        return ProcessOutcome(events(eager=self.eager[job.process]), status=0)

@@ -12,8 +12,7 @@ from perfdash.runner import slot as slots
 from perfdash.runner.alternating_builds import PairedSlots, with_variables
 from perfdash.runner.messages import Answer, Options, ProcessOutcome
 from perfdash.runner.slot import Slot
-from perfdash.runner.worker_limits import RunStopped
-from tests.runner.planned import PLANNED, events
+from tests.runner.planned import PLANNED, Parent, events
 
 
 @pytest.mark.parametrize(("own", "of_build", "both"), [
@@ -50,36 +49,18 @@ def test_every_pair_has_fork_parents_of_its_own(tmp_path, monkeypatch):
 EAGER = replace(PLANNED, case=Case("s", "m", backend="eager"), skip_reason=None)
 
 
-class Parent:
-    """A fork parent without processes; each forks once, and only the first `good` ones do."""
-
-    def __init__(self, started, good, launch):
-        self.launch, self.good = launch, good
-        self.alive, self.forks, self.closed = True, 0, False
-        started.append(self)
-
-    def __enter__(self):
-        return self
-
-    def close(self):
-        self.closed = True
-
-    def run(self, job, log, on_event=None, stop=None):
-        self.forks += 1
-        if not self.good:
-            raise RunStopped
-        return ProcessOutcome(events(), status=0)
-
-
 @pytest.fixture
 def pairs(tmp_path, monkeypatch):
     """Measure so many pairs, of whose fork parents the first `good` work; returns the parents."""
 
     def measure(count, good=100):
         started = []
-        monkeypatch.setattr(
-            slots, "ForkParent", lambda launch, locks, stop: Parent(started, len(started) < good, launch)
-        )
+
+        def start(launch, locks, stop):
+            started.append(Parent(launch, stopped=len(started) >= good))
+            return started[-1]
+
+        monkeypatch.setattr(slots, "ForkParent", start)
         old, new = (Options(python=name, threads=1) for name in ("old", "new"))
         # A core that there is not, and that no test beside it takes.
         with PairedSlots([(2_000_000 + os.getpid(),)], old, new, tmp_path) as paired:

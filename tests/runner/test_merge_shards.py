@@ -4,7 +4,9 @@ import pytest
 
 from perfdash import methods
 from perfdash.errors import UsageError
-from perfdash.records import RunInfo, Status
+from perfdash.files import dumps
+from perfdash.records import RunInfo, Status, to_json
+from perfdash.report.run_recording import refusal
 from perfdash.runner.merge_shards import merge, read_shard
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
@@ -120,6 +122,19 @@ def test_a_shard_in_which_all_was_skipped_has_no_environment(shard, tmp_path):
     assert not missing
     assert info.environment == ENVIRONMENT
     assert read_info(folder).environment == ENVIRONMENT
+
+
+@pytest.mark.parametrize(("noise", "why"), [
+    ({"null": {"start": [1.0], "end": [1.1]}, "refused": "it is off by 10%"}, "it is off by 10%"),
+    ({"null": {"start": [1.0]}}, "it ended before"),
+])  # fmt: skip
+def test_what_strict_keeps_out_in_one_shard_it_keeps_out_in_all(shard, tmp_path, noise, why):
+    folders = [shard(1, strict=True), shard(2, strict=True)]
+    info = read_info(folders[1])
+    assert refusal(info) is None
+    (folders[1] / "run.json").write_text(dumps(to_json(replace(info, noise=noise))))
+    merged = merge([read_shard(folder) for folder in folders], tmp_path / "runs")[1]
+    assert why in refusal(merged)
 
 
 def test_model_files_need_not_be_where_it_is_merged(shard, tmp_path):

@@ -1,6 +1,7 @@
 """The loop of a run with workers that are played back: what it does when something is lost."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -510,12 +511,25 @@ def test_strict_allows_no_ratio_that_a_run_would_be_warned_of():
     assert not noise.within_strict_bounds([])
 
 
-def test_the_null_of_an_earlier_session_is_not_the_end_of_this_one(start):
+def test_the_null_at_the_end_of_an_earlier_session_does_not_judge_this_one(start, monkeypatch):
     run = start([case("a")])
     run.run()
     assert "end" in run.info.noise["null"]
-    noise.null_at_start(Played(), case("a"), run.info, lambda text: None)
+    monkeypatch.setattr(run.executor, "wait", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
     assert "end" not in run.info.noise["null"]
+
+
+def test_a_refusal_at_the_start_of_a_resume_leaves_what_was_judged(start):
+    first = start([case("a")], strict=True)
+    first.run()
+    resumed = start([case("b")], Played(nulls=[1.08]), first.results, journal=first.journal, strict=True)
+    resumed.info.noise = first.info.noise
+    with pytest.raises(MachineError, match="at the start"):
+        resumed.run()
+    assert "end" in resumed.info.noise["null"]
+    assert "refused" not in resumed.info.noise
 
 
 def test_a_disturbed_case_of_a_run_that_was_ended_is_measured_again_once(start):
@@ -529,6 +543,7 @@ def test_a_disturbed_case_of_a_run_that_was_ended_is_measured_again_once(start):
     resumed = start([case("a")], Played(script={"a": [failed]}), [first], journal=ended.journal, processes=1)
     resumed.run()
     assert len(resumed.executor.orders) == 1
+    assert not is_to_be_repeated(read_all(ended.journal.folder)[-1]), "a kill would not lose it"
     (kept,) = resumed.results
     assert (kept.status, kept.speedup.verdict) == (Status.PASS, "disturbed")
     assert not is_to_be_repeated(kept)

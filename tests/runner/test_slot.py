@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
@@ -11,7 +10,7 @@ from perfdash.runner import slot as slots
 from perfdash.runner.cores import Locks, core_names
 from perfdash.runner.messages import Options, Order, ProcessOutcome
 from perfdash.runner.slot import Slot
-from tests.runner.planned import PLANNED, events
+from tests.runner.planned import PLANNED, Parent
 
 
 @pytest.fixture
@@ -63,35 +62,20 @@ def test_what_cannot_fit_is_not_started(slot, tmp_path):
     assert answer.outcomes[0].find("failed")["status"] == "eager_oom"
 
 
-class Parent:
-    """A fork parent without processes; `eager` milliseconds by the number of the process."""
-
-    started: ClassVar[list] = []
-    eager = (10.0,) * 6
-
-    def __init__(self, launch, locks, stop):
-        self.launch, self.alive, self.forks, self.closed = launch, True, 0, False
-        Parent.started.append(self)
-
-    def __enter__(self):
-        return self
-
-    def close(self):
-        self.closed = True
-
-    def run(self, job, log, on_event=None, stop=None):
-        self.forks += 1
-        return ProcessOutcome(events(eager=Parent.eager[job.process]), status=0)
-
-
 @pytest.fixture
 def parents(monkeypatch):
-    monkeypatch.setattr(slots, "ForkParent", Parent)
-    monkeypatch.setattr(Parent, "started", [])
+    """A slot whose fork parents, `started`, have no worker; `eager` milliseconds by process."""
     # A core that there is not, and that no test beside it takes.
     with Slot((1_000_000 + os.getpid(),), Options(python="python", threads=1)) as slot:
+        slot.started, slot.eager = [], (10.0,) * 6
+
+        def start(launch, locks, stop):
+            slot.started.append(Parent(launch, slot.eager))
+            return slot.started[-1]
+
+        monkeypatch.setattr(slots, "ForkParent", start)
         yield slot
-    assert all(parent.closed for parent in Parent.started)
+    assert all(parent.closed for parent in slot.started)
 
 
 def test_each_process_of_a_case_has_another_parent(parents, tmp_path):
@@ -100,33 +84,31 @@ def test_each_process_of_a_case_has_another_parent(parents, tmp_path):
         answer = parents.measure(Order(planned("eager"), 2), tmp_path / "log", told.append)
         assert len(answer.outcomes) == 2
     assert [event["name"] for event in told] == ["process 2 of 2, 2.00x so far"] * 2
-    assert [parent.forks for parent in Parent.started] == [2, 2], "parents are kept from case to case"
+    assert [parent.forks for parent in parents.started] == [2, 2], "parents are kept from case to case"
 
 
 @pytest.mark.parametrize(
     ("eager", "further", "processes"),
     [((10.0, 10.1), True, 2), ((10.0, 11.0), True, 4), ((10.0, 11.0), False, 2)],
 )
-def test_where_processes_disagree_two_more_are_taken(
-    parents, tmp_path, monkeypatch, eager, further, processes
-):
-    monkeypatch.setattr(Parent, "eager", (*eager, 10.0, 10.0))
+def test_where_processes_disagree_two_more_are_taken(parents, tmp_path, eager, further, processes):
+    parents.eager = (*eager, 10.0, 10.0)
     answer = parents.measure(Order(planned("eager"), 2, further), tmp_path / "log", print)
     assert len(answer.outcomes) == processes
-    assert len(Parent.started) == processes
+    assert len(parents.started) == processes
 
 
 def test_parents_are_renewed(parents, tmp_path, monkeypatch):
     monkeypatch.setattr(slots, "_FORKS", 3)
     for _ in range(4):
         parents.measure(Order(planned("eager"), 2), tmp_path / "log", print)
-    assert [parent.forks for parent in Parent.started] == [3, 3, 1, 1]
-    assert [parent.closed for parent in Parent.started] == [True, True, False, False]
+    assert [parent.forks for parent in parents.started] == [3, 3, 1, 1]
+    assert [parent.closed for parent in parents.started] == [True, True, False, False]
 
 
 def test_many_processes_do_not_keep_many_parents(parents, tmp_path):
     parents.measure(Order(planned("eager"), 6), tmp_path / "log", print)
-    assert [parent.closed for parent in Parent.started] == [False, False, False, True, True, True]
+    assert [parent.closed for parent in parents.started] == [False, False, False, True, True, True]
 
 
 def test_a_core_that_is_measured_on_is_not_free(monkeypatch):

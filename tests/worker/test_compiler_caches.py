@@ -113,6 +113,26 @@ print(isa, len(built), sep="|")
 
 
 @pytest.mark.slow
+def test_vector_instructions_are_tested_before_compiling_is_timed(tmp_path):
+    """Also where nothing is lent, as under a torch that leaves no mark of a test that passed."""
+    import subprocess
+    import sys
+
+    script = """
+import sys
+from torch._inductor import cpu_vec_isa
+from perfdash.records import Case, Job
+from perfdash.worker import capabilities, compiler_caches
+compiler_caches.use_in(sys.argv[1], None)
+assert not cpu_vec_isa.valid_vec_isa_list.cache_info().currsize
+capabilities.prepare_backend(Job(case=Case("s", "m"), loader="", target="", scratch=sys.argv[1]))
+print(cpu_vec_isa.valid_vec_isa_list.cache_info().currsize)
+"""
+    run = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    assert run.stdout.strip() == "1", run.stderr
+
+
+@pytest.mark.slow
 def test_made_headers_are_used(tmp_path):
     """A real compile, twice: g++ accepts what the first has left for the second."""
     import subprocess

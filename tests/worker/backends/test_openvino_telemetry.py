@@ -16,7 +16,7 @@ import torch
 from perfdash.records import Case, Job
 from perfdash.worker import capabilities, registry
 job = Job(case=Case("s", "m", backend="openvino"), loader="", target="", scratch=sys.argv[1])
-capabilities.import_packages(job)
+capabilities.prepare_backend(job)
 module = torch.nn.Linear(4, 4).eval()
 model = registry.find("backends", "openvino").prepare(module, (torch.ones(1, 4),), job)
 assert torch.allclose(model(torch.ones(1, 4)), module(torch.ones(1, 4)))
