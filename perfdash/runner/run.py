@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from perfdash import __version__
 from perfdash.errors import PerfdashError, UsageError
 from perfdash.files import now, remove_abandoned_folders
+from perfdash.methods import CURRENT
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.runner import compatibility, orphans
@@ -113,7 +114,8 @@ def resumed_run(
         say(f"{line}: moved to {journal.set_aside.name}; its case is measured again")
     results = read_results(folder)
     done = {result.case: result.status for result in results}
-    disturbed = {result.case for result in results if is_to_be_repeated(result)}
+    # One of an earlier method stays as it is: a repeat would mix the methods.
+    disturbed = {result.case for result in results if is_to_be_repeated(result) and result.method == CURRENT}
     left = [
         index
         for index in plan.mine

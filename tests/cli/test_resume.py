@@ -81,6 +81,11 @@ def test_a_disturbed_case_and_a_refused_run(command, half):
     assert "3 of 3 cases to measure" in ran.out
     assert [r.case.model for r in read_all(half.folder)].count("itself") == 2
 
+    # In a run of an earlier method it would not be measured again.
+    lines = [json.loads(line) for line in journal.read_text().splitlines()] + lines
+    for line in lines:
+        line["method"]["compilation"] = 1
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     info = json.loads(run_json.read_text())
     info["noise"]["refused"] = "at the end of the run it is off"
     run_json.write_text(json.dumps(info))
