@@ -171,8 +171,8 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
         raise UsageError(f"{path}: 'run' must be a table")
     for key in run:
         if key not in RunSettings.model_fields:
-            known = ", ".join(RunSettings.model_fields)
-            raise UsageError(f"{path}: [run] has no key {key!r}; there are: {known}")
+            keys = ", ".join(RunSettings.model_fields)
+            raise UsageError(f"{path}: [run] has no key {key!r}; there are: {keys}")
     if not isinstance(checkout, dict) or set(checkout) - {"path"}:
         raise UsageError(f"{path}: [torchbench] has one key, path: the folder of a checkout")
     settings = {key: (value, f"[run] {key}") for key, value in run.items()}

@@ -41,7 +41,7 @@ def stage(
         "origin": dict(origin) if origin else None,
         "question": question_to_json(question),
         "more": dict(more or {}),
-        "revisions": [dataclasses.asdict(each) for each in revisions],
+        "revisions": [dataclasses.asdict(revision) for revision in revisions],
     }
 
 

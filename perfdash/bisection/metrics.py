@@ -126,5 +126,5 @@ def answer_of(metric: Metric, status: str, of_good: Sequence[str], of_bad: Seque
     right = of_good[0] if of_good else None
     if right is None or status == right:
         return False
-    known = words or set(of_bad)
-    return True if status in known else None
+    judged = words or set(of_bad)
+    return True if status in judged else None

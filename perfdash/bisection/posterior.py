@@ -276,7 +276,9 @@ def look(state: SearchState, within: SearchRange, none_prior: float) -> RangeVie
     resolution = question.resolution
     evidence: Evidence | AnswerEvidence
     if question.answers:
-        evidence = answers = weigh_answers([[value > 0.5 for value in each] for each in values])
+        evidence = answers = weigh_answers(
+            [[value > 0.5 for value in build_values] for build_values in values]
+        )
     else:
         resolution = max(resolution, lumped(list(state.by_place(raw=True).values())))
         evidence = numbers = weigh(values, known=question.known, resolution=resolution)

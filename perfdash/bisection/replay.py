@@ -93,7 +93,7 @@ class Stage:
             self.recipe = str(event["recipe"])
             self.origin: Mapping[str, Any] | None = event["origin"]
             self.more: Mapping[str, Any] = event["more"]
-            self.revisions = [events.revision_from_json(each) for each in event["revisions"]]
+            self.revisions = [events.revision_from_json(revision) for revision in event["revisions"]]
             self.question: Question = events.question_from_json(event["question"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a stage: {error}") from error
@@ -124,14 +124,16 @@ class Stage:
 
     def place_of(self, word: str) -> int | None:
         """The place of a revision by label, name or its start. None if none or several fit."""
-        places = [place for place, each in enumerate(self.revisions) if word in (each.id, each.label)]
+        places = [
+            place for place, revision in enumerate(self.revisions) if word in (revision.id, revision.label)
+        ]
         if not places and len(word) >= 4:
-            places = [place for place, each in enumerate(self.revisions) if each.id.startswith(word)]
+            places = [place for place, revision in enumerate(self.revisions) if revision.id.startswith(word)]
         return places[0] if len(places) == 1 else None
 
     def readings(self, place: int) -> list[Reading]:
         """The readings of a place in order, without those that confirm a culprit."""
-        return [each.reading for each in self.measurements if each.place == place]
+        return [measurement.reading for measurement in self.measurements if measurement.place == place]
 
     def end_fails(self, place: int) -> bool:
         """Whether an end that was measured before fails so often now that the session stops."""
@@ -284,12 +286,12 @@ def confirmation(stage: Stage, outcome: RangeOutcome) -> Confirmation:
             label = stage.revisions[place].label
             return Confirmation("cannot tell", why=f"{label} cannot be built anew: {stage.not_fresh[place]}")
     measurements = stage.confirming.get((outcome.first, outcome.last), [])
-    failed = [each for each in measurements if not _is_usable(stage, each)]
+    failed = [measurement for measurement in measurements if not _is_usable(stage, measurement)]
     if len(failed) >= _FAILURES:
         why = f"{stage.revisions[failed[-1].place].label}: {failed[-1].reading.status}"
         return Confirmation("cannot tell", why=f"it was not measured ({why})")
-    usable = [each for each in measurements if _is_usable(stage, each)]
-    sides = ([each for each in usable if each.place == place] for place in (good, bad))
+    usable = [measurement for measurement in measurements if _is_usable(stage, measurement)]
+    sides = ([measurement for measurement in usable if measurement.place == place] for place in (good, bad))
     pairs = list(zip(*sides, strict=False))
     return _of_answers(pairs) if stage.metric.is_answer else _of_numbers(stage, outcome, pairs)
 
@@ -298,7 +300,7 @@ def next_place(stage: Stage, outcome: RangeOutcome) -> int:
     """The place to measure next. Good, bad, bad, good: drift of the host affects both alike."""
     good, bad = compared_places(outcome)
     measurements = stage.confirming.get((outcome.first, outcome.last), [])
-    places = [each.place for each in measurements if _is_usable(stage, each)]
+    places = [measurement.place for measurement in measurements if _is_usable(stage, measurement)]
     if places.count(good) != places.count(bad):
         return min((good, bad), key=places.count)
     return places[-1] if places else good
@@ -460,7 +462,7 @@ class Bisection:
     def child(self, stage: Stage, place: int, way: str) -> Stage | None:
         """The finer stage of a place, if it was opened."""
         origin = {"stage": stage.number, "place": place, "way": way}
-        return next((each for each in self.stages if each.origin == origin), None)
+        return next((stage for stage in self.stages if stage.origin == origin), None)
 
     def ways(self, stage: Stage, outcome: RangeOutcome) -> list[str]:
         """The kinds of finer range behind a culprit. The first that can be opened is used."""
@@ -519,14 +521,19 @@ class Bisection:
     def _culprits(self, stage: Stage) -> Iterator[tuple[Stage, RangeOutcome]]:
         for outcome in sorted(stage.culprits, key=lambda outcome: outcome.first):
             children = [self.child(stage, outcome.first, way) for way in self.ways(stage, outcome)]
-            finer = [each for child in children if child for each in self._culprits(child)]
+            finer = [culprit for child in children if child for culprit in self._culprits(child)]
             yield from finer or [(stage, outcome)]
 
     def counts(self) -> dict[str, Any]:
         """The numbers of builds, failed builds and measurements, and the seconds of both."""
         builds = [build for stage in self.stages for build in (*stage.builds.values(), *stage.fresh.values())]
-        searching = [each for stage in self.stages for each in stage.measurements]
-        confirming = [each for stage in self.stages for pairs in stage.confirming.values() for each in pairs]
+        searching = [measurement for stage in self.stages for measurement in stage.measurements]
+        confirming = [
+            measurement
+            for stage in self.stages
+            for pairs in stage.confirming.values()
+            for measurement in pairs
+        ]
         return {
             "builds": sum(not build.reused for build in builds),
             "reused": sum(build.reused for build in builds),
@@ -534,7 +541,7 @@ class Bisection:
             "measurements": len(searching),
             "confirming": len(confirming),
             "build_s": sum(build.seconds for build in builds if not build.reused),
-            "measure_s": sum(each.seconds for each in (*searching, *confirming)),
+            "measure_s": sum(measurement.seconds for measurement in (*searching, *confirming)),
         }
 
 

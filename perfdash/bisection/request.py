@@ -166,7 +166,7 @@ def planned_case(settings: RunSettings) -> Planned:
         )
     cases = make_plan(settings, uncut=True)[0].cases
     if len(cases) != 1:
-        names = ", ".join(each.case.name for each in cases[:4])
+        names = ", ".join(planned.case.name for planned in cases[:4])
         raise UsageError(f"one case at a time is bisected, and these are {len(cases)}: {names} ...")
     if cases[0].skip_reason:
         raise UsageError(f"{cases[0].case.model} is not measured: {cases[0].skip_reason}")
@@ -392,7 +392,7 @@ def _commits(good: RunLine, bad: RunLine, repo: Path, number: int) -> tuple[str,
         for name, commit in bad.commits.items()
         if good.commits.get(name, commit) != commit
     }
-    mine = {name: ends for name, ends in changed.items() if all(_has(folder, each) for each in ends)}
+    mine = {name: ends for name, ends in changed.items() if all(_has(folder, path) for path in ends)}
     if len(set(mine.values())) > 1:
         raise UsageError(
             f"--alert {number}: {', '.join(mine)} are all of --repo {repo}, and changed to other commits: "
@@ -401,7 +401,7 @@ def _commits(good: RunLine, bad: RunLine, repo: Path, number: int) -> tuple[str,
     if mine:
         return next(iter(mine.values()))
     ends = [run.torch_git_version or "" for run in (good, bad)]
-    if ends[0] != ends[1] and all(each and _has(folder, each) for each in ends):
+    if ends[0] != ends[1] and all(path and _has(folder, path) for path in ends):
         return None
     elsewhere = [*changed, *(["torch"] if ends[0] != ends[1] else [])]
     raise UsageError(

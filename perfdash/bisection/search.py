@@ -247,7 +247,7 @@ def end_beside(state: SearchState, within: SearchRange, after_so_many: int) -> M
     by_place: dict[int, set[float]] = {}
     for place, value in zip(state.places, state.values, strict=True):
         by_place.setdefault(place, set()).add(value)
-    if all(len(each) == 1 for each in by_place.values()):
+    if all(len(values) == 1 for values in by_place.values()):
         return None
     return Measure(min((within.low, within.high), key=state.count))
 
@@ -452,7 +452,7 @@ def _beyond(outcome: RangeOutcome) -> list[SearchRange]:
 
 def _explained(state: SearchState) -> bool:
     """Whether several steps add up to the ends' difference. If not, one of them is false."""
-    steps = [each.step for each in state.outcomes if each.verdict == "found"]
+    steps = [outcome.step for outcome in state.outcomes if outcome.verdict == "found"]
     if len(steps) < 2 or state.question.answers:
         return True
     by_place, ends = state.by_place(), (0, state.question.last)
@@ -464,21 +464,27 @@ def _explained(state: SearchState) -> bool:
 
 def _apart(state: SearchState) -> tuple[RangeOutcome, ...]:
     """The outcomes, each of several steps estimated between its neighbours instead of the ends."""
-    steps = sorted((each for each in state.outcomes if each.verdict == "found"), key=lambda each: each.first)
+    steps = sorted(
+        (outcome for outcome in state.outcomes if outcome.verdict == "found"),
+        key=lambda outcome: outcome.first,
+    )
     if len(steps) < 2 or state.question.answers:
         return state.outcomes
     better, by_place = {}, state.by_place()
-    for k, each in enumerate(steps):
+    for k, outcome in enumerate(steps):
         low = steps[k - 1].last if k else 0
         high = steps[k + 1].first - 1 if k + 1 < len(steps) else state.question.last
         if low not in by_place or high not in by_place:  # it failed since then
             continue
-        apart = look(state, SearchRange(low, high, abs(each.step)), NONE_PRIOR).numbers
+        apart = look(state, SearchRange(low, high, abs(outcome.step)), NONE_PRIOR).numbers
         assert apart is not None
-        better[each.first] = dataclasses.replace(
-            each, step=apart.step, step_low=apart.low, step_high=apart.high
+        better[outcome.first] = dataclasses.replace(
+            outcome, step=apart.step, step_low=apart.low, step_high=apart.high
         )
-    return tuple(better.get(each.first, each) if each.verdict == "found" else each for each in state.outcomes)
+    return tuple(
+        better.get(outcome.first, outcome) if outcome.verdict == "found" else outcome
+        for outcome in state.outcomes
+    )
 
 
 def _outcome(

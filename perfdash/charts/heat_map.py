@@ -72,20 +72,20 @@ def _classes(ratios: Sequence[Number], failed: Sequence[int], edges: tuple[float
 
 def _runs(classes: Sequence[str], y: int, cell: int) -> dict[str, str]:
     """The row's part of each path: equal neighbours are one stroke."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     ends: dict[str, int] = {}
     begin = 0
     for name, cells in groupby(classes):
         count = len(list(cells))
         x, width = LEFT + begin * cell, count * cell
         if name == "fail":
-            found[name] = found.get(name, "") + "".join(_cross(x + k * cell, y, cell) for k in range(count))
+            paths[name] = paths.get(name, "") + "".join(_cross(x + k * cell, y, cell) for k in range(count))
         else:
-            step = f"m{x - ends[name]} 0h{width}" if name in found else f"M{x} {y}h{width}"
-            found[name] = found.get(name, "") + step
+            step = f"m{x - ends[name]} 0h{width}" if name in paths else f"M{x} {y}h{width}"
+            paths[name] = paths.get(name, "") + step
             ends[name] = x + width
         begin += count
-    return found
+    return paths
 
 
 def _cross(x: int, y: int, cell: int) -> str:
@@ -101,7 +101,7 @@ def _dates(times: Sequence[float], cell: int, bottom: int) -> str:
     parts, end = [], -100.0
     begins = [day(at) for at in times]
     for at, word in time_ticks(times[0], max(times[-1], times[0] + 1), 9) or ((times[0], str(begins[0])),):
-        place = next((k for k, one in enumerate(begins) if one >= day(at)), len(times) - 1)
+        place = next((k for k, begin in enumerate(begins) if begin >= day(at)), len(times) - 1)
         x = LEFT + place * cell
         if x >= end:
             parts.append(svg.text(x, TOP - 6, word) + f'<path class="axis" d="M{x} {TOP - 4}V{bottom}"/>')
@@ -135,10 +135,10 @@ def _summary(data: HeatMap) -> str:
     last = len(data.times) - 1
     states = [_last(row, last, data.edges) for row in data.rows]
     counts = {word: states.count(word) for word in ("better", "the same", "worse", "failed", "not measured")}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    counts_text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     return (
         f"{len(data.rows)} models by {len(data.times)} nights, {day(data.times[0])} to "
-        f"{day(data.times[-1])}; {data.measure}; on the last night {told}."
+        f"{day(data.times[-1])}; {data.measure}; on the last night {counts_text}."
     )
 
 

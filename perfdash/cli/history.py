@@ -51,8 +51,8 @@ def import_(
     from perfdash.history.importers import ImportOptions, read
     from perfdash.history.ingest import take_in
     from perfdash.report.run_lookup import read_folder
-    from perfdash.report.run_recording import exclusion, refusal
     from perfdash.runner.run_journal import read_info
+    from perfdash.runner.run_recording import exclusion, refusal
 
     folders = [(path, folder) for path in files for folder in _run_folders(path)]
     run_paths = {path for path, _ in folders}

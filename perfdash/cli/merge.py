@@ -21,11 +21,11 @@ def merge(
     ] = False,
 ) -> None:
     """Make one run of the shards (`run --shard i/n`) of a plan."""
-    from perfdash.report.run_recording import record
     from perfdash.report.terminal_tables import summary
     from perfdash.runner.merge_shards import merge as merge_runs
     from perfdash.runner.merge_shards import read_shard
     from perfdash.runner.run_journal import find_run
+    from perfdash.runner.run_recording import record
     from perfdash.settings import resolve
 
     settings = resolve({"out": out, "db": db, "no_history": no_history})[0]

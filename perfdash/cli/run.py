@@ -76,9 +76,9 @@ def _measure(run: Run) -> int:
     """Measure, show the summary, put the run into the history; the exit code."""
     from perfdash.cli.progress import open_progress
     from perfdash.report.gates import run_gates
-    from perfdash.report.run_recording import record
     from perfdash.report.terminal_tables import summary
     from perfdash.runner.run import measure
+    from perfdash.runner.run_recording import record
 
     with open_progress() as progress:
         measure(run, progress, _note)

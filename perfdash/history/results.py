@@ -90,6 +90,11 @@ class RunRow:
         return self.worker.get("torch_git_version")
 
     @property
+    def torch_build(self) -> str:
+        """torch's version and the first ten digits of its commit; "?" for an unknown version."""
+        return f"{self.torch or '?'} {(self.torch_git_version or '')[:10]}".strip()
+
+    @property
     def python(self) -> str | None:
         return self.worker.get("python")
 

@@ -11,7 +11,6 @@ from perfdash.detect.comparison import ComparedCase, Comparison
 from perfdash.detect.findings import WORSE
 from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
-from perfdash.history.queries import RunLine
 from perfdash.history.results import Imported, RunRow
 from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
@@ -36,14 +35,8 @@ class ChangeEnd:
     commits: Mapping[str, str] = field(default_factory=dict)  # of packages that come from a repository
 
     @classmethod
-    def of(cls, run: RunLine | None) -> ChangeEnd | None:
+    def of(cls, run: RunRow | None) -> ChangeEnd | None:
         return cls(run.started, run.torch, run.torch_git_version, run.commits) if run else None
-
-    @classmethod
-    def of_row(cls, run: RunRow) -> ChangeEnd:
-        worker = run.environment.get("worker", {})
-        commits = worker.get("commits") or {}
-        return cls(run.started, worker.get("torch"), worker.get("torch_git_version"), commits)
 
 
 @dataclass(frozen=True)
@@ -157,7 +150,7 @@ def _levels(evidence: AlertEvidence) -> tuple[str, str]:
 
 def of_comparison(comparison: Comparison) -> list[RunChange]:
     """All significant changes between two sides, and the cases that only one side has."""
-    good, bad = (ChangeEnd.of_row(side.runs[-1].run) for side in (comparison.old, comparison.new))
+    good, bad = (ChangeEnd.of(side.runs[-1].run) for side in (comparison.old, comparison.new))
     changes = [change for compared in comparison.both for change in _of_case(compared, good, bad)]
     # An interrupted run, or a few models measured at a desk, says nothing about the cases it lacks.
     both, cases = len(comparison.both), len(comparison.both) + len(comparison.only_old)
@@ -177,7 +170,7 @@ def _is_whole(imported: Imported) -> bool:
     return run.state == "done" and (run.expected is None or len(imported.rows) >= run.expected)
 
 
-def _of_case(compared: ComparedCase, good: ChangeEnd, bad: ChangeEnd) -> Iterator[RunChange]:
+def _of_case(compared: ComparedCase, good: ChangeEnd | None, bad: ChangeEnd | None) -> Iterator[RunChange]:
     if compared.status_direction:
         group = NEW_FAILURE if compared.status_direction == WORSE else REPAIRED
         yield RunChange(

@@ -83,7 +83,6 @@ def _dashboard(
 
 def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[Row]) -> str:
     environment = night.run.environment
-    worker = environment.get("worker", {})
     suites = list(dict.fromkeys(row.case.suite for row in rows))
     machine = (
         environment.get("cpu") if setting.device == "cpu" else gpus_of(night.run)
@@ -112,7 +111,7 @@ def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[R
             "A verdict marked (pooled) has its spread between processes from other cases of the run; "
             "(within) means that this spread is not known.",
         ]
-    packages = [("torch", worker.get("torch")), ("commit", worker.get("torch_git_version"))]
+    packages = [("torch", night.run.torch), ("commit", night.run.torch_git_version)]
     packages += package_versions(night.run, _PACKAGES)
     listed = ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages if version)
     settings = ", ".join(f"{escaped(k)} {code(v)}" for k, v in night.run.setting.items())

@@ -53,18 +53,12 @@ def _title(side: ComparedRuns) -> str:
     runs = [imported.run for imported in side.runs]
     if len(runs) == 1:
         return _run_title(runs[0])
-    torches = dict.fromkeys(_torch(run) for run in runs)
+    torches = dict.fromkeys(f"torch {run.torch_build}" for run in runs)
     return f"{side.title}: {len(runs)} runs, {runs[0].name} to {runs[-1].name}, {', '.join(torches)}"
 
 
 def _run_title(run: RunRow) -> str:
-    return f"{run.name} ({run.state}), {_torch(run)}"
-
-
-def _torch(run: RunRow) -> str:
-    worker = run.environment.get("worker", {})
-    commit = (worker.get("torch_git_version") or "")[:10]
-    return f"torch {worker.get('torch') or '?'} {commit}".strip()
+    return f"{run.name} ({run.state}), torch {run.torch_build}"
 
 
 def _means(all_means: Sequence[Means]) -> str:

@@ -48,11 +48,9 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
     `site_url`: the site's address; `link`: another page on this run, such as the comment or the build.
     """
     run = night.run
-    worker = run.environment.get("worker", {})
-    torch = " ".join(str(w) for w in (worker.get("torch"), (worker.get("torch_git_version") or "")[:10]) if w)
     lines = [
         f"Run {run.name} ({run.state}): {case_count(night)} cases on {run.host_class}"
-        + (f", torch {torch}" if torch else "")
+        + (f", torch {run.torch_build}" if run.torch or run.torch_git_version else "")
     ]
     if warning := null_warning((run.noise.get("null") or {}).get("worst")):
         lines.append(f"WARNING: {warning}.")

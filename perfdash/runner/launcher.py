@@ -34,7 +34,7 @@ from perfdash.runner.worker_limits import (
 )
 
 HELLO_S = 300.0  # importing torch from a cold network disk takes minutes
-GUARD_S = 5.0  # for the guard to end what is below it
+WATCHDOG_S = 5.0  # for the watchdog to end what is below it
 _PIPE_BYTES = 1 << 20  # so that a model that prints does not wait for the runner
 
 
@@ -54,7 +54,7 @@ class ForkParent:
     """A running fork parent. Use as a context manager: at the end no process of it is left."""
 
     def __init__(self, launch: Launch, locks: tuple[int, ...] = (), stop: Stop | None = None) -> None:
-        """`locks` are descriptors that its guard is to hold; `stop` ends the wait for its start."""
+        """`locks` are descriptors that its watchdog holds; `stop` ends the wait for its start."""
         self.launch = launch
         self.forks = 0  # processes that it has been asked for
         self.hello: dict[str, Any] = {}
@@ -214,7 +214,7 @@ class ForkParent:
     def close(self) -> None:
         """Ends the fork parent, the case it is on and everything that they have started.
 
-        The guard does it when the control socket closes; what is left after that (a guard that was
+        The watchdog does it when the control socket closes; what is left after that (a watchdog that was
         killed or frozen) is found by its mark.
         """
         with _uninterrupted():
@@ -224,7 +224,7 @@ class ForkParent:
                 self._control.close()
             if self._process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(GUARD_S)
+                    self._process.wait(WATCHDOG_S)
                 orphans.kill_session(self._process.pid)
                 if self._watch and self._watch.case_pid:
                     orphans.kill_session(self._watch.case_pid)

@@ -117,7 +117,7 @@ def remeasure(
             ]
             for case, findings in findings_of.items()
         }
-        left = [each for each in planned if suspected[each.case]]
+        left = [planned_case for planned_case in planned if suspected[planned_case.case]]
         if not left:
             raise UsageError(
                 f"--good-python {good_python} has torch of commit {workers['old'].get('torch_git_version')}"

@@ -272,8 +272,14 @@ class Session:
 
     def _waits_for_a_smaller_one(self, index: int) -> bool:
         """Whether a smaller batch of the case is still waiting or being measured."""
-        ahead = [*self._queue, *(each for _, each in self._again), *(each for each, _ in self._busy.values())]
-        return schedule.waits_for_smaller(self.planned[index], (self.planned[each] for each in ahead))
+        ahead = [
+            *self._queue,
+            *(case_index for _, case_index in self._again),
+            *(case_index for case_index, _ in self._busy.values()),
+        ]
+        return schedule.waits_for_smaller(
+            self.planned[index], (self.planned[case_index] for case_index in ahead)
+        )
 
     # What becomes of an answer
 

@@ -37,7 +37,7 @@ FURTHER = 2  # processes more, where the first ones disagree
 _FORKS = 40
 _KEPT = 3  # parents that are kept between cases; a process of a higher number gets one for itself
 
-_OF_A_JOB = {each.name for each in fields(Job)}
+_OF_A_JOB = {job_field.name for job_field in fields(Job)}
 
 
 class Slot:

@@ -141,11 +141,7 @@ def _compared_sides(comparison: Comparison) -> ComparedSides:
 
 def _side_title(side: ComparedRuns) -> str:
     runs = [imported.run for imported in side.runs]
-    worker = [run.environment.get("worker", {}) for run in runs]
-    torches = dict.fromkeys(
-        f"{facts.get('torch') or '?'} {(facts.get('torch_git_version') or '')[:10]}".strip()
-        for facts in worker
-    )
+    torches = dict.fromkeys(run.torch_build for run in runs)
     names = runs[0].name if len(runs) == 1 else f"{len(runs)} runs, {runs[0].name} to {runs[-1].name}"
     several = f"{len(torches)} builds of torch, {next(iter(torches))} to {list(torches)[-1]}"
     return f"{names}; " + (f"torch {next(iter(torches))}" if len(torches) == 1 else several)

@@ -176,7 +176,7 @@ def alert_histories(
 ) -> tuple[list[AlertHistory], int]:
     """Read the open alerts, then the latest closed ones; and the number left out."""
     alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
-    evidences = [each for each in standing.evidence if each.alert.state in alert_store.LIVE]
+    evidences = [evidence for evidence in standing.evidence if evidence.alert.state in alert_store.LIVE]
     ended = sorted(
         (alert for alert in alerts if alert.state not in alert_store.LIVE),
         key=lambda alert: (alert.changed, alert.id),
@@ -196,11 +196,11 @@ def alert_histories(
     histories = [
         AlertHistory(
             # A closed alert shows the change it reported, not how it ended.
-            replace(of_alert(each, -1), state=each.alert.state),
-            each.alert,
-            alert_store.events(connection, each.alert.id or 0),
+            replace(of_alert(evidence, -1), state=evidence.alert.state),
+            evidence.alert,
+            alert_store.events(connection, evidence.alert.id or 0),
         )
-        for each in evidences
+        for evidence in evidences
     ]
     return histories, len(alerts) - len(histories)
 

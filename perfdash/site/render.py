@@ -273,7 +273,7 @@ def _block(data: Any) -> Markup:
 @functools.cache
 def environment() -> jinja2.Environment:
     """The templates with all that they call."""
-    found = jinja2.Environment(
+    jinja = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -281,7 +281,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.globals.update(
+    jinja.globals.update(
         version=__version__,
         navigation=NAVIGATION,
         links=site_links,
@@ -302,8 +302,8 @@ def environment() -> jinja2.Environment:
         link_of=link_of,
         clock_notes=cpu_time_notes,
     )
-    found.tests["cpu_time"] = is_cpu_time
-    found.filters.update(
+    jinja.tests["cpu_time"] = is_cpu_time
+    jinja.filters.update(
         shown=lambda value, metric: with_unit(metric, value),
         percent=percent_change,
         number=number,
@@ -314,7 +314,7 @@ def environment() -> jinja2.Environment:
         day=lambda text: text[:10],
         minute=lambda text: text[:16].replace("T", " "),
     )
-    return found
+    return jinja
 
 
 def command(old: str, new: str) -> str:
@@ -342,8 +342,8 @@ def number(value: float | None, form: str = ".4g") -> str:
 
 def leading(text: str) -> str:
     """The sort key of a written value: its number without unit, or the word."""
-    found = _NUMBER.match(text)
-    return found[0] if found else text
+    number = _NUMBER.match(text)
+    return number[0] if number else text
 
 
 def interval(values: Sequence[float] | None) -> str:

@@ -370,7 +370,7 @@ def suite_view(
     numbers = [number for number, case in history.cases.items() if SuiteSetting.of(case) == setting]
     numbers.sort(key=lambda number: (history.cases[number].model.lower(), history.cases[number].name))
     start = _columns(history, numbers)
-    tonight = {one.case for one in rows}
+    tonight = {row.case for row in rows}
     sizes = [history.cases[number].model for number in numbers]
     several = len(set(sizes)) < len(sizes)
     heat, measure = _heat(history, numbers, start, several)

@@ -83,8 +83,8 @@ def weigh(
     or 1 deviation. Levels of both sides are integrated over apart (Barry and Hartigan 1993, J. Am.
     Statist. Ass. 88, 309, for one change point). Raises ValueError for builds without values.
     """
-    data = [np.asarray(each, dtype=float) for each in values]
-    if len(data) < 2 or any(len(each) == 0 or not np.all(np.isfinite(each)) for each in data):
+    data = [np.asarray(build, dtype=float) for build in values]
+    if len(data) < 2 or any(len(build) == 0 or not np.all(np.isfinite(build)) for build in data):
         raise ValueError("two builds or more are wanted, each with finite values")
     grid = _grid(data, known, resolution, bias_weights)
     own = _own(data, grid)
@@ -133,7 +133,7 @@ def lumped(values: Sequence[Sequence[float]]) -> float:
     0 if few values are equal, or all are. A distance larger than that of the two ends is an outlier, and
     counts as that.
     """
-    away = np.concatenate([_away(np.asarray(each, dtype=float)) for each in values])
+    away = np.concatenate([_away(np.asarray(build, dtype=float)) for build in values])
     apart = away[away > 0]
     if not len(apart) or len(apart) > (1 - LUMPED) * len(away):
         return 0.0
@@ -150,8 +150,8 @@ def _grid(
     if known:
         scale = math.sqrt((known_df * known.sd**2 + df * scale**2) / (known_df + df))
     # One or two values of a build may lie anywhere.
-    firm = [data[0], data[-1], *(each for each in data if len(each) > 2)]
-    middles = [median(each.tolist()) for each in firm]
+    firm = [data[0], data[-1], *(build for build in data if len(build) > 2)]
+    middles = [median(build.tolist()) for build in firm]
     low, high = min(middles), max(middles)
     scale = max(scale, resolution, (high - low) * _FINE / _LEVELS)
     # The fewer values, the wider the grid of deviations.
@@ -170,17 +170,17 @@ def _grid(
 
 def _scale(data: list[Array]) -> tuple[float, float]:
     """A robust deviation within builds, and its degrees of freedom; the centre of the grid."""
-    together = np.concatenate([_away(each) for each in data])
+    together = np.concatenate([_away(build) for build in data])
     return (1.3 * median(together.tolist()), float(len(together))) if len(together) else (0.0, 0.0)
 
 
-def _away(each: Array) -> Array:
+def _away(values: Array) -> Array:
     """The distances of a build's values from their median."""
-    if len(each) < 2:
+    if len(values) < 2:
         return np.zeros(0)
     # Without the smallest: the median itself, or half a pair's distance, would make the scale too small.
-    distances: Array = np.sort(np.abs(each - median(each.tolist())))[1:]
-    return distances * math.sqrt(len(each) / (len(each) - 1))
+    distances: Array = np.sort(np.abs(values - median(values.tolist())))[1:]
+    return distances * math.sqrt(len(values) / (len(values) - 1))
 
 
 def log_sum(logs: Array, axis: int | tuple[int, ...] | None = None) -> Array:
@@ -197,14 +197,14 @@ def _own(data: list[Array], grid: _Grid) -> Array:
     precision = 1 / (TAILS * grid.scales**2)
     factors = 1 + squares[None, :, :] * precision[:, None, None]
     starts, owner, at = [], [], 0
-    for build, each in enumerate(data):
-        for first in range(0, len(each), _CHUNK):
+    for build, build_values in enumerate(data):
+        for first in range(0, len(build_values), _CHUNK):
             starts.append(at + first)
             owner.append(build)
-        at += len(each)
+        at += len(build_values)
     logs = np.log(np.multiply.reduceat(factors, starts, axis=1))
     first_chunks = np.searchsorted(owner, np.arange(len(data)))
-    counts = np.array([len(each) for each in data])
+    counts = np.array([len(build_values) for build_values in data])
     constant = special.gammaln((TAILS + 1) / 2) - special.gammaln(TAILS / 2) - 0.5 * np.log(np.pi * TAILS)
     result: Array = -(TAILS + 1) / 2 * np.add.reduceat(logs, first_chunks, axis=1)
     result += counts[None, :, None] * (constant - np.log(grid.scales))[:, None, None]
@@ -266,10 +266,10 @@ def weigh_answers(answers: Sequence[Sequence[bool]]) -> AnswerEvidence:
     The failing share of each side is integrated over (Beta-binomial). Without a change all builds share one.
     Raises ValueError for a build without answers.
     """
-    if len(answers) < 2 or any(len(each) == 0 for each in answers):
+    if len(answers) < 2 or any(len(build_answers) == 0 for build_answers in answers):
         raise ValueError("two builds or more are wanted, each with an answer")
-    failed = np.array([sum(each) for each in answers], dtype=float)
-    passed = np.array([len(each) for each in answers]) - failed
+    failed = np.array([sum(build_answers) for build_answers in answers], dtype=float)
+    passed = np.array([len(build_answers) for build_answers in answers]) - failed
     failed_before, passed_before = np.cumsum(failed), np.cumsum(passed)
     failed_after = failed_before[-1] - failed_before[:-1]
     passed_after = passed_before[-1] - passed_before[:-1]

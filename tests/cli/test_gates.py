@@ -11,7 +11,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.report import gates
-from perfdash.report.run_recording import record
+from perfdash.runner.run_recording import record
 from perfdash.settings import RunSettings, resolve
 from tests.detect.simulated import farm
 

@@ -57,7 +57,7 @@ def eats_shared(batch_size):
 
 
 class Poison(torch.nn.Module):
-    """Ends everything above it that carries a worker: fork parent, guard, Dask worker."""
+    """Ends everything above it that carries a worker: fork parent, watchdog, Dask worker."""
 
     def forward(self, x):
         victims = []

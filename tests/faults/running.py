@@ -85,11 +85,11 @@ class Run:
 
     # What belongs to it
 
-    def guards(self) -> list[int]:
+    def watchdogs(self) -> list[int]:
         return [pid for pid in children(self.process.pid) if is_worker(pid)]
 
     def fork_parents(self) -> list[int]:
-        return [pid for guard in self.guards() for pid in children(guard)]
+        return [pid for watchdog in self.watchdogs() for pid in children(watchdog)]
 
     def cases(self) -> list[int]:
         return [pid for parent in self.fork_parents() for pid in children(parent)]

@@ -72,12 +72,12 @@ class Cluster:
         return found
 
     def measuring(self) -> list[int]:
-        """Those of them with a case under way: worker, guard, fork parent, case."""
+        """Those of them with a case under way: worker, watchdog, fork parent, case."""
         return [
             worker
             for worker in self.workers()
-            for guard in children(worker)
-            for parent in children(guard)
+            for watchdog in children(worker)
+            for parent in children(watchdog)
             if children(parent)
         ]
 

@@ -85,7 +85,7 @@ def story(disk, tmp_path_factory, request):
     filler.unlink()
     seen.after_full_disk = len(read_results(seen.folder))
 
-    # The guard and all else that carries the worker's name at one blow.
+    # The watchdog and all else that carries the worker's name at one blow.
     run = start("--resume", str(seen.folder))
     run.until(rf"^\[{seen.after_full_disk + 1}/22\]")
     deadline = time.monotonic() + 240
@@ -93,7 +93,7 @@ def story(disk, tmp_path_factory, request):
         assert run.process.poll() is None, run.text
         assert time.monotonic() < deadline, f"nothing is compiled in:\n{run.text}"
         time.sleep(0.01)
-    for pid in [*run.guards(), *run.fork_parents(), *run.cases()]:
+    for pid in [*run.watchdogs(), *run.fork_parents(), *run.cases()]:
         hit(pid, signal.SIGKILL)
     time.sleep(3)
     run.kill()

@@ -157,13 +157,13 @@ def test_memory_has_a_limit_that_sees_shared_memory_too(parent, tmp_path, monkey
 def test_a_fork_parent_that_does_not_answer_is_lost(tmp_path, monkeypatch, warm_workers):
     monkeypatch.setattr(worker_limits, "FORK_S", 1.0)
     with ForkParent(LAUNCH) as parent:
-        _guard, fork_parent = orphans.descendants(parent._process.pid)
+        _watchdog, fork_parent = orphans.descendants(parent._process.pid)
         os.kill(fork_parent, signal.SIGSTOP)
         outcome = parent.run(job(tmp_path, "itself"), tmp_path / "log")
         assert (outcome.status, outcome.limit) == (None, None)
         assert not parent.alive
     with ForkParent(LAUNCH) as parent:  # gone before it has read the job
-        _guard, fork_parent = orphans.descendants(parent._process.pid)
+        _watchdog, fork_parent = orphans.descendants(parent._process.pid)
         os.kill(fork_parent, signal.SIGSTOP)
         threading.Timer(0.5, os.kill, (fork_parent, signal.SIGKILL)).start()
         monkeypatch.setattr(worker_limits, "FORK_S", 60.0)
@@ -201,7 +201,7 @@ def test_nothing_is_left_when_it_closes(warm_workers):
     with ForkParent(LAUNCH) as parent:
         pid = parent._process.pid
         home = Path(parent._home.path)
-        assert len(orphans.session_members(pid)) == 2, "the guard and the fork parent"
+        assert len(orphans.session_members(pid)) == 2, "the watchdog and the fork parent"
     assert orphans.session_members(pid) == []
     assert not home.exists()
 
@@ -225,7 +225,7 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path):
     assert orphans.session_members(pid) == []
 
 
-@pytest.mark.parametrize("victim", ["guard", "fork parent", "both"])
+@pytest.mark.parametrize("victim", ["watchdog", "fork parent", "both"])
 def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim, warm_workers):
     with ForkParent(LAUNCH) as parent:
         slow = replace(job(tmp_path, "hangs"), case=Case("t", "hangs", backend="aot-eager"))
@@ -233,10 +233,12 @@ def test_what_a_case_has_started_ends_with_the_worker(tmp_path, victim, warm_wor
 
         def strike(event):
             if event == {"event": "phase", "name": "compile"}:
-                guard, fork_parent, case = orphans.descendants(parent._process.pid)[:3]
-                assert [guard, fork_parent] == orphans.session_members(guard)
+                watchdog, fork_parent, case = orphans.descendants(parent._process.pid)[:3]
+                assert [watchdog, fork_parent] == orphans.session_members(watchdog)
                 struck.append(case)
-                for pid in {"guard": [guard], "fork parent": [fork_parent]}.get(victim, [guard, fork_parent]):
+                for pid in {"watchdog": [watchdog], "fork parent": [fork_parent]}.get(
+                    victim, [watchdog, fork_parent]
+                ):
                     os.kill(pid, signal.SIGKILL)
 
         outcome = parent.run(slow, tmp_path / "log", strike)

@@ -6,12 +6,12 @@ from perfdash import methods
 from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.records import RunInfo, Status, to_json
-from perfdash.report.run_recording import refusal
 from perfdash.runner.merge_shards import merge, read_shard
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.plan import cut
 from perfdash.runner.result_record import assemble
 from perfdash.runner.run_journal import RunJournal, read_info, read_plan, read_results
+from perfdash.runner.run_recording import refusal
 from tests.runner.planned import CASES, COSTS, events
 
 ENVIRONMENT = {

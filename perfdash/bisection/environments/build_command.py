@@ -20,7 +20,7 @@ from perfdash.errors import MachineError
 from perfdash.redaction import redact
 
 _POLL_S = 0.1  # interval of checks whether the build must stop
-_GUARDED = Path(__file__).with_name("guarded_command.py")
+_WATCHED = Path(__file__).with_name("watched_command.py")
 
 
 class TimedOut(Exception):
@@ -62,7 +62,7 @@ class Commands:
             log.flush()
             with ours, theirs:
                 process = subprocess.Popen(
-                    [sys.executable, "-B", _GUARDED, json.dumps(orders)],
+                    [sys.executable, "-B", _WATCHED, json.dumps(orders)],
                     env=dict(env),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -74,7 +74,7 @@ class Commands:
                 try:
                     answer = self._wait(ours)
                 finally:
-                    ours.close()  # then the guard ends all its processes
+                    ours.close()  # then the watchdog ends all its processes
                     process.wait()
         if "error" in answer:
             raise MachineError(f"{words[0]} cannot be run: {answer['error']}")

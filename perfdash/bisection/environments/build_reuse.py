@@ -118,9 +118,9 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _expression(pattern: str) -> str:
-    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    patterns = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     words = re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern)
-    return "".join(known.get(word) or re.escape(word) for word in words)
+    return "".join(patterns.get(word) or re.escape(word) for word in words)
 
 
 def digest(*parts: Any) -> str:

@@ -140,8 +140,8 @@ class VersionsBuilder(CachedBuilder):
             missing = unmet(requires, {**self.base.packages, **packages}, self.base.markers)
             if not missing:
                 return packages, requires
-            wanted = {each.requirement for each in missing}
-            if clash := [each for each in missing if each.name in packages]:
+            wanted = {dependency.requirement for dependency in missing}
+            if clash := [dependency for dependency in missing if dependency.name in packages]:
                 raise Unbuildable(
                     f"{clash[0]}, which was installed beside it for another: they do not go together"
                 )

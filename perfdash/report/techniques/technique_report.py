@@ -342,12 +342,9 @@ def _markdown(steps: StepTable) -> str:
 def _machine(night: Night) -> str:
     run = night.run
     environment = run.environment
-    worker = environment.get("worker") or {}
     devices = {row.case.device for row in night.rows}
     gpus = gpus_of(run)
-    build = " ".join(
-        code(word) for word in (worker.get("torch"), str(worker.get("torch_git_version") or "")[:10]) if word
-    )
+    build = " ".join(code(word) for word in (run.torch, str(run.torch_git_version or "")[:10]) if word)
     packages = package_versions(run, _PACKAGES)
     facts = [
         (
