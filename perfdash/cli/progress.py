@@ -6,13 +6,20 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from perfdash.records import Case, Result
 from perfdash.report.terminal_tables import one_line
 from perfdash.runner.session import Watcher
+
+if TYPE_CHECKING:  # rich is imported for a terminal only
+    from rich.text import Text
+
+
+# A redraw costs milliseconds of a core that may be measured, so it is seldom.
+_REDRAW_S = 2.0
 
 
 @contextmanager
@@ -23,71 +30,100 @@ def open_progress() -> Iterator[Watcher]:
         return
     from rich.live import Live
 
-    # No refresh of its own: a thread that redraws ten times a second costs a core some of its time.
-    with Live(auto_refresh=False, transient=True) as live:
-        yield Terminal(live)
+    view = Terminal()
+    with Live(get_renderable=view.text, refresh_per_second=1 / _REDRAW_S, transient=True) as live:
+        view.on_change = live.refresh
+        yield view
 
 
 class Plain:
     """One plain line per event, for a log."""
 
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
     def say(self, text: str) -> None:
         _line(text)
 
-    def case_started(self, number: int, total: int, case: Case) -> None:
+    def activity(self, text: str) -> None:
+        pass
+
+    def case_started(self, number: int, total: int, case: Case, left_s: float) -> None:
         _line(f"[{number}/{total}] {case.suite} {case.model} {case.dtype} {case.backend} ...")
 
     def phase(self, case: Case, name: str) -> None:
         pass
 
-    def case_done(self, number: int, total: int, result: Result) -> None:
-        left = _left(self._start, number, total)
-        _line(f"[{number}/{total}] {one_line(result)}{f'  ({left} left)' if left else ''}")
+    def case_done(self, number: int, total: int, result: Result, left_s: float) -> None:
+        left = "" if number >= total else f"  (about {duration(left_s)} left)"
+        _line(f"[{number}/{total}] {one_line(result)}{left}")
 
 
 class Terminal:
-    """A live view of a few lines, redrawn at every event."""
+    """A live view of a few lines: the last results, then what is being done and for how long.
 
-    def __init__(self, live: Any) -> None:
-        self._live = live
-        self._start = time.monotonic()
+    It is redrawn at every event, and every other second for the seconds that count up.
+    """
+
+    def __init__(self) -> None:
+        self.on_change: Callable[[], None] = lambda: None
         self._notes: deque[str] = deque(maxlen=3)
         self._last: deque[str] = deque(maxlen=8)
-        self._head = "starting"
-        self._phases: dict[Case, str] = {}
+        self._head = ""
+        self._end = 0.0  # when the last case is expected to be done
+        self._activity: tuple[str, float] | None = ("starting", time.monotonic())
+        self._phases: dict[Case, tuple[str, float]] = {}  # its phase, and when that began
 
     def say(self, text: str) -> None:
         self._notes.append(text)
-        self._draw()
+        self.on_change()
 
-    def case_started(self, number: int, total: int, case: Case) -> None:
-        left = _left(self._start, number - 1, total)
+    def activity(self, text: str) -> None:
+        self._activity = text, time.monotonic()
+        self.on_change()
+
+    def case_started(self, number: int, total: int, case: Case, left_s: float) -> None:
         done = number - 1 - len(self._phases)
-        self._head = f"{done}/{total} done{f', {left} left' if left else ''}"
-        self._phases[case] = "starting"
-        self._draw()
+        self._progress(done, total, left_s)
+        self._phases[case] = "starting", time.monotonic()
+        self.on_change()
 
     def phase(self, case: Case, name: str) -> None:
-        self._phases[case] = f"{name} (since {time.strftime('%H:%M:%S')})"
-        self._draw()
+        self._phases[case] = name, time.monotonic()
+        self.on_change()
 
-    def case_done(self, number: int, total: int, result: Result) -> None:
+    def case_done(self, number: int, total: int, result: Result, left_s: float) -> None:
         self._last.append(one_line(result))
         self._phases.pop(result.case, None)
-        self._draw()
+        self._progress(number, total, left_s)
+        self.on_change()
 
-    def _draw(self) -> None:
+    def _progress(self, done: int, total: int, left_s: float) -> None:
+        self._activity = None
+        self._head = f"{done}/{total} done"
+        self._end = time.monotonic() + left_s
+
+    def text(self) -> Text:
+        """The lines of the view, as of now."""
         from rich.text import Text
 
-        busy = [
-            f"  {case.suite} {case.model} {case.dtype} {case.backend}: {phase}"
-            for case, phase in self._phases.items()
+        now = time.monotonic()
+        lines = [*self._notes, *self._last, ""]
+        if self._head:
+            left_s = self._end - now
+            lines.append(self._head + (f", about {duration(left_s)} left" if left_s >= 1 else ""))
+        if self._activity:
+            text, begin = self._activity
+            lines.append(f"{text} ({now - begin:.0f} s)")
+        lines += [
+            f"  {case.suite} {case.model} {case.dtype} {case.backend}: {phase} ({now - begin:.0f} s)"
+            for case, (phase, begin) in list(self._phases.items())
         ]
-        lines = [*self._notes, *self._last, "", self._head, *busy]
-        self._live.update(Text("\n".join(lines)), refresh=True)
+        return Text("\n".join(lines))
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: "12 s", "7 min", "2.5 h"."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{round(seconds / 60)} min"
 
 
 def _line(text: str) -> None:
@@ -96,11 +132,3 @@ def _line(text: str) -> None:
         print(text, flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for the rest of the process
-
-
-def _left(start: float, done: int, total: int) -> str:
-    """Time left at the pace so far, in words; empty if unknown or over."""
-    if not 0 < done < total:
-        return ""
-    seconds = (time.monotonic() - start) / done * (total - done)
-    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{max(1, round(seconds / 60))} min"

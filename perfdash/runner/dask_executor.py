@@ -34,6 +34,7 @@ class DaskExecutor:
     """Use as a context manager. Raises MachineError when the scheduler does not answer or is lost."""
 
     def __init__(self, address: str, options: Options, logs: Path) -> None:
+        self.on_activity: Callable[[str], None] = lambda text: None  # workers report only results
         self._address = address
         self._options = to_text(options)
         self._logs = logs

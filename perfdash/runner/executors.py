@@ -33,6 +33,9 @@ class Message:
 class Executor(Protocol):
     """Runs orders in slots, which are numbered from 0. A slot takes one order at a time."""
 
+    on_activity: Callable[[str], None]
+    """Receives what the first slot does in introduce() and null(); called from any thread."""
+
     @property
     def slots(self) -> int: ...
 
@@ -65,10 +68,18 @@ class LocalExecutor:
         logs: Path,
         gpus: Sequence[str] = (),
     ) -> None:
+        self.on_activity: Callable[[str], None] = lambda text: None
         self._logs = logs
         self._stop = Stop()
         self._slots = [
-            Slot(cores, options, number=number, gpu=gpus[number] if gpus else None, stop=self._stop)
+            Slot(
+                cores,
+                options,
+                number=number,
+                gpu=gpus[number] if gpus else None,
+                stop=self._stop,
+                on_activity=self._activity if number == 0 else None,
+            )
             for number, cores in enumerate(slots)
         ]
         self._inboxes: list[queue.SimpleQueue[Callable[[Slot], Any] | None]] = []
@@ -132,6 +143,9 @@ class LocalExecutor:
             self._stop.set()
             self.shrink(0)
             self._stop.close()
+
+    def _activity(self, text: str) -> None:
+        self.on_activity(text)
 
     def _everywhere(self, work: Callable[[Slot], Any], slots: int) -> list[Any]:
         for inbox in self._inboxes[:slots]:

@@ -76,6 +76,25 @@ def order(costs: Sequence[float], slots: int) -> list[int]:
     return [index for _, _, index in sorted(begins)]
 
 
+def seconds_left(
+    finished: Sequence[tuple[float, float]],
+    waiting: Sequence[float],
+    running: Sequence[tuple[float, float]],
+    slots: int,
+) -> float:
+    """Seconds until the last case is done.
+
+    finished: (cost, seconds taken) of each case; waiting: costs; running: (cost, seconds so far). Costs are
+    scaled by how long the finished cases took, since they were measured on another machine.
+    """
+    expected = sum(cost for cost, _ in finished)
+    pace = sum(seconds for _, seconds in finished) / expected if expected else 1.0
+    rests = [max(0.0, pace * cost - seconds) for cost, seconds in running]
+    ahead = [pace * cost for cost in waiting]
+    # No schedule is shorter than all work shared evenly, or than the longest case.
+    return max([(sum(rests) + sum(ahead)) / max(slots, 1), *rests, *ahead], default=0.0)
+
+
 def queue(planned: Sequence[Planned], costs: Sequence[float], slots: int) -> list[int]:
     """Indices of the cases to measure, in the order in which slots take them.
 

@@ -55,11 +55,15 @@ class Watcher(Protocol):
 
     def say(self, text: str) -> None: ...
 
-    def case_started(self, number: int, total: int, case: Case) -> None: ...
+    def activity(self, text: str) -> None:
+        """What is done before the first case and after the last one; may come from another thread."""
+
+    def case_started(self, number: int, total: int, case: Case, left_s: float) -> None: ...
 
     def phase(self, case: Case, name: str) -> None: ...
 
-    def case_done(self, number: int, total: int, result: Result) -> None: ...
+    def case_done(self, number: int, total: int, result: Result, left_s: float) -> None:
+        """`left_s`: seconds until the run is done, about."""
 
 
 class Session:
@@ -94,6 +98,8 @@ class Session:
         self._queue: deque[int] = deque()
         self._again: deque[tuple[float, int]] = deque()  # (not before, index), in order of time
         self._busy: dict[int, tuple[int, Path]] = {}
+        self._starts: dict[int, float] = {}  # of the cases under way, by index
+        self._finished: list[tuple[float, float]] = []  # (cost, seconds taken) of each measured case
         self._attempts = self._attempts_before()
         self._complained = False
         # Cases that are measured again, or are to be, since other programs spoilt their samples.
@@ -122,6 +128,7 @@ class Session:
         try:
             real = [planned for planned in self.planned if planned.skip_reason is None]
             if real:
+                self.executor.on_activity = self.watcher.activity
                 self._introduce(real)
                 noise.null_at_start(self.executor, real[0], self.info, self.watcher.say)
                 self._refuse_noise("start", "nothing was measured")
@@ -225,6 +232,7 @@ class Session:
             del self._busy[message.slot]
             if message.kind == "failed":
                 raise message.value
+            self._finished.append((self.costs[index], time.monotonic() - self._starts.pop(index)))
             self._take(index, log, message.value)
 
     def _patience(self) -> float | None:
@@ -247,9 +255,22 @@ class Session:
             log = self.journal.log_for(planned.case)
             self._busy[slot] = index, log
             self.begun = True
+            self._starts[index] = time.monotonic()
             number = min(len(self._results) + len(self._busy), self.info.cases)
-            self.watcher.case_started(number, self.info.cases, planned.case)
+            self.watcher.case_started(number, self.info.cases, planned.case, self._seconds_left())
             self.executor.start(slot, self._order(planned), log)
+
+    def _seconds_left(self) -> float:
+        """Seconds until the run is done, about."""
+        now_s = time.monotonic()
+        waiting = [*self._queue, *(index for _, index in self._again)]
+        running = [index for index, _ in self._busy.values()]
+        return schedule.seconds_left(
+            self._finished,
+            [self.costs[index] for index in waiting],
+            [(self.costs[index], now_s - self._starts[index]) for index in running],
+            self.executor.slots,
+        )
 
     def _order(self, planned: Planned) -> Order:
         wanted = self.policy.processes
@@ -358,7 +379,7 @@ class Session:
             if not self._complained:
                 self.watcher.say(str(error))
             self._complained = True
-        self.watcher.case_done(len(self._results), self.info.cases, result)
+        self.watcher.case_done(len(self._results), self.info.cases, result, self._seconds_left())
 
     def _keep(self, result: Result) -> None:
         """Append a result to the journal; on a full disk wait and try again."""

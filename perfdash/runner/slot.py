@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ FURTHER = 2  # processes more, where the first ones disagree
 _FORKS = 40
 _KEPT = 3  # parents that are kept between cases; a process of a higher number gets one for itself
 
+# The share of each phase of the main process that a further process repeats; compiling it reads a cache.
+_OF_A_REPLICA = {"load": 1.0, "compile": 0.13, "latency": 1.0}
+
 _OF_A_JOB = {job_field.name for job_field in fields(Job)}
 
 
@@ -51,13 +54,18 @@ class Slot:
         number: int = 0,
         gpu: str | None = None,
         stop: Stop | None = None,
+        on_activity: Callable[[str], None] | None = None,
     ) -> None:
-        """`gpu` is what CUDA_VISIBLE_DEVICES names it by; None leaves all that are visible."""
+        """`gpu` is what CUDA_VISIBLE_DEVICES names it by; None leaves all that are visible.
+
+        `on_activity` receives what introduce() and null() are doing, in words.
+        """
         self.cores = tuple(cores)
         self.gpu = gpu
         self.stop = stop
         self._number = number
         self._options = options
+        self._on_activity = on_activity or (lambda text: None)
         self._locks = Locks()
         # By number: the first measures a case's main process, the second its second one.
         self._parents: dict[int, ForkParent] = {}
@@ -108,6 +116,7 @@ class Slot:
         # One that asks for other instructions than the machine's own says nothing of the machine.
         plain = [case for case in planned if "ATEN_CPU_CAPABILITY" not in case.env]
         like = (plain or planned)[0]
+        self._on_activity(f"starting {self._options.python} and importing torch")
         probes = [
             self._probe(like, case) for case in {(p.case.backend, p.case.dtype): p for p in planned}.values()
         ]
@@ -137,6 +146,7 @@ class Slot:
         }
         failures = {}
         for target, case in smallest.items():
+            self._on_activity(f"loading {case.case.model}")
             with TemporaryFolder() as scratch:
                 job = replace(self._job(case, scratch), role="load")
                 outcome = self._parent_for(like).run(job, Path(scratch) / "load.log", stop=self.stop)
@@ -187,6 +197,7 @@ class Slot:
         """Makes what inductor's cases share (worker.compiler_caches), and asks what it compiles for."""
         if self._machine_cache is None:
             self._machine_cache = TemporaryFolder()
+        self._on_activity("compiling what all cases share: a C++ header, tests of vector instructions")
         probed = self._probe(planned, planned, role="isa")
         self._prepared_for.add(planned.env.get("ATEN_CPU_CAPABILITY"))
         return probed
@@ -196,6 +207,7 @@ class Slot:
         planned = noise.null_case(like)
         outcomes = []
         for number in range(processes):
+            self._on_activity(f"A/A null (a small model against itself): process {number + 1} of {processes}")
             with TemporaryFolder() as scratch:
                 job = replace(
                     self._job(planned, scratch),
@@ -252,6 +264,7 @@ class Slot:
     ) -> None:
         """Sample the latency in the other processes of a case, each under another fork parent."""
         wanted = order.processes + preload
+        expected_s = _replica_seconds(outcomes[0])
         # Two more where these disagree; that does not depend on the ratio itself, so no verdict is sought.
         for number in range(1, wanted + FURTHER):
             if number == wanted and not (order.further and disagree(process_ratios(outcomes))):
@@ -259,12 +272,16 @@ class Slot:
             before = process_ratios(outcomes)
             so_far = f", {math.exp(before.mean):.2f}x so far" if before else ""
             total = max(wanted, number + 1)
-            on_event({"event": "phase", "name": f"process {number + 1} of {total}{so_far}"})
+            left_s = expected_s * (total - number)
+            text = f"process {number + 1} of {total}{so_far}, about {left_s:.0f} s left"
+            on_event({"event": "phase", "name": text})
             replica = replace(job, role="replica", process=number)
             parent = min(number, _KEPT)
+            start = time.monotonic()
             outcomes.append(self._process(order.planned, replica, log, parent=parent, timed=preload))
             if parent == _KEPT and parent in self._parents:
                 self._parents.pop(parent).close()
+            expected_s = time.monotonic() - start
 
     def _process(
         self,
@@ -327,6 +344,14 @@ def free_slots(threads: int) -> list[tuple[int, ...]]:
             locks.close()
             free.append(cores)
     return free
+
+
+def _replica_seconds(main: ProcessOutcome) -> float:
+    """About how long a further process takes: it loads the model and the compiled code, then samples."""
+    seconds = {
+        event["name"]: event["seconds"] for event in main.events if event["event"] == "phase_end"
+    }  # fmt: skip
+    return sum(_OF_A_REPLICA[name] * seconds.get(name, 0.0) for name in _OF_A_REPLICA)
 
 
 def _too_large(job: Job, planned: Planned) -> ProcessOutcome | None:

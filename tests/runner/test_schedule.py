@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.records import Case
-from perfdash.runner.schedule import TYPICAL_S, assign, costs, makespan, order, queue
+from perfdash.runner.schedule import TYPICAL_S, assign, costs, makespan, order, queue, seconds_left
 from tests.runner.planned import PLANNED
 
 COSTS = st.lists(st.floats(0, 1e4), max_size=60)
@@ -73,3 +73,19 @@ def test_one_slot_goes_by_loader_and_several_by_cost():
     assert queue(cases, seconds, 1) == [0, 2, 4, 1, 3]
     assert queue(cases, seconds, 2)[:2] == [1, 3]
     assert sorted(queue(cases, seconds, 2)) == [0, 1, 2, 3, 4]
+
+
+def test_seconds_left_before_anything_is_finished_are_the_costs():
+    assert seconds_left([], [60.0, 30.0], [], 1) == 90.0
+    assert seconds_left([], [60.0, 30.0], [(40.0, 10.0)], 2) == 60.0
+
+
+def test_seconds_left_follow_how_long_the_finished_cases_took():
+    # The longest come first: an average over cases would say 4 x 200 s.
+    assert seconds_left([(100.0, 200.0)], [10.0, 10.0, 10.0, 10.0], [], 1) == 80.0
+
+
+def test_seconds_left_are_those_of_the_longest_case_where_slots_are_many():
+    assert seconds_left([], [10.0, 100.0], [], 8) == 100.0
+    assert seconds_left([], [], [(100.0, 130.0)], 8) == 0.0
+    assert seconds_left([], [], [], 0) == 0.0
