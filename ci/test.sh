@@ -32,6 +32,7 @@ if [ "${parts[0]}" != chosen ] && [ "$(free_kib /dev/shm || echo 0)" -gt $((6 <<
   [ "$(memory_kib)" -gt $((14 << 20)) ]; then place=/dev/shm; fi
 scratch="$(mktemp -d -p "$place" perfdash-XXXXXX)"
 if [ "$place" = /dev/shm ]; then export TMPDIR="$scratch"; fi
+export PERFDASH_CACHE="$scratch/cache" # one for all three passes
 times=()
 summary() {
   rm -rf "$scratch"

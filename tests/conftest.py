@@ -9,9 +9,11 @@ import os
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +34,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With --own-core tests measure side by side: what they start inherits the core, and locks no other.
+    """Give the tests a cache of their own, and with --own-core each process a core.
+
+    With --own-core tests measure side by side: what they start inherits the core, and locks no other.
 
     What a shell starts in the background ignores Ctrl-C, and so would all that a test starts and interrupts.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if not worker and "PERFDASH_CACHE" not in os.environ:
+        os.environ["PERFDASH_CACHE"] = tempfile.mkdtemp(prefix="perfdash-tests-cache-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop("PERFDASH_CACHE"), ignore_errors=True))
     if worker and config.getoption("--own-core"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
@@ -136,7 +143,12 @@ def perfdash(
 
     quickly: what it measures it samples a few times only, in a worker that is warm (tests/warm_workers.py).
     """
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("PERFDASH_")}
+    # The shared compiler cache is that of the tests, not the user's: pytest_configure() makes it.
+    variables = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("PERFDASH_") or key == "PERFDASH_CACHE"
+    }
     variables |= env or {}
     if _server.can_run(variables):
         return Ran(*_server.run([*arguments], cwd, variables, timeout, quickly), cwd / "runs")

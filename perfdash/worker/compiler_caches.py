@@ -1,4 +1,4 @@
-"""The compiler caches of a case: its own folders, and what a slot shares since it is made once a machine.
+"""The compiler caches of a case: its own folders, and what all cases share since it is made once a machine.
 
 Inductor keeps its precompiled headers outside of its caches, for all programs of a user and for ever, and
 trusts any file that is there. A compiler that is killed leaves half a file; g++ then silently reads the
@@ -9,15 +9,30 @@ Before its first kernel inductor compiles tests of the machine's vector instruct
 It keeps them in its cache, so a user's second program has them. A slot shares those that passed, too: they
 belong to no model's compilation latency, and a test that fails in the middle of a night, where the compiler
 was killed or memory was short, would silently give one model narrower instructions.
+
+What was shared is kept for the next run, in a folder of the user's cache for this compiler, processor and
+torch. Inductor's own key of a header covers its preprocessed text, the options and the compiler's version;
+the folder's name covers what g++ would reject without a word: another build of that version, another
+processor on the same home.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import stat
+import subprocess
 import tempfile
 import traceback
-from typing import Any, Optional
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from perfdash.worker import user_cache
+
+_UNFINISHED = ".part"
+_KEPT_FOLDERS = 3  # of different compilers, processors or torches; a header has 150 MB
+_ROOM = 2 * 2**30  # bytes that must be free, or nothing is kept
 
 _PASSED = ".load_ok"  # inductor's mark beside the library of a test that was compiled and loaded
 
@@ -43,6 +58,75 @@ def use_in(scratch: str, shared: Optional[str]) -> None:
     if shared and os.path.isdir(shared):
         _link_all(shared, folder)
         _link_tests(_test_folder(shared), os.environ["TORCHINDUCTOR_CACHE_DIR"])
+
+
+def take_kept(kept: Optional[str], shared: str) -> None:
+    """Share what an earlier run has kept."""
+    if kept and os.path.isdir(kept):
+        _share(kept, shared, _link)
+
+
+def keep(shared: str, kept: Optional[str]) -> None:
+    """Keep what is shared for the next run, in `kept`; a full or read-only disk keeps nothing."""
+    if not kept:
+        return
+    try:
+        if shutil.disk_usage(os.path.dirname(kept)).free < _ROOM:
+            return
+        os.makedirs(kept, mode=0o700, exist_ok=True)
+        _share(shared, kept, _durable_copy)
+        os.utime(kept)
+        folders = [
+            entry for entry in os.scandir(os.path.dirname(kept)) if entry.is_dir(follow_symlinks=False)
+        ]
+        for folder in sorted(folders, key=lambda entry: -entry.stat().st_mtime)[_KEPT_FOLDERS:]:
+            shutil.rmtree(folder.path, ignore_errors=True)
+    except OSError:
+        traceback.print_exc()
+
+
+def kept_folder() -> Optional[str]:
+    """The folder that keeps what cases share: of this compiler, processor and torch.
+
+    None where the compiler is unknown, or where someone else could write into the folder: its libraries are
+    loaded.
+    """
+    base = user_cache.folder("compiler")
+    try:
+        key = _machine_key()
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = base / key
+        if all(_is_private(path) for path in (base, folder) if os.path.lexists(path)):
+            return str(folder)
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError):
+        traceback.print_exc()
+    return None
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can write into a folder, which is no link."""
+    facts = folder.lstat()
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
+
+
+def _machine_key() -> str:
+    """A digest of the C++ compiler's programs, the processor, the kernel and this torch."""
+    import torch
+    from torch._inductor import cpp_builder
+
+    compiler = shutil.which(cpp_builder.get_cpp_compiler())
+    if compiler is None:
+        raise FileNotFoundError("no C++ compiler")
+    inner = subprocess.run([compiler, "-print-prog-name=cc1plus"], capture_output=True, text=True, timeout=30)
+    parts = [torch.__version__, str(torch.version.git_version), torch.__file__, os.uname().release]
+    for program in (compiler, shutil.which(inner.stdout.strip())):
+        if program:
+            path = os.path.realpath(program)
+            facts = os.stat(path)
+            parts.append(f"{path} {facts.st_size} {facts.st_mtime_ns}")
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    parts += sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))})
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def share_vector_tests(shared: str) -> None:
@@ -91,22 +175,32 @@ def _codecache() -> Any:
     return codecache if hasattr(codecache, "_HEADER_DIR") else None
 
 
-def _link_tests(source: str, target: str) -> None:
+_Put = Callable[[str, str], None]  # puts a file elsewhere, whole or not at all
+
+
+def _share(source: str, target: str, put: _Put) -> None:
+    """Put the headers and the passed tests of one shared folder into another."""
+    _link_all(source, target, put)
+    _link_tests(_test_folder(source), _test_folder(target), put)
+
+
+def _link_tests(source: str, target: str, put: Optional[_Put] = None) -> None:
     """Put the tests that passed under another folder, at the same path: the library, then its mark."""
+    put = put or _link
     for folder, _, names in os.walk(source):
         for name in names:
             if name.endswith(_PASSED):
                 below = os.path.join(target, os.path.relpath(folder, source))
                 os.makedirs(below, exist_ok=True)
                 for file in (name[: -len(_PASSED)], name):
-                    _link(os.path.join(folder, file), os.path.join(below, file))
+                    put(os.path.join(folder, file), os.path.join(below, file))
 
 
-def _link_all(source: str, target: str) -> None:
-    """Put all files of one folder into another."""
+def _link_all(source: str, target: str, put: Optional[_Put] = None) -> None:
+    """Put all files of one folder into another, but for those that a killed process left unfinished."""
     for name in os.listdir(source):
-        if os.path.isfile(os.path.join(source, name)):
-            _link(os.path.join(source, name), os.path.join(target, name))
+        if os.path.isfile(os.path.join(source, name)) and not name.endswith(_UNFINISHED):
+            (put or _link)(os.path.join(source, name), os.path.join(target, name))
 
 
 def _link(old: str, new: str) -> None:
@@ -115,5 +209,20 @@ def _link(old: str, new: str) -> None:
         try:
             os.link(old, new)
         except OSError:
-            shutil.copy(old, f"{new}.part")
-            os.replace(f"{new}.part", new)
+            shutil.copy(old, new + _UNFINISHED)
+            os.replace(new + _UNFINISHED, new)
+
+
+def _durable_copy(old: str, new: str) -> None:
+    """Copy a file so that it is whole also after a power cut. One that is there stays."""
+    if os.path.exists(new):
+        return
+    part = f"{new}.{os.getpid()}{_UNFINISHED}"
+    try:
+        shutil.copy(old, part)
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, new)
+    finally:
+        if os.path.exists(part):
+            os.unlink(part)

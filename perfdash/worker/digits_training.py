@@ -1,8 +1,7 @@
 """Training of the small digits models: once, in seconds, seeded; the weights stay in a cache folder.
 
-The folder is $PERFDASH_CACHE, else $XDG_CACHE_HOME/perfdash, else ~/.cache/perfdash. A file's name has a
-digest of everything that its weights depend on, so it is never out of date; without a writable folder a
-model is trained each time.
+The folder is `trained` of the user's cache (user_cache.py). A file's name has a digest of everything that its
+weights depend on, so it is never out of date; without a writable folder a model is trained each time.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor, nn
 
+from perfdash.worker import user_cache
 from perfdash.worker.child import ChildFailed, in_child
 from perfdash.worker.datasets import digits
 
@@ -41,7 +41,7 @@ def trained(architecture: Callable[[], nn.Module]) -> nn.Module:
     Training happens in a forked child, so that neither its memory nor its random numbers are the case's.
     Raises ChildFailed, without scikit-learn for one, and ChildDied.
     """
-    file = _cache() / f"{architecture.__name__.lower()}-{_digest(architecture)}.pt"
+    file = user_cache.folder("trained") / f"{architecture.__name__.lower()}-{_digest(architecture)}.pt"
     module = architecture()
     if not _is_loaded(module, file):
         content = base64.b64decode(_in_child_or_here(architecture)["weights"])
@@ -118,9 +118,3 @@ def _digest(architecture: Callable[[], nn.Module]) -> str:
     for source in (inspect.getsourcefile(architecture), __file__, digits.__file__):
         whole.update(Path(str(source)).read_bytes())
     return whole.hexdigest()[:16]
-
-
-def _cache() -> Path:
-    own = os.environ.get("PERFDASH_CACHE")
-    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perfdash"
-    return base / "trained"

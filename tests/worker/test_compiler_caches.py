@@ -1,7 +1,10 @@
 """Precompiled headers: lent whole, and what a case leaves half-written stays its own."""
 
 import os
+import stat
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -154,3 +157,139 @@ print(compiler_caches.make_headers(scratch, target))
     (made,) = [name for name in os.listdir(target) if name.endswith(".gch")]
     assert os.path.samefile(tmp_path / "two" / "headers" / made, target / made)
     assert (target / made).read_bytes()[:3] == b"gpc", "g++'s mark of a whole precompiled header"
+
+
+# What is kept for the next run
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "compiler"
+
+
+def shared_folder(path, names=("a.h", "a.h.gch")):
+    made = path / "vector_tests" / "ab"
+    made.mkdir(parents=True)
+    for name in ("good.main.so", "good.main.so.load_ok"):
+        (made / name).write_text(name)
+    for name in names:
+        (path / name).write_text(name)
+    return str(path)
+
+
+def all_files(folder):
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def test_what_is_shared_is_kept_for_the_next_run(tmp_path, cache):
+    kept = compiler_caches.kept_folder()
+    compiler_caches.keep(shared_folder(tmp_path / "first"), kept)
+    (Path(kept) / "b.h.gch.17.part").write_text("a process was killed here")
+    (tmp_path / "second").mkdir()
+    compiler_caches.take_kept(compiler_caches.kept_folder(), str(tmp_path / "second"))
+    assert all_files(tmp_path / "second") == all_files(tmp_path / "first")
+    assert stat.S_IMODE(os.stat(kept).st_mode) == 0o700
+
+
+def test_nothing_is_taken_before_anything_is_kept(tmp_path, cache):
+    compiler_caches.take_kept(compiler_caches.kept_folder(), str(tmp_path))
+    compiler_caches.take_kept(None, str(tmp_path))
+    assert all_files(tmp_path) == []
+
+
+def test_only_the_last_used_compilers_are_kept(tmp_path, cache):
+    shared = shared_folder(tmp_path / "shared")
+    cache.mkdir(parents=True)
+    for age, name in enumerate(("newest", "second", "third", "fourth")):
+        compiler_caches.keep(shared, str(cache / name))
+        os.utime(cache / name, (1e9 - age, 1e9 - age))
+    compiler_caches.keep(shared, str(cache / "fourth"))
+    assert sorted(os.listdir(cache)) == ["fourth", "newest", "second"]
+
+
+@pytest.mark.parametrize("fault", ["others may write", "a link", "a file"])
+def test_a_folder_that_cannot_be_trusted_is_not_used(tmp_path, cache, fault):
+    kept = Path(compiler_caches.kept_folder())
+    if fault == "others may write":
+        kept.mkdir()
+        kept.chmod(0o777)
+    elif fault == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        kept.symlink_to(tmp_path / "elsewhere")
+    else:
+        cache.rmdir()
+        cache.write_text("")
+    assert compiler_caches.kept_folder() is None
+    compiler_caches.keep(shared_folder(tmp_path / "shared"), None)
+
+
+def test_a_full_disk_keeps_nothing_and_fails_nothing(tmp_path, cache, monkeypatch, capsys):
+    def no_room(old, new):
+        Path(new).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    kept = compiler_caches.kept_folder()
+    shared = shared_folder(tmp_path / "shared")
+    monkeypatch.setattr(compiler_caches.shutil, "copy", no_room)
+    compiler_caches.keep(shared, kept)
+    assert all_files(cache) == []
+    assert "No space left" in capsys.readouterr().err
+
+
+def test_another_compiler_has_a_folder_of_its_own(tmp_path, cache, monkeypatch):
+    from torch._inductor import cpp_builder
+
+    def of_compiler(text):
+        compiler = tmp_path / "g++"
+        compiler.write_text(f"#!/bin/sh\necho cc1plus # {text}\n")
+        compiler.chmod(0o755)
+        monkeypatch.setattr(cpp_builder, "get_cpp_compiler", lambda: str(compiler))
+        return compiler_caches.kept_folder()
+
+    own = compiler_caches.kept_folder()
+    assert own == compiler_caches.kept_folder()
+    first = of_compiler("first")
+    assert first != own
+    assert of_compiler("the second") != first
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", lambda: "no-such-compiler")
+    assert compiler_caches.kept_folder() is None
+
+
+@pytest.mark.slow
+def test_the_next_run_compiles_neither_headers_nor_vector_tests(tmp_path):
+    """Two real processes, as the first slot of two runs starts them."""
+    import subprocess
+
+    script = """
+import os, sys
+from torch._inductor import cpp_builder
+from perfdash.records import Case, Job
+from perfdash.worker import capabilities
+scratch, machine_cache = sys.argv[1:]
+built = []
+build = cpp_builder.CppBuilder.build
+def counted(self):
+    built.append(str(self.get_target_file_path()))
+    return build(self)
+cpp_builder.CppBuilder.build = counted
+job = Job(case=Case("s", "m"), loader="", target="", scratch=scratch, machine_cache=machine_cache)
+capabilities.isa(job, lambda name, **values: print(values["vector_isa"], values["whole"], sep="|", end="|"))
+print(sum(path.endswith(".gch") for path in built), len(built), sep="|")
+"""
+    answers = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"shared of {name}").mkdir()
+        run = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / name), str(tmp_path / f"shared of {name}")],
+            capture_output=True, text=True, env={**os.environ, "PERFDASH_CACHE": str(tmp_path / "cache")},
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        answers.append(run.stdout.strip().split("|"))
+    (isa, whole, headers, built), (isa_again, whole_again, headers_again, built_again) = answers
+    assert (isa, whole) == (isa_again, whole_again)
+    assert whole == "True"
+    assert (headers, headers_again) == ("1", "0")
+    assert int(built_again) < int(built)
+    assert all_files(tmp_path / "shared of one") == all_files(tmp_path / "shared of two")

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+from perfdash.worker import user_cache
 from tests.lazy import lazy
 
 torch = lazy("torch")
@@ -114,10 +115,10 @@ def test_the_digest_follows_torch_and_the_sources(monkeypatch):
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("PERFDASH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert digits_training._cache() == tmp_path / "perfdash" / "trained"
+    assert user_cache.folder("trained") == tmp_path / "perfdash" / "trained"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert digits_training._cache() == tmp_path / "home" / ".cache" / "perfdash" / "trained"
+    assert user_cache.folder("trained") == tmp_path / "home" / ".cache" / "perfdash" / "trained"
 
 
 def test_many_writers_leave_one_whole_file(tmp_path):
