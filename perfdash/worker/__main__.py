@@ -2,7 +2,7 @@
 
     python -m perfdash.worker '{"control": FD, "locks": [FD ...], "cores": [...], "packages": [...]}'
 
-A watchdog (watchdog.py) ends everything when the fork parent or its starter ends. Messages go over a
+A watchdog (orphan_watchdog.py) ends everything when the fork parent or its starter ends. Messages go over a
 SOCK_SEQPACKET socket, one JSON object each. The fork parent first sends `hello`. Then each message to it is a
 Job, with two file descriptors: for its events (JSON lines) and for what it prints. The answer is
 {"pid": ...} at once, and {"exit": ...} when the process has ended and nothing that it started is left.
@@ -23,7 +23,7 @@ from typing import Any, Iterable
 
 from perfdash.records import job_from_json
 from perfdash.worker import linux
-from perfdash.worker.watchdog import fork_under_watchdog
+from perfdash.worker.orphan_watchdog import fork_under_watchdog
 
 # Compiling imports these at the first call; they belong to no case's compilation latency.
 _COMPILER_MODULES = (

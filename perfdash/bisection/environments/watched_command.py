@@ -1,7 +1,7 @@
 """Run one command of a build so that none of its processes outlives the bisection.
 
 build_command.py runs this file under its own interpreter: `watched_command.py ORDERS`, with JSON {control,
-locks, cores, command, cwd}. The watchdog (worker/watchdog.py) keeps the locks until all processes
+locks, cores, command, cwd}. The watchdog (worker/orphan_watchdog.py) keeps the locks until all processes
 have ended.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 def main() -> None:
     """Run the command, and send its exit code or the error to the control socket."""
     sys.path[0] = str(Path(__file__).resolve().parents[3])
-    from perfdash.worker.watchdog import fork_under_watchdog
+    from perfdash.worker.orphan_watchdog import fork_under_watchdog
 
     orders = json.loads(sys.argv[1])
     control = socket.socket(fileno=orders["control"])
