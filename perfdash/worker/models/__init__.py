@@ -1,5 +1,6 @@
-"""Models that torchbench needs and no package has: a file here is a model, written from its paper.
+"""Models written from their papers, one file each, because no package has them.
 
-Each has `build(batch_size, **settings) -> (module, inputs)`: random weights, random inputs of the
-benchmark's shapes, both in float32 on the CPU from torch's generator, so that a seed settles them.
+A file has `build(batch_size, **settings) -> (module, inputs)`. Weights are random (the digits models are
+trained), inputs have the benchmark's shapes; both are in float32 on the CPU and come from torch's
+generator, so that a seed fixes them.
 """

@@ -1,4 +1,7 @@
-"""EfficientNet B0 to B3 (Tan and Le 2019) of timm with an activation of ours in place of its swish."""
+"""EfficientNet B0 to B3 of timm with another activation in place of swish.
+
+Tan and Le 2019. The activations are in norm_activation.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ VARIANTS = ("b0", "b1", "b2", "b3")
 
 
 class Activation(nn.Module):
-    """An activation as timm makes them; whether it overwrites its input is ours to say, not timm's."""
+    """An activation layer with the constructor that timm calls.
+
+    timm's argument `inplace` is ignored: the named activation itself defines whether it overwrites its
+    input.
+    """
 
     def __init__(self, name: str, inplace: bool = False) -> None:
         super().__init__()
@@ -26,7 +33,10 @@ class Activation(nn.Module):
 def build(
     batch_size: int, variant: str = "b0", activation: str = "swish", size: int = 224, classes: int = 1000
 ) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images (batch, 3, size, size) -> (batch, classes); no dropout and no dropped paths."""
+    """Build the network, without dropout and without stochastic depth.
+
+    Images (batch, 3, size, size) -> (batch, classes).
+    """
     import timm
 
     if variant not in VARIANTS:

@@ -1,5 +1,8 @@
-"""Residual networks for comparing norms with activations: ResNet-34 and 50 (He et al. 2015, the stride
-in the 3x3 convolution), with groups ResNeXt (Xie et al. 2017), with gates SE-ResNeXt (Hu et al. 2018)."""
+"""Residual networks whose norm and activation can be configured.
+
+ResNet-34 and ResNet-50 (He et al. 2015, with the stride in the 3x3 convolution), with `groups` ResNeXt (Xie
+et al. 2017), with `se` SE-ResNeXt (Hu et al. 2018).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ REDUCTION = 16
 
 
 class Gate(nn.Module):
-    """Squeeze and excitation: (batch, channels, h, w), each channel times a factor from all their means."""
+    """Squeeze and excitation: scale each channel by a factor computed from all channel means.
+
+    (batch, channels, h, w) -> the same shape.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -32,11 +38,14 @@ class Gate(nn.Module):
 
 
 class ActivatedBlock(nn.Module):
-    """(batch, channels, h, w) -> (batch, out, h / stride, w / stride).
+    """A residual block with configurable norms, whose activation follows the sum.
 
-    The last norm has no activation, which follows the sum. It is in place only before a gate, which keeps
-    the norm's output too; without a gate nobody keeps that output, and the norm may as well keep its input.
-    With norm = in_place_sum it makes the sum and the activation too and keeps only what other layers keep.
+    (batch, channels, h, w) -> (batch, out, h / stride, w / stride).
+
+    The last norm has no activation, because the activation follows the sum. With norm = in_place that norm
+    is in place only before a gate, because the gate keeps the norm's output. Without a gate no layer keeps
+    this output, so keeping the norm's input costs no more memory. With norm = in_place_sum the last norm
+    also computes the sum and the activation, and it keeps only tensors that other layers keep.
     """
 
     def __init__(
@@ -81,7 +90,7 @@ class ActivatedBlock(nn.Module):
 
 
 class Network(nn.Sequential):
-    """Layers in a row, under autocast to bfloat16 where that is wanted; the output has the input's dtype."""
+    """Layers in sequence, optionally under autocast to bfloat16. The output has the input's dtype."""
 
     def __init__(self, *layers: nn.Module, autocast: bool = False) -> None:
         super().__init__(*layers)
@@ -123,11 +132,15 @@ def build(
     size: int = 224,
     classes: int = 1000,
 ) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images (batch, 3, size, size) -> (batch, classes). Depth is 34 or 50; `width` is the channels of a
-    group in the first stage (groups = 32, width = 4: ResNeXt-50 32x4d), of no effect on depth 34.
+    """Build a residual network in training mode.
 
-    Norm is plain, in_place (the paper's: norms followed by an activation), or in_place_sum (the last norm
-    of a block too, together with the sum and the activation after it). All have the same state.
+    Images (batch, 3, size, size) -> (batch, classes). `depth` is 34 or 50. `width` is the number of
+    channels of a group in the first stage (groups = 32, width = 4: ResNeXt-50 32x4d); it has no effect at
+    depth 34.
+
+    `norm` is plain, in_place (the paper's in-place norm wherever an activation follows the norm) or
+    in_place_sum (also the last norm of a block, together with the sum and the activation after it). The
+    state dict is the same for all three.
     """
     if depth not in BLOCKS:
         raise ValueError(f"depth {depth} is unknown; known are 34 and 50")

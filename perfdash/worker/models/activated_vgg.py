@@ -1,5 +1,8 @@
-"""VGG-16 with batch norm (Simonyan and Zisserman 2014, "Very deep convolutional networks for large-scale
-image recognition", configuration D; Ioffe and Szegedy 2015), for comparing norms with activations."""
+"""VGG-16 with batch norm, whose norm and activation can be configured.
+
+Simonyan and Zisserman 2014, "Very deep convolutional networks for large-scale image recognition",
+configuration D; batch norm of Ioffe and Szegedy 2015.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ def build(
     size: int = 224,
     classes: int = 1000,
 ) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images (batch, 3, size, size), size a multiple of 32 -> (batch, classes).
+    """Build VGG-16 in training mode.
 
-    The first linear layer takes what five poolings leave of `size`: 138 million parameters at 224.
+    Images (batch, 3, size, size) -> (batch, classes); size is a multiple of 32. The width of the first
+    linear layer follows from `size`: the model has 138 million parameters at 224.
     """
     layers: list[nn.Module] = []
     channels = 3

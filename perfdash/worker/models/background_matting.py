@@ -1,9 +1,9 @@
-"""Matting with a photograph of the background (Sengupta et al. 2020, "Background matting: the world is your
-green screen").
+"""Image matting with a photograph of the background.
 
-Image, background, segmentation and motion (four grey frames before and after) have an encoder each. The
-image's features are combined with each of the others, so that the network can choose whom to believe; then
-come residual blocks, seven shared and three each for opacity and for the foreground's colours.
+Sengupta et al. 2020, "Background matting: the world is your green screen". Image, background, segmentation
+and motion (four grey frames before and after) have an encoder each. The image's features are combined with
+the features of each prior, so that the network can choose which prior to trust. Residual blocks follow:
+seven shared, three for the opacity and three for the foreground's colours.
 """
 
 from __future__ import annotations
@@ -15,39 +15,45 @@ from perfdash.worker.models.cyclegan import ReflectingResidual, reflecting
 
 WIDTH = 64
 PRIORS = (3, 1, 4)  # channels of background, segmentation and motion
-SHARED, OWN = 7, 3  # residual blocks
+SHARED, OWN = 7, 3  # residual blocks: before the two outputs, for each output
 
 
 def normalised(convolution: nn.Conv2d) -> nn.Sequential:
-    """A convolution, batch normalisation and ReLU."""
+    """Append batch normalisation and ReLU to a convolution."""
     return nn.Sequential(convolution, nn.BatchNorm2d(convolution.out_channels), nn.ReLU())
 
 
 def half_encoder(size: int) -> nn.Sequential:
-    """(batch, size, H, W) -> (batch, 128, H / 2, W / 2)."""
+    """Build an encoder to half resolution. (batch, size, H, W) -> (batch, 128, H / 2, W / 2)."""
     down = nn.Conv2d(WIDTH, 2 * WIDTH, 3, 2, 1)
     return nn.Sequential(normalised(reflecting(size, WIDTH, 7)), normalised(down))
 
 
 def quarter_encoder() -> nn.Sequential:
-    """(batch, 128, H / 2, W / 2) -> (batch, 256, H / 4, W / 4)."""
+    """Build an encoder from half to quarter resolution.
+
+    (batch, 128, H / 2, W / 2) -> (batch, 256, H / 4, W / 4).
+    """
     return normalised(nn.Conv2d(2 * WIDTH, 4 * WIDTH, 3, 2, 1))
 
 
 def up(size: int, width: int) -> nn.Sequential:
-    """(batch, size, H, W) -> (batch, width, 2 * H, 2 * W)."""
+    """Build a layer that doubles height and width. (batch, size, H, W) -> (batch, width, 2 * H, 2 * W)."""
     larger = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
     return nn.Sequential(larger, normalised(nn.Conv2d(size, width, 3, padding=1)))
 
 
 def blocks(count: int) -> nn.Sequential:
-    """(batch, 256, H / 4, W / 4) -> the same shape."""
+    """Build residual blocks for quarter resolution. (batch, 256, H / 4, W / 4) -> the same shape."""
     return nn.Sequential(*(ReflectingResidual(4 * WIDTH, nn.BatchNorm2d) for _ in range(count)))
 
 
 class Matting(nn.Module):
-    """image, background (batch, 3, H, W), segmentation (batch, 1, H, W), motion (batch, 4, H, W) ->
-    opacity in (-1, 1), (batch, 1, H, W), and the foreground's colours (batch, 3, H, W); H and W in fours.
+    """Estimate the foreground's opacity and colours.
+
+    Inputs: image and background (batch, 3, H, W), segmentation (batch, 1, H, W), motion (batch, 4, H, W); H
+    and W are multiples of 4. Outputs: opacity in (-1, 1), (batch, 1, H, W), and the foreground's colours
+    (batch, 3, H, W).
     """
 
     def __init__(self) -> None:
@@ -80,7 +86,7 @@ class Matting(nn.Module):
 
 
 def build(batch_size: int, size: int = 512) -> tuple[nn.Module, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """All of (-1, 1)."""
+    """Build the network and random inputs in (-1, 1)."""
     image, background, segmentation, motion = (
         torch.rand(batch_size, channels, size, size) * 2 - 1 for channels in (3, *PRIORS)
     )

@@ -1,9 +1,10 @@
-"""BERT with both pre-training heads, written out (Devlin et al. 2019; positions as Vaswani et al. 2017).
+"""BERT with both pre-training heads, built from elementary tensor operations.
 
-12 layers of width 768 and 12 heads, normalisation before each sublayer, untied heads. Normalisation and
-GELU are formulae of tensors: what the benchmark asks is what a compiler makes of the pieces.
-20,000 words is the round vocabulary that gives the published 115.8 M parameters: the layers have 85.05 M,
-and each word takes 768 in the embedding and 769 in the masked-word head.
+Devlin et al. 2019; position encodings as in Vaswani et al. 2017. 12 layers of width 768 and 12 heads,
+normalisation before each sublayer, untied heads. Normalisation and GELU are formulas of tensors, because
+the benchmark measures how well a compiler fuses their operations. A vocabulary of 20,000 words gives the
+published 115.8 M parameters: the layers have 85.05 M, and each word adds 768 in the embedding and 769 in
+the masked-word head.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Norm(nn.Module):
 
 
 class GELU(nn.Module):
-    """The approximation by tanh of Hendrycks and Gimpel (2016)."""
+    """GELU, approximated by tanh (Hendrycks and Gimpel 2016)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x.pow(3))))
 
 
 class PreNormLayer(nn.Module):
-    """Self-attention and feed-forward, each of the normalised input and added to it."""
+    """Self-attention and feed-forward; each reads the normalised input and is added to it."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -57,7 +58,10 @@ class PreNormLayer(nn.Module):
 
 
 class BERT(nn.Module):
-    """tokens, segments (batch, length) -> log-probabilities (batch, 2) and (batch, length, vocabulary)."""
+    """Predict whether the second sentence follows, and the masked words.
+
+    tokens, segments (batch, length) -> log-probabilities (batch, 2) and (batch, length, vocabulary).
+    """
 
     positions: Tensor
 
@@ -83,7 +87,7 @@ class BERT(nn.Module):
 def build(
     batch_size: int, vocabulary: int = 20_000, width: int = 768, layers: int = 12, length: int = 128
 ) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """Tokens and segments, both (batch, length); the second sentence begins half-way."""
+    """Build the model with tokens and segments, both (batch, length). The second sentence begins half-way."""
     tokens = padded_tokens(batch_size, length, vocabulary)
     segments = (1 + (torch.arange(length) >= length // 2).long()) * (tokens != PAD)
     return BERT(vocabulary, width, layers), (tokens, segments)

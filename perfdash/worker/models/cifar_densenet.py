@@ -1,6 +1,7 @@
-"""A densely connected network with bottlenecks for small images (Huang et al. 2017, DenseNet-BC).
+"""DenseNet-BC for small images: a densely connected network with bottlenecks (Huang et al. 2017).
 
-Four blocks of six layers that each add 16 channels; what stands between blocks halves channels and sides.
+Four blocks of six layers; a layer adds 16 channels. A transition between two blocks halves channels, height
+and width.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ BOTTLENECK = 2 * GROWTH
 
 
 class DenseLayer(nn.Module):
-    """(batch, channels, h, w) -> (batch, channels + 16, h, w)."""
+    """Concatenate 16 new channels with the input. (batch, channels, h, w) -> (batch, channels + 16, h, w)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class DenseLayer(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images of CIFAR-10's size, (batch, 3, 32, 32) -> (batch, 10)."""
+    """Build the network for images of CIFAR-10's size. (batch, 3, 32, 32) -> (batch, 10)."""
     channels = BOTTLENECK
     layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1)]
     for block in range(4):

@@ -1,4 +1,4 @@
-"""The 20-layer residual network for small images (He et al. 2015, section 4.2), shortcuts by projection."""
+"""The 20-layer residual network for small images, with projection shortcuts. He et al. 2015, section 4.2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfdash.worker.weights import set_norm_statistics
 
 
 class Block(nn.Module):
-    """(batch, channels, h, w) -> (batch, width, h / stride, w / stride): two convolutions and a shortcut."""
+    """Two convolutions and a shortcut. (batch, channels, h, w) -> (batch, width, h / stride, w / stride)."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images of CIFAR-10's size, (batch, 3, 32, 32) -> (batch, 10)."""
+    """Build the network for images of CIFAR-10's size. (batch, 3, 32, 32) -> (batch, 10)."""
     layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     channels = 16
     for width in (16, 32, 64):

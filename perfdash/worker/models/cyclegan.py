@@ -1,5 +1,8 @@
-"""The generator of CycleGAN (Zhu et al. 2017, "Unpaired image-to-image translation using cycle-consistent
-adversarial networks", after Johnson et al. 2016): horses to zebras through nine residual blocks."""
+"""The generator of CycleGAN, which turns horses into zebras.
+
+Zhu et al. 2017, "Unpaired image-to-image translation using cycle-consistent adversarial networks", after
+Johnson et al. 2016. The generator has nine residual blocks.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ BLOCKS = 9
 
 
 def reflecting(size: int, width: int, kernel: int) -> nn.Conv2d:
-    """A convolution that sees the image mirrored beyond its edges."""
+    """Build a convolution with reflection padding."""
     return nn.Conv2d(size, width, kernel, padding=kernel // 2, padding_mode="reflect")
 
 
 class ReflectingResidual(nn.Module):
-    """(batch, width, H, W) -> the same shape: two reflecting convolutions added to what comes in."""
+    """Add two convolutions with reflection padding to the input. (batch, width, H, W) -> the same shape."""
 
     def __init__(self, width: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -33,7 +36,10 @@ class ReflectingResidual(nn.Module):
 
 
 def generator() -> nn.Sequential:
-    """Images (batch, 3, H, W) -> images in (-1, 1) of the same shape; H and W in fours."""
+    """Build the generator.
+
+    Images (batch, 3, H, W) -> images in (-1, 1) of the same shape; H and W are multiples of 4.
+    """
     norm = nn.InstanceNorm2d
     layers = [reflecting(3, WIDTH, 7), norm(WIDTH), nn.ReLU()]
     for size in (WIDTH, 2 * WIDTH):
@@ -46,7 +52,7 @@ def generator() -> nn.Sequential:
 
 
 def build(batch_size: int, size: int = 256) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images of (-1, 1)."""
+    """Build the generator with random images in (-1, 1)."""
     module = generator()
     gaussian_start(module)
     return module, (torch.rand(batch_size, 3, size, size) * 2 - 1,)

@@ -1,5 +1,8 @@
-"""The discriminator of DCGAN (Radford et al. 2016, "Unsupervised representation learning with deep
-convolutional generative adversarial networks"): five strided convolutions, no pooling."""
+"""The discriminator of DCGAN: five strided convolutions without pooling.
+
+Radford et al. 2016, "Unsupervised representation learning with deep convolutional generative adversarial
+networks".
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def gaussian_start(module: nn.Module) -> None:
-    """Convolutions' weights drawn with the deviation 0.02, as published for many adversarial networks."""
+    """Draw the convolutions' weights with a standard deviation of 0.02.
+
+    Many adversarial networks were published with this initialisation.
+    """
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
             nn.init.normal_(layer.weight, std=0.02)
 
 
 class Discriminator(nn.Module):
-    """Images (batch, 3, 64, 64) -> the probability that they are real, (batch,)."""
+    """Estimate the probability that images are real. Images (batch, 3, 64, 64) -> (batch,)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,5 +42,5 @@ class Discriminator(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """Noise in place of images."""
+    """Build the discriminator with noise in place of images."""
     return Discriminator(), (torch.randn(batch_size, 3, 64, 64),)

@@ -1,7 +1,10 @@
-"""Separation of music into four sources (Defossez et al. 2019, "Music source separation in the waveform
-domain", Demucs): six strided convolutions down, a bidirectional LSTM, six up with skips.
+"""Demucs: separation of music into four sources, in the waveform domain.
 
-The benchmark hands over the mix and its four sources; the mix that is separated is the sources' sum.
+Defossez et al. 2019, "Music source separation in the waveform domain". Six strided convolutions downsample,
+a bidirectional LSTM follows, and six transposed convolutions upsample with skip connections.
+
+The benchmark passes the mix and its four sources. The model ignores that mix and separates the sum of the
+sources.
 """
 
 from __future__ import annotations
@@ -16,19 +19,22 @@ KERNEL, STRIDE, CONTEXT = 8, 4, 3
 
 
 def centred(x: Tensor, length: int) -> Tensor:
-    """The middle `length` samples of the last dimension."""
+    """Return the middle `length` samples of the last dimension."""
     return x.narrow(-1, (x.shape[-1] - length) // 2, length)
 
 
 def down(size: int, width: int) -> nn.Sequential:
-    """(batch, size, time) -> (batch, width, time / 4)."""
+    """Build a level of the encoder. (batch, size, time) -> (batch, width, time / 4)."""
     return nn.Sequential(
         nn.Conv1d(size, width, KERNEL, STRIDE), nn.ReLU(), nn.Conv1d(width, 2 * width, 1), nn.GLU(dim=1)
     )
 
 
 def up(width: int, size: int, last: bool) -> nn.Sequential:
-    """(batch, width, time) -> (batch, size, 4 * time), less what the unpadded context takes."""
+    """Build a level of the decoder.
+
+    (batch, width, time) -> (batch, size, 4 * time), shortened by the unpadded context convolution.
+    """
     layers = [
         nn.Conv1d(width, 2 * width, CONTEXT),
         nn.GLU(dim=1),
@@ -38,7 +44,10 @@ def up(width: int, size: int, last: bool) -> nn.Sequential:
 
 
 def rescale(module: nn.Module, reference: float = 0.1) -> None:
-    """The paper's start: each convolution's deviation moved half-way (in logarithms) to a reference."""
+    """Move each convolution's standard deviation half-way, in logarithms, to a reference.
+
+    This is the paper's initialisation.
+    """
     for layer in module.modules():
         if isinstance(layer, (nn.Conv1d, nn.ConvTranspose1d)):
             scale = (layer.weight.detach().std() / reference).sqrt()
@@ -47,9 +56,11 @@ def rescale(module: nn.Module, reference: float = 0.1) -> None:
 
 
 class Demucs(nn.Module):
-    """streams (batch, 1 + 4, 2, time), mix first -> estimated and true sources, (batch, 4, 2, time') both.
+    """Separate a mix into its sources.
 
-    time' is a little shorter: convolutions are not padded, and what surrounds their reach is cut off.
+    streams (batch, 1 + 4, 2, time), the mix first -> estimated and true sources, both (batch, 4, 2, time').
+    time' is a little shorter than time: the convolutions are not padded, and the true sources are cropped
+    to the estimate's length.
     """
 
     def __init__(self, channels: int) -> None:
@@ -78,5 +89,5 @@ class Demucs(nn.Module):
 
 
 def build(batch_size: int, channels: int = 64, samples: int = 426_888) -> tuple[nn.Module, tuple[Tensor]]:
-    """9.7 seconds of stereo at 44.1 kHz in five streams."""
+    """Build the model with 9.7 seconds of stereo at 44.1 kHz in five streams."""
     return Demucs(channels), (torch.rand(batch_size, 1 + SOURCES, STEREO, samples),)

@@ -1,4 +1,4 @@
-"""A convolutional network for the handwritten digits, trained (digits_training.py)."""
+"""A convolutional network for the handwritten digits, trained by digits_training.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHANNELS = (32, 64, 128)
 
 
 class CNN(nn.Module):
-    """(n, 1, 8, 8) -> (n, 10): convolutions at sides of 8, 8 and 4, then the mean over the image."""
+    """Convolutions at image sides of 8, 8 and 4, then the image's mean. (n, 1, 8, 8) -> (n, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,5 +34,5 @@ def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
-    """Test images (batch_size, 1, 8, 8), repeated beyond 359."""
+    """Return the trained network and test images. The images (batch_size, 1, 8, 8) repeat beyond 359."""
     return digits_training.build(CNN, batch_size)

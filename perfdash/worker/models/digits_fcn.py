@@ -1,4 +1,4 @@
-"""A fully connected network for the handwritten digits, trained (digits_training.py)."""
+"""A fully connected network for the handwritten digits, trained by digits_training.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HIDDEN = 1024
 
 
 class FCN(nn.Module):
-    """(n, 1, 8, 8) -> (n, 10): two hidden layers."""
+    """Two hidden layers of width 1024. (n, 1, 8, 8) -> (n, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,5 +30,5 @@ class FCN(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
-    """Test images (batch_size, 1, 8, 8), repeated beyond 359."""
+    """Return the trained network and test images. The images (batch_size, 1, 8, 8) repeat beyond 359."""
     return digits_training.build(FCN, batch_size)

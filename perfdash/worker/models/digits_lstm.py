@@ -1,4 +1,4 @@
-"""A recurrent network that reads the handwritten digits row by row, trained (digits_training.py)."""
+"""An LSTM that reads the handwritten digits row by row, trained by digits_training.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LAYERS = 2
 
 
 class LSTM(nn.Module):
-    """(n, 1, 8, 8) -> (n, 10): the state after the last of eight rows of eight pixels."""
+    """Classify an image by the LSTM's state after its eight rows of eight pixels. (n, 1, 8, 8) -> (n, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,5 +26,5 @@ class LSTM(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[torch.Tensor]]:
-    """Test images (batch_size, 1, 8, 8), repeated beyond 359."""
+    """Return the trained network and test images. The images (batch_size, 1, 8, 8) repeat beyond 359."""
     return digits_training.build(LSTM, batch_size)

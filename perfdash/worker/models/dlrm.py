@@ -1,7 +1,8 @@
-"""Recommendation from dense features and categories (Naumov et al. 2019, DLRM).
+"""Click prediction from dense features and categories (Naumov et al. 2019, DLRM).
 
-Dense features through a perceptron, 8 bags of category ids through tables of a million rows, the dot
-product of every pair of the nine vectors, and a perceptron on top. The tables are 2.05 GB.
+A perceptron maps the dense features to a vector; 8 tables of a million rows map 8 bags of category ids to
+vectors. A second perceptron reads the dense vector and the dot products of every pair of the nine vectors.
+The tables take 2.05 GB.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ BAG = 100  # ids per bag
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Linear layers with ReLU after each."""
+    """Build linear layers with ReLU after each."""
     layers: list[nn.Module] = []
     for before, after in zip(sizes, sizes[1:]):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -24,16 +25,19 @@ def perceptron(*sizes: int) -> nn.Sequential:
 
 
 class DLRM(nn.Module):
-    """dense (batch, 512), offsets (8, batch), 8 x ids (batch * 100) -> click probability (batch, 1)."""
+    """Predict the click probability.
+
+    dense (batch, 512), offsets (8, batch), 8 x ids (batch * 100) -> (batch, 1).
+    """
 
     pairs: Tensor
 
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.bottom = perceptron(DENSE, 512, WIDTH)
-        # The paper's start shrinks with the rows, and what the tables say would drown in rounding.
+        # The paper's bound shrinks with the number of rows: rounding errors would hide the tables' effect.
         bound = BAG**-0.5
-        # Made from tables that are drawn once: EmbeddingBag's own start would draw 512 million normals first.
+        # from_pretrained, because EmbeddingBag's own initialisation would draw 512 million unused numbers.
         self.tables = nn.ModuleList(
             nn.EmbeddingBag.from_pretrained(
                 torch.empty(rows, WIDTH).uniform_(-bound, bound), freeze=False, mode="sum"
@@ -56,7 +60,7 @@ class DLRM(nn.Module):
 
 
 def build(batch_size: int, rows: int = 1_000_000) -> tuple[nn.Module, tuple[Tensor, Tensor, list[Tensor]]]:
-    """Every bag has 100 ids, so offsets are multiples of 100; `rows` of each table."""
+    """Build the model with `rows` rows per table. Every bag has 100 ids, so offsets are multiples of 100."""
     dense = torch.rand(batch_size, DENSE)
     offsets = (torch.arange(batch_size) * BAG).repeat(TABLES, 1)
     ids = [torch.randint(rows, (batch_size * BAG,)) for _ in range(TABLES)]

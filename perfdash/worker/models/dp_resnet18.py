@@ -1,4 +1,4 @@
-"""ResNet-18 with group normalisation, as differentially private training wants it, on CIFAR-10's images."""
+"""ResNet-18 with group normalisation for CIFAR-10's images, as differentially private training requires."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 
 def build(batch_size: int) -> tuple[Any, tuple[Tensor]]:
-    """torchvision's ResNet-18 (He et al. 2015), groups of at least one channel; images (batch, 3, 32, 32)."""
+    """Build torchvision's ResNet-18 with group normalisation.
+
+    He et al. 2015. Images (batch, 3, 32, 32); a group has at least one channel.
+    """
     import torchvision
 
     model = torchvision.models.resnet18(weights=None, norm_layer=_group_norm)

@@ -1,6 +1,7 @@
-"""The actor of DrQ (Kostrikov et al. 2020, "Image augmentation is all you need"): from pixels to actions.
+"""The actor of DrQ, which computes actions from pixels.
 
-The benchmark's actor gives a squashed Gaussian as an object; this one gives its mode, the tangent of its
+Kostrikov et al. 2020, "Image augmentation is all you need". The benchmark's actor returns a squashed
+Gaussian as an object. This actor returns two tensors instead: the Gaussian's mode, which is the tanh of its
 mean, and the deviation before squashing.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-FRAMES = 3  # of three colours, stacked
+FRAMES = 3  # stacked frames of three colours
 SIZE = 84
 FILTERS, FEATURES, HIDDEN = 32, 50, 1024
 ACTIONS = 1  # the cart's force
@@ -17,7 +18,10 @@ LOG_STD = (-10.0, 2.0)
 
 
 class PixelActor(nn.Module):
-    """Pixels 0..255 (batch, 9, 84, 84) -> action in (-1, 1) and deviation, both (batch, 1)."""
+    """Compute the action and its deviation.
+
+    Pixels 0..255 (batch, 9, 84, 84) -> action in (-1, 1) and deviation, both (batch, 1).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,5 +52,5 @@ class PixelActor(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """Three frames of noise; eight bits, as floating-point numbers."""
+    """Build the actor with three frames of noise. Pixels are 8-bit values as floating-point numbers."""
     return PixelActor(), (torch.randint(256, (batch_size, 3 * FRAMES, SIZE, SIZE)).float(),)
