@@ -1,8 +1,10 @@
-"""Detection over a pyramid (Tan et al. 2020, "EfficientDet: scalable and efficient object detection"), D1:
-timm's EfficientNet-B1, a weighted bidirectional pyramid four times, and heads for classes and boxes.
+"""EfficientDet-D1: object detection over a weighted bidirectional feature pyramid.
 
-The benchmark's evaluation goes on to the best boxes and suppresses those that overlap, which depends on the
-data; that is left out, and the maps of the five levels are what this gives.
+Tan et al. 2020, "EfficientDet: scalable and efficient object detection". timm's EfficientNet-B1 is the
+backbone; four pyramid cells and heads for classes and boxes follow.
+
+In evaluation the benchmark's model also selects the best boxes and suppresses overlapping boxes. The cost
+of these steps depends on the data, so this model omits them and returns the maps of the five levels.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ WIDTH = 88
 CELLS = 4
 LEVELS = 5  # strides 8 to 128
 HEAD_DEPTH = 3
-ANCHORS = 9  # a place: three scales by three shapes
+ANCHORS = 9  # per position: three scales by three shapes
 CLASSES = 90
 
 
 class Separable(nn.Module):
-    """(batch, size, H, W) -> (batch, width, H, W): 3 x 3 a channel, then 1 x 1."""
+    """A depthwise 3 x 3 convolution, then a pointwise 1 x 1 convolution.
+
+    (batch, size, H, W) -> (batch, width, H, W).
+    """
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -35,7 +40,10 @@ class Separable(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Maps of one shape -> one map: their mean by learnt weights (the fast, normalised one), convolved."""
+    """Average maps of equal shape with learnt weights, then convolve the mean.
+
+    The weights are normalised by the paper's fast normalised fusion.
+    """
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -49,19 +57,20 @@ class Fusion(nn.Module):
 
 
 def up(x: Tensor) -> Tensor:
-    """Twice the height and width."""
+    """Double height and width."""
     return F.interpolate(x, scale_factor=2, mode="nearest")
 
 
 def down(x: Tensor) -> Tensor:
-    """Half the height and width, of even sizes; the window reaches over the right and lower edge."""
+    """Halve an even height and width. The window reaches beyond the right and lower edge."""
     return F.max_pool2d(x, 3, stride=2, ceil_mode=True)
 
 
 class Cell(nn.Module):
-    """Five maps, finest first -> five of the same shapes: down the pyramid, then up with a second look.
+    """Fuse five maps down the pyramid, then up.
 
-    What is looked at again is given apart, as the first cell has other projections for it.
+    The maps are ordered from the finest to the coarsest and keep their shapes. `upward_maps` are the inputs
+    of the way up, because the first cell has other projections for them.
     """
 
     def __init__(self) -> None:
@@ -70,18 +79,21 @@ class Cell(nn.Module):
         self.ascend = nn.ModuleList(Fusion(3) for _ in range(LEVELS - 2))
         self.top = Fusion(2)
 
-    def forward(self, maps: list[Tensor], again: list[Tensor]) -> list[Tensor]:
-        between = [maps[-1]]
+    def forward(self, maps: list[Tensor], upward_maps: list[Tensor]) -> list[Tensor]:
+        descending = [maps[-1]]
         for fusion, level in zip(self.descend, maps[-2::-1]):
-            between.append(fusion(level, up(between[-1])))
-        out = [between.pop()]
-        for fusion, level in zip(self.ascend, again[1:]):
-            out.append(fusion(level, between.pop(), down(out[-1])))
-        return [*out, self.top(again[-1], down(out[-1]))]
+            descending.append(fusion(level, up(descending[-1])))
+        out = [descending.pop()]
+        for fusion, level in zip(self.ascend, upward_maps[1:]):
+            out.append(fusion(level, descending.pop(), down(out[-1])))
+        return [*out, self.top(upward_maps[-1], down(out[-1]))]
 
 
 class Head(nn.Module):
-    """Five maps -> five maps of `out` channels: one set of convolutions, normalised by level."""
+    """Predict maps of `out` channels from five maps.
+
+    All levels share the convolutions; each level has its own normalisation.
+    """
 
     def __init__(self, out: int) -> None:
         super().__init__()
@@ -101,14 +113,15 @@ class Head(nn.Module):
 
 
 def projection(size: int) -> nn.Sequential:
-    """(batch, size, H, W) -> (batch, 88, H, W)."""
+    """Build a projection to the pyramid's width. (batch, size, H, W) -> (batch, 88, H, W)."""
     return nn.Sequential(nn.Conv2d(size, WIDTH, 1), nn.BatchNorm2d(WIDTH))
 
 
 class EfficientDet(nn.Module):
-    """Images (batch, 3, H, W), H and W in 128s -> class and box maps of strides 8, 16, 32, 64, 128.
+    """Detect objects: class maps and box maps at five strides.
 
-    A class map is (batch, 9 * 90, H / s, W / s), a box map (batch, 9 * 4, H / s, W / s).
+    Images are (batch, 3, H, W), H and W multiples of 128. At the strides s = 8, 16, 32, 64, 128 a class map
+    is (batch, 9 * 90, H / s, W / s) and a box map is (batch, 9 * 4, H / s, W / s).
     """
 
     def __init__(self, backbone: nn.Module) -> None:
@@ -123,19 +136,23 @@ class EfficientDet(nn.Module):
     def forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         features = self.backbone(images)
         coarse = down(self.project_coarse(features[-1]))
-        above = [coarse, down(coarse)]
-        maps = [project(x) for project, x in zip(self.project, features)] + above
-        again = [maps[0], *(project(x) for project, x in zip(self.project_again, features[1:])), *above]
+        coarse_maps = [coarse, down(coarse)]
+        maps = [project(x) for project, x in zip(self.project, features)] + coarse_maps
+        upward_maps = [
+            maps[0],
+            *(project(x) for project, x in zip(self.project_again, features[1:])),
+            *coarse_maps,
+        ]
         for cell in self.cells:
-            maps = again = cell(maps, again)
+            maps = upward_maps = cell(maps, upward_maps)
         return self.classes(maps), self.boxes(maps)
 
 
 def build(batch_size: int, size: int = 640) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images whose colours are normalised."""
+    """Build the network with images of normalised colours."""
     import timm
 
-    # The ported weights' variant (tf_) of the backbone: it pads as TensorFlow does, like the benchmark's.
+    # The tf_ variant pads as TensorFlow does, like the benchmark's backbone.
     backbone = timm.create_model(
         "tf_efficientnet_b1", pretrained=False, features_only=True, out_indices=(2, 3, 4)
     )

@@ -1,6 +1,7 @@
-"""BERT that finds the span of an answer (Devlin et al. 2019): base size, uncased vocabulary.
+"""BERT base that finds the span of an answer in a passage.
 
-12 layers of width 768 and 12 heads, normalisation after the residual sum, no pooler.
+Devlin et al. 2019, with the uncased vocabulary: 12 layers of width 768 and 12 heads, normalisation after
+the residual sum, no pooler.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from torch import Tensor, nn
 
 from perfdash.worker.models.transformer import PAD, Attention, padded_tokens, padding_mask
 
-EPS = 1e-12  # BERT's, in every normalisation
+EPS = 1e-12  # of every normalisation in BERT
 
 
 class SegmentEmbedding(nn.Module):
-    """tokens, segments (batch, length) -> (batch, length, width)."""
+    """Embed tokens with their positions and segments.
+
+    tokens, segments (batch, length) -> (batch, length, width).
+    """
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -30,7 +34,7 @@ class SegmentEmbedding(nn.Module):
 
 
 class PostNormLayer(nn.Module):
-    """Self-attention and feed-forward, each added to its input and normalised."""
+    """Self-attention and feed-forward; each is added to its input and normalised."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -45,7 +49,10 @@ class PostNormLayer(nn.Module):
 
 
 class SpanFinder(nn.Module):
-    """tokens, segments (batch, length) -> logits of the span's start and of its end, (batch, length) both."""
+    """Predict the start and the end of the answer.
+
+    tokens, segments (batch, length) -> logits of start and end, both (batch, length).
+    """
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
@@ -65,7 +72,10 @@ class SpanFinder(nn.Module):
 def build(
     batch_size: int, vocabulary: int = 30_522, width: int = 768, layers: int = 12, length: int = 470
 ) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """A question in the first 20 tokens and a passage after it, padded: tokens and segments."""
+    """Build the model with padded tokens and their segments.
+
+    A question fills the first 20 tokens; a passage follows.
+    """
     tokens = padded_tokens(batch_size, length, vocabulary)
     segments = (torch.arange(length) >= 20).long().repeat(batch_size, 1)
     return SpanFinder(vocabulary, width, layers), (tokens, segments)

@@ -1,7 +1,8 @@
-"""The actor of a painter (Huang et al. 2019, "Learning to paint with model-based deep reinforcement
-learning"): a ResNet-18 (He et al. 2016) of canvas, target, time and place that gives five strokes.
+"""The actor of a painting agent: a ResNet-18 that computes five strokes.
 
-All four stages halve the image, and there is no pooling after the first convolution.
+Huang et al. 2019, "Learning to paint with model-based deep reinforcement learning"; ResNet-18 of He et al.
+2016. The input is the canvas, the target, the time and the pixel coordinates. All four stages halve the
+image, and there is no pooling after the first convolution.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from torch.nn import functional as F
 from perfdash.worker.weights import set_norm_statistics
 
 SIZE = 128
-STROKES, STROKE = 5, 13  # a stroke: three points, two radii, two opacities and a colour
+STROKES, STROKE = 5, 13  # a stroke has three points, two radii, two opacities and a colour
 PLANES = 9  # canvas 3, target 3, time 1, place 2
 
 
 def convolution(size: int, width: int, kernel: int, stride: int) -> nn.Sequential:
-    """(batch, size, H, W) -> (batch, width, H / stride, W / stride), normalised."""
+    """Build a convolution with batch normalisation.
+
+    (batch, size, H, W) -> (batch, width, H / stride, W / stride).
+    """
     conv = nn.Conv2d(size, width, kernel, stride, padding=kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(width))
 
 
 class PainterBlock(nn.Module):
-    """Two convolutions beside a shortcut, which has its own where the shape changes."""
+    """Two convolutions beside a shortcut, which is a convolution where the shape changes."""
 
     def __init__(self, size: int, width: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +41,10 @@ class PainterBlock(nn.Module):
 
 
 class StrokeActor(nn.Module):
-    """State (batch, 9, 128, 128) -> strokes' parameters in (0, 1), (batch, 65)."""
+    """Compute stroke parameters from the state.
+
+    State (batch, 9, 128, 128) -> parameters in (0, 1), (batch, 65).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +61,10 @@ class StrokeActor(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """Random canvases and targets half-way through painting, and each pixel's row and column."""
+    """Build the actor with states half-way through painting.
+
+    A state is a random canvas, a random target, the time, and each pixel's row and column.
+    """
     pictures = torch.rand(batch_size, 6, SIZE, SIZE)
     time = torch.full((batch_size, 1, SIZE, SIZE), 0.5)
     along = torch.arange(SIZE) / (SIZE - 1)

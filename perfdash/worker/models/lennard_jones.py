@@ -1,4 +1,4 @@
-"""A potential as a function of one distance (Jones 1924), learnt: a small perceptron with tanh between."""
+"""An interatomic potential (Jones 1924), learnt by a small tanh perceptron of the distance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """Distances (batch, 1) -> energies (batch, 1), through four layers of 16. Forces are not computed."""
+    """Build the perceptron with four layers of 16.
+
+    Distances (batch, 1) -> energies (batch, 1). Forces are not computed.
+    """
     sizes = [1, 16, 16, 16, 16]
     blocks: list[nn.Module] = []
     for before, after in zip(sizes, sizes[1:]):

@@ -1,4 +1,7 @@
-"""A torchvision model in 8 bits: prepared for quantisation-aware training in FX graph mode, converted."""
+"""A torchvision model, quantised to int8 in FX graph mode.
+
+It is prepared as for quantisation-aware training, then converted.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,16 @@ from perfdash.worker.weights import set_norm_statistics
 
 
 def build(batch_size: int, model: str) -> tuple[Any, tuple[Tensor]]:
-    """`model` is a name in torchvision.models; images (batch, 3, 224, 224), float32 in and out.
+    """Build the quantised form of a torchvision model.
 
-    The ranges come from one batch: with random weights no more is to be had.
+    `model` is a name in torchvision.models; images are (batch, 3, 224, 224), float32 in and out. The
+    quantisation ranges come from a single batch: with random weights more images would not give better
+    ranges.
     """
     import torchvision
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.ao's quantisation is to move to torchao
+        warnings.simplefilter("ignore")  # torch.ao warns that its quantisation moves to torchao
         from torch.ao.quantization import get_default_qat_qconfig_mapping
         from torch.ao.quantization.quantize_fx import convert_fx, prepare_qat_fx
 

@@ -1,7 +1,7 @@
-"""The actor of soft actor-critic (Haarnoja et al. 2018) for the pendulum: a squashed Gaussian.
+"""The actor of soft actor-critic for the pendulum: a squashed Gaussian.
 
-The benchmark's actor samples; this one gives the distribution instead: the mean action and the logarithm
-of the deviation, bounded smoothly.
+Haarnoja et al. 2018. The benchmark's actor draws samples. This actor returns the distribution instead: the
+mean action and the logarithm of the deviation, which is bounded smoothly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ LOG_STD = (-10.0, 2.0)
 
 
 class StateActor(nn.Module):
-    """Observations (batch, 3) -> mean action in (-1, 1) and log deviation, both (batch, 1)."""
+    """Compute the distribution of actions.
+
+    Observations (batch, 3) -> mean action in (-1, 1) and log deviation, both (batch, 1).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +34,10 @@ class StateActor(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """The pendulum's cosine, sine and angular velocity, which is at most 8."""
+    """Build the actor with random states of the pendulum.
+
+    A state is the angle's cosine and sine, and the angular velocity, which is at most 8.
+    """
     angle = torch.rand(batch_size) * (2 * math.pi)
     velocity = torch.rand(batch_size) * 16 - 8
     return StateActor(), (torch.stack([angle.cos(), angle.sin(), velocity], dim=1),)

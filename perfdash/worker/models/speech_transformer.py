@@ -1,7 +1,7 @@
-"""Speech recognition by a Transformer (Dong et al. 2018, "Speech-Transformer"), without its convolutions.
+"""Speech recognition by a Transformer, without the paper's convolutions.
 
-6 + 6 layers of width 512. Four frames of 80 filters are stacked and every third stack is kept, so a step
-is 320 features; the vocabulary is the 4,233 characters of AISHELL.
+Dong et al. 2018, "Speech-Transformer". 6 + 6 layers of width 512. A time step has 320 features: four frames
+of 80 filters are stacked, and every third stack is kept. The vocabulary is the 4,233 characters of AISHELL.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ FEATURES = 320
 
 
 class SpeechTransformer(nn.Module):
-    """features (batch, frames, 320), their lengths (batch,), targets (batch, length) -> logits of targets."""
+    """Compute the logits of a transcript from speech.
+
+    features (batch, frames, 320), lengths (batch,), targets (batch, length) -> (batch, length, vocabulary).
+    """
 
     positions: Tensor
 
@@ -39,7 +42,10 @@ class SpeechTransformer(nn.Module):
 def build(
     batch_size: int, vocabulary: int = 4233, width: int = 512, layers: int = 6, frames: int = 190
 ) -> tuple[nn.Module, tuple[Tensor, Tensor, Tensor]]:
-    """Utterances of up to `frames` steps, zero after their end, and transcripts of up to 20 characters."""
+    """Build the model with random utterances and transcripts.
+
+    Utterances have up to `frames` steps and are zero after their end; transcripts have up to 20 characters.
+    """
     lengths = torch.randint(frames // 2, frames + 1, (batch_size,))
     lengths[0] = frames
     features = torch.randn(batch_size, frames, FEATURES)

@@ -1,7 +1,8 @@
-"""The generator of StarGAN (Choi et al. 2018, "StarGAN: unified generative adversarial networks for
-multi-domain image-to-image translation"): images are changed to the attributes of a domain.
+"""The generator of StarGAN, which changes images to the attributes of a domain.
 
-Instance normalisation keeps running statistics and uses them in evaluation, as the published model does.
+Choi et al. 2018, "StarGAN: unified generative adversarial networks for multi-domain image-to-image
+translation". Instance normalisation keeps running statistics and uses them in evaluation, as the published
+model does.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-ATTRIBUTES = 5  # hair black, blond, brown; male; young
+ATTRIBUTES = 5  # black, blond or brown hair; male; young
 WIDTH = 64
 BLOCKS = 6
 
 
 def normalised(convolution: nn.Module, width: int) -> list[nn.Module]:
-    """A convolution and its instance normalisation."""
+    """Append instance normalisation to a convolution."""
     return [convolution, nn.InstanceNorm2d(width, affine=True, track_running_stats=True)]
 
 
 class StyleResidual(nn.Module):
-    """(batch, width, H, W) -> the same shape: two convolutions added to what comes in."""
+    """Add two convolutions to the input. (batch, width, H, W) -> the same shape."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +35,10 @@ class StyleResidual(nn.Module):
 
 
 class Generator(nn.Module):
-    """Images (batch, 3, H, W), attributes (batch, 5) -> images in (-1, 1) of the same shape."""
+    """Change images to the given attributes.
+
+    Images (batch, 3, H, W), attributes (batch, 5) -> images in (-1, 1), (batch, 3, H, W).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,6 +59,6 @@ class Generator(nn.Module):
 
 
 def build(batch_size: int, size: int = 128) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """Images of (-1, 1) and attributes that are 0 or 1."""
+    """Build the generator with images in (-1, 1) and attributes of 0 or 1."""
     images = torch.rand(batch_size, 3, size, size) * 2 - 1
     return Generator(), (images, torch.randint(2, (batch_size, ATTRIBUTES)).float())

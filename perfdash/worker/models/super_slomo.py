@@ -1,8 +1,10 @@
-"""Frames between frames (Jiang et al. 2018, "Super SloMo: high quality estimation of multiple intermediate
-frames for video interpolation"): flow by one U-Net, refined at the time asked for by another.
+"""Super SloMo: interpolation of video frames between two frames.
 
-As in the benchmark, evaluation gives the loss as well: reconstruction, warping, smoothness, and likeness
-in the features of VGG-16 (Simonyan and Zisserman 2015) up to conv4_3, here with random weights.
+Jiang et al. 2018, "Super SloMo: high quality estimation of multiple intermediate frames for video
+interpolation". One U-Net computes the optical flow; a second U-Net refines it for the requested time.
+
+As in the benchmark, evaluation returns the loss as well: reconstruction, warping, smoothness, and the
+perceptual loss on features of VGG-16 (Simonyan and Zisserman 2015) up to conv4_3, here with random weights.
 """
 
 from __future__ import annotations
@@ -11,22 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FRAMES = 8  # steps from one frame to the next; seven frames are asked for between them
+FRAMES = 8  # time steps between the two input frames; seven frames lie between them
 WIDTHS = (32, 64, 128, 256, 512, 512)
 KERNELS = (7, 5, 3, 3, 3, 3)
 SLOPE = 0.1  # of leaky ReLU
 VGG_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512))
-# The paper's weights are for colours of 0 to 255 in all but the perceptual loss.
+# The paper weights reconstruction and warping for colours of 0 to 255; colours are 0 to 1 here.
 RECONSTRUCTION, WARPING, PERCEPTUAL, SMOOTHNESS = 0.8 * 255, 0.4 * 255, 0.005, 1.0
 
 
 def convolution(size: int, width: int, kernel: int) -> nn.Sequential:
-    """(batch, size, H, W) -> (batch, width, H, W)."""
+    """Build a convolution with leaky ReLU. (batch, size, H, W) -> (batch, width, H, W)."""
     return nn.Sequential(nn.Conv2d(size, width, kernel, padding=kernel // 2), nn.LeakyReLU(SLOPE))
 
 
 class SlomoUNet(nn.Module):
-    """(batch, size, H, W) -> (batch, out, H, W): six levels down, five up; H and W in 32s."""
+    """A U-Net with six levels down and five up.
+
+    (batch, size, H, W) -> (batch, out, H, W); H and W are multiples of 32.
+    """
 
     def __init__(self, size: int, out: int) -> None:
         super().__init__()
@@ -52,15 +57,18 @@ class SlomoUNet(nn.Module):
 
 
 def centres(count: int, like: Tensor) -> Tensor:
-    """The centres of `count` pixels along an edge of (-1, 1)."""
+    """Return the centres of `count` pixels along an edge from -1 to 1."""
     return (2 * torch.arange(count, dtype=like.dtype, device=like.device) + 1) / count - 1
 
 
 def warp(image: Tensor, flow: Tensor) -> Tensor:
-    """out[p] = image[p + flow[p]], bilinearly, zero outside: image (batch, C, H, W), flow (batch, 2, H, W)
-    in pixels to the right and down.
+    """Sample an image at positions that the flow displaces.
 
-    Never in half precision: it cannot number 352 pixels, and the CPU's kernel then reads beyond the image.
+    out[p] = image[p + flow[p]], bilinearly, zero outside: image (batch, C, H, W), flow (batch, 2, H, W) in
+    pixels to the right and down.
+
+    Half precision is converted to float32: it cannot represent 352 pixel positions, and the CPU's kernel
+    would read beyond the image.
     """
     precise = torch.promote_types(image.dtype, torch.float32)
     height, width = image.shape[2:]
@@ -72,12 +80,12 @@ def warp(image: Tensor, flow: Tensor) -> Tensor:
 
 
 def roughness(flow: Tensor) -> Tensor:
-    """The mean difference of neighbours along both directions."""
+    """Return the mean absolute difference between neighbours, summed over both directions."""
     return flow.diff(dim=3).abs().mean() + flow.diff(dim=2).abs().mean()
 
 
 def vgg_features() -> nn.Sequential:
-    """(batch, 3, H, W) -> (batch, 512, H / 8, W / 8): VGG-16 up to conv4_3, not learnt any more."""
+    """Build VGG-16 up to conv4_3 with frozen weights. (batch, 3, H, W) -> (batch, 512, H / 8, W / 8)."""
     layers: list[nn.Module] = []
     size = 3
     for stage in VGG_STAGES:
@@ -89,8 +97,11 @@ def vgg_features() -> nn.Sequential:
 
 
 class SuperSloMo(nn.Module):
-    """first, last and true middle frames (batch, 3, H, W), index 0..6 (batch,) of the middle one ->
-    estimated middle frames (batch, 3, H, W) and the loss, a number."""
+    """Estimate a frame between two frames, and the loss.
+
+    first, last and true middle frames (batch, 3, H, W), index 0..6 (batch,) of the middle frame ->
+    estimated middle frames (batch, 3, H, W) and the loss, a scalar.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +109,7 @@ class SuperSloMo(nn.Module):
         self.refine = SlomoUNet(4 * 3 + 4 * 2, 2 * 2 + 1)
         self.features = vgg_features()
         for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):  # torch's own start would make the flow the same everywhere
+            if isinstance(layer, nn.Conv2d):  # torch's default weights would give a uniform flow
                 nn.init.kaiming_normal_(layer.weight, a=SLOPE)
 
     def forward(self, first: Tensor, last: Tensor, truth: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,17 +136,20 @@ class SuperSloMo(nn.Module):
         to_frames: tuple[Tensor, Tensor],
         rough: tuple[Tensor, Tensor],
     ) -> Tensor:
-        """Both frames along refined flows, mixed by nearness in time and by which of them shows a pixel."""
+        """Warp both frames along refined flows and mix them.
+
+        The weight of a frame is its nearness in time times the visibility of the pixel in it.
+        """
         refined = self.refine(torch.cat([*frames, *flows, *to_frames, *rough], dim=1))
         change_first, change_last, visible = refined.split([2, 2, 1], dim=1)
         visible = visible.sigmoid()
-        of_first, of_last = (1 - time) * visible, time * (1 - visible)
+        weight_first, weight_last = (1 - time) * visible, time * (1 - visible)
         warped_first = warp(frames[0], to_frames[0] + change_first)
         warped_last = warp(frames[1], to_frames[1] + change_last)
-        return (of_first * warped_first + of_last * warped_last) / (of_first + of_last)
+        return (weight_first * warped_first + weight_last * warped_last) / (weight_first + weight_last)
 
 
 def build(batch_size: int, size: int = 352) -> tuple[nn.Module, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Three frames of noise and which of the seven the middle one is."""
+    """Build the model with three random frames and the middle frame's index."""
     first, last, truth = torch.rand(3, batch_size, 3, size, size)
     return SuperSloMo(), (first, last, truth, torch.randint(FRAMES - 1, (batch_size,)))

@@ -1,8 +1,8 @@
-"""Speech from text (Shen et al. 2018, "Natural TTS synthesis by conditioning WaveNet on mel spectrogram
-predictions", Tacotron 2), with the true frames as the decoder's inputs.
+"""Tacotron 2: mel spectrograms from text, decoded with the true frames as inputs.
 
-The prenet's dropout is active in evaluation too, as in the paper: the model draws random numbers.
-Texts are not packed: where one ends, the encoder reads zeros.
+Shen et al. 2018, "Natural TTS synthesis by conditioning WaveNet on mel spectrogram predictions". The
+prenet's dropout is active in evaluation too, as in the paper, so the model draws random numbers. Texts are
+not packed: the encoder reads zeros after the end of a text.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ ATTENTION = 128
 
 
 def convolution(size: int, width: int) -> nn.Sequential:
-    """(batch, size, time) -> (batch, width, time), normalised over the batch."""
+    """Build a convolution over time with batch normalisation. (batch, size, time) -> (batch, width, time)."""
     return nn.Sequential(nn.Conv1d(size, width, 5, padding=2), nn.BatchNorm1d(width))
 
 
 class Encoder(nn.Module):
-    """Characters (batch, length) -> (batch, length, 512): three convolutions and a bidirectional LSTM."""
+    """Encode characters by three convolutions and a bidirectional LSTM.
+
+    (batch, length) -> (batch, length, 512).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +48,7 @@ class Encoder(nn.Module):
 
 
 class Prenet(nn.Module):
-    """Frames (..., 80) -> (..., 256), with dropout at all times."""
+    """Two linear layers with dropout in training and evaluation. Frames (..., 80) -> (..., 256)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +61,7 @@ class Prenet(nn.Module):
 
 
 class LocationAttention(nn.Module):
-    """Additive attention that also sees where it looked before (Chorowski et al. 2015)."""
+    """Additive attention that also reads its earlier weights (Chorowski et al. 2015)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,15 +72,18 @@ class LocationAttention(nn.Module):
         self.energy = nn.Linear(ATTENTION, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
-        """query (batch, 1024), keys (batch, length, 128), seen (batch, 2, length): the last weights and
-        their sum so far, mask (batch, length) -> weights (batch, length)."""
+        """Compute the attention weights, (batch, length).
+
+        query (batch, 1024), keys (batch, length, 128), mask (batch, length). seen (batch, 2, length) holds
+        the previous weights and the sum of all weights so far.
+        """
         location = self.location_out(self.location(seen).transpose(1, 2))
         energies = self.energy(torch.tanh(self.query(query).unsqueeze(1) + keys + location)).squeeze(2)
         return energies.masked_fill(~mask, torch.finfo(energies.dtype).min).softmax(dim=1)
 
 
 class SpectrogramDecoder(nn.Module):
-    """Encoded text and the true frames -> frames, stop logits and attention weights."""
+    """Predict frames, stop logits and attention weights from text and true frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,35 +95,38 @@ class SpectrogramDecoder(nn.Module):
         self.stop = nn.Linear(HIDDEN + TEXT, 1)
 
     def forward(self, memory: Tensor, mask: Tensor, mels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """memory (batch, length, 512), mask (batch, length), mels (batch, 80, frames) -> (batch, 80, frames),
-        (batch, frames), (batch, frames, length)."""
+        """Decode all frames.
+
+        memory (batch, length, 512), mask (batch, length), mels (batch, 80, frames) -> frames (batch, 80,
+        frames), stop logits (batch, frames), attention weights (batch, frames, length).
+        """
         batch, length, _ = memory.shape
-        # Each frame is predicted from the one before it, the first from silence.
-        before = F.pad(mels, (1, 0))[:, :, :-1].permute(2, 0, 1)
+        # A frame is predicted from the previous frame, the first frame from silence.
+        previous = F.pad(mels, (1, 0))[:, :, :-1].permute(2, 0, 1)
         keys = self.attention.memory(memory)
         zeros = memory.new_zeros(batch, HIDDEN)
-        attending, deciding = (zeros, zeros), (zeros, zeros)
+        attention_state, decoder_state = (zeros, zeros), (zeros, zeros)
         context = memory.new_zeros(batch, TEXT)
         weights = total = memory.new_zeros(batch, length)
         outputs, alignments = [], []
-        for frame in self.prenet(before).unbind():
-            attending = self.attention_cell(torch.cat([frame, context], dim=1), attending)
-            weights = self.attention(attending[0], keys, torch.stack([weights, total], dim=1), mask)
+        for frame in self.prenet(previous).unbind():
+            attention_state = self.attention_cell(torch.cat([frame, context], dim=1), attention_state)
+            weights = self.attention(attention_state[0], keys, torch.stack([weights, total], dim=1), mask)
             total = total + weights
             context = torch.bmm(weights.unsqueeze(1), memory).squeeze(1)
-            deciding = self.decoder_cell(torch.cat([attending[0], context], dim=1), deciding)
-            outputs.append(torch.cat([deciding[0], context], dim=1))
+            decoder_state = self.decoder_cell(torch.cat([attention_state[0], context], dim=1), decoder_state)
+            outputs.append(torch.cat([decoder_state[0], context], dim=1))
             alignments.append(weights)
-        decided = torch.stack(outputs, dim=1)
+        hidden = torch.stack(outputs, dim=1)
         return (
-            self.frame(decided).transpose(1, 2),
-            self.stop(decided).squeeze(2),
+            self.frame(hidden).transpose(1, 2),
+            self.stop(hidden).squeeze(2),
             torch.stack(alignments, dim=1),
         )
 
 
 class Postnet(nn.Module):
-    """A correction of the frames by five convolutions, (batch, 80, frames) both ways."""
+    """Compute a correction of the frames by five convolutions. (batch, 80, frames) -> the same shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +141,10 @@ class Postnet(nn.Module):
 
 
 class Tacotron2(nn.Module):
-    """text (batch, length), mels (batch, 80, frames) -> frames, corrected frames, stop logits, alignment."""
+    """Predict mel spectrograms from text.
+
+    text (batch, length), mels (batch, 80, frames) -> frames, corrected frames, stop logits, alignment.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +160,10 @@ class Tacotron2(nn.Module):
 def build(
     batch_size: int, characters: int = 80, frames: int = 100
 ) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """Texts of up to `characters` and 80 mels by `frames`: the loop over frames is unrolled by a compiler,
-    so there are fewer than the 500 or more of a sentence."""
+    """Build the model with texts of up to `characters` characters.
+
+    mels are (batch, 80, frames). A compiler unrolls the loop over frames, so `frames` is smaller than the
+    500 or more of a sentence.
+    """
     text = padded_tokens(batch_size, characters, SYMBOLS)
     return Tacotron2(), (text, torch.randn(batch_size, MELS, frames))

@@ -1,7 +1,8 @@
-"""Transformer base for translation (Vaswani et al. 2017, "Attention is all you need").
+"""The base Transformer for translation.
 
-6 + 6 layers of width 512, 8 heads of 64, inner width 2048; normalisation after the residual sum. The
-target embedding is also the output projection. Vocabularies are the size of Multi30k's, German and English.
+Vaswani et al. 2017, "Attention is all you need". 6 + 6 layers of width 512, 8 heads of 64, inner width
+2048; normalisation after the residual sum. The target embedding is also the output projection. The
+vocabularies have the size of Multi30k's, German and English.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ HEAD = 64
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """Position encodings, (length, width): sines in the even columns, cosines in the odd."""
+    """Return position encodings, (length, width). Even columns are sines, odd columns are cosines."""
     position = torch.arange(length).unsqueeze(1)
     rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     return torch.stack([torch.sin(position * rate), torch.cos(position * rate)], dim=2).flatten(1)
 
 
 def padded_tokens(batch_size: int, length: int, vocabulary: int) -> Tensor:
-    """Random ids, (batch, length); the first row is full, the others end in up to half of padding."""
+    """Draw random token ids, (batch, length).
+
+    The first row is full; up to half of every other row is padding.
+    """
     tokens = torch.randint(PAD + 1, vocabulary, (batch_size, length))
     lengths = torch.randint(length // 2, length + 1, (batch_size, 1))
     lengths[0] = length
@@ -31,12 +35,12 @@ def padded_tokens(batch_size: int, length: int, vocabulary: int) -> Tensor:
 
 
 def padding_mask(tokens: Tensor) -> Tensor:
-    """(batch, 1, 1, length): True where attention may look."""
+    """Return the attention mask, (batch, 1, 1, length). It is True for tokens and False for padding."""
     return (tokens != PAD)[:, None, None, :]
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention of several heads, with a mask that says where it may look."""
+    """Multi-head scaled dot-product attention with a mask."""
 
     def __init__(self, width: int, bias: bool = False) -> None:
         super().__init__()
@@ -47,8 +51,11 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        """x (batch, queries, width), memory (batch, keys, width), mask broadcast to (batch, heads, queries,
-        keys) -> (batch, queries, width)."""
+        """Attend from x to memory where the mask is True.
+
+        x (batch, queries, width), memory (batch, keys, width), mask broadcast to (batch, heads, queries,
+        keys) -> (batch, queries, width).
+        """
         query, key, value = (
             linear(source).unflatten(2, (-1, HEAD)).transpose(1, 2)
             for linear, source in ((self.query, x), (self.key, memory), (self.value, memory))
@@ -60,14 +67,14 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Sequential):
-    """Two linear layers with ReLU between, four times as wide inside."""
+    """Two linear layers with ReLU between; the inner width is four times as large."""
 
     def __init__(self, width: int) -> None:
         super().__init__(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each added to its input and normalised."""
+    """Self-attention and feed-forward; each is added to its input and normalised."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -82,7 +89,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """As the encoder's layer, with attention to the encoder's output between the two."""
+    """An encoder layer with cross-attention to the encoder's output before the feed-forward."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -99,14 +106,17 @@ class DecoderLayer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens (batch, length) -> (batch, length, width): scaled embeddings plus positions."""
+    """Embed tokens as scaled embeddings plus position encodings.
+
+    (batch, length) -> (batch, length, width).
+    """
 
     positions: Tensor
 
     def __init__(self, vocabulary: int, width: int, longest: int = 512) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        # So that logits of a tied projection begin near one.
+        # With this deviation the logits of the tied projection start near one.
         nn.init.normal_(self.tokens.weight, std=width**-0.5)
         self.register_buffer("positions", sinusoids(longest, width), persistent=False)
         self.dropout = nn.Dropout(0.1)
@@ -117,7 +127,7 @@ class Embedding(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Target tokens and the encoder's output -> logits of the next token at every position."""
+    """Predict the logits of the next token at every position."""
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
@@ -127,7 +137,10 @@ class Decoder(nn.Module):
         self.project.weight = self.embedding.tokens.weight
 
     def forward(self, tokens: Tensor, memory: Tensor, memory_mask: Tensor) -> Tensor:
-        """tokens (batch, length), memory (batch, keys, width) -> (batch, length, vocabulary)."""
+        """Decode target tokens with the encoder's output.
+
+        tokens (batch, length), memory (batch, keys, width) -> (batch, length, vocabulary).
+        """
         length = tokens.shape[1]
         earlier = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
         mask = padding_mask(tokens) & earlier
@@ -138,7 +151,10 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """(source, target) tokens -> logits (batch, target length, vocabulary)."""
+    """Translate source tokens to target tokens.
+
+    (source, target) tokens -> logits (batch, target length, vocabulary).
+    """
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
@@ -157,6 +173,6 @@ class Transformer(nn.Module):
 def build(
     batch_size: int, vocabulary: int = 9521, width: int = 512, layers: int = 6, length: int = 30
 ) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """Source and target tokens, both (batch, length), padded where a sentence is shorter."""
+    """Build the model with source and target tokens, both (batch, length). Shorter sentences are padded."""
     inputs = (padded_tokens(batch_size, length, vocabulary), padded_tokens(batch_size, length, vocabulary))
     return Transformer(vocabulary, width, layers), inputs

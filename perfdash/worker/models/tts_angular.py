@@ -1,5 +1,8 @@
-"""A speaker encoder (Wan et al. 2018, "Generalized end-to-end loss for speaker verification"): three
-LSTMs of 768, each projected to 256, and the last frame's vector on the unit sphere."""
+"""A speaker encoder of three projected LSTMs.
+
+Wan et al. 2018, "Generalized end-to-end loss for speaker verification". LSTMs of width 768 are projected to
+256, and the last frame's vector is normalised to length one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ MELS = 40
 
 
 class ProjectedLSTM(nn.Module):
-    """(batch, frames, size) -> (batch, frames, projected): the projection is outside the recurrence."""
+    """An LSTM with a projection outside the recurrence.
+
+    (batch, frames, size) -> (batch, frames, projected).
+    """
 
     def __init__(self, size: int, hidden: int, projected: int) -> None:
         super().__init__()
@@ -23,7 +29,7 @@ class ProjectedLSTM(nn.Module):
 
 
 class SpeakerEncoder(nn.Module):
-    """Mel frames (batch, frames, 40) -> speaker vectors of length one, (batch, 256)."""
+    """Encode speech as speaker vectors of length one. Mel frames (batch, frames, 40) -> (batch, 256)."""
 
     def __init__(self, hidden: int = 768, width: int = 256) -> None:
         super().__init__()
@@ -35,5 +41,5 @@ class SpeakerEncoder(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """50 frames of 40 mels."""
+    """Build the encoder with 50 frames of 40 mels."""
     return SpeakerEncoder(), (torch.rand(batch_size, 50, MELS),)

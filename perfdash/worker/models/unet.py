@@ -1,7 +1,7 @@
-"""Segmentation by a U (Ronneberger et al. 2015, "U-Net: convolutional networks for biomedical image
-segmentation"), in the padded variant with batch normalisation that enlarges bilinearly.
+"""U-Net for segmentation, with padding, batch normalisation and bilinear upsampling.
 
-As nothing is learnt in enlarging, the lowest level has the width of the one above it.
+Ronneberger et al. 2015, "U-Net: convolutional networks for biomedical image segmentation". Bilinear
+upsampling cannot change the width, so the lowest level has the width of the level above it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def twice(size: int, middle: int, width: int) -> nn.Sequential:
-    """(batch, size, H, W) -> (batch, width, H, W): two convolutions of 3 x 3."""
+    """Build two 3 x 3 convolutions. (batch, size, H, W) -> (batch, width, H, W)."""
     layers: list[nn.Module] = []
     for before, after in ((size, middle), (middle, width)):
         layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
@@ -23,14 +23,17 @@ def twice(size: int, middle: int, width: int) -> nn.Sequential:
 
 
 def enlarged(x: Tensor, height: int, width: int) -> Tensor:
-    """Twice the size, and a border of zeros where halving had dropped a row or column."""
+    """Double height and width, then pad with zeros to the given size.
+
+    Pooling drops the last row or column of an odd size; the padding restores it.
+    """
     x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)
     rows, columns = height - x.shape[2], width - x.shape[3]
     return F.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
 
 
 class UNet(nn.Module):
-    """Images (batch, 3, H, W) -> logits (batch, 2, H, W); H and W are any from 16."""
+    """Segment images. Images (batch, 3, H, W) -> logits (batch, 2, H, W); H and W are at least 16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,5 +59,5 @@ class UNet(nn.Module):
 
 
 def build(batch_size: int, height: int = 640, width: int = 959) -> tuple[nn.Module, tuple[Tensor]]:
-    """Photographs at half the size of the Carvana set."""
+    """Build the network with random photographs of half the Carvana set's size."""
     return UNet(), (torch.rand(batch_size, 3, height, width),)

@@ -1,8 +1,9 @@
-"""Detection in one look (Redmon and Farhadi 2018, "YOLOv3: an incremental improvement"): Darknet-53, spatial
-pyramid pooling (He et al. 2015) before the coarsest of three scales, and boxes from three anchors a cell.
+"""YOLOv3: object detection in a single pass.
 
-Evaluation gives the boxes of all scales and the maps they are decoded from; suppression of overlapping
-boxes is not part of the benchmark's model.
+Redmon and Farhadi 2018, "YOLOv3: an incremental improvement": Darknet-53, spatial pyramid pooling (He et
+al. 2015) before the coarsest of three scales, and boxes from three anchors per cell. Evaluation returns the
+boxes of all scales and the maps from which they are decoded. The benchmark's model does not suppress
+overlapping boxes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from perfdash.worker.weights import set_norm_statistics
 
 STAGES = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))  # width, residual blocks
 WINDOWS = (5, 9, 13)
-BOX = 4 + 1 + 80  # place and size, whether there is an object, classes of COCO
+BOX = 4 + 1 + 80  # position and size, objectness, classes of COCO
 STRIDES = (32, 16, 8)
 ANCHORS = (  # width and height in pixels, by stride
     ((116.0, 90.0), (156.0, 198.0), (373.0, 326.0)),
@@ -25,20 +26,23 @@ ANCHORS = (  # width and height in pixels, by stride
 
 
 def convolution(size: int, width: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """(batch, size, H, W) -> (batch, width, H / stride, W / stride)."""
+    """Build a convolution with batch normalisation and leaky ReLU.
+
+    (batch, size, H, W) -> (batch, width, H / stride, W / stride).
+    """
     conv = nn.Conv2d(size, width, kernel, stride, padding=kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(width), nn.LeakyReLU(0.1))
 
 
 def bottleneck(size: int, width: int) -> nn.Sequential:
-    """1 x 1 to `width`, 3 x 3 to twice that, 1 x 1 back to it."""
+    """Build convolutions of 1 x 1, 3 x 3 and 1 x 1. Their widths are `width`, twice `width` and `width`."""
     return nn.Sequential(
         convolution(size, width, 1), convolution(width, 2 * width, 3), convolution(2 * width, width, 1)
     )
 
 
 class DarknetResidual(nn.Module):
-    """(batch, width, H, W) -> the same shape."""
+    """Add two convolutions to the input. (batch, width, H, W) -> the same shape."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -49,7 +53,10 @@ class DarknetResidual(nn.Module):
 
 
 class PyramidPooling(nn.Module):
-    """(batch, width, H, W) -> (batch, 4 * width, H, W): itself and its maxima over three windows."""
+    """Concatenate the input and its maxima over three windows.
+
+    (batch, width, H, W) -> (batch, 4 * width, H, W).
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         maxima = [F.max_pool2d(x, window, stride=1, padding=window // 2) for window in WINDOWS]
@@ -57,10 +64,11 @@ class PyramidPooling(nn.Module):
 
 
 class YOLOv3(nn.Module):
-    """Images (batch, 3, H, W), H and W in 32s -> boxes (batch, N, 85) and three maps.
+    """Detect objects: boxes, and the maps from which they are decoded.
 
-    A box is its centre and size in pixels and 81 probabilities. A map is (batch, 3, H / s, W / s, 85) for
-    the strides s = 32, 16, 8; N is the number of cells of all maps.
+    Images (batch, 3, H, W), H and W multiples of 32 -> boxes (batch, N, 85) and three maps. A box is its
+    centre and size in pixels and 81 probabilities. A map is (batch, 3, H / s, W / s, 85) for the strides s
+    = 32, 16, 8; N is the number of boxes of all maps.
     """
 
     anchors: Tensor
@@ -103,12 +111,15 @@ class YOLOv3(nn.Module):
             x = neck(torch.cat([larger, features.pop()], dim=1))
             maps.append(head(x))
         maps = [raw.unflatten(1, (-1, BOX)).permute(0, 1, 3, 4, 2) for raw in maps]
-        boxes = [decoded(*each) for each in zip(maps, self.anchors, STRIDES)]
+        boxes = [decoded(*level) for level in zip(maps, self.anchors, STRIDES)]
         return torch.cat(boxes, dim=1), maps
 
 
 def decoded(raw: Tensor, anchors: Tensor, stride: int) -> Tensor:
-    """A map (batch, 3, rows, columns, 85) and its anchors (3, 2) -> boxes (batch, 3 * rows * columns, 85)."""
+    """Decode a map to boxes.
+
+    raw (batch, 3, rows, columns, 85), anchors (3, 2) -> (batch, 3 * rows * columns, 85).
+    """
     rows, columns = (torch.arange(count, dtype=raw.dtype, device=raw.device) for count in raw.shape[2:4])
     y, x = torch.meshgrid(rows, columns, indexing="ij")
     centre = (raw[..., :2].sigmoid() + torch.stack([x, y], dim=2)) * stride
@@ -117,7 +128,7 @@ def decoded(raw: Tensor, anchors: Tensor, stride: int) -> Tensor:
 
 
 def build(batch_size: int, height: int = 384, width: int = 512) -> tuple[nn.Module, tuple[Tensor]]:
-    """Images of (0, 1)."""
+    """Build the network with random images in (0, 1)."""
     module = YOLOv3()
     images = torch.rand(batch_size, 3, height, width)
     set_norm_statistics(module, images[:1])
