@@ -1,5 +1,5 @@
-"""Labelled data for the quality: a file here is a kind of data.
+"""Labelled data for the quality metric: one file per kind of data.
 
-A kind has `open_data(job) -> Labelled` (perfdash.worker.quality), and may have `calibration(job,
-batches)`: inputs of training data for static quantisation, `batches` whole batches of the case's size.
+A kind has `open_data(job) -> Labelled` (perfdash.worker.quality). It may have `calibration(job, batches)`:
+training inputs for static quantisation, `batches` full batches of the case's size.
 """

@@ -1,7 +1,7 @@
-"""The handwritten digits that scikit-learn carries: 1,797 images of 8 x 8, ten classes, no download.
+"""The handwritten digits of scikit-learn, read from its data file without a download.
 
-They are read from the package's data file, so that nothing of scikit-learn is imported. One image in
-five of each class is for tests, drawn once by a fixed seed.
+There are 1,797 images of 8 x 8 in ten classes. scikit-learn itself is not imported. One image in five of
+each class is for tests, drawn with a fixed seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEST_SHARE = 0.2
 
 
 def open_data(job: Job) -> Labelled:
-    """The test part: images (n, 1, 8, 8), float32 from 0 to 1."""
+    """Open the test images. They are (n, 1, 8, 8), float32 from 0 to 1."""
     images, labels = testing()
 
     def batches(batch_size: int) -> Iterator[tuple[tuple[Tensor], Tensor]]:
@@ -38,35 +38,47 @@ def open_data(job: Job) -> Labelled:
 
 
 def calibration(job: Job, batches: int) -> Iterator[tuple[Tensor]]:
-    """Training images for static quantisation: `batches` times (batch_size, 1, 8, 8)."""
+    """Yield `batches` batches of training images for static quantisation.
+
+    A batch is (batch_size, 1, 8, 8).
+    """
     images, _ = training()
     for number in range(batches):
-        yield (_taken(images, number * job.case.batch_size, job.case.batch_size),)
+        yield (_cyclic_slice(images, number * job.case.batch_size, job.case.batch_size),)
 
 
 def sample(batch_size: int) -> Tensor:
-    """The first test images (batch_size, 1, 8, 8), repeated where there are not as many."""
-    return _taken(testing()[0], 0, batch_size)
+    """Return the first test images, (batch_size, 1, 8, 8).
+
+    They repeat if batch_size is larger than their number.
+    """
+    return _cyclic_slice(testing()[0], 0, batch_size)
 
 
 def training() -> tuple[Tensor, Tensor]:
-    """Images (n, 1, 8, 8), float32 from 0 to 1, and labels (n,) of the training part."""
+    """Return the images and labels of the training part.
+
+    Images are (n, 1, 8, 8), float32 from 0 to 1; labels are (n,).
+    """
     images, labels, is_test = _read()
     return images[~is_test], labels[~is_test]
 
 
 def testing() -> tuple[Tensor, Tensor]:
-    """Images (n, 1, 8, 8), float32 from 0 to 1, and labels (n,) of the test part."""
+    """Return the images and labels of the test part.
+
+    Images are (n, 1, 8, 8), float32 from 0 to 1; labels are (n,).
+    """
     images, labels, is_test = _read()
     return images[is_test], labels[is_test]
 
 
-def _taken(images: Tensor, start: int, count: int) -> Tensor:
+def _cyclic_slice(images: Tensor, start: int, count: int) -> Tensor:
     return images[(torch.arange(count) + start) % len(images)]
 
 
 def _read() -> tuple[Tensor, Tensor, Tensor]:
-    """All images and labels, and which of them are for tests."""
+    """Return all images, all labels, and the mask of the test images."""
     with gzip.open(_file(), "rt", newline="") as lines:
         rows = [[int(float(value)) for value in row] for row in csv.reader(lines)]
     table = torch.tensor(rows)

@@ -1,7 +1,7 @@
-"""An image folder in the layout of ImageNet: ROOT/val/CLASS/*.jpeg, or test, or the classes in ROOT.
+"""Image folders in the layout of ImageNet: ROOT/val/CLASS/*.jpeg.
 
-A label is the place of the class's folder among the sorted names, as torchvision's ImageFolder has
-it. One batch of images is in memory at a time.
+The class folders may also lie in ROOT/test or in ROOT itself. A label is the index of the class's folder
+among the sorted names, as in torchvision's ImageFolder. Only one batch of images is in memory at a time.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from perfdash.worker.quality import Labelled
 
 _SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _SIZE = (3, 224, 224)
-# torchvision's evaluation of ImageNet: the shorter side to 256 for a crop of 224; statistics of RGB.
+# As torchvision evaluates ImageNet: resize the shorter side to 256 for a crop of 224; statistics of RGB.
 _RESIZE = 256 / 224
 _MEAN, _STDEV = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def open_data(job: Job) -> Labelled:
-    """Images (n, 3, H, W) for the size of the model's inputs. A file that cannot be read is left out.
+    """Open the image folder with the preprocessing of the model.
 
-    Raises ValueError for a folder without images and, when they are read, if none can be.
+    Images are (n, 3, H, W) in the size of the model's inputs. A file that cannot be read is skipped. Raises
+    ValueError for a folder without images and, while reading, if no image can be read.
     """
     if not job.data_path:
         raise ValueError("data of the kind images need a folder: --data DIR")
     folder = _class_parent(Path(job.data_path))
-    names = sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != ".")
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != ".")
     files = [
         (file, label)
         for label, name in enumerate(names)
@@ -58,7 +59,7 @@ def _batches(
             image = preprocess(file)
         except MemoryError:
             raise
-        except Exception as error:  # what decoders raise on a broken file is any exception there is
+        except Exception as error:  # decoders raise exceptions of any type for a broken file
             unreadable.append(f"{file} ({type(error).__name__}: {str(error)[:150]})")
             continue
         images.append(image)
@@ -76,14 +77,17 @@ def _batches(
 
 
 def _class_parent(root: Path) -> Path:
-    """The folder that holds a folder for each class."""
+    """Return the folder that contains the class folders."""
     if not root.is_dir():
         raise ValueError(f"{root} is no folder: --data takes a folder of images for this model")
     return next((root / part for part in ("val", "test") if (root / part).is_dir()), root)
 
 
 def _preprocessing(job: Job) -> Callable[[Path], Tensor]:
-    """File -> (3, H, W): resized, cropped in the middle, normalised."""
+    """Return a function that reads a file as a tensor (3, H, W).
+
+    It resizes, crops the centre and normalises.
+    """
     from torchvision import transforms
     from torchvision.datasets.folder import pil_loader
 
@@ -102,12 +106,12 @@ def _preprocessing(job: Job) -> Callable[[Path], Tensor]:
 
 
 def _recipe(job: Job) -> tuple[Any, Any, Any]:
-    """Size (C, H, W), mean and standard deviation that the model's images have."""
+    """Return size (C, H, W), mean and standard deviation of the model's images."""
     size, mean, stdev = _SIZE, _MEAN, _STDEV
     if job.loader == "timm":
         from timm.models import get_pretrained_cfg
 
-        trained = get_pretrained_cfg(job.target)
-        if trained is not None:
-            size, mean, stdev = trained.input_size, trained.mean, trained.std
+        pretrained = get_pretrained_cfg(job.target)
+        if pretrained is not None:
+            size, mean, stdev = pretrained.input_size, pretrained.mean, pretrained.std
     return tuple(job.inputs.get("size", size)), mean, stdev

@@ -1,7 +1,7 @@
-"""Texts with labels: a CSV file (columns text and label) with the folder `tokenizer` beside it.
+"""Labelled texts: a CSV file (columns text and label) beside a folder `tokenizer`.
 
-The path is the file, or the folder in which it is named data.csv. The tokenizer is one that
-transformers reads, and nothing is fetched.
+The path is the CSV file, or a folder that contains data.csv. transformers must be able to read the
+tokenizer; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _COLUMNS = ("text", "label")
 
 
 def open_data(job: Job) -> Labelled:
-    """Token ids (n, sequence) by the names that the model's own inputs have, cut or padded.
+    """Open the texts as token ids under the names of the model's inputs.
 
-    `labels`, where the model takes them, are zeros: the loss is not looked at, and a label that the
-    model has no class for must not break it before score() can name it. Raises ValueError with file
-    and line for what cannot be read.
+    Token ids are (n, sequence), truncated or padded. `labels`, where the model takes them, are zeros: the
+    loss is not used, and a label without a class must not break the model before score() can report it.
+    Raises ValueError with file and line for data that cannot be read.
     """
     if not job.data_path:
         raise ValueError("data of the kind text need a CSV file or its folder: --data PATH")
@@ -39,9 +39,11 @@ def open_data(job: Job) -> Labelled:
     tokenizer = _tokenizer(file.parent / "tokenizer", notes)
     sequence = job.inputs.get("sequence", 512)
     with_mask = job.inputs.get("attention_mask", False)
-    cut = _cut(tokenizer, [text for _, text, _ in rows], sequence)
-    if cut:
-        notes.append(f"{cut} of {len(rows)} texts are longer than {sequence} tokens: their ends are not read")
+    truncated = _cut(tokenizer, [text for _, text, _ in rows], sequence)
+    if truncated:
+        notes.append(
+            f"{truncated} of {len(rows)} texts are longer than {sequence} tokens: their ends are not read"
+        )
     if not with_mask:
         notes.append("the model is given no attention mask: it reads the padding as text")
 
@@ -62,7 +64,7 @@ def open_data(job: Job) -> Labelled:
 
 
 def _rows(file: Path) -> list[tuple[int, str, str]]:
-    """(line, text, label) of each row."""
+    """Read (line, text, label) of each row."""
     if not file.is_file():
         raise ValueError(
             f"{file} is missing: --data takes a CSV file of text and label, or a folder with data.csv"
@@ -106,23 +108,26 @@ def _decoded(file: Path) -> str:
 
 
 def _indices(file: Path, rows: list[tuple[int, str, str]]) -> tuple[list[int], list[str]]:
-    """The labels as integers, and the sorted names where they were no integers."""
-    odd = [(line, label) for line, _, label in rows if not re.fullmatch(r"[+-]?[0-9]{1,9}", label)]
-    if not odd:
+    """Return the labels as integers, and the sorted names of the classes.
+
+    The names are empty if the file gives integers.
+    """
+    named = [(line, label) for line, _, label in rows if not re.fullmatch(r"[+-]?[0-9]{1,9}", label)]
+    if not named:
         return [int(label) for _, _, label in rows], []
-    if len(odd) < len(rows):
-        line, label = odd[0]
+    if len(named) < len(rows):
+        line, label = named[0]
         raise ValueError(
             f"{file}, line {line}: the label {label[:80]!r} is no integer, but others are; "
             "give integers from 0 for all rows, or names for all"
         )
-    names = sorted({label for _, label in odd})
+    names = sorted({label for _, label in named})
     place = {name: index for index, name in enumerate(names)}
-    return [place[label] for _, label in odd], names
+    return [place[label] for _, label in named], names
 
 
 def _cut(tokenizer: Any, texts: list[str], sequence: int) -> int:
-    """How many texts have more tokens than the model reads."""
+    """Count the texts with more tokens than the model reads."""
     return sum(
         len(tokens) > sequence
         for start in range(0, len(texts), 1000)
@@ -135,7 +140,7 @@ def _tokenizer(folder: Path, notes: list[str]) -> Any:
         raise ValueError(
             f"{folder} is missing: put the model's tokenizer there, as its save_pretrained() writes it"
         )
-    # Its threads would use cores that are not the case's, and warn when the process forks later.
+    # The tokenizer's threads would use cores of other cases, and would warn when the process forks later.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoTokenizer
 
@@ -143,7 +148,7 @@ def _tokenizer(folder: Path, notes: list[str]) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except ImportError:
         raise
-    except Exception as error:  # a broken file raises anything, from KeyError to those of the Rust library
+    except Exception as error:  # a broken file raises any type, also types of the Rust library
         raise ValueError(
             f"{folder} holds no tokenizer that transformers can read: {type(error).__name__}: {error}"
         ) from error

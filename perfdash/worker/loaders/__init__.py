@@ -1,5 +1,5 @@
-"""Where models come from: a file here is a loader.
+"""Loaders, which create a model and its inputs: one file each.
 
-A loader has `load(job) -> (module, inputs)`: the module on the CPU in float32, inputs a tuple or a
-dict of what it is called with; and PRELOAD, the packages that are imported once before cases fork.
+A loader has `load(job) -> (module, inputs)`: the module on the CPU in float32, the inputs as a tuple or a
+dict of call arguments. PRELOAD names the packages that are imported once, before cases fork.
 """

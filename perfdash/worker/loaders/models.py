@@ -1,4 +1,4 @@
-"""Architectures that no package has, written from their papers: a file of worker/models each."""
+"""Loader of the architectures in worker/models, which are written from their papers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ PRELOAD: tuple[str, ...] = ()
 
 
 def names() -> list[str]:
-    """The models there are: the files' names."""
+    """Return the names of all models, sorted."""
     folder = Path(perfdash.worker.models.__file__).parent
     return sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
 
 
 def load(job: Job) -> tuple[Any, Any]:
-    """What the model's file builds: build(batch_size, **config, **inputs). Raises LookupError."""
+    """Build a model with the `build` function of its file.
+
+    The call is build(batch_size, **config, **inputs). Raises LookupError for an unknown model.
+    """
     if job.target not in names():
         raise unknown_model("perfdash", job.target, names())
     module = importlib.import_module(f"perfdash.worker.models.{job.target}")

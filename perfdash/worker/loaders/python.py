@@ -1,4 +1,7 @@
-"""A model of the user's own: `target = "file.py:function"`, function(batch_size) -> (module, inputs)."""
+"""Loader of a user's own model: `target = "file.py:function"`.
+
+The call is function(batch_size) -> (module, inputs).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ PRELOAD: tuple[str, ...] = ()
 
 
 def load(job: Job) -> tuple[Any, Any]:
-    """What the user's function returns, checked. Raises TypeError, LookupError with what to mend."""
+    """Call the user's function and check its result.
+
+    Raises LookupError where the path is not a Python file or has no such function, TypeError for any other
+    result; the message says how to correct it.
+    """
     file, _, function = job.target.rpartition(":")
     path = Path(file)
     sys.path.insert(_behind_the_build(), str(path.parent))
@@ -26,19 +33,20 @@ def load(job: Job) -> tuple[Any, Any]:
     spec.loader.exec_module(module)
     if not callable(getattr(module, function, None)):
         raise LookupError(f"{path} has no function {function!r}")
-    made = getattr(module, function)(job.case.batch_size)
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], (tuple, dict))):
+    result = getattr(module, function)(job.case.batch_size)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], (tuple, dict))):
         raise TypeError(
             f"{path}:{function} must return (module, inputs), inputs a tuple or a dict; "
-            f"it returned {type(made).__name__}"
+            f"it returned {type(result).__name__}"
         )
-    return made
+    return result
 
 
 def _behind_the_build() -> int:
-    """Where in sys.path what lies beside the file is found: behind PYTHONPATH.
+    """Return where to insert the file's folder in sys.path: behind PYTHONPATH.
 
-    A build that is bisected is imported from there. The file may lie in the checkout of the very package.
+    During a bisection PYTHONPATH holds the build under test. The folder may belong to a checkout of the
+    same package, which must not replace the build.
     """
     builds = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return max((sys.path.index(entry) + 1 for entry in builds if entry in sys.path), default=0)

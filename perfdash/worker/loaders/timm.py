@@ -1,4 +1,4 @@
-"""Models of the timm package by name, with random weights unless told otherwise."""
+"""Loader of timm models by name, with random weights by default."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ PRELOAD = ("timm",)
 
 
 def load(job: Job) -> tuple[Any, tuple[Any, ...]]:
-    """The model and one batch of random images of its native size (or `inputs.size`: [C, H, W]).
+    """Create the model and a batch of random images.
 
-    Raises LookupError with near names for one that timm does not have.
+    Images have the model's native size, or `inputs.size`: [C, H, W]. Raises LookupError with near names for
+    an unknown model.
     """
     import timm
     import torch

@@ -1,6 +1,6 @@
-"""Models of a user's own checkout of torchbench, through its public calls only.
+"""Loader of models from a user's checkout of torchbench, through its public calls only.
 
-`config.checkout` is the checkout's folder, the target one of its models (or canary models).
+`config.checkout` is the checkout's folder; the target is the name of a model or a canary model.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ PRELOAD: tuple[str, ...] = ()
 
 
 def load(job: Job) -> tuple[Any, Any]:
-    """What the model's get_module() returns, on the case's device, in float32.
+    """Return the model and inputs of torchbench's get_module(), in float32.
 
-    Raises Unmeasurable: `skipped` where its metadata.yaml says so, `model_fail_to_load` where it does
-    not come in the case's batch size.
+    They are on the case's device. Raises Unmeasurable: `skipped` where metadata.yaml excludes the device,
+    `model_fail_to_load` where the model does not support the case's batch size.
     """
     checkout = job.config["checkout"]
     sys.path.insert(0, checkout)
     import torchbenchmark
 
     try:
-        found = torchbenchmark.load_model_by_name(job.target)
+        model_class = torchbenchmark.load_model_by_name(job.target)
     except torchbenchmark.ModelNotFoundError:
-        found = torchbenchmark.load_canary_model_by_name(job.target)
-    if found is None:
+        model_class = torchbenchmark.load_canary_model_by_name(job.target)
+    if model_class is None:
         raise LookupError(f"torchbench's {job.target} has no class Model in {checkout}")
-    folder = os.path.dirname(sys.modules[found.__module__].__file__ or "")
+    folder = os.path.dirname(sys.modules[model_class.__module__].__file__ or "")
     reason = not_implemented(torchbenchmark.get_metadata_from_yaml(folder), job.case.device)
     if reason:
         raise Unmeasurable(Status.SKIPPED, reason)
-    wanted = job.case.batch_size
-    fixed = not getattr(found, "ALLOW_CUSTOMIZE_BSIZE", True)
-    # Without a batch size it takes its own; with one that it refuses its message would say less.
-    extra = ["--precision", "fp32"]
-    model = found(test="eval", device=job.case.device, batch_size=None if fixed else wanted, extra_args=extra)
-    if model.batch_size != wanted:
+    batch_size = job.case.batch_size
+    is_fixed = not getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True)
+    # A model of fixed batch size gets None, because torchbench's own error says less than the error below.
+    requested = None if is_fixed else batch_size
+    arguments = ["--precision", "fp32"]
+    model = model_class(test="eval", device=job.case.device, batch_size=requested, extra_args=arguments)
+    if model.batch_size != batch_size:
         raise Unmeasurable(
             Status.MODEL_FAIL_TO_LOAD,
             f"{job.target} comes in batch size {model.batch_size} only: --batch-size {model.batch_size}",
@@ -54,9 +55,9 @@ def load(job: Job) -> tuple[Any, Any]:
 
 
 def not_implemented(metadata: Any, device: str) -> str:
-    """Why metadata.yaml says that a model does not run for inference on a device; empty if it does.
+    """Return why metadata.yaml excludes inference on a device, or an empty string.
 
-    A GPU may be named there by its product's name as well.
+    metadata.yaml may name a GPU by its product name as well.
     """
     names = {device, None}
     if device == "cuda":
