@@ -1,8 +1,8 @@
-"""Batch norm followed by an activation, in ways that differ in what a training step keeps in memory.
+"""Batch norm with activation, in variants that keep different tensors for the backward pass.
 
-`NormActivation` is batch norm and an activation as anyone writes it: the norm's input and the
-activation's output stay until the backward pass. `InPlaceNorm` keeps its output alone. `Chain` runs
-convolutions and such norms in checkpointed segments. Knows nothing of whole networks.
+`NormActivation` is the plain variant: the norm's input and the activation's output stay until the backward
+pass. `InPlaceNorm` keeps only its output. `Chain` runs convolutions and norms in checkpointed segments.
+This module knows nothing of whole networks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ NORMS = ("plain", "in_place")
 CHECKPOINTS = (None, "post", "pre")
 
 
-# torch's decorators have no types: the `type: ignore`s below.
+# torch's decorators are untyped, hence the comments `type: ignore` below.
 class _SavingSwish(torch.autograd.Function):
-    """x * sigmoid(x) that keeps x alone; the sigmoid is computed again in the backward pass."""
+    """Swish, x * sigmoid(x), which keeps only x for the backward pass.
+
+    The backward pass computes the sigmoid again.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -43,12 +46,12 @@ def _leaky_relu(x: Tensor) -> Tensor:
     return F.leaky_relu(x, SLOPE, inplace=True)
 
 
-# relu and leaky_relu write over the norm's output, which nobody else keeps, as published networks do:
-# their backward pass needs the output alone. Mish and swish need their input and cannot.
+# relu and leaky_relu overwrite the norm's output, as published networks do: no other layer keeps it, and
+# their backward pass needs only their own output. Mish and swish need their input and cannot overwrite it.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": lambda x: F.relu(x, inplace=True),
     "leaky_relu": _leaky_relu,
-    "leaky_relu_kept": lambda x: F.leaky_relu(x, SLOPE),  # as nn.LeakyReLU() is without inplace
+    "leaky_relu_kept": lambda x: F.leaky_relu(x, SLOPE),  # as nn.LeakyReLU() without inplace
     "mish": F.mish,
     "mish_naive": lambda x: x * torch.tanh(F.softplus(x)),
     "swish": F.silu,
@@ -59,14 +62,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:
-    """The function; relu and leaky_relu overwrite their input. ValueError for an unknown name."""
+    """Return the activation function of this name.
+
+    relu and leaky_relu overwrite their input. Raises ValueError for an unknown name.
+    """
     if name not in ACTIVATIONS:
         raise ValueError(f"activation {name!r} is unknown; known are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
 class NormActivation(nn.BatchNorm2d):
-    """(batch, channels, h, w) -> the same shape: torch's batch norm, then the activation of that name."""
+    """torch's batch norm, followed by the named activation. (batch, channels, h, w) -> the same shape."""
 
     def __init__(self, channels: int, activation: str) -> None:
         super().__init__(channels)
@@ -78,25 +84,28 @@ class NormActivation(nn.BatchNorm2d):
 
 
 class InPlaceNorm(nn.BatchNorm2d):
-    """Batch norm and leaky ReLU that keep their output alone (Rota Bulo, Porzi and Kontschieder 2018,
-    "In-place activated BatchNorm for memory-optimized training of DNNs", arXiv:1712.02616).
+    """Batch norm and leaky ReLU that keep only their output for the backward pass.
 
-    (batch, channels, h, w), and perhaps a shortcut of that shape, which is added before the activation ->
-    the same shape, written over the input where that is allowed: the input must be a tensor that nobody
-    else needs, such as a convolution's output (autograd refuses the backward pass where somebody kept it).
-    A leaf that requires a gradient, a view, and an input of another dtype than the statistics (autocast)
-    are left alone; their memory is free once the caller drops it. The activation is leaky_relu or none,
-    for it has to be invertible.
+    Rota Bulo, Porzi and Kontschieder 2018, "In-place activated BatchNorm for memory-optimized training of
+    DNNs", arXiv:1712.02616.
 
-    The same numbers, states and parameters as NormActivation, with two needs of its own. The weight is
-    divided by, so a magnitude below eps counts as eps, keeping its sign (the paper takes |weight| + eps,
-    which is never what batch norm computes). And precision is lost as |bias / weight| grows: of the
-    normalised input, what survives is what the output could hold. A ValueError for training on one value
-    per channel. Its backward pass cannot be differentiated again. torch.compile breaks the graph here.
+    (batch, channels, h, w) -> the same shape. An optional shortcut of that shape is added before the
+    activation. The output is written over the input where possible, so no other layer may need the input: a
+    convolution's output is suitable (autograd refuses the backward pass if another operation kept it). The
+    input is not overwritten if it is a leaf that requires a gradient, a view, or of another dtype than the
+    statistics (autocast); its memory is free once the caller drops it. The activation is leaky_relu or
+    none, because it must be invertible.
+
+    Outputs, state dict and parameters equal NormActivation's, with two restrictions. The backward
+    pass divides by the weight, so a magnitude below eps counts as eps, with the same sign (the paper uses
+    |weight| + eps, which differs from batch norm for every weight). Precision decreases as |bias / weight|
+    grows, because the normalised input is computed from the rounded output. Raises ValueError for training
+    on one value per channel. The backward pass cannot be differentiated again. torch.compile breaks the
+    graph here.
 
     The sum with a shortcut goes beyond the paper. The shortcut is kept instead of the norm's input, which
-    costs nothing where others keep it anyway, as in a residual network; it is subtracted again in the
-    backward pass, so precision is lost as |shortcut / weight| grows too.
+    costs nothing where other layers keep the shortcut anyway, as in a residual network. The backward pass
+    subtracts the shortcut again, so precision also decreases as |shortcut / weight| grows.
     """
 
     def __init__(self, channels: int, activation: str = "leaky_relu") -> None:
@@ -135,8 +144,11 @@ def _in_place_norm(x: Tensor, shortcut: Optional[Tensor], norm: InPlaceNorm) -> 
 
 
 class _InPlaceNormFunction(torch.autograd.Function):
-    """The paper's scheme I: the normalised input is had back from the output by inverting the activation
-    and the affine transform; mean and variance are kept per channel."""
+    """Scheme I of the paper: compute the normalised input from the output.
+
+    The backward pass inverts the activation and the affine transform; weight, bias and scale are kept per
+    channel.
+    """
 
     @staticmethod
     def forward(
@@ -187,11 +199,11 @@ class _InPlaceNormFunction(torch.autograd.Function):
 def norm_backward(
     grad: Tensor, out: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, training: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by input, weight and bias of batch norm, from its output instead of its input.
+    """Return batch norm's gradients by input, weight and bias, computed from its output.
 
-    (out - bias) / weight is the normalised input, which is what batch norm's own backward kernel computes
-    when it is told that the mean is `bias` and the inverse deviation 1 / weight. It then multiplies by
-    that inverse deviation and by the weight it was given, which must come to `scale`, weight over deviation.
+    (out - bias) / weight is the normalised input. Batch norm's own backward kernel computes this expression
+    if its mean is `bias` and its inverse deviation is 1 / weight. The kernel then multiplies by the inverse
+    deviation and by its weight argument; this product must be `scale`, which is weight over deviation.
     """
     if training:
         grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
@@ -204,7 +216,7 @@ def norm_backward(
 
 
 def away_from_zero(weight: Tensor, eps: float) -> Tensor:
-    """The weight with magnitudes below eps raised to eps; zero counts as positive."""
+    """Raise magnitudes of the weight below eps to eps. Zero counts as positive."""
     return torch.where(weight.abs() < eps, torch.where(weight < 0, -eps, eps).to(weight.dtype), weight)
 
 
@@ -213,18 +225,19 @@ def _spread(by_channel: Tensor) -> Tensor:
 
 
 def norm_named(norm: str, channels: int, activation: str) -> nn.BatchNorm2d:
-    """A norm with its activation: `plain` or `in_place`. ValueError for an unknown one."""
+    """Create a norm with its activation: `plain` or `in_place`. Raises ValueError for an unknown norm."""
     if norm not in NORMS:
         raise ValueError(f"norm {norm!r} is unknown; known are {', '.join(NORMS)}")
     return NormActivation(channels, activation) if norm == "plain" else InPlaceNorm(channels, activation)
 
 
 class Chain(nn.Sequential):
-    """Layers in order; in training, cut into checkpointed segments, of which only the inputs are kept.
+    """Layers in sequence, cut into checkpointed segments in training.
 
-    The cut alone differs: `post` before each convolution (convolution, norm, activation: the activation
-    ends the segment), `pre` before each norm (norm, activation, convolution), None nowhere. What is
-    computed again in the backward pass leaves the running statistics alone: they have been updated.
+    A segment keeps only its input. `cut` is where segments start: `post` before each convolution
+    (convolution, norm, activation: the activation ends the segment), `pre` before each norm (norm,
+    activation, convolution), None: there are no segments. The recomputation in the backward pass does not
+    update the running statistics, because the forward pass has updated them.
     """
 
     def __init__(self, layers: list[nn.Module], cut: Optional[str]) -> None:
@@ -232,10 +245,10 @@ class Chain(nn.Sequential):
         if cut not in CHECKPOINTS:
             raise ValueError(f"checkpoint {cut!r} is unknown; known are post and pre")
         if cut and any(isinstance(layer, InPlaceNorm) for layer in layers):
-            # Computed again from an input that has been written over, gradients would be wrong.
+            # Recomputation from an overwritten input would give wrong gradients.
             raise ValueError("checkpoint takes norm = plain: an in-place norm would overwrite what is kept")
         starts = {"post": nn.Conv2d, "pre": nn.BatchNorm2d}.get(cut or "")
-        # Places, not layers: a layer that somebody replaces later is then the one that runs.
+        # Indices, not layers, so that the replacement of a layer takes effect.
         self.starts = [0] + [
             i for i, layer in enumerate(layers) if i and starts and isinstance(layer, starts)
         ]
@@ -246,28 +259,28 @@ class Chain(nn.Sequential):
         for start, end in zip(self.starts, [*self.starts[1:], len(layers)]):
             segment = layers[start:end]
             if self.cut and self.training and torch.is_grad_enabled():
-                again = functools.partial(_contexts, segment)
-                x = checkpoint(_in_order, segment, x, use_reentrant=False, context_fn=again)
+                contexts = functools.partial(_contexts, segment)
+                x = checkpoint(_in_order, segment, x, use_reentrant=False, context_fn=contexts)
             else:
                 x = _in_order(segment, x)
         return x
 
 
 def _contexts(layers: list[nn.Module]) -> tuple[Any, Any]:
-    """What the layers run in, first and when they are computed again."""
+    """Return the contexts of the forward pass and of the recomputation."""
     return contextlib.nullcontext(), _statistics_kept(layers)
 
 
 @contextlib.contextmanager
 def _statistics_kept(layers: list[nn.Module]) -> Iterator[None]:
     norms = [layer for layer in layers if isinstance(layer, nn.BatchNorm2d)]
-    usual = [norm.momentum for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm, momentum in zip(norms, usual):
+        for norm, momentum in zip(norms, momenta):
             norm.momentum = momentum
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked.sub_(1)
