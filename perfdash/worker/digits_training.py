@@ -1,7 +1,8 @@
-"""Training of the small digits models: once, in seconds, seeded; the weights stay in a cache folder.
+"""Seeded training of the small digits models, with the weights in a cache folder.
 
-The folder is `trained` of the user's cache (user_cache.py). A file's name has a digest of everything that its
-weights depend on, so it is never out of date; without a writable folder a model is trained each time.
+Training takes seconds. The folder is `trained` of the user's cache (user_cache.py). A file's name holds a
+digest of everything that its weights depend on, so that it is never out of date. Without a writable folder
+a model is trained each time.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _DECAY = 1e-4
 
 
 def build(architecture: Callable[[], nn.Module], batch_size: int) -> tuple[nn.Module, tuple[Tensor]]:
-    """The trained module, and test images (batch_size, 1, 8, 8), repeated beyond 359."""
-    images = digits.sample(batch_size)  # first: it says what is missing without scikit-learn
+    """Return the trained module and test images. The images (batch_size, 1, 8, 8) repeat beyond 359."""
+    images = digits.sample(batch_size)  # first, because its error names scikit-learn if it is missing
     return trained(architecture), (images,)
 
 
 def trained(architecture: Callable[[], nn.Module]) -> nn.Module:
-    """The module, (n, 1, 8, 8) -> (n, 10), in eval mode with weights trained on the training digits.
+    """Return the module in eval mode, with weights trained on the training digits.
 
-    Training happens in a forked child, so that neither its memory nor its random numbers are the case's.
-    Raises ChildFailed, without scikit-learn for one, and ChildDied.
+    (n, 1, 8, 8) -> (n, 10). Training runs in a forked child, so that it changes neither the case's memory
+    nor its random numbers. Raises ChildFailed, for example without scikit-learn, and ChildDied.
     """
     file = user_cache.folder("trained") / f"{architecture.__name__.lower()}-{_digest(architecture)}.pt"
     module = architecture()
@@ -53,13 +54,17 @@ def trained(architecture: Callable[[], nn.Module]) -> nn.Module:
 def _is_loaded(module: nn.Module, file: Path) -> bool:
     try:
         module.load_state_dict(_weights(file.read_bytes()))
-    except Exception:  # no file, or one that is broken in whatever way: it is made anew
+    except Exception:  # the file is missing or broken: it is written again
         return False
     return True
 
 
 def _in_child_or_here(architecture: Callable[[], nn.Module]) -> dict[str, Any]:
-    """In a process that has trained before, autograd's threads cannot be forked; nor does a trace matter."""
+    """Train in a forked child, or in this process if it has trained before.
+
+    After a training autograd's threads cannot be forked. Such a process already holds the traces of a
+    training, so this training may add its own.
+    """
     try:
         return in_child("load", lambda: _train(architecture))
     except ChildFailed as error:
@@ -73,13 +78,13 @@ def _in_child_or_here(architecture: Callable[[], nn.Module]) -> dict[str, Any]:
 
 
 def _train(architecture: Callable[[], nn.Module]) -> dict[str, Any]:
-    """AdamW under a one-cycle schedule; one thread, which settles the order of every sum."""
+    """Train with AdamW under a one-cycle schedule, on one thread. One thread fixes the order of every sum."""
     torch.set_num_threads(1)
     torch.manual_seed(_SEED)
     module = architecture().train()
     images, labels = digits.training()
     optimizer = torch.optim.AdamW(module.parameters(), lr=_RATE, weight_decay=_DECAY)
-    # The last images of each order are left out: a batch of a few would upset batch normalisation.
+    # An incomplete last batch is dropped: batch normalisation is unreliable on a few images.
     steps = len(labels) // _BATCH
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=_EPOCHS * steps)
     with torch.enable_grad():
@@ -99,7 +104,7 @@ def _weights(content: bytes) -> dict[str, Tensor]:
 
 
 def _keep(content: bytes, file: Path) -> None:
-    """Writes the file whole or not at all: another process may read or write it at the same time."""
+    """Write the file atomically, because other processes may read or write it."""
     part: Optional[str] = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,13 +112,13 @@ def _keep(content: bytes, file: Path) -> None:
         with os.fdopen(descriptor, "wb") as out:
             out.write(content)
         os.replace(part, file)
-    except OSError:  # read-only or full: not kept
+    except OSError:  # the folder is read-only or full: the weights are not cached
         if part:
             Path(part).unlink(missing_ok=True)
 
 
 def _digest(architecture: Callable[[], nn.Module]) -> str:
-    """Of the sources of the architecture, the training and the data, and the version of torch."""
+    """Hash the sources of architecture, training and data, and the version of torch."""
     whole = hashlib.sha256(torch.__version__.encode())
     for source in (inspect.getsourcefile(architecture), __file__, digits.__file__):
         whole.update(Path(str(source)).read_bytes())

@@ -1,4 +1,4 @@
-"""The loss of a training step: one number from a model's outputs."""
+"""The loss of a training step: one number computed from a model's outputs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from perfdash.worker.failures import Unmeasurable
 
 
 def make(job: Job) -> Callable[[Any], Tensor]:
-    """The loss that the job names, a function of the model's outputs.
+    """Return the loss function that the job names, a function of the model's outputs.
 
-    Without a name: the model's own loss where it returns one, else the mean of the squares.
+    The names, and the default without a name:
 
-    model: the field `loss`, or the first output, one number. cross_entropy: with labels (batch,) drawn
-    from the job's seed, of the first floating output (batch, classes). mean: the mean of each
-    floating output, averaged over these, as the public dynamo harness reduces them. mean_square: the mean
-    of the squares of all. Raises Unmeasurable where the outputs do not have it.
+    - no name: the model's own loss if it returns a loss, else mean_square;
+    - model: the field `loss`, or the first output if it is a single number;
+    - cross_entropy: of the first floating output (batch, classes), with labels (batch,) drawn from the
+      job's seed;
+    - mean: the mean of each floating output, averaged over the outputs, as the public dynamo harness does;
+    - mean_square: the mean of the squares of all floating outputs.
+
+    The function raises Unmeasurable if the outputs do not have this loss.
     """
     if job.loss is None:
         return _own_or_mean_square
@@ -45,7 +49,7 @@ def _own(outputs: Any) -> Tensor:
 
 def _model_loss(outputs: Any) -> Any:
     loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
-    if loss is None:  # not of shape (1,): with a larger batch that would be another loss
+    if loss is None:  # not of shape (1,), which may be one loss per sample
         first = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
         loss = first if isinstance(first, Tensor) and first.dim() == 0 else None
     if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
@@ -65,10 +69,10 @@ class _CrossEntropy:
                 Status.SKIPPED, "cross entropy needs an output (batch, classes), and there is none"
             )
         if self._labels is None:
-            drawn = torch.randint(
+            labels = torch.randint(
                 scores.shape[1], (scores.shape[0],), generator=torch.Generator().manual_seed(self._seed)
             )
-            self._labels = drawn.to(scores.device)
+            self._labels = labels.to(scores.device)
         return torch.nn.functional.cross_entropy(scores, self._labels)
 
 
@@ -83,7 +87,7 @@ def _mean_square(outputs: Any) -> Tensor:
 
 
 def _floating(outputs: Any) -> list[Tensor]:
-    """The floating outputs that have a gradient."""
+    """Return the floating outputs that have a gradient. Raises Unmeasurable without any."""
     floating = [
         tensor for tensor in pytree.tensors_in(outputs) if tensor.is_floating_point() and tensor.requires_grad
     ]

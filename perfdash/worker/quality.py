@@ -1,4 +1,4 @@
-"""Quality on labelled data: macro F1 and top-1 of eager and of the back end."""
+"""Quality on labelled data: macro F1 and top-1 accuracy of eager and the back end."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from perfdash.records import Status
 from perfdash.worker import failures, pytree, registry
 from perfdash.worker.eager_and_compiled import Comparison, Side
 
-# No class: the logits of the sample hold NaN.
+# The prediction for a sample whose logits hold NaN.
 NO_CLASS = -1
 
 
 @dataclass
 class Labelled:
-    """A labelled data set. `batches(size)` yields (inputs, labels) on the CPU, the last may be shorter.
+    """A labelled data set, which is read in batches.
 
-    inputs: a tuple or dict of tensors as the model takes them, the batch in dimension 0; labels: (n,)
-    integers from 0. notes may grow while it is read.
+    `batches(size)` yields (inputs, labels) on the CPU; the last batch may be smaller. inputs: a tuple or
+    dict of tensors as the model takes them, the batch in dimension 0; labels: (n,) integers from 0. Reading
+    may add notes.
     """
 
     samples: int
@@ -31,14 +32,14 @@ class Labelled:
 
 
 def of_case(comparison: Comparison) -> dict[str, Any]:
-    """The event `quality`: the scores of both sides, or the reason why there are none."""
+    """Return the event `quality`: the scores of both sides, or why there are none."""
 
     def caller(side: Side, model: Any) -> Callable[[Any], Any]:
         expected = pytree.structure(side.inputs)
 
         def call(inputs: Any) -> Any:
             converted = side.convert_inputs(inputs)
-            # Another structure would be compiled anew: the artefact that is scored is the one that was timed.
+            # Another structure would cause a recompile, and the scored artefact must be the timed artefact.
             if pytree.structure(converted) != expected:
                 raise ValueError(f"the data give {pytree.structure(converted)}, the model takes {expected}")
             return comparison.scenario.make_step(model, side.with_inputs(converted), comparison.device)()
@@ -52,7 +53,7 @@ def of_case(comparison: Comparison) -> dict[str, Any]:
             registry.find("datasets", comparison.job.data or "").open_data(comparison.job),
             comparison.job.case.batch_size,
         )
-    except Exception as error:  # whatever is wrong with the data: the rest of the case is measured
+    except Exception as error:  # invalid data must not stop the rest of the case
         if failures.classify("quality", error) in (Status.OOM, Status.INFRA_ERROR):
             raise
         return {"reason": f"{type(error).__name__}: {str(error)[:500]}"}
@@ -64,11 +65,11 @@ def score(
     data: Labelled,
     batch_size: int,
 ) -> dict[str, Any]:
-    """`Result.quality` of the two callables over all the data; they take inputs as data.batches gives them.
+    """Compute `Result.quality` of eager and the back end over all the data.
 
-    Both are only ever called with whole batches: a partial one is filled up with its own first rows,
-    so that nothing is compiled anew for its shape, and only its true rows count. Raises ValueError for
-    outputs that are no logits and labels that no logit stands for.
+    Both callables take inputs as data.batches yields them, and always full batches: a partial batch is
+    filled up with its own first rows, so that its shape causes no recompile, and only its real rows count.
+    Raises ValueError for outputs without logits and for labels without a logit.
     """
     labels: list[Tensor] = []
     predictions: dict[str, list[Tensor]] = {"eager": [], "back end": []}
@@ -78,16 +79,16 @@ def score(
             rows = len(batch_labels)
             whole = filled_up(inputs, rows, batch_size)
             for name, model in (("eager", eager), ("back end", backend)):
-                # A copy each: a model may change its inputs.
-                found = logits(model(pytree.detach(whole)))
-                classes = classes or found.shape[1]
-                if tuple(found.shape) != (batch_size, classes):
+                # Each model gets a copy, because it may change its inputs.
+                batch_logits = logits(model(pytree.detach(whole)))
+                classes = classes or batch_logits.shape[1]
+                if tuple(batch_logits.shape) != (batch_size, classes):
                     raise ValueError(
-                        f"the logits of the {name} have shape {tuple(found.shape)}, "
+                        f"the logits of the {name} have shape {tuple(batch_logits.shape)}, "
                         f"not ({batch_size}, {classes})"
                     )
                 _check_labels(batch_labels, classes)
-                predictions[name].append(predicted(found[:rows]))
+                predictions[name].append(predicted(batch_logits[:rows]))
             labels.append(batch_labels)
     if not labels:
         raise ValueError("there are no samples in the data")
@@ -101,32 +102,40 @@ def score(
 
 
 def logits(outputs: Any) -> Tensor:
-    """The logits (batch, classes) among a model's outputs: a tensor, the field `logits` of a dict or
-    object, or of a tuple the first floating tensor with two dimensions. Raises ValueError if none.
+    """Return the logits (batch, classes) among a model's outputs.
+
+    The logits are the tensor itself, the field `logits` of a dict or object, or the first floating tensor
+    with two dimensions of a tuple. Raises ValueError if the outputs have none.
     """
-    found = outputs
+    candidate = outputs
     if isinstance(outputs, dict) and "logits" in outputs:
-        found = outputs["logits"]
+        candidate = outputs["logits"]
     elif isinstance(getattr(outputs, "logits", None), Tensor):
-        found = outputs.logits
+        candidate = outputs.logits
     elif isinstance(outputs, (tuple, list)):
-        found = next((each for each in outputs if _are_logits(each)), outputs)
-    if not _are_logits(found):
+        candidate = next((output for output in outputs if _are_logits(output)), outputs)
+    if not _are_logits(candidate):
         raise ValueError(
             "quality needs logits (batch, classes), floating: a tensor, the field `logits`, or one of a "
-            f"tuple; the model returns {_described(found)}"
+            f"tuple; the model returns {_described(candidate)}"
         )
-    return found
+    return candidate
 
 
 def predicted(values: Tensor) -> Tensor:
-    """(n,) classes with the largest of (n, classes) logits, NO_CLASS where a logit is NaN; on the CPU."""
+    """Return the class with the largest logit of each row, on the CPU.
+
+    (n, classes) -> (n,); NO_CLASS where a logit is NaN.
+    """
     values = values.detach().to("cpu", torch.float64)
     return values.argmax(1).masked_fill(values.isnan().any(1), NO_CLASS)
 
 
 def filled_up(inputs: Any, rows: int, batch_size: int) -> Any:
-    """The inputs with `rows` rows made `batch_size` long by repeating them from the first on."""
+    """Repeat the first rows of the inputs until the batch is full.
+
+    The inputs have `rows` rows; the result has `batch_size` rows.
+    """
     if rows == batch_size:
         return inputs
     index = torch.arange(batch_size) % rows
@@ -134,13 +143,13 @@ def filled_up(inputs: Any, rows: int, batch_size: int) -> Any:
 
 
 def macro_f1(labels: Tensor, predictions: Tensor, classes: int) -> float:
-    """The mean over classes of F1 = 2 TP / (2 TP + FP + FN), from (n,) labels and predictions.
+    """Return macro F1, the mean over classes of 2 TP / (2 TP + FP + FN).
 
-    Counted are the classes that appear in either, as scikit-learn's f1_score(average="macro") has it;
-    NO_CLASS is none. It is the "averaged F1" of Opitz and Burst, Macro F1 and Macro F1,
-    arXiv:1911.03347.
+    Labels and predictions are (n,). The mean is over the classes that appear in either, as in
+    scikit-learn's f1_score(average="macro"); NO_CLASS is not a class. It is the "averaged F1" of Opitz and
+    Burst, Macro F1 and Macro F1, arXiv:1911.03347.
     """
-    # The diagonal and the margins of the confusion matrix: the whole would be classes x classes.
+    # Only the diagonal and the margins of the confusion matrix, because the matrix is classes x classes.
     right = torch.bincount(labels[labels == predictions], minlength=classes).double()
     actual = torch.bincount(labels, minlength=classes).double()
     claimed = torch.bincount(predictions[predictions != NO_CLASS], minlength=classes).double()
@@ -150,7 +159,7 @@ def macro_f1(labels: Tensor, predictions: Tensor, classes: int) -> float:
 
 
 def top1(labels: Tensor, predictions: Tensor) -> float:
-    """The share of (n,) predictions that are the label."""
+    """Return the share of (n,) predictions that equal their label."""
     return float((labels == predictions).double().mean())
 
 
