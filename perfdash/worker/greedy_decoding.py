@@ -1,13 +1,14 @@
-"""Greedy decoding of a fixed number of tokens by a decoder of the transformers package, and its least memory.
+"""Greedy decoding of a fixed number of tokens, and a lower bound of its memory.
 
-Prefill and every decode step are marked separately. No tokeniser, no sampling, no end token: each call
-does the same work. The caller chooses the model and compiles it.
+The model is a decoder of the transformers package. Prefill and every decode step are marked separately.
+There is no tokeniser, no sampling and no end token, so that each call does the same work. The caller
+chooses the model and compiles it.
 
 Needs transformers 4.56 or later (the caches' constructors). GPT-2, GPTBigCode and BLOOM compile with
-fullgraph in the first call and never again: two graphs with a static cache (prefill, steps), three with
-a dynamic one (prefill, the first step, then steps of any length). mark_dynamic would save the third only
-for multi-query attention: with more heads, inductor leaves the cache of prefill in another layout than
-that of the steps, and the compiler guards on the layout too.
+fullgraph in the first call and never recompile: two graphs with a static cache (prefill, steps), three with
+a dynamic cache (prefill, the first step, then steps of any length). mark_dynamic would save the third graph
+only for multi-query attention: with more heads, inductor leaves the prefill's cache in another layout than
+the steps' cache, and the compiler guards on the layout too.
 """
 
 from __future__ import annotations
@@ -22,37 +23,40 @@ from torch import Tensor
 CACHES = ("dynamic", "static")
 
 # Tensors of the inner size (4 x hidden) that are alive at once in the eager activation. GPT-2's "gelu_new"
-# and BLOOM's own write the approximate GELU out; any other activation is one kernel: an input, an output.
+# and BLOOM's activation compute the approximate GELU in several operations; any other activation is one
+# kernel with an input and an output.
 _INNER_WRITTEN_OUT = {"gelu_new": 4, "bloom": 5}
 _INNER_ONE_KERNEL = 2
 
-
-# Models whose eager code was read for this: the estimate of other models is no lower bound.
+# The estimate follows the eager code of these models; for other models it is no lower bound.
 _ESTIMATED_MODELS = frozenset({"gpt2", "gpt_bigcode", "bloom"})
 
 
 class Clock(Protocol):
-    """Takes a time or records an event at each mark; what the marks become is the caller's."""
+    """Takes a time or records an event at each mark. The caller reads the marks."""
 
     def mark(self) -> Any: ...
 
 
 class Decoded(NamedTuple):
-    """tokens: (batch, new_tokens) int64; logits: (kept, new_tokens, vocabulary) where some were kept."""
+    """Decoded tokens, with their logits if the caller asks for them.
+
+    tokens: (batch, new_tokens) int64; logits: (prompts, new_tokens, vocabulary), or None.
+    """
 
     tokens: Tensor
     logits: Optional[Tensor]
 
 
 class GreedyDecoder:
-    """Greedy decoding of `new_tokens` tokens after the prompts in `inputs`.
+    """Decode `new_tokens` tokens greedily after the prompts in `inputs`.
 
-    model: what is called, maybe compiled; module: the plain module behind it; inputs: `input_ids`
-    (batch, prompt) alone, so prompts are of one length; cache: "dynamic" grows by a copy at every step,
+    model: the callable, which may be compiled; module: the plain module behind it; inputs: `input_ids`
+    (batch, prompt) alone, so prompts have the same length; cache: "dynamic" grows by a copy at every step,
     "static" holds prompt + new_tokens positions from the start.
 
-    Raises ValueError for a model that keeps no cache, for prompt + new_tokens beyond the model's
-    positions, and for inputs that are not prompts of one length.
+    Raises ValueError for a model without a cache, for prompt + new_tokens beyond the model's positions, and
+    for inputs other than prompts of the same length.
     """
 
     def __init__(
@@ -75,16 +79,16 @@ class GreedyDecoder:
     def __call__(
         self, clock: Optional[Clock] = None, keep_logits: int = 0, forced: Optional[Tensor] = None
     ) -> Decoded:
-        """Prefill, then new_tokens - 1 steps.
+        """Run prefill, then new_tokens - 1 decode steps.
 
-        The clock is marked before prefill, after it and after every step: new_tokens + 1 times. The cache
-        is made anew inside the call, after the first mark: so does the `generate` that the reference
-        times, no call can see the keys of another, and two sides in one process do not hold two caches.
+        The clock is marked before prefill, after prefill and after every step: new_tokens + 1 times. The
+        cache is created inside the call, after the first mark, for three reasons: the `generate` that the
+        reference times does so too, no call can see the keys of another call, and two sides in one process
+        do not hold two caches.
 
-        keep_logits: of so many prompts, the first and the last ones, keep those that each token was chosen
-        by; none when timing.
-        forced: go on with these tokens (batch, new_tokens) instead of the chosen ones, so that two ways
-        can be compared after they have chosen differently once.
+        keep_logits: the number of prompts, the first and the last of the batch, whose logits are returned;
+        0 when timing. forced: tokens (batch, new_tokens) that the steps read instead of the chosen tokens,
+        so that two sides stay comparable after they have chosen different tokens.
         """
         with torch.no_grad():
             return self._decode(clock, keep_logits, forced)
@@ -97,25 +101,28 @@ class GreedyDecoder:
         if not cache.layers or cache.layers[0].keys is None:
             raise ValueError(f"{self._config.model_type}: the model was given a cache and left it empty")
         tokens = [logits.argmax(-1, keepdim=True)]
-        kept = [_ends(logits, keep_logits)] if keep_logits else []
-        del logits  # else a step would hold those of the one before
+        logits_of_steps = [_ends(logits, keep_logits)] if keep_logits else []
+        del logits  # otherwise a step would hold the previous step's logits
         if clock:
             clock.mark()
         for index in range(self._new_tokens - 1):
             last = tokens[-1]
-            if forced is not None:  # of the same strides: else it is compiled anew, and not what is timed
+            if forced is not None:  # contiguous, because other strides would cause a recompile
                 last = forced[:, index : index + 1].clone(memory_format=torch.contiguous_format)
             logits = self._forward(last, cache)
             tokens.append(logits.argmax(-1, keepdim=True))
             if keep_logits:
-                kept.append(_ends(logits, keep_logits))
+                logits_of_steps.append(_ends(logits, keep_logits))
             del logits
             if clock:
                 clock.mark()
-        return Decoded(torch.cat(tokens, dim=1), torch.stack(kept, dim=1) if keep_logits else None)
+        return Decoded(torch.cat(tokens, dim=1), torch.stack(logits_of_steps, dim=1) if keep_logits else None)
 
     def _forward(self, tokens: Tensor, cache: Any) -> Tensor:
-        """Logits of the last position (batch, vocabulary); the cache has taken the tokens in."""
+        """Return the logits of the last position, (batch, vocabulary).
+
+        The call adds the tokens to the cache.
+        """
         return self._model(input_ids=tokens, past_key_values=cache, **self._keywords).logits[:, -1]
 
     def _make_cache(self) -> Any:
@@ -128,8 +135,10 @@ class GreedyDecoder:
 
 
 def _ends(rows: Tensor, count: int) -> Tensor:
-    """A copy of `count` rows: half of them from the start, where most faults are, half from the end, where
-    those of large batches are; of all rows where there are no more.
+    """Copy `count` rows, half from the start and half from the end.
+
+    Most faults are in the first rows, faults of large batches in the last rows. With fewer than `count`
+    rows, all rows are copied.
     """
     if count >= len(rows):
         return rows.clone()
@@ -138,14 +147,14 @@ def _ends(rows: Tensor, count: int) -> Tensor:
 
 
 def check(module: Any, prompt: int, new_tokens: int) -> None:
-    """Raises ValueError where this module cannot decode so many tokens after so long a prompt.
+    """Raise ValueError if the module cannot decode so many tokens after the prompt.
 
-    A module on the meta device will do. A model without a table of positions (BLOOM) has no limit.
+    The module may be on the meta device. A model without a table of positions (BLOOM) has no limit.
     """
     name = type(module).__name__
-    taken = inspect.signature(module.forward).parameters
+    parameters = inspect.signature(module.forward).parameters
     config = getattr(module, "config", None)
-    generates = "past_key_values" in taken and hasattr(module, "can_generate") and module.can_generate()
+    generates = "past_key_values" in parameters and hasattr(module, "can_generate") and module.can_generate()
     if config is None or not generates or config.is_encoder_decoder:
         raise ValueError(f"{name} has no cache of keys and values to decode with")
     if _is_encoder(config):
@@ -161,16 +170,19 @@ def check(module: Any, prompt: int, new_tokens: int) -> None:
 
 
 def keeps_last_logits(module: Any) -> bool:
-    """Whether it can compute the logits of the last position alone, which prefill needs no others of."""
+    """Whether the model can compute the logits of the last position alone. Prefill needs no other logits."""
     return "logits_to_keep" in inspect.signature(module.forward).parameters
 
 
 def _is_encoder(config: Any) -> bool:
-    """Whether is_decoder says so. transformers 4 kept it, false, in every configuration: it says nothing."""
+    """Whether is_decoder marks the configuration as an encoder's.
+
+    transformers 4 sets is_decoder to False in every configuration, so there it means nothing.
+    """
     import transformers
 
-    silent = hasattr(transformers.PretrainedConfig(), "is_decoder")
-    return not silent and not getattr(config, "is_decoder", True)
+    always_set = hasattr(transformers.PretrainedConfig(), "is_decoder")
+    return not always_set and not getattr(config, "is_decoder", True)
 
 
 def has_estimate(module: Any) -> bool:
@@ -179,25 +191,26 @@ def has_estimate(module: Any) -> bool:
 
 
 def least_bytes(module: Any, batch: int, prompt: int, new_tokens: int, dtype: torch.dtype) -> int:
-    """Bytes that eager greedy decoding needs at least, at its peak. A module on the meta device will do.
+    """Return a lower bound of the peak memory of eager greedy decoding, in bytes.
 
-    Weights, keys and values of all positions (of a dynamic cache), and the larger of what prefill and
-    the last step need beside them. It serves to refuse what cannot fit, so it leaves out what is not
-    certain: the allocator's rounding, workspaces, masks, and the weights that int8 layers unpack. A
-    compiled model can need less beside weights and cache, because activations are fused.
+    The module may be on the meta device. The bound is the sum of the weights, the keys and values of all
+    positions (of a dynamic cache), and the larger of the transient bytes of prefill and of the last step.
+    Callers use it to refuse cases that cannot fit, so it omits uncertain parts: the allocator's rounding,
+    workspaces, masks, and the weights that int8 layers unpack. A compiled model can need less beside
+    weights and cache, because activations are fused.
     """
     positions = prompt + new_tokens - 1  # the last token is not fed back
     cache = cache_bytes(module.config, batch, positions, dtype)
-    before = cache_bytes(module.config, batch, prompt, dtype)
-    prefill = before + _transient_bytes(module, batch, prompt, prompt, dtype)
+    prompt_cache = cache_bytes(module.config, batch, prompt, dtype)
+    prefill = prompt_cache + _transient_bytes(module, batch, prompt, prompt, dtype)
     last_step = cache + _transient_bytes(module, batch, 1, positions, dtype)
     return weight_bytes(module, dtype) + max(prefill, last_step)
 
 
 def weight_bytes(module: Any, dtype: torch.dtype) -> int:
-    """Bytes of parameters and buffers with the floating ones in `dtype`; shared ones count once.
+    """Return the bytes of parameters and buffers with floating tensors in `dtype`.
 
-    Tensors that torchao has quantised count as they are.
+    Shared tensors count once. Tensors that torchao has quantised count in their own format.
     """
     total = 0
     for tensor in itertools.chain(module.parameters(), module.buffers()):
@@ -212,9 +225,10 @@ def weight_bytes(module: Any, dtype: torch.dtype) -> int:
 
 
 def cache_bytes(config: Any, batch: int, positions: int, dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of all layers: 2 x layers x batch x heads x positions x head size.
+    """Return the bytes of the keys and values of all layers.
 
-    Multi-query attention has one head of keys and values (Shazeer 2019), grouped-query a few.
+    They are 2 x layers x batch x heads x positions x head size elements. Multi-query attention has one head
+    of keys and values (Shazeer 2019), grouped-query attention a few.
     """
     heads = config.num_attention_heads
     if getattr(config, "multi_query", False):
@@ -226,7 +240,7 @@ def cache_bytes(config: Any, batch: int, positions: int, dtype: torch.dtype) -> 
 
 
 def _transient_bytes(module: Any, batch: int, queries: int, keys: int, dtype: torch.dtype) -> int:
-    """The largest of what is alive at once in an MLP, in attention with its scores, and at the head."""
+    """Return the largest transient bytes of an MLP, of attention scores and of logits."""
     config = module.config
     activation = getattr(config, "activation_function", None) or config.model_type
     copies = _INNER_WRITTEN_OUT.get(activation, _INNER_ONE_KERNEL)
