@@ -1,4 +1,4 @@
-"""Batches from which static quantisation chooses its ranges, the same for every back end."""
+"""Calibration batches from which static quantisation chooses its ranges, for every back end."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ import torch
 from perfdash.records import Job
 from perfdash.worker import pytree, registry
 
-_SAMPLES = 64  # at any batch size: else each batch size would have another quantised model
-_NOISE = 0.1  # of a tensor's own spread
+_SAMPLES = 64  # at any batch size, so that the quantised model does not depend on it
+_NOISE = 0.1  # as a share of the tensor's standard deviation
 
 
 def calibration_batches(inputs: Any, job: Job) -> tuple[list[Any], str]:
-    """Batches built like `inputs`, and a note that says what they are.
+    """Return batches structured like `inputs`, and a note about their source.
 
-    Training data where the case's labelled data has any (never what is scored); else batches drawn
-    around the case's inputs with the job's seed, but not these themselves, by which the distance to
-    eager is judged: noise on floating tensors, token ids shuffled within their row.
+    They are training data if the case's labelled data have any, never the scored samples. Otherwise they
+    are drawn around the case's inputs with the job's seed: floating tensors get noise, token ids are
+    shuffled within their row. The inputs themselves are not used, because the distance to eager is judged
+    on them.
     """
     count = max(1, math.ceil(_SAMPLES / max(1, job.case.batch_size)))
-    what = f"{count} batch{'es' * (count > 1)} of {job.case.batch_size}"
+    size = f"{count} batch{'es' * (count > 1)} of {job.case.batch_size}"
     if job.data:
         kind = registry.find("datasets", job.data)
         if hasattr(kind, "calibration"):
-            return list(kind.calibration(job, count)), f"calibrated on {what}, training data ({job.data})"
+            return list(kind.calibration(job, count)), f"calibrated on {size}, training data ({job.data})"
     generator = torch.Generator().manual_seed(job.seed)
-    drawn = [pytree.map_tensors(inputs, lambda tensor: _around(tensor, generator)) for _ in range(count)]
-    yours = ", not on your data" if job.data_path else ""
-    return drawn, f"calibrated on {what}, drawn around the case's inputs{yours}"
+    batches = [pytree.map_tensors(inputs, lambda tensor: _around(tensor, generator)) for _ in range(count)]
+    restriction = ", not on your data" if job.data_path else ""
+    return batches, f"calibrated on {size}, drawn around the case's inputs{restriction}"
 
 
 def _around(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""A model for tracers and exporters: a module from tensors to tensors, and torch.export of it.
+"""A model as a function from tensors to tensors, and its torch.export.
 
-Tracers and exporters take functions of plain tensors. Dictionaries, ModelOutput, None and plain values in
-what a module takes and returns are flattened here, and rebuilt from the results.
+Tracers and exporters take functions of plain tensors. This module flattens dictionaries, ModelOutput, None
+and plain values in a module's inputs and outputs, and rebuilds them from the results.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 class Signature:
     """The containers and plain values around the tensors of a module's inputs and output.
 
-    Inputs are a tuple, or a dict of keywords. The module is called once, without gradients. Raises TypeError
-    where the inputs hold something other than tensors, or the output an object that torch's pytree cannot
-    take apart.
+    Inputs are a tuple, or a dict of keywords. The module is called once, without gradients. Raises
+    TypeError if the inputs hold other values than tensors, or the output an object that torch's pytree
+    cannot flatten.
     """
 
     def __init__(self, module: torch.nn.Module, inputs: Any) -> None:
@@ -35,7 +35,7 @@ class Signature:
         start = time.perf_counter()
         with torch.no_grad():
             outputs, self._out_spec = pytree.tree_flatten(self.call(module, leaves))
-        self.seconds = time.perf_counter() - start  # of this call, which no converter needs
+        self.seconds = time.perf_counter() - start  # of this call, which is no part of the conversion
         for leaf in outputs:
             if not isinstance(leaf, (torch.Tensor, *_PLAIN)):
                 raise TypeError(
@@ -46,19 +46,22 @@ class Signature:
         self.outputs = [(tuple(outputs[place].shape), outputs[place].dtype) for place in self.places]
 
     def flatten(self, inputs: Any) -> Tensors:
-        """The tensors of inputs. Raises TypeError for inputs that are built otherwise than the example."""
+        """Return the tensors of inputs.
+
+        Raises TypeError if the inputs are structured differently from the example.
+        """
         leaves, spec = pytree.tree_flatten(self._ordered(inputs))
         if spec != self._in_spec:
             raise TypeError("called with other arguments than it was converted with")
         return tuple(leaves)
 
     def call(self, module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> Any:
-        """The module's own output for its input tensors."""
+        """Call the module with its input tensors and return its own output."""
         values = pytree.tree_unflatten(list(tensors), self._in_spec)
         return module(*values) if self.names is None else module(**dict(zip(self.names, values)))
 
     def rebuild(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The module's output from its tensors; other leaves have the values of the example."""
+        """Rebuild the module's output from its tensors. Other leaves have the values of the example."""
         leaves = list(self._plain)
         for place, tensor in zip(self.places, tensors):
             leaves[place] = tensor
@@ -87,9 +90,10 @@ class FlatModule(torch.nn.Module):
 
 
 class ConvertedModel:
-    """Called like the module; `run` takes the input tensors and returns the output tensors.
+    """A converted model, which is called like the module.
 
-    Only `run` holds weights. With `shapes` it takes inputs of these shapes only; others raise ValueError.
+    `run` takes the input tensors and returns the output tensors. Only `run` holds weights. With `shapes`,
+    inputs of other shapes raise ValueError.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class ConvertedModel:
         self.run = run
         self.notes = list(notes)
         self.shapes = shapes
-        self.uncounted_s = signature.seconds  # of preparing it, but no part of the conversion
+        self.uncounted_s = signature.seconds  # seconds of the preparation that are no part of the conversion
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         inputs = arguments if self.signature.names is None else keywords
@@ -113,13 +117,13 @@ class ConvertedModel:
         return self.signature.rebuild(self.run(*tensors))
 
     def reopened(self) -> ConvertedModel:
-        """The same model in a second session of `run`."""
+        """Return the same model in a second session of `run`."""
         run: Any = self.run
         return ConvertedModel(self.signature, run.again(), self.notes, self.shapes)
 
 
 def flattened(module: torch.nn.Module, inputs: Any) -> tuple[Signature, FlatModule, Tensors]:
-    """A module's signature, the module from tensors to tensors in eval mode, and its input tensors."""
+    """Return a module's signature, its FlatModule in eval mode, and its input tensors."""
     signature = Signature(module, inputs)
     return signature, FlatModule(module, signature).eval(), signature.flatten(inputs)
 
@@ -127,24 +131,30 @@ def flattened(module: torch.nn.Module, inputs: Any) -> tuple[Signature, FlatModu
 def fixed_batch(
     why_static: Optional[str], tensors: Sequence[torch.Tensor], batch: int
 ) -> tuple[list[str], Optional[list[tuple[int, ...]]]]:
-    """The note about a batch that cannot vary, and the only shapes then; ([], None) where it can."""
+    """Return a note about the fixed batch size, and the only accepted shapes.
+
+    Returns ([], None) if the batch can vary.
+    """
     if why_static is None:
         return [], None
     return [f"exported for batch size {batch} only: {why_static}"], shapes_of(tensors)
 
 
 def shapes_of(tensors: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
-    """The shapes of tensors."""
+    """Return the shapes of tensors."""
     return [tuple(tensor.shape) for tensor in tensors]
 
 
 def is_batched(tensors: Sequence[torch.Tensor], batch: int) -> list[bool]:
-    """For each tensor, whether its first dimension has the size of the batch."""
+    """Return for each tensor whether its first dimension has the batch size."""
     return [tensor.dim() > 0 and tensor.shape[0] == batch for tensor in tensors]
 
 
 def with_batch(tensors: Sequence[torch.Tensor], batch: int, wanted: int) -> Tensors:
-    """The tensors with a batch of `wanted` samples instead of `batch`: cut, or repeated from the start."""
+    """Resize the tensors' batch from `batch` to `wanted` samples.
+
+    Samples are cut, or repeated from the start.
+    """
     rows = torch.arange(wanted) % batch
     return tuple(
         tensor[rows.to(tensor.device)] if batched else tensor
@@ -153,7 +163,7 @@ def with_batch(tensors: Sequence[torch.Tensor], batch: int, wanted: int) -> Tens
 
 
 def root_cause(error: BaseException) -> str:
-    """Type and first lines of the exception at the end of the chain: exporters wrap it in advice."""
+    """Return type and first lines of the last exception in the chain. Exporters wrap it in advice."""
     chain: list[BaseException] = []
     link: Optional[BaseException] = error
     while link is not None and link not in chain:
@@ -166,28 +176,28 @@ def root_cause(error: BaseException) -> str:
 
 @dataclass
 class Exported:
-    """The program; why_static says why its batch cannot vary, None where it can."""
+    """An exported program. why_static says why its batch cannot vary; it is None if the batch can vary."""
 
     program: Any
     why_static: Optional[str]
 
 
 def export(flat: FlatModule, tensors: Tensors, batch: int, strict: bool = False) -> Exported:
-    """The exported program of `flat`, with a dynamic batch where the model allows it.
+    """Export `flat`, with a dynamic batch where the model allows it.
 
-    The batch is dimension 0 of the inputs that have `batch` there. `strict`: captured by dynamo, whose
-    nodes know the layer they come from. Raises RuntimeError with the cause.
+    The batch is dimension 0 of the inputs that have `batch` samples there. With `strict`, dynamo captures
+    the program, and its nodes name the layer they come from. Raises RuntimeError with the cause.
     """
     batched = is_batched(tensors, batch)
     if any(batched):
-        # A copy, because torch.export leaves a mark on dynamic tensors that torch.compile would obey. A batch
-        # of 1 is doubled: torch.export takes a size of 1 for a constant.
+        # A copy, because torch.export marks dynamic tensors, and torch.compile would obey the mark. A batch
+        # of 1 is doubled, because torch.export treats a size of 1 as a constant.
         example = with_batch(tensors, batch, max(batch, 2))
         try:
-            dynamic = {0: torch.export.Dim.DYNAMIC}  # of torch 2.6
+            dynamic = {0: torch.export.Dim.DYNAMIC}  # new in torch 2.6
             shapes = (tuple(dynamic if is_batch else None for is_batch in batched),)
             return Exported(_export(flat, example, shapes, strict), None)
-        except Exception as error:  # whatever the model's code raises: it may still work at one size
+        except Exception as error:  # the model's code raises any type; a static export may work
             why = root_cause(error)
     else:
         why = f"no input has the batch size {batch} as its first dimension"
@@ -195,7 +205,7 @@ def export(flat: FlatModule, tensors: Tensors, batch: int, strict: bool = False)
 
 
 def export_static(flat: FlatModule, tensors: Tensors, why: str, strict: bool = False) -> Exported:
-    """The exported program for the example's shapes alone. Raises RuntimeError with the cause."""
+    """Export `flat` for the example's shapes only. Raises RuntimeError with the cause."""
     try:
         return Exported(_export(flat, tensors, None, strict), why)
     except Exception as error:
@@ -204,7 +214,7 @@ def export_static(flat: FlatModule, tensors: Tensors, why: str, strict: bool = F
 
 def _export(flat: FlatModule, tensors: Tensors, shapes: Any, strict: bool) -> Any:
     with torch.no_grad(), warnings.catch_warnings():
-        # Warnings of torch's own code, and of buffers that a model assigns while it is captured.
+        # torch warns about its own code, and about buffers that a model assigns during the export.
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message="The tensor attributes?.* assigned during export")

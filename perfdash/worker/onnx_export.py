@@ -1,4 +1,7 @@
-"""The case's model as an ONNX file in its scratch folder: made once, read by every process of the case."""
+"""Export of the case's model to an ONNX file in its scratch folder.
+
+One process of the case writes the file; all processes of the case read it.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +26,33 @@ from perfdash.worker.model_export import (
     with_batch,
 )
 
-# Relative rmse to eager beyond which a file is wrong at another batch size, not merely rounded.
+# Above this relative rmse to eager, a file is wrong at another batch size, not merely rounded.
 _WRONG = {torch.float16: 0.05}
 _WRONG_ELSE = 0.01
 
 
 @dataclass
 class OnnxModel:
-    """path of the file; inputs and outputs are called input_0, ... and output_0, ..."""
+    """An ONNX file: `path`, and how it was exported.
+
+    Its inputs and outputs are named input_0, ... and output_0, ...
+    """
 
     path: str
     dynamic: bool
     notes: list[str] = field(default_factory=list)
-    checked_s: float = 0.0  # the trial of another batch size, which is no part of the conversion
+    checked_s: float = 0.0  # seconds of the trial at another batch size, which is no part of the conversion
 
 
 def onnx_model(flat: FlatModule, tensors: Tensors, job: Job) -> OnnxModel:
-    """Export the model unless the case has the file already; the batch is dynamic where that works.
+    """Export the model to ONNX unless the case has the file already.
 
-    A dynamic batch is tried at another size and compared with eager; if that fails, the file is for the
-    case's batch only, and a note says why. Weights lie beside the file, so that they may exceed 2 GB.
-    Raises RuntimeError with the cause.
+    The batch is dynamic where that works: the file is run at another batch size and compared with eager. If
+    that fails, the file is for the case's batch size only, and a note says why. Weights lie beside the
+    file, so that they may exceed 2 GB. Raises RuntimeError with the cause.
     """
     folder = os.path.join(job.scratch, "onnx")
-    done = os.path.join(folder, "done.json")  # written last: a file without it is half a file
+    done = os.path.join(folder, "done.json")  # written last: without it the export is incomplete
     if os.path.exists(done):
         with open(done) as file:
             return OnnxModel(**json.load(file))
@@ -63,7 +69,7 @@ def onnx_model(flat: FlatModule, tensors: Tensors, job: Job) -> OnnxModel:
                 why = _differs(flat, tensors, batch, model.path)
             finally:
                 model.checked_s = time.perf_counter() - start
-        except Exception as error:  # the exporter and onnxruntime raise anything; a static export may work
+        except Exception as error:  # exporter and onnxruntime raise any type; a static export may work
             why = root_cause(error)
         if why is not None:
             exported = export_static(flat, tensors, why)
@@ -72,7 +78,7 @@ def onnx_model(flat: FlatModule, tensors: Tensors, job: Job) -> OnnxModel:
         model.notes += fixed_batch(why, tensors, batch)[0]
         try:
             _write(exported.program, model.path, len(tensors), flat)
-        except Exception as error:  # as above
+        except Exception as error:  # the exporter raises any type
             raise RuntimeError(f"torch.onnx.export cannot convert this model: {root_cause(error)}") from error
     with open(done, "w") as file:
         json.dump(asdict(model), file)
@@ -80,55 +86,60 @@ def onnx_model(flat: FlatModule, tensors: Tensors, job: Job) -> OnnxModel:
 
 
 def _write(program: Any, path: str, inputs: int, flat: FlatModule) -> None:
-    # The exporter and its optimiser log every graph rewrite and warn of torch's own code.
+    # The exporter and its optimiser log every graph rewrite and warn about torch's own code.
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        made = torch.onnx.export(
+        onnx_program = torch.onnx.export(
             program,
             input_names=[f"input_{index}" for index in range(inputs)],
             output_names=[f"output_{index}" for index in range(len(flat.signature.places))],
             dynamo=True,
-            verbose=False,  # else it prints its progress to stdout
+            verbose=False,  # otherwise it prints its progress to stdout
         )
-        if made is None:
+        if onnx_program is None:
             raise RuntimeError("torch.onnx.export gave no program")
-        made.save(path, external_data=True)
+        onnx_program.save(path, external_data=True)
 
 
 def _differs(flat: FlatModule, tensors: Tensors, batch: int, path: str) -> Optional[str]:
-    """How the file's outputs differ from eager's at another batch size; None where they do not."""
+    """Compare the file's outputs with eager's at another batch size.
+
+    Returns how they differ, None if they agree.
+    """
     import onnxruntime
 
-    other = 3 if batch == 2 else 2
-    changed = with_batch(tensors, batch, other)
+    trial_batch = 3 if batch == 2 else 2
+    resized = with_batch(tensors, batch, trial_batch)
     with torch.no_grad():
-        expected = flat(*changed)
+        expected = flat(*resized)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    found = session.run(None, feed(session, changed))
-    for index, (wanted, array) in enumerate(zip(expected, found)):
-        got = torch.as_tensor(array)
-        if got.shape != wanted.shape:
-            return f"at batch size {other} output {index} is {list(got.shape)}, not {list(wanted.shape)}"
-        exact = wanted.cpu().double()
-        rmse = float((got.double() - exact).pow(2).mean().sqrt())
-        # NaN is off, too.
-        if not rmse <= _WRONG.get(wanted.dtype, _WRONG_ELSE) * float(exact.pow(2).mean().sqrt()):
-            return f"at batch size {other} output {index} is off by {rmse:.3g}"
+    outputs = session.run(None, feed(session, resized))
+    for index, (eager, array) in enumerate(zip(expected, outputs)):
+        output = torch.as_tensor(array)
+        if output.shape != eager.shape:
+            return (
+                f"at batch size {trial_batch} output {index} is {list(output.shape)}, not {list(eager.shape)}"
+            )
+        exact = eager.cpu().double()
+        rmse = float((output.double() - exact).pow(2).mean().sqrt())
+        # Negated, so that NaN counts as a difference.
+        if not rmse <= _WRONG.get(eager.dtype, _WRONG_ELSE) * float(exact.pow(2).mean().sqrt()):
+            return f"at batch size {trial_batch} output {index} is off by {rmse:.3g}"
     return None
 
 
 def feed(session: Any, tensors: Tensors) -> dict[str, Any]:
-    """Arrays by name for the inputs that the file uses; on the CPU they share the tensors' memory."""
+    """Return arrays by name for the inputs that the file uses. On the CPU they share the tensors' memory."""
     names = [item.name for item in session.get_inputs()]
     return {name: tensors[place(name)].detach().cpu().numpy() for name in names}
 
 
 def place(name: str) -> int:
-    """The index of the input tensor that has this name in the file."""
+    """Return the index of the input tensor that has this name in the file."""
     return int(name.rsplit("_", 1)[1])
