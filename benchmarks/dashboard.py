@@ -208,8 +208,8 @@ def about(measured: Sequence[Row], letters: dict[tuple[str, ...], str]) -> list[
         period = " to ".join(dict.fromkeys([days[0], days[-1]]))
         instructions = f", {isa}" if isa else ""
         sentences.append(
-            f"- **{letter}**: {len(of_host)} models on {processor} cores{instructions}, {period}; {packages}; "
-            f"{noise}{between}{narrow}{old}."
+            f"- **{letter}**: {len(of_host)} models on {processor} cores{instructions}, {period}; "
+            f"{packages}; {noise}{between}{narrow}{old}."
         )
     return sentences
 
