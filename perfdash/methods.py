@@ -23,6 +23,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
         "ratio of those medians and its interval, over the pairs and by the clock that the record names",
         "the same over two processes and more; the interval is that of the truth, no longer of another run,"
         " and each case's spread between processes is estimated with that of all cases",
+        "the typical ratio of a pair (Hodges and Lehmann) instead of the ratio of two medians",
     ),
     "compilation": (
         "first compiled call minus a steady one, with cold caches; CPU seconds of the whole process tree",

@@ -116,8 +116,8 @@ class Sampling:
     min_pairs: int = 20
     max_pairs: int = 2000
     min_s: float = 0.5
-    budget_s: float = 5.0  # after the warm-up
-    slow_budget_s: float = 12.0  # the same, where a call takes over 0.3 s
+    budget_s: float = 8.0  # after the warm-up
+    slow_budget_s: float = 14.0  # the same, where a call takes over 0.3 s
 
 
 @dataclass(frozen=True)

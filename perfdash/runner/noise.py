@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from perfdash.records import Case, RunInfo, Sampling
 from perfdash.runner.messages import ProcessOutcome
+from perfdash.stats.intervals import Array, log_ratio
 from perfdash.stats.speedup import NULL_ALARM, NULL_EXPECTED, null_warning
 from perfdash.suites.case_selection import Planned
 
@@ -54,12 +57,12 @@ def null_case(like: Planned) -> Planned:
 
 def null_ratios(outcomes: Sequence[ProcessOutcome]) -> list[float]:
     """Latency over latency of the same model, one a process; 1 where there is no noise."""
-    return [round(eager / backend, 6) for eager, backend in _medians(outcomes)]
+    return [round(math.exp(log_ratio(*sides)), 6) for sides in _counted(outcomes)]
 
 
 def null_ms(outcomes: Sequence[ProcessOutcome]) -> float | None:
     """The median latency of the null, milliseconds."""
-    latencies = [eager / 1e6 for eager, _ in _medians(outcomes)]
+    latencies = [float(np.median(eager)) / 1e6 for eager, _ in _counted(outcomes)]
     return statistics.median(latencies) if latencies else None
 
 
@@ -74,19 +77,16 @@ def within_strict_bounds(ratios: Sequence[float]) -> bool:
     return within_bounds(ratios) and all(abs(ratio - 1) <= NULL_ALARM for ratio in ratios)
 
 
-def _medians(outcomes: Sequence[ProcessOutcome]) -> list[tuple[float, float]]:
+def _counted(outcomes: Sequence[ProcessOutcome]) -> list[tuple[Array, Array]]:
     """Nanoseconds per call of both sides, of each process that has sampled; clean pairs if any."""
-    medians = []
+    counted = []
     for outcome in outcomes:
         event = outcome.find("latency")
         if event and event["eager_ns"]:
-            keep = event["clean"] if any(event["clean"]) else [True] * len(event["clean"])
-            sides = [
-                statistics.median(value for value, use in zip(event[side], keep, strict=True) if use)
-                for side in ("eager_ns", "backend_ns")
-            ]
-            medians.append((sides[0], sides[1]))
-    return medians
+            keep = np.array(event["clean"] if any(event["clean"]) else [True] * len(event["clean"]))
+            eager, backend = (np.array(event[side], dtype=float)[keep] for side in ("eager_ns", "backend_ns"))
+            counted.append((eager, backend))
+    return counted
 
 
 Say = Callable[[str], None]

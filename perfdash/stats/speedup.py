@@ -38,7 +38,7 @@ class Pairs:
     backend: Array
 
 
-def ratios_of(processes: Sequence[Pairs], *, seed: int = 0) -> ProcessRatios:
+def ratios_of(processes: Sequence[Pairs]) -> ProcessRatios:
     """The log ratio of each process, and their variance by sampling. Raises ValueError without processes.
 
     A process with one pair is taken to be as variable, pair by pair, as the others; where each has only one,
@@ -47,7 +47,7 @@ def ratios_of(processes: Sequence[Pairs], *, seed: int = 0) -> ProcessRatios:
     if not processes:
         raise ValueError("the speedup of no process")
     counts = np.array([len(p.eager) for p in processes])
-    deviations = [log_ratio_deviation(p.eager, p.backend, seed=seed + k) for k, p in enumerate(processes)]
+    deviations = [log_ratio_deviation(p.eager, p.backend) for p in processes]
     variances = np.square(deviations)
     several = counts > 1
     if several.any():
