@@ -348,7 +348,7 @@ def free_slots(threads: int) -> list[tuple[int, ...]]:
 
 def _replica_seconds(main: ProcessOutcome) -> float:
     """About how long a further process takes: it loads the model and the compiled code, then samples."""
-    seconds = {
+    seconds: dict[str, float] = {
         event["name"]: event["seconds"] for event in main.events if event["event"] == "phase_end"
     }  # fmt: skip
     return sum(_OF_A_REPLICA[name] * seconds.get(name, 0.0) for name in _OF_A_REPLICA)
