@@ -32,6 +32,7 @@ PERFORMANCE = (
     "eager_peak_mem",
     "dynamo_peak_mem",
     *_STATS,
+    "disturbed",  # ours: why the speedup and latency of this row are not to be trusted
 )
 ACCURACY = ("dev", "name", "batch_size", "accuracy", *_STATS)
 
@@ -92,6 +93,7 @@ def _performance(result: Result) -> list[object]:
         _gigabytes(result.eager_peak_bytes),
         _gigabytes(result.backend_peak_bytes),
         *_stats(result),
+        result.conditions.get("disturbed", ""),
     ]
 
 

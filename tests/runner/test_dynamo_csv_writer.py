@@ -58,7 +58,21 @@ def test_files_columns_and_words(tmp_path):
         "autograd_captures": "0",
         "autograd_compiles": "0",
         "cudagraph_skips": "0",
+        "disturbed": "",
     }
     assert performance[1]["speedup"] == "0.0"
     accuracy = read(paths[1])
     assert [row["accuracy"] for row in accuracy] == ["pass", "fail_to_run", "eager_1st_run_OOM"]
+
+
+def test_a_disturbed_row_says_why(tmp_path):
+    spoilt = result(
+        "spoilt",
+        Status.PASS,
+        speedup=Speedup(9.0, 1.2, 30.0, "disturbed", "processes"),
+        conditions={"disturbed": "other programs used this core during 93% of the pairs"},
+    )
+    (performance, _) = dynamo_csv_writer.write(tmp_path, [spoilt], {})
+    (row,) = read(performance)
+    assert row["speedup"] == "9.0"
+    assert row["disturbed"] == "other programs used this core during 93% of the pairs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html import unescape
@@ -191,6 +192,10 @@ def test_what_was_disturbed_is_in_no_mean_and_says_so(store, site):
     assert "Geometric mean speedup of 1" in suite.text
     assert "disturbed" in page(folder, "beds/*/models/*spoilt*.html").text
     assert "disturbed" not in page(folder, "beds/*/models/*fine*.html").text
+    (night,) = folder.glob("beds/*/data/2026*.js")  # of which the browser makes means
+    metrics = json.loads(night.read_text().removeprefix("perfdash.night(")[:-3])["metrics"]
+    assert metrics["speedup"]["v"].count(None) == 1
+    assert None not in metrics["compilation_s"]["v"]
 
 
 def test_no_graph_is_nothing_captured_too(store, site):
