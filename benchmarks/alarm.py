@@ -95,11 +95,11 @@ def month(
     alerted = np.full(series, -1)
     run_kind = "gaussian" if kind == "autoregressive" else kind
     for night in range(HISTORY, HISTORY + month):
-        found = judge(values[:, : night + 1], **options)
-        tally.judged += int(found.judged.sum())
+        judgement = judge(values[:, : night + 1], **options)
+        tally.judged += int(judgement.judged.sum())
         if remeasured:
             alerts = np.zeros(series, dtype=bool)
-            for index in np.flatnonzero(found.suspect):
+            for index in np.flatnonzero(judgement.suspect):
                 true = change[index] if night >= when[index] else 0.0
                 pairs: list[float] = []
                 decision = "more"
@@ -107,13 +107,16 @@ def month(
                     new, old = noise(rng, run_kind, float(sds[index]), (2,))
                     pairs.append(true + new - old)
                     decision = decide(
-                        pairs, suspected=found.change[index], sd=found.sd[index], df=found.df[index]
+                        pairs,
+                        suspected=judgement.change[index],
+                        sd=judgement.sd[index],
+                        df=judgement.df[index],
                     ).decision
                 tally.runs += 2 * len(pairs)
                 alerts[index] = decision == "stands"
         else:
-            alerts = found.alarm
-        right = (night >= when) & (np.sign(found.change) == np.sign(change))
+            alerts = judgement.alarm
+        right = (night >= when) & (np.sign(judgement.change) == np.sign(change))
         alerted[alerts & right] = night
         # An alert before the step or the other way is false; such a series says nothing of power.
         alerted[alerts & ~right] = -2
@@ -151,7 +154,7 @@ class Together:
 
     movers: int
     unmoved: int
-    told: int
+    shift_alerts: int
 
 
 def together(
@@ -171,12 +174,12 @@ def together(
     values[moved, HISTORY:] += np.log1p(step)
     values[rng.random(values.shape) < missing] = np.nan
     alarmed = np.zeros(series, dtype=bool)
-    told = 0
+    shift_alerts = 0
     for night in range(HISTORY, HISTORY + nights):
-        found = judge(values[:, : night + 1])
-        alarmed |= found.alarm
-        told += found.shift.nights > 0 and abs(found.shift.change) >= np.log(1.02)
-    return Together(int((alarmed & moved).sum()), int((alarmed & ~moved).sum()), told)
+        judgement = judge(values[:, : night + 1])
+        alarmed |= judgement.alarm
+        shift_alerts += judgement.shift.nights > 0 and abs(judgement.shift.change) >= np.log(1.02)
+    return Together(int((alarmed & moved).sum()), int((alarmed & ~moved).sum()), shift_alerts)
 
 
 def row(label: str, tally: Tally, remeasured: bool) -> str:
@@ -230,13 +233,14 @@ def main() -> None:
         for sd in (0.01, 0.03):
             for part in (0.0, 0.3, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
                 seen = [together(rng, "gaussian", sd, part, series=series) for _ in range(hosts)]
-                movers, unmoved, told = (
-                    np.mean([getattr(one, name) for one in seen]) for name in ("movers", "unmoved", "told")
+                movers, unmoved, shift_alerts = (
+                    np.mean([getattr(outcome, name) for outcome in seen])
+                    for name in ("movers", "unmoved", "shift_alerts")
                 )
                 moving = round(part * series)
                 print(
                     f"{series:<10}{sd:>6.0%}{part:>8.0%}{movers:>12.1f} of {moving:<5}"
-                    f"{unmoved:>10.1f} of {series - moving:<5}{told:>13.1f}",
+                    f"{unmoved:>10.1f} of {series - moving:<5}{shift_alerts:>13.1f}",
                     flush=True,
                 )
     print(f"\ndrift against the first nights, {options.series} series, judged weekly for 20 weeks")

@@ -183,30 +183,32 @@ def trial(setting: Setting, rng: np.random.Generator) -> Trial:
         else:
             measurements += 1
             seen = [truth.measure(search.action.place)]
-        for each in seen:
+        for observation in seen:
             began = time.perf_counter()
-            search.observe(each)
+            search.observe(observation)
             slowest = max(slowest, time.perf_counter() - began)
-            if setting.moved and truth.taken == 20 and isinstance(each, Measured):
+            if setting.moved and truth.taken == 20 and isinstance(observation, Measured):
                 search.observe(Resumed())
-    found = search.action.outcomes[0]
-    said = {(each.first, each.last) for each in search.action.culprits}
+    outcome = search.action.outcomes[0]
+    culprits = {(culprit.first, culprit.last) for culprit in search.action.culprits}
     if setting.step:
-        right = said == {truth.smallest_set(at) for at, _ in truth.steps}
-        sure = found.verdict == "found" and found.probability >= SURE
+        right = culprits == {truth.smallest_set(at) for at, _ in truth.steps}
+        sure = outcome.verdict == "outcome" and outcome.probability >= SURE
     else:
-        right, sure = found.verdict == "not reproduced", False
+        right, sure = outcome.verdict == "not reproduced", False
     held = None
     if right and len(truth.steps) == 1 and not setting.answers:
-        held = found.step_low <= truth.sigma * truth.steps[0][1] <= found.step_high
-    return Trial(found, right, sure, held, builds, rounds, measurements, slowest)
+        held = outcome.step_low <= truth.sigma * truth.steps[0][1] <= outcome.step_high
+    return Trial(outcome, right, sure, held, builds, rounds, measurements, slowest)
 
 
 def once_each(setting: Setting, rng: np.random.Generator) -> bool:
     """Bisection as it is done by hand: one measurement a commit, the nearer end wins."""
     truth = Truth(setting, rng)
     values = {end: truth.measure(end) for end in (0, setting.commits)}
-    good, bad = (float(each.value) for each in values.values() if isinstance(each, Measured))
+    good, bad = (
+        float(observation.value) for observation in values.values() if isinstance(observation, Measured)
+    )
     low, high = 0, setting.commits
     while high - low > 1:
         middle = (low + high) // 2
@@ -225,19 +227,19 @@ def trials(setting: Setting, count: int) -> list[Trial]:
 
 
 def row(setting: Setting, done: list[Trial]) -> str:
-    words = Counter(each.outcome.verdict for each in done)
-    sure = [each.right for each in done if each.sure]
-    held = [each.held for each in done if each.held is not None]
+    words = Counter(trial.outcome.verdict for trial in done)
+    sure = [trial.right for trial in done if trial.sure]
+    held = [trial.held for trial in done if trial.held is not None]
     others = ", ".join(f"{word} {count}" for word, count in words.most_common())
     return (
-        f"{setting.name:<28}{len(done):>6}{np.mean([each.right for each in done]):>8.1%}"
+        f"{setting.name:<28}{len(done):>6}{np.mean([trial.right for trial in done]):>8.1%}"
         f"{f'{setting.goal:.1%}' if setting.goal else '':>8}"
         f"{f'{np.mean(sure):.1%} of {len(sure)}' if sure else '':>16}"
         f"{f'{np.mean(held):.1%}' if held else '':>10}"
-        f"{np.mean([each.builds for each in done]):>8.1f}{max(each.builds for each in done):>5}"
-        f"{np.mean([each.rounds for each in done]):>8.1f}{max(each.rounds for each in done):>4}"
-        f"{np.mean([each.measurements for each in done]):>7.0f}"
-        f"{1000 * max(each.slowest_s for each in done):>7.0f}   {others}"
+        f"{np.mean([trial.builds for trial in done]):>8.1f}{max(trial.builds for trial in done):>5}"
+        f"{np.mean([trial.rounds for trial in done]):>8.1f}{max(trial.rounds for trial in done):>4}"
+        f"{np.mean([trial.measurements for trial in done]):>7.0f}"
+        f"{1000 * max(trial.slowest_s for trial in done):>7.0f}   {others}"
     )
 
 
@@ -247,7 +249,9 @@ def main() -> None:
     parser.add_argument("--size", choices=["small", "full"], default="full")
     parser.add_argument("--trials", type=int, default=None)
     options = parser.parse_args()
-    wanted = options.settings or (SMALL if options.size == "small" else [each.name for each in SETTINGS])
+    wanted = options.settings or (
+        SMALL if options.size == "small" else [setting.name for setting in SETTINGS]
+    )
     count = options.trials or (30 if options.size == "small" else 1000)
     bound = 1.3 * math.log2(COMMITS) + 3
     print(f"{COMMITS} commits; at most {bound:.1f} builds on average are wanted")

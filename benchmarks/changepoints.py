@@ -83,11 +83,11 @@ def false_changes(series: int) -> None:
     for name, kind in {**KINDS, **OTHERS}.items():
         logs = [kind(rng, NOISE) for _ in range(series if name in KINDS else max(series // 5, 1))]
         start = time.process_time()
-        found = [len(ours(one)) for one in logs]
+        changes = [len(ours(series_logs)) for series_logs in logs]
         spent = (time.process_time() - start) / len(logs)
-        naive = sum(len(plain(one)) for one in logs)
+        naive = sum(len(plain(series_logs)) for series_logs in logs)
         print(
-            f"{name:<32} {sum(found) / len(logs) * 1000:>8.1f}  {np.mean(np.array(found) > 0) * 1000:>15.1f}"
+            f"{name:<32} {1000 * np.mean(changes):>8.1f}  {1000 * np.mean(np.array(changes) > 0):>15.1f}"
             f" {naive / len(logs) * 1000:>8.0f}  {spent * 1000:>6.2f}"
         )
 
@@ -135,11 +135,11 @@ def steps_of_a_year(series: int) -> None:
             nights = (np.array([60, 180, 300]) + rng.integers(-40, 41, 3))[: rng.integers(2, 4)]
             for night in nights:
                 logs[night:] += rng.choice([-1, 1]) * rng.uniform(0.05, 0.15)
-            found, naive = [change.index for change in ours(logs)], plain(logs)
+            places, naive = [change.index for change in ours(logs)], plain(logs)
             steps += len(nights)
-            hit = sum(any(abs(cut - night) <= 2 for cut in found) for night in nights)
+            hit = sum(any(abs(cut - night) <= 2 for cut in places) for night in nights)
             plain_hit = sum(any(abs(cut - night) <= 2 for cut in naive) for night in nights)
-            hits, others = hits + hit, others + len(found) - hit
+            hits, others = hits + hit, others + len(places) - hit
             plain_hits, plain_others = plain_hits + plain_hit, plain_others + len(naive) - plain_hit
         print(
             f"{name:<13}  {hits / steps:>21.1%}  {others / series:>18.2f}  {plain_hits / steps:>13.1%}"
@@ -150,19 +150,19 @@ def steps_of_a_year(series: int) -> None:
 def speed() -> None:
     rng = np.random.default_rng(3)
     logs = [KINDS["AR(1) 0.5"](rng, NOISE) for _ in range(500)]
-    for k, one in enumerate(logs):
-        one[100 + k % 200 :] += 0.1 * (k % 2)
+    for k, series_logs in enumerate(logs):
+        series_logs[100 + k % 200 :] += 0.1 * (k % 2)
     start = time.process_time()
-    for one in logs:
-        ours(one)
-    each = (time.process_time() - start) / len(logs)
+    for series_logs in logs:
+        ours(series_logs)
+    seconds = (time.process_time() - start) / len(logs)
     print(
-        f"\n{each * 1000:.2f} ms a series of {NIGHTS}: "
-        f"{each * 1920 * 8:.1f} s of CPU for 1,920 series x 8 metrics"
+        f"\n{seconds * 1000:.2f} ms a series of {NIGHTS}: "
+        f"{seconds * 1920 * 8:.1f} s of CPU for 1,920 series x 8 metrics"
     )
     start = time.process_time()
-    found = len(ours(np.repeat(rng.uniform(-0.3, 0.3, 20), 500) + rng.normal(0, NOISE, 10_000)))
-    print(f"{time.process_time() - start:.2f} s for 10,000 values with {found} changes of 19", end="; ")
+    changes = len(ours(np.repeat(rng.uniform(-0.3, 0.3, 20), 500) + rng.normal(0, NOISE, 10_000)))
+    print(f"{time.process_time() - start:.2f} s for 10,000 values with {changes} changes of 19", end="; ")
     start = time.process_time()
     ours(rng.normal(0, NOISE, 10_000))
     print(f"{time.process_time() - start:.2f} s without any")

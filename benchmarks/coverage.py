@@ -83,18 +83,18 @@ def simulate(design: Design, runs: int) -> dict[str, Tally]:
         earlier = [[night[place] for night in nights] for place in range(design.models)]
         cases, others = run(rng, spreads, slow), run(rng, spreads, slow)
         spread = spread_of_run(cases, earlier)
-        for place, (one, other) in enumerate(zip(cases, others, strict=True)):
-            reach, sure = spread.reach(place, one), spread.reach(place, one, SURE)
+        for place, (case_ratios, other) in enumerate(zip(cases, others, strict=True)):
+            reach, sure = spread.reach(place, case_ratios), spread.reach(place, case_ratios, SURE)
             word = verdict(
-                math.exp(one.mean - reach),
-                math.exp(one.mean + reach),
-                (math.exp(one.mean - sure), math.exp(one.mean + sure)),
+                math.exp(case_ratios.mean - reach),
+                math.exp(case_ratios.mean + reach),
+                (math.exp(case_ratios.mean - sure), math.exp(case_ratios.mean + sure)),
             )
             kinds = ["all", *["noisiest quarter"] * bool(noisy[place]), *["slow"] * bool(slow[place])]
             for kind in kinds:
                 tally = groups[kind]
-                tally.truth.append(abs(one.mean) <= reach)
-                tally.another.append(abs(one.mean - other.mean) <= math.sqrt(2) * reach)
+                tally.truth.append(abs(case_ratios.mean) <= reach)
+                tally.another.append(abs(case_ratios.mean - other.mean) <= math.sqrt(2) * reach)
                 tally.called.append(word in ("faster", "slower"))
                 tally.half_widths.append(reach)
     return groups

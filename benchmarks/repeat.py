@@ -18,7 +18,7 @@ from perfdash.runner.run_journal import read_info, read_results
 def main() -> None:
     model = sys.argv[1] if len(sys.argv) > 1 else "mobilenetv3_large_100"
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 6
-    found = []
+    speedups = []
     for number in range(1, runs + 1):
         with tempfile.TemporaryDirectory() as out:
             command = [sys.executable, "-m", "perfdash", "run", "--suite", "timm", "--models", model]
@@ -28,15 +28,15 @@ def main() -> None:
             noise = read_info(folder).noise
         speed = result.speedup
         assert speed is not None
-        found.append(speed)
+        speedups.append(speed)
         print(
             f"{number}: {speed.value:.4f} [{speed.ci_low:.4f}, {speed.ci_high:.4f}] {speed.verdict}, "
             f"processes {result.conditions['process_ratios']}, compile {result.compilation_s} s, "
             f"memory {result.compression_ratio}, null {noise['null']['worst']:.4f}",
             flush=True,
         )
-    values = [speed.value for speed in found]
-    covered = sum(a.ci_low <= b.value <= a.ci_high for a in found for b in found if a is not b)
+    values = [speed.value for speed in speedups]
+    covered = sum(a.ci_low <= b.value <= a.ci_high for a in speedups for b in speedups if a is not b)
     print(f"largest over smallest: {max(values) / min(values):.4f}")
     print(f"an interval covers another run's speedup in {covered} of {runs * (runs - 1)} pairs")
 

@@ -31,11 +31,11 @@ from perfdash.site.build import build, cores
 def timed(title: str, work: Callable[[], object]) -> None:
     """Prints what it took: wall and CPU seconds, children's included, and the load meanwhile."""
     start, cpu = time.perf_counter(), _cpu()
-    found = work()
+    made = work()
     wall, spent = time.perf_counter() - start, _cpu() - cpu
     load = os.getloadavg()[0]
     print(
-        f"{title:<36} {wall:7.1f} s wall {spent:7.1f} s CPU  (load {load:.1f} on {cores()} core(s)): {found}",
+        f"{title:<36} {wall:7.1f} s wall {spent:7.1f} s CPU  (load {load:.1f} on {cores()} core(s)): {made}",
         flush=True,
     )
 
@@ -54,8 +54,8 @@ def sizes(site: Path) -> None:
         "compare": "beds/*/compare.html", "data of a night": "beds/*/data/*.js",
     }  # fmt: skip
     for title, pattern in kinds.items():
-        found = [path.stat().st_size for path in site.glob(pattern)]
-        print(f"{title:<36} {len(found):5} files, largest {max(found) / 1e3:8.1f} kB")
+        sizes = [path.stat().st_size for path in site.glob(pattern)]
+        print(f"{title:<36} {len(sizes):5} files, largest {max(sizes) / 1e3:8.1f} kB")
     every = [path for path in site.rglob("*") if path.is_file()]
     kept = sum(path.stat().st_size for path in every if ".perfdash-site" in path.parts)
     whole = sum(path.stat().st_size for path in every) - kept
@@ -73,9 +73,9 @@ def in_browser(site: Path, pages: int = 9) -> None:
         options.add_argument(word)
     driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
     try:
-        found = sorted(site.glob("beds/*/models/*.html"))
+        files = sorted(site.glob("beds/*/models/*.html"))
         spent: dict[str, list[float]] = {"domInteractive": [], "loadEventEnd": []}
-        for path in found[:: max(1, len(found) // pages)][:pages]:
+        for path in files[:: max(1, len(files) // pages)][:pages]:
             driver.get(path.as_uri())
             time.sleep(0.2)
             timing = driver.execute_script("return performance.getEntriesByType('navigation')[0].toJSON()")

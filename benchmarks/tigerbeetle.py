@@ -44,12 +44,12 @@ def main() -> None:
     times, values, units = series()
     figure, panels = plt.subplots(len(values), 1, figsize=(11, 2.1 * len(values)), sharex=True)
     for panel, (name, some) in zip(panels, values.items(), strict=True):
-        found = change_points(some, min_change=MIN_CHANGE)
-        told = noise(some)
-        print(f"{name}: noise {told.deviation:.2%}, lag-1 autocorrelation {told.rho:.2f}")
+        changes = change_points(some, min_change=MIN_CHANGE)
+        level = noise(some)
+        print(f"{name}: noise {level.deviation:.2%}, lag-1 autocorrelation {level.rho:.2f}")
         print(" index  range     date        before     after  change  confidence")
         panel.plot(some, ".", markersize=2.5, color="0.45")
-        for change in found:
+        for change in changes:
             print(
                 f"{change.index:>6}  {change.low:>3}-{change.high:<3}   {times[change.index]:%Y-%m-%d}"
                 f"  {change.before:>8.0f}  {change.after:>8.0f}  {change.change:>+6.1%}"
@@ -57,10 +57,10 @@ def main() -> None:
             )
             panel.axvspan(change.low - 0.5, change.high + 0.5, color="tab:red", alpha=0.25, linewidth=0)
             panel.axvline(change.index - 0.5, color="tab:red", linewidth=0.8)
-        bounds = [0, *(change.index for change in found), len(some)]
+        bounds = [0, *(change.index for change in changes), len(some)]
         for k, (first, last) in enumerate(pairwise(bounds)):
-            left = found[k - 1].after if k else found[0].before if found else some[0]
-            right = found[k].before if k < len(found) else left
+            left = changes[k - 1].after if k else changes[0].before if changes else some[0]
+            right = changes[k].before if k < len(changes) else left
             panel.plot([first, last - 1], [left, right], color="tab:blue", linewidth=1.2)
         if max(some) > 3 * min(some):
             panel.set_yscale("log")

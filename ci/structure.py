@@ -48,9 +48,9 @@ def imports(tree: ast.AST, known: dict[str, Path]) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    found = {name for name in names if name in known}
+    modules = {name for name in names if name in known}
     # `from perfdash.stats import means` imports the module means, not what its package holds.
-    return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
+    return {name for name in modules if not any(other.startswith(f"{name}.") for other in modules)}
 
 
 def is_shape(node: ast.ClassDef) -> bool:

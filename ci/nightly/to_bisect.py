@@ -53,8 +53,8 @@ def _size(alert: dict[str, Any]) -> float:
 
 def main() -> None:
     file, most, suites = sys.argv[1:]
-    files = [each for each in suites.split(",") if each.endswith(".toml")]
-    own = {tomllib.loads(Path(each).read_text())["name"]: each for each in files}
+    files = [path for path in suites.split(",") if path.endswith(".toml")]
+    own = {tomllib.loads(Path(path).read_text())["name"]: path for path in files}
     for alert in chosen(json.loads(Path(file).read_text()), int(most)):
         print(alert["id"], own.get(alert["case"]["suite"], ""), sep="\t")
 

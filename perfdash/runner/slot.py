@@ -158,12 +158,12 @@ class Slot:
                 failures[target] = failed
         return failures
 
-    def _probe(self, like: Planned, each: Planned, role: str = "probe") -> dict[str, Any]:
+    def _probe(self, like: Planned, planned: Planned, role: str = "probe") -> dict[str, Any]:
         """One look at what the interpreter can do, tried twice: something may have killed the first."""
         for _ in range(2):
             with TemporaryFolder() as scratch:
                 job = replace(
-                    self._job(each, scratch),
+                    self._job(planned, scratch),
                     role=role,
                     timeout_s=PROBE_S,
                     phase_timeouts={},  # it has no phases
