@@ -72,28 +72,25 @@ def run(
     raise typer.Exit(_measure(runs.new_run(settings)))
 
 
-def _measure(run: Run) -> int:
-    """Measure, show the summary, put the run into the history; the exit code."""
-    from perfdash.cli.progress import open_progress
+def _measure(prepared: Run) -> int:
+    """Measure, record, show the summary; the exit code."""
+    from perfdash.api import measure_run
     from perfdash.report.gates import run_gates
+    from perfdash.report.progress import open_progress
     from perfdash.report.terminal_tables import summary
-    from perfdash.runner.run import measure
-    from perfdash.runner.run_recording import record
 
     with open_progress() as progress:
-        measure(run, progress, _note)
-    settings, info, results, folder = run.settings, run.info, run.results, run.journal.folder
-    if results:
-        typer.echo(summary(results, info))
-    typer.echo(f"Saved in {folder}")
-    unkept = record(settings, info, results, folder, _note) if results else 0
+        run = measure_run(prepared, progress, _note)
+    if run.results:
+        typer.echo(summary(run.results, run.info))
+    typer.echo(f"Saved in {run.folder}")
     if run.interrupted:
         _note(
-            f"Interrupted after {len(results)} of {info.cases} cases. "
-            f"To go on: perfdash run --resume {folder}"
+            f"Interrupted after {len(run)} of {run.info.cases} cases. "
+            f"To go on: perfdash run --resume {run.folder}"
         )
         return 130
-    return run_gates(settings, info, results, str(folder), _note) or unkept
+    return run_gates(prepared.settings, run.info, run.results, str(run.folder), _note) or run.exit_code
 
 
 def _note(text: str) -> None:

@@ -9,8 +9,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -136,12 +138,8 @@ def resumed_run(
 def measure(run: Run, watcher: Watcher, say: Say) -> None:
     """Measure what is left of a run, and close its journal.
 
-    A run in which no case was started leaves no folder. SIGTERM and SIGHUP end it like Ctrl-C: then
-    `run.interrupted` is set.
+    A run in which no case was started leaves no folder. Ctrl-C ends it: then `run.interrupted` is set.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _interrupt)
     settings, plan, info, journal = run.settings, run.plan, run.info, run.journal
     info.sessions.append(
         {"started": now(), "command": _command(), "executor": settings.executor, "slots": []}
@@ -291,6 +289,24 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
 
 def _command() -> list[str]:
     return ["perfdash", *mask_secrets(sys.argv[1:])]
+
+
+@contextmanager
+def signals_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does; Python allows that in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: installed by C code
+                signal.signal(number, handler)
 
 
 def _interrupt(*_: object) -> None:

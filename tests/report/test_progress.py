@@ -4,8 +4,8 @@ import re
 import pytest
 from rich.console import Console
 
-from perfdash.cli import progress
 from perfdash.records import Case, Result, Speedup, Status
+from perfdash.report import progress
 
 CASE = Case("timm", "resnet18")
 

@@ -56,6 +56,25 @@ class Plain:
         _line(f"[{number}/{total}] {one_line(result)}{left}")
 
 
+class Silent:
+    """Shows nothing."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def activity(self, text: str) -> None:
+        pass
+
+    def case_started(self, number: int, total: int, case: Case, left_s: float) -> None:
+        pass
+
+    def phase(self, case: Case, name: str) -> None:
+        pass
+
+    def case_done(self, number: int, total: int, result: Result, left_s: float) -> None:
+        pass
+
+
 class Terminal:
     """A live view of a few lines: the last results, then what is being done and for how long.
 

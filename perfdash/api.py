@@ -1,0 +1,330 @@
+"""The Python API: measure, load, compare and read the history, from a script or a notebook.
+
+`import perfdash` gives these names and imports nothing heavy; torch never runs in the calling process. Faults
+are exceptions of perfdash.errors with the messages of the command line. docs/api.md has examples.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfdash.errors import UsageError
+from perfdash.records import Case, Result, RunInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from perfdash.detect.comparison import Comparison
+    from perfdash.runner.run import Run as PreparedRun
+    from perfdash.runner.session import Watcher
+
+Factory = str | os.PathLike[str] | Callable[..., Any]
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and its results, as its folder has them.
+
+    `interrupted`: it was stopped, and `run(resume=...)` goes on with it. `exit_code`: what the command line
+    ends with where the run is not in the history, else 0.
+    """
+
+    folder: Path
+    info: RunInfo
+    results: list[Result]
+    interrupted: bool = False
+    exit_code: int = field(default=0, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def __getitem__(self, model: str) -> Result:
+        """The one result of a model. Raises KeyError for none, and for a model measured in several ways."""
+        chosen = [result for result in self.results if result.case.model == model]
+        if len(chosen) == 1:
+            return chosen[0]
+        if chosen:
+            names = ", ".join(result.case.name for result in chosen)
+            raise KeyError(f"{model} was measured in {len(chosen)} ways; choose with find(): {names}")
+        names = ", ".join(sorted({result.case.model for result in self.results})) or "none"
+        raise KeyError(f"{self.info.id} has no model {model!r}; there are: {names}")
+
+    def find(self, pattern: str = "*", **fields: Any) -> list[Result]:
+        """The results whose model matches, and whose case has these values: find("res*", dtype="float32")."""
+        for name in fields:
+            if name not in Case.__dataclass_fields__:
+                raise UsageError(f"a case has no {name!r}; it has: {', '.join(Case.__dataclass_fields__)}")
+        return [
+            result
+            for result in self.results
+            if fnmatchcase(result.case.model, pattern)
+            and all(getattr(result.case, name) == value for name, value in fields.items())
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each result: the fields of its case, status, verdict, and the numbers by their columns.
+
+        Latencies are in milliseconds, durations in seconds, memory in bytes; NaN is not measured.
+        """
+        import pandas as pd
+
+        from perfdash.history.results import from_result
+        from perfdash.metrics import METRICS
+
+        columns = [name for name, metric in METRICS.items() if name != "status" and not metric.part_of]
+        rows = []
+        for result in self.results:
+            row = from_result(result)
+            rows.append(
+                {
+                    **vars(row.case),
+                    "status": str(row.status),
+                    "verdict": row.verdict,
+                    **{name: row.values.get(name) for name in columns},
+                    "speedup_low": row.values.get("speedup_low"),
+                    "speedup_high": row.values.get("speedup_high"),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        from perfdash.report.terminal_tables import one_line
+
+        lines = [f"perfdash run {self.info.id} ({self.info.state}), {len(self)} of {self.info.cases} cases"]
+        lines += [f"  {one_line(result)}" for result in self.results]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The run as a notebook shows it: a heading and the main columns, escaped."""
+        frame = self.to_frame()
+        main = [name for name in _SHOWN if name in frame and frame[name].notna().any()]
+        table = frame[main].to_html(index=False, escape=True, float_format="{:.4g}".format)
+        title = f"perfdash run {self.info.id} ({self.info.state}), {len(self)} of {self.info.cases} cases"
+        return f"<p>{html.escape(title)}</p>\n{table}"
+
+
+_SHOWN = (
+    "suite", "model", "batch_size", "dtype", "backend", "status", "speedup", "speedup_low", "speedup_high",
+    "verdict", "eager_ms", "backend_ms", "compilation_s", "compression_ratio",
+)  # fmt: skip
+
+
+def run(*, resume: str | os.PathLike[str] | None = None, progress: bool = True, **settings: Any) -> Run:
+    """Measure models, or go on with an earlier run.
+
+    `settings` are the options of `perfdash run` with underscores: suite="timm", models=["res*"], quick=True,
+    batch_size=[1, 8]. Others come from PERFDASH_* variables, perfdash.toml and the defaults, as on
+    the command line; the run is saved below `out` and goes into the history. `progress`: print a line when a
+    case begins and ends. Ctrl-C ends the measuring; what was measured is in the Run that is returned.
+    """
+    from perfdash.report.gates import check_settings
+    from perfdash.runner import run as runs
+    from perfdash.settings import resolve
+
+    flags = _flags(settings)
+    if resume is None:
+        resolved = resolve(flags)[0]
+        check_settings(resolved)
+        return measure_run(runs.new_run(resolved), _watcher(progress), _warn)
+    folder, info, resumed = runs.run_to_resume(os.fspath(resume), {"out": None, "db": None, **flags})
+    check_settings(resumed)
+    return measure_run(runs.resumed_run(folder, info, resumed, set(), _warn), _watcher(progress), _warn)
+
+
+def measure(model: Factory, backend: str = "inductor", *, progress: bool = True, **settings: Any) -> Result:
+    """Measure one model of your own: "net.py:make", or the function make itself.
+
+    The function takes a batch size and returns (module, inputs), inputs a tuple or a dict. It is called in
+    processes of its own, so it must stand at the top level of a file. The run is an experiment and stays out
+    of the history, unless no_history=False. Other settings as in run().
+    """
+    settings = {"no_history": True, **settings, "model": [target_of(model)], "backend": [backend]}
+    measured = run(progress=progress, **settings)
+    if measured.interrupted:
+        raise KeyboardInterrupt(f"interrupted; to go on: perfdash.run(resume={str(measured.folder)!r})")
+    if len(measured) != 1:
+        names = ", ".join(result.case.name for result in measured)
+        raise UsageError(f"measure() is for one case, and these are {len(measured)}: {names}; use run()")
+    return measured.results[0]
+
+
+def load(run: str | os.PathLike[str] = "last", *, out: str | os.PathLike[str] | None = None) -> Run:
+    """Read a run: its folder, its name below `out`, or `last`. Raises UsageError where there is none."""
+    from perfdash.runner.run_journal import find_run, read_saved
+    from perfdash.settings import resolve
+
+    folder = find_run(os.fspath(run), resolve({"out": out})[0].out)
+    info, results, warnings = read_saved(folder)
+    for warning in warnings:
+        _warn(warning)
+    return Run(folder, info, results, interrupted=info.state == "interrupted")
+
+
+@dataclass(frozen=True)
+class ComparedSides:
+    """Two sides compared over their common cases; `sides` is all that is known of it."""
+
+    sides: Comparison
+
+    @property
+    def nothing_to_compare(self) -> str | None:
+        """Why no case could be compared; None where some were."""
+        return self.sides.nothing_to_compare or None
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each case and metric: old, new, ratio, p, significant."""
+        import pandas as pd
+
+        from perfdash.report.comparison_text import to_plain
+
+        rows = [
+            {**case["case"], "metric": metric, **numbers, "regressed": case["regressed"]}
+            for case in to_plain(self.sides)["cases"]
+            for metric, numbers in case["metrics"].items()
+        ]
+        return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        from perfdash.report.comparison_text import comparison
+
+        return comparison(self.sides)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
+def compare(
+    old: str | Run, new: str | Run, *, db: str | None = None, out: str | os.PathLike[str] | None = None
+) -> ComparedSides:
+    """Compare two runs, nights, builds or windows of them, in the words of `perfdash compare`.
+
+    Raises UsageError for runs that may not be compared (other hosts, threads, methods).
+    """
+    from perfdash.report.run_lookup import RunLookup
+    from perfdash.settings import resolve
+
+    settings = resolve({"db": db, "out": out})[0]
+    words = [str(side.folder) if isinstance(side, Run) else side for side in (old, new)]
+    return ComparedSides(RunLookup(settings.out, settings.history, _warn).comparison(*words))
+
+
+class History:
+    """The history of runs, as frames. `address`: a file or a database URL; by default history.db of `out`."""
+
+    def __init__(self, address: str | None = None, *, out: str | os.PathLike[str] | None = None) -> None:
+        from perfdash.settings import resolve
+
+        self.address = resolve({"db": address, "out": out})[0].history
+
+    def runs(self) -> pd.DataFrame:
+        """A row for each run, oldest first: name, started, state, host_class, torch, commit, results."""
+        import pandas as pd
+
+        from perfdash.history.queries import list_runs
+        from perfdash.history.store import open_store
+
+        with open_store(self.address, create=False) as store, store.read() as connection:
+            rows = [run.to_plain() for run in list_runs(connection)]
+        return pd.DataFrame(rows)
+
+    def series(self, model: str, metric: str = "speedup", *, run: str = "last") -> pd.DataFrame:
+        """A metric of a model over the nights of the testbed of `run`: a row for each night and case.
+
+        Raises UsageError for an unknown metric, and for a model that was never measured there.
+        """
+        import pandas as pd
+
+        from perfdash.history.queries import find_run, model_series
+        from perfdash.history.store import open_store
+
+        with open_store(self.address, create=False) as store, store.read() as connection:
+            cases = model_series(connection, find_run(connection, run), model, [metric])
+        return pd.DataFrame(
+            [
+                {**vars(case), "run": point.run, "started": point.started, "status": point.status,
+                 metric: point.value, "torch": point.torch, "torch_git_version": point.torch_git_version}
+                for case, (points,) in cases
+                for point in points
+            ]
+        )  # fmt: skip
+
+    def regressions(self, *, everything: bool = False, worse: bool = False) -> pd.DataFrame:
+        """The open alerts, a row for each; nights that are not judged yet are judged first.
+
+        everything: also those that were fixed or dismissed. worse: only what got worse.
+        """
+        import pandas as pd
+
+        from perfdash.detect.nightly_judging import judge_new
+        from perfdash.history.store import open_store
+        from perfdash.report.alert_text import open_alerts, to_plain
+
+        with open_store(self.address, create=False) as store:
+            judge_new(store)
+            alerts = open_alerts(store, everything=everything, worse=worse, run=None)
+        return pd.json_normalize([to_plain(alert) for alert in alerts])
+
+
+def measure_run(prepared: PreparedRun, watcher: Watcher, note: Note) -> Run:
+    """Measure a prepared run to its end and record it in the history; `note` gets lines for the user."""
+    from perfdash.runner.run import measure as measure_all
+    from perfdash.runner.run import signals_like_ctrl_c
+    from perfdash.runner.run_recording import record
+
+    with signals_like_ctrl_c():
+        measure_all(prepared, watcher, note)
+        info, results, folder = prepared.info, prepared.results, prepared.journal.folder
+        exit_code = record(prepared.settings, info, results, folder, note) if results else 0
+    return Run(folder, info, results, prepared.interrupted, exit_code)
+
+
+def target_of(model: Factory) -> str:
+    """`file.py:function` of a function at the top level of a file. Raises UsageError for any other."""
+    if not callable(model):
+        return os.fspath(model)
+    name = getattr(model, "__qualname__", type(model).__name__)
+    if "." in name or "<" in name or not inspect.isfunction(model):
+        raise UsageError(f"{name} is no function at the top level of a file, so no other process can call it")
+    file = inspect.getsourcefile(model)
+    if file is None or not Path(file).is_file():
+        raise UsageError(
+            f"{name} is defined in a notebook or at a prompt, where no other process can import it; write it "
+            f"into a file, e.g. net.py with %%writefile, and measure 'net.py:{name}'"
+        )
+    return f"{Path(file).resolve()}:{name}"
+
+
+def _flags(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as flags give them: lists for what repeats. Raises UsageError for an unknown name."""
+    from perfdash.settings import RunSettings
+    from perfdash.suites.suite_file import near
+
+    for name in settings:
+        if name not in RunSettings.model_fields:
+            raise UsageError(
+                f"there is no setting {name!r}{near(name, list(RunSettings.model_fields))}; "
+                "`perfdash config` lists them"
+            )
+    return {name: os.fspath(value) if isinstance(value, Path) else value for name, value in settings.items()}
+
+
+def _watcher(progress: bool) -> Watcher:
+    from perfdash.report.progress import Plain, Silent
+
+    return Plain() if progress else Silent()
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,222 @@
+"""The Python API: what it returns, what it refuses, and that the examples of docs/api.md run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import perfdash
+from perfdash import api
+from perfdash.history.ingest import take_in
+from perfdash.history.store import open_store
+from perfdash.records import Case, Measurement, Result, RunInfo, Speedup, Status
+from perfdash.runner.run_journal import RunJournal
+from tests.history import made
+
+ROOT = Path(__file__).parents[1]
+
+
+def result(model="resnet18", **case):
+    return Result(
+        Case("timm", model, **case),
+        "2026-11-01T01:00:00Z",
+        12.0,
+        Status.PASS,
+        eager_ms=Measurement(20.0, 19.9, 20.1, 20.0, 0.1, 30),
+        backend_ms=Measurement(10.0, 9.9, 10.1, 10.0, 0.1, 30),
+        speedup=Speedup(2.0, 1.9, 2.1, "faster", "processes"),
+        capture={"graphs": 1, "calls_captured": 5},
+        compilation_s=30.0,
+    )
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Save a run below tmp_path/runs; its folder."""
+
+    def save(*results, name="2026-11-01T01-00-00Z_farm"):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        journal = RunJournal.create(tmp_path / "runs")
+        environment = {"host_class": "Xeon x 100", "cpu": "Xeon", "worker": {"torch": "2.15.0"}}
+        info = RunInfo(
+            journal.folder.name, "2026-11-01T01:00:00Z", "farm", ["perfdash"], {}, environment,
+            len(results), "0.2.0", state="done", plan={"uid": name},
+        )  # fmt: skip
+        journal.write_info(info)
+        for one_result in results:
+            journal.append(one_result)
+        journal.close()
+        return journal.folder
+
+    return save
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, perfdash; print(sorted({'torch', 'numpy', 'pandas', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there_and_an_unknown_one_is_an_attribute_error():
+    assert all(getattr(perfdash, name) for name in perfdash.__all__)
+    assert set(perfdash.__all__) <= set(dir(perfdash))
+    with pytest.raises(AttributeError, match="no attribute 'mesure'"):
+        perfdash.mesure  # noqa: B018
+
+
+def test_a_run_is_loaded_by_folder_name_and_last(saved, tmp_path):
+    folder = saved(result("resnet18"), result("vgg16"))
+    for word in (folder, folder.name, "last"):
+        run = perfdash.load(word, out=tmp_path / "runs")
+        assert [one_result.case.model for one_result in run] == ["resnet18", "vgg16"]
+    assert len(run) == 2
+    assert run["vgg16"].speedup.value == 2.0
+    with pytest.raises(perfdash.UsageError, match="no run"):
+        perfdash.load("nothing", out=tmp_path / "runs")
+
+
+def test_a_model_measured_in_several_ways_is_found_by_its_case(saved):
+    run = perfdash.load(saved(result(batch_size=1), result(batch_size=8), result("vgg16")))
+    with pytest.raises(KeyError, match="2 ways"):
+        run["resnet18"]
+    with pytest.raises(KeyError, match="there are: resnet18, vgg16"):
+        run["resnet19"]
+    assert [one_result.case.batch_size for one_result in run.find("res*", batch_size=8)] == [8]
+    assert len(run.find(dtype="float32")) == 3
+    with pytest.raises(perfdash.UsageError, match="a case has no 'batchsize'"):
+        run.find(batchsize=8)
+
+
+def test_a_run_as_a_frame_has_the_numbers_by_their_columns(saved):
+    frame = perfdash.load(saved(result(), Result(Case("timm", "bad"), "t", 1.0, Status.CRASH))).to_frame()
+    good, bad = frame.to_dict("records")
+    assert (good["model"], good["status"], good["verdict"]) == ("resnet18", "pass", "faster")
+    assert (good["eager_ms"], good["backend_ms"], good["compilation_s"]) == (20.0, 10.0, 30.0)
+    assert (good["speedup_low"], good["speedup"], good["speedup_high"]) == (1.9, 2.0, 2.1)
+    assert bad["status"] == "crash"
+    assert frame["speedup"].isna().tolist() == [False, True]
+
+
+def test_a_run_is_shown_in_plain_text_and_escaped_in_a_notebook(saved):
+    run = perfdash.load(saved(result("<script>alert(1)</script>")))
+    assert "pass, 2.000x [1.900, 2.100] faster" in repr(run)
+    shown = run._repr_html_()
+    assert "&lt;script&gt;" in shown
+    assert "<script>" not in shown
+
+
+def test_an_empty_run_is_shown_too(saved):
+    run = perfdash.load(saved())
+    assert "0 of 0 cases" in repr(run)
+    assert "0 of 0 cases" in run._repr_html_()
+
+
+def make(batch_size):
+    raise AssertionError("never called in this process")
+
+
+class Maker:
+    def make(self, batch_size):
+        raise AssertionError
+
+
+def test_a_function_is_named_by_its_file():
+    assert api.target_of(make) == f"{Path(__file__).resolve()}:make"
+    assert api.target_of("net.py:make") == "net.py:make"
+    assert api.target_of(Path("net.py:make")) == "net.py:make"
+
+
+@pytest.mark.parametrize("model", [lambda size: None, Maker().make, Maker, print])
+def test_what_no_other_process_can_call_is_refused(model):
+    with pytest.raises(perfdash.UsageError, match="top level of a file"):
+        api.target_of(model)
+
+
+def test_a_function_of_a_notebook_is_refused_with_the_way_out():
+    names = {}
+    exec("def make(batch_size): ...", names)
+    with pytest.raises(perfdash.UsageError, match=r"%%writefile.*net\.py:make"):
+        api.target_of(names["make"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batchsize": 8}, r"no setting 'batchsize' \(near: batch_size"),
+        ({"dtype": "fp16"}, "--dtype"),
+        ({"suite": "nothing"}, "nothing"),
+        ({"batch_size": 0}, "at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_measured(tmp_path, monkeypatch, settings, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(perfdash.UsageError, match=message):
+        perfdash.run(**settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_are_compared(saved, tmp_path):
+    old = perfdash.load(saved(result()))
+    slower = result()
+    slower.backend_ms = Measurement(12.0, 11.9, 12.1, 12.0, 0.1, 30)
+    new = perfdash.load(saved(slower, name="another"))
+    compared = perfdash.compare(old, new, out=tmp_path / "runs")
+    assert compared.nothing_to_compare is None
+    frame = compared.to_frame().set_index("metric")
+    assert frame.loc["backend_ms", "ratio"] == pytest.approx(1.2)
+    assert "resnet18" in repr(compared)
+    assert compared._repr_html_().startswith("<pre>")
+
+
+def test_the_history_as_frames(tmp_path):
+    path = tmp_path / "history.db"
+    with open_store(str(path)) as store:
+        take_in(store, made.nights({"resnet18": [10.0] * 12 + [14.0] * 8}))
+    history = perfdash.History(str(path))
+    runs = history.runs()
+    assert len(runs) == 20
+    assert runs["started"].is_monotonic_increasing
+    series = history.series("resnet18", "backend_ms")
+    assert series["backend_ms"].tolist() == [10.0] * 12 + [14.0] * 8
+    alerts = history.regressions()
+    assert len(alerts) >= 1
+    with pytest.raises(perfdash.UsageError, match="never measured"):
+        history.series("resnet19")
+    with pytest.raises(perfdash.UsageError):
+        perfdash.History(str(tmp_path / "none.db")).runs()
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_documentation_run(tmp_path):
+    """In a process of their own, in the order of the page, sampled a few times."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "api.md").read_text(), re.M | re.S)
+    files = [block for block in blocks if re.match(r"# \w+\.py\n", block)]
+    for block in files:
+        (tmp_path / block.splitlines()[0].removeprefix("# ")).write_text(block)
+    examples = "\n".join(block for block in blocks if block not in files)
+    assert len(blocks) - len(files) >= 4
+    assert "inductor" in examples
+    script = (
+        "from tests.few_samples import take_few_samples\n"
+        "if __name__ == '__main__':\n"
+        "    take_few_samples()\n"
+        "    import sys\n"
+        + "".join(f"    {line}\n" for line in examples.splitlines())
+        + "    assert 'torch' not in sys.modules\n"
+        "    assert len(run) == len(other) == 2, run\n"
+        "    assert all(one.status == 'pass' for one in [*run, *other, result]), run\n"
+        "    assert len(fast) == 1\n"
+        "    assert perfdash.load('last').folder.name == other.folder.name\n"
+        "    assert len(history.runs()) == 2, 'measure() stays out'\n"
+    )
+    (tmp_path / "examples.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "examples.py"], cwd=tmp_path, capture_output=True, text=True, timeout=900,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
