@@ -273,8 +273,8 @@ class Slot:
             so_far = f", {math.exp(before.mean):.2f}x so far" if before else ""
             total = max(wanted, number + 1)
             left_s = expected_s * (total - number)
-            text = f"process {number + 1} of {total}{so_far}, about {left_s:.0f} s left"
-            on_event({"event": "phase", "name": text})
+            left = f", about {left_s:.0f} s left" if left_s >= 1 else ""
+            on_event({"event": "phase", "name": f"process {number + 1} of {total}{so_far}{left}"})
             replica = replace(job, role="replica", process=number)
             parent = min(number, _KEPT)
             start = time.monotonic()

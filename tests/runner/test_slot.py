@@ -125,3 +125,10 @@ def test_a_back_end_that_is_missing_is_no_slip_in_the_model(parents, monkeypatch
     monkeypatch.setattr(Parent, "run", lambda *_, **__: ProcessOutcome([failed], status=0))
     mine = replace(planned("eager"), case=Case("own", "mine.f", backend="eager"), target="mine.py:f")
     assert list(parents._unloadable(mine, [mine])) == told
+
+
+def test_a_further_process_takes_as_long_as_loading_and_sampling_did():
+    phases = {"load": 2.0, "eager": 50.0, "compile": 100.0, "accuracy": 9.0, "latency": 10.0, "memory": 5.0}
+    events = [{"event": "phase_end", "name": name, "seconds": seconds} for name, seconds in phases.items()]
+    assert slots._replica_seconds(ProcessOutcome(events)) == pytest.approx(25.0)
+    assert slots._replica_seconds(ProcessOutcome([])) == 0.0

@@ -266,13 +266,13 @@ def test_series_that_stood_still_while_the_host_moved_are_not_alarmed():
 def test_a_step_of_most_series_is_told_once_however_old(simulation, share):
     rng = np.random.default_rng(21)
     seen = simulation.together(rng, "gaussian", 0.01, share, series=40)
-    assert seen.told == 20
+    assert seen.shift_alerts == 20
     assert seen.movers + seen.unmoved <= 1  # 2 %
 
 
 def test_a_step_of_few_series_is_theirs(simulation):
     seen = simulation.together(np.random.default_rng(22), "gaussian", 0.01, 0.3, series=40, nights=12)
-    assert (seen.movers, seen.told) == (12, 0)
+    assert (seen.movers, seen.shift_alerts) == (12, 0)
     assert seen.unmoved <= 1
 
 
