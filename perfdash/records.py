@@ -131,6 +131,7 @@ class Option:
     """
 
     help: str = ""
+    duration: bool = False  # seconds, which users may also write as 90s, 30m or 2h
     above: Optional[float] = None
     at_least: Optional[float] = None
     training: bool = False  # in suite files only among the keys of `training`

@@ -114,6 +114,10 @@ class RunOptions(CaseSelection):
     retry_pause: Annotated[float, Option("Seconds before it is tried again.  [default: 30]", at_least=0)] = (
         30.0
     )
+    wait: Annotated[
+        float | None,
+        Option("Wait so long for cores that another run measures on, e.g. 2h.", duration=True),
+    ] = None
     jobs: Annotated[
         int | Literal["auto"],
         Option("Cases side by side, each on cores of its own; or auto.  [default: 1]"),

@@ -74,6 +74,17 @@ class RunSettings(_Declared):
     def _plain_address(cls, value: str | None) -> str | None:
         return value or None
 
+    @field_validator("wait", mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        """Seconds of 90, "90s", "30m" and "2h"."""
+        if value is None:
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
+        if match is None:
+            raise ValueError("give a time like 90s, 30m or 2h")
+        return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
     @field_validator("jobs", mode="before")
     @classmethod
     def _number_or_auto(cls, value: Any) -> Any:

@@ -60,3 +60,17 @@ def test_a_checkout_of_torchbench_has_a_table_of_its_own(tmp_path):
     (tmp_path / "perfdash.toml").write_text('[torchbench]\nfolder = "benchmark"\n')
     with pytest.raises(UsageError, match=r"\[torchbench\] has one key, path"):
         resolve({}, {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("30m", 1800.0), ("1.5h", 5400.0), (7, 7.0)]
+)
+def test_a_wait_is_a_time(text, seconds):
+    assert resolve({"wait": text}, environ={})[0].wait == seconds
+    assert resolve({}, environ={})[0].wait is None
+
+
+@pytest.mark.parametrize("text", ["soon", "2 days", "-3m", "1h30"])
+def test_a_wait_that_is_no_time_is_refused(text):
+    with pytest.raises(UsageError, match=r"--wait: .*like 90s, 30m or 2h"):
+        resolve({"wait": text}, environ={})

@@ -51,7 +51,7 @@ from perfdash.suites.case_selection import Planned, planned_from_json
 
 _RESUME_FLAGS = {
     "resume", "cores", "max_builds", "pin_repo", "repo", "wheels", "env", "json", "as_json", "db", "out",
-    "no_history", "confirm", "settings",
+    "no_history", "confirm", "settings", "wait",
 }  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def started(command: Sequence[str] | None, flags: dict[str, Any], notify: Notify
     if flags["dry_run"]:
         yield _plan(setup, revisions, builder)
         return
-    with LocalWorkbench(setup) as workbench:
+    with LocalWorkbench(setup, notify) as workbench:
         stage = workbench.first(source, builder, revisions)
         with Journal.create(settings.out) as journal:
             bisection = Bisection([])
@@ -136,7 +136,7 @@ def resumed(
         bisection.apply(journal.append({"event": events.SESSION, "began": now()}))
         measured = sum(len(stage.measurements) for stage in bisection.stages)
         notify(f"{folder}: {measured} measurements so far")
-        with LocalWorkbench(setup) as workbench:
+        with LocalWorkbench(setup, notify) as workbench:
             yield _engine(setup, bisection, journal, workbench, notify, flags["max_builds"])
 
 
@@ -308,6 +308,7 @@ def _resumed_settings(begun: events.Event, flags: Mapping[str, Any], here: RunSe
         raise UsageError(f"--resume: the value of {hidden[0]} was not kept; give --env {hidden[0]}=... again")
     settings.update(cores=flags["cores"] or settings["cores"], out=here.out, db=here.db)
     settings["no_history"] = flags["no_history"] or settings["no_history"]
+    settings["wait"] = flags["wait"]
     try:
         return RunSettings(**settings)
     except ValidationError as error:

@@ -7,7 +7,7 @@ import fnmatch
 import hashlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from perfdash.metrics import Metric
 from perfdash.records import to_json
 from perfdash.redaction import mask_secrets
 from perfdash.runner.alternating_builds import AlternatingBuilds
-from perfdash.runner.cores import Locks, available_cores, core_names, gpus_of
+from perfdash.runner.cores import Locks, available_cores, core_names, gpus_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
@@ -117,8 +117,9 @@ class Setup:
 class LocalWorkbench:
     """See engine.Workbench. Use as a context manager: it holds the measured cores."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, notify: Callable[[str], None] = lambda text: None) -> None:
         self._setup = setup
+        self._notify = notify
         self._recipes = setup.recipes
         self._context = setup.context
         self._measurer = setup.measurer()
@@ -126,7 +127,7 @@ class LocalWorkbench:
         self._stack = ExitStack()
 
     def __enter__(self) -> LocalWorkbench:
-        self._stack.enter_context(self._measurer)
+        when_free(lambda: self._stack.enter_context(self._measurer), self._setup.settings.wait, self._notify)
         return self
 
     def __exit__(self, *error: Any) -> None:

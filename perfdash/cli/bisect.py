@@ -85,6 +85,9 @@ def bisect(
     env: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for what is measured. Repeatable.")] = None,
     torchbench: Annotated[Path | None, typer.Option(help="A checkout of torchbench.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that one measurement may take.")] = None,
+    wait: Annotated[
+        str | None, typer.Option(help="Wait so long for cores that another run measures on, e.g. 2h.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Builds at once.  [default: 1]")] = None,
     confidence: Annotated[
         float | None, typer.Option(min=0.6, max=0.9999, help="How sure it is to be.  [default: 0.9]")

@@ -29,6 +29,9 @@ def confirm(
         bool, typer.Option("--alarms", help="Only what the night was certain enough of to raise an alert.")
     ] = False,
     cores: Annotated[str | None, typer.Option(help="Which cores.  [default: the last ones]")] = None,
+    wait: Annotated[
+        str | None, typer.Option(help="Wait so long for cores that another run measures on, e.g. 2h.")
+    ] = None,
     jobs: Annotated[str | None, typer.Option(help="Cases side by side; as in the run.  [default: 1]")] = None,
     db: Db = None,
     out: Out = None,
@@ -53,7 +56,7 @@ def confirm(
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     folder = find_folder(run, resolve({"out": out})[0].out)
     info = read_info(folder)
-    settings = settings_of_run(info.configuration, python=python, cores=cores, jobs=jobs)
+    settings = settings_of_run(info.configuration, python=python, cores=cores, jobs=jobs, wait=wait)
     with opened(db, out or folder.parent) as store:
         with store.read() as connection:
             judged = judge_run(connection, find_run(connection, info.id))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
+from perfdash.records import Option
 from perfdash.run_options import run_options, without_none
 
 Command = Callable[..., None]
@@ -29,7 +30,7 @@ def takes_settings(texts: Mapping[str, str | None] | None = None) -> Callable[[C
                 name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=False if declared[name][0] is bool else None,
-                annotation=_flag(name, declared[name][0], text or declared[name][1].help),
+                annotation=_flag(name, declared[name], text),
             )
             for name, text in names.items()
         ]
@@ -46,12 +47,13 @@ def takes_settings(texts: Mapping[str, str | None] | None = None) -> Callable[[C
     return decorate
 
 
-def _flag(name: str, kind: Any, text: str) -> Any:
+def _flag(name: str, declared: tuple[Any, Option, Any], text: str | None) -> Any:
     """The annotation of a flag. Its value is read as text where settings.py has the better message."""
-    kind = without_none(kind)
+    kind, option = without_none(declared[0]), declared[1]
+    text = text or option.help
     if kind is bool:
         return Annotated[bool, typer.Option(f"--{name.replace('_', '-')}", help=text)]
     if get_origin(kind) in (tuple, dict):
         return Annotated[list[str] | None, typer.Option(help=text)]
-    read = kind if kind in (int, float, Path) else str
+    read = kind if kind in (int, float, Path) and not option.duration else str
     return Annotated[read | None, typer.Option(help=text)]

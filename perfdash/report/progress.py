@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from perfdash.records import Case, Result
 from perfdash.report.terminal_tables import one_line
+from perfdash.runner.schedule import duration
 from perfdash.runner.session import Watcher
 
 if TYPE_CHECKING:  # rich is imported for a terminal only
@@ -136,13 +137,6 @@ class Terminal:
             for case, (phase, begin) in list(self._phases.items())
         ]
         return Text("\n".join(lines))
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: "12 s", "7 min", "2.5 h"."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{round(seconds / 60)} min"
 
 
 def _line(text: str) -> None:

@@ -14,14 +14,18 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from perfdash.errors import MachineError, UsageError
+from perfdash.runner.schedule import duration
 from perfdash.settings import RunSettings
 
+_POLL_S = 1.0  # between two looks at cores that another run measures on
 PATIENCE_S = 10.0  # until the processes that a killed run left behind have ended
+T = TypeVar("T")
 _ASKERS = 4096  # nobody accepts, so every process that asks for the holder stays queued
 
 
@@ -227,6 +231,39 @@ def visible_gpus(named: str | None) -> list[str]:
     return [str(number) for number in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
+class CoresTaken(MachineError):
+    """Another run measures on these cores. `names`: their locks."""
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
+
+
+def when_free(enter: Callable[[], T], wait_s: float | None, say: Callable[[str], None]) -> T:
+    """Call `enter`, which takes cores, again until they are free or `wait_s` seconds have passed.
+
+    `say` gets a line each time that another run is found to measure on them. Raises CoresTaken after that
+    time; without one at once. Several who wait take turns by chance.
+    """
+    deadline = time.monotonic() + (wait_s or 0.0)
+    said = ""
+    while True:
+        try:
+            return enter()
+        except CoresTaken as error:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise
+            if str(error) != said:
+                said = str(error)
+                say(f"{said.partition(';')[0]}; waiting for up to {duration(left_s)}")
+            while (left_s := deadline - time.monotonic()) > 0:
+                time.sleep(min(_POLL_S, left_s))
+                if (locks := Locks.try_take(error.names)) is not None:
+                    locks.close()
+                    break
+
+
 class Locks:
     """Locks that this process holds until close(). A process that was given `fds` holds them longer."""
 
@@ -235,19 +272,21 @@ class Locks:
 
     @classmethod
     def take(cls, names: Iterable[str]) -> Locks:
-        """Take all locks or none. Raises MachineError that names the process holding one.
+        """Take all locks or none. Raises CoresTaken, which names the process holding one.
 
         Where its holder is gone, what that has left is being ended: for that it waits some seconds.
         """
+        names = tuple(names)
         deadline = time.monotonic() + PATIENCE_S
         while True:
             locks, taken = cls._try(names)
             if locks:
                 return locks
             if _holder_is_alive(taken) or time.monotonic() > deadline:
-                raise MachineError(
-                    f"{taken} is being measured on by {holder(taken)}; wait for it, end it, or take other "
-                    "cores (--cores)"
+                raise CoresTaken(
+                    f"{taken} is being measured on by {holder(taken)}; wait for it (--wait 2h), end it, or "
+                    "take other cores (--cores)",
+                    names,
                 )
             time.sleep(0.1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
 from perfdash.runner.alternating_builds import BuildPair, PairedSlots, beside
-from perfdash.runner.cores import away_from, slots_of
+from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.settings import RunSettings
 from perfdash.suites.case_selection import Planned
@@ -102,7 +103,12 @@ def remeasure(
                 confirmed += word == suspects.STANDS and finding.direction > 0
                 decided(Decision(planned.case.model, finding, word, numbers, len(pairs)))
 
-    with away_from(cores), PairedSlots(cores, beside(new, good_python), new, folder) as slots:
+    with away_from(cores), ExitStack() as stack:
+        slots = when_free(
+            lambda: stack.enter_context(PairedSlots(cores, beside(new, good_python), new, folder)),
+            settings.wait,
+            notify,
+        )
         workers = {name: build["worker"] for name, build in slots.introduce(planned).items()}
         if other := other_commits(judged.run, workers["new"]):
             raise UsageError(

@@ -12,7 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from perfdash.records import Case, Result, RunInfo, Status
 from perfdash.redaction import MASK, mask_secrets, mask_variables
 from perfdash.runner import compatibility, orphans
 from perfdash.runner.compatibility import check_machine
-from perfdash.runner.cores import away_from, slots_of
+from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.doctor import load_warning
 from perfdash.runner.executors import open_executor
 from perfdash.runner.messages import weights_of
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 _MAY_CHANGE = {
     "cores", "env", "executor", "fail_on", "memory_limit", "out", "output_limit", "phase_timeout",
     "python", "retries", "retry_pause", "scheduler", "timeout", "torchbench", "db", "no_history", "junit",
-    "suite", "model",  # differences() compares their content
+    "wait", "suite", "model",  # differences() compares their content
 }  # fmt: skip
 
 
@@ -156,7 +156,10 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
     orphans.end_strays()
     remove_abandoned_folders()
     try:
-        with away_from(run.slots), open_executor(settings, slots, journal.logs) as executor:
+        with away_from(run.slots), ExitStack() as stack:
+            executor = when_free(
+                lambda: stack.enter_context(open_executor(settings, slots, journal.logs)), settings.wait, say
+            )
             session = Session(
                 planned, costs, policy, executor, journal, info, watcher, run.dynamo_names, run.results,
                 earlier=lambda info: earlier_nights(settings, info, plan, watcher.say),

@@ -95,6 +95,13 @@ def seconds_left(
     return max([(sum(rests) + sum(ahead)) / max(slots, 1), *rests, *ahead], default=0.0)
 
 
+def duration(seconds: float) -> str:
+    """Seconds in words: "12 s", "7 min", "2.5 h"."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{round(seconds / 60)} min"
+
+
 def queue(planned: Sequence[Planned], costs: Sequence[float], slots: int) -> list[int]:
     """Indices of the cases to measure, in the order in which slots take them.
 

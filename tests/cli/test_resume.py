@@ -1,6 +1,7 @@
 """--resume, --retry, --shard and merge, as typed."""
 
 import json
+import threading
 
 import pytest
 
@@ -185,4 +186,13 @@ def test_two_runs_on_one_core_are_impossible(command, tmp_path, suite):
     assert ran.code == 3
     assert "is being measured on by process" in ran.err
     assert not list((tmp_path / "runs").iterdir()), "nothing was measured: no run"
-    held.close()
+    waited = command(*RUN, "--wait", "1s")
+    assert waited.code == 3
+    assert "; waiting for up to 1 s" in waited.err
+    assert not list((tmp_path / "runs").iterdir())
+    release = threading.Timer(2, held.close)
+    release.start()
+    ran = command(*RUN, "--wait", "5m")
+    release.join()
+    assert ran.code == 0, ran.err
+    assert "waiting for up to 5 min" in ran.err

@@ -73,14 +73,6 @@ def test_markup_of_a_name_is_shown_as_it_is(clock):
     )
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.2, "1 s"), (59.6, "60 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (9000, "2.5 h")],
-)
-def test_duration(seconds, words):
-    assert progress.duration(seconds) == words
-
-
 def test_a_log_has_a_line_at_the_start_and_the_end_of_a_case(capsys):
     log = progress.Plain()
     log.activity("starting")

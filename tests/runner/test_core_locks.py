@@ -9,7 +9,7 @@ import pytest
 
 from perfdash.errors import MachineError
 from perfdash.runner import cores
-from perfdash.runner.cores import Locks, core_names, holder, physical_core
+from perfdash.runner.cores import CoresTaken, Locks, core_names, holder, physical_core, when_free
 
 NAME = f"test {os.getpid()}"
 HOLD = """
@@ -90,3 +90,57 @@ def test_of_another_user():
 def test_names():
     here = min(os.sched_getaffinity(0))
     assert core_names([here, here]) == [f"core {physical_core(here)}"]
+
+
+# Waiting for cores
+
+
+class Taken:
+    """Enters when the other run has ended, after so many tries."""
+
+    def __init__(self, tries, names=(NAME,)):
+        self.tries, self.names, self.calls = tries, names, 0
+
+    def __call__(self):
+        self.calls += 1
+        if self.calls <= self.tries:
+            raise CoresTaken(f"{NAME} is being measured on by process {self.calls}; end it", self.names)
+        return "entered"
+
+
+def test_without_wait_a_core_that_is_taken_is_an_error_at_once():
+    lines = []
+    with pytest.raises(CoresTaken, match="is being measured on"):
+        when_free(Taken(1), None, lines.append)
+    assert lines == []
+
+
+def test_waiting_says_who_holds_the_core_and_enters_when_it_is_free(monkeypatch):
+    monkeypatch.setattr(cores, "_POLL_S", 0.01)
+    lines, taken = [], Taken(2)  # another run that waited is quicker once
+    assert when_free(taken, 7200, lines.append) == "entered"
+    assert lines == [
+        f"{NAME} is being measured on by process 1; waiting for up to 2.0 h",
+        f"{NAME} is being measured on by process 2; waiting for up to 2.0 h",
+    ]
+
+
+def test_the_wait_ends(monkeypatch):
+    monkeypatch.setattr(cores, "_POLL_S", 0.01)
+    lines = []
+    held = Locks.take([NAME])
+    with pytest.raises(CoresTaken):
+        when_free(lambda: Locks.take([NAME]), 0.05, lines.append)
+    held.close()
+    assert len(lines) == 1
+
+
+def test_a_core_is_entered_when_its_holder_lets_it_go(monkeypatch):
+    monkeypatch.setattr(cores, "_POLL_S", 0.01)
+    held = Locks.take([NAME])
+    release = threading.Timer(0.2, held.close)
+    release.start()
+    locks = when_free(lambda: Locks.take([NAME]), 60, print)
+    assert locks.fds
+    locks.close()
+    release.join()

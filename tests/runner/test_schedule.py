@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.records import Case
-from perfdash.runner.schedule import TYPICAL_S, assign, costs, makespan, order, queue, seconds_left
+from perfdash.runner.schedule import TYPICAL_S, assign, costs, duration, makespan, order, queue, seconds_left
 from tests.runner.planned import PLANNED
 
 COSTS = st.lists(st.floats(0, 1e4), max_size=60)
@@ -89,3 +89,11 @@ def test_seconds_left_are_those_of_the_longest_case_where_slots_are_many():
     assert seconds_left([], [10.0, 100.0], [], 8) == 100.0
     assert seconds_left([], [], [(100.0, 130.0)], 8) == 0.0
     assert seconds_left([], [], [], 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 s"), (59.6, "60 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (9000, "2.5 h")],
+)
+def test_duration(seconds, words):
+    assert duration(seconds) == words
