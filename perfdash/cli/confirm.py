@@ -59,7 +59,13 @@ def confirm(
     settings = settings_of_run(info.configuration, python=python, cores=cores, jobs=jobs, wait=wait)
     with opened(db, out or folder.parent) as store:
         with store.read() as connection:
-            judged = judge_run(connection, find_run(connection, info.id))
+            line = find_run(connection, info.id)
+            if line.excluded is not None:
+                raise UsageError(
+                    f"{line.name} is excluded from judging ({line.excluded}), so nothing of it is confirmed; "
+                    f"`perfdash history exclude {line.name} --undo` brings it back"
+                )
+            judged = judge_run(connection, line)
             findings = of_this_method(judged.findings, judged.run)
             suspected = suspects([finding for finding in findings if finding.alarm or not certain])
             cases = cases_by_id(connection, suspected)

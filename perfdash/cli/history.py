@@ -1,4 +1,4 @@
-"""`perfdash history`: takes runs and foreign files in; lists, shows, exports, prunes, merges."""
+"""`perfdash history`: imports, lists, shows, exports, prunes, merges and curates runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from perfdash.files import dumps
 
 if TYPE_CHECKING:
     from perfdash.history.results import Imported
+    from perfdash.history.store import Store
 
 app = typer.Typer(help="The history: every run remembered.", no_args_is_help=True)
 
@@ -224,3 +225,95 @@ def merge(
     with open_store(other, create=False) as source, opened(db, out, create=True) as target:
         counts = maintenance.merge(target, source)
     typer.echo(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+
+
+OneRun = Annotated[
+    str, typer.Argument(help="The name of a run, `last`, or id:N where several have that name.")
+]
+Because = Annotated[str | None, typer.Option(help="Why, for those who read the history later.")]
+
+
+@app.command("exclude")
+def exclude(
+    run: OneRun,
+    because: Because = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Bring it back: it is judged again.")] = False,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Keep a run but judge nothing by it, and judge the later nights again.
+
+    It is no baseline and no change, and it does not count as noise. All tables show why.
+    """
+    from perfdash.detect import curation
+    from perfdash.history.acts import check_reason
+
+    why = because if undo else check_reason(because, f"history exclude {run}")
+    with opened(db, out) as store:
+        if undo:
+            line, nights = curation.restore(store, run, why)
+            typer.echo(f"{line.name} is no longer excluded")
+        else:
+            line, nights = curation.exclude(store, run, str(why))
+            typer.echo(f"{line.name} is excluded: {why}")
+        _judge_again(store, nights)
+
+
+@app.command("remove")
+def remove(
+    run: OneRun,
+    because: Because = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would be done.")] = False,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Remove a run from the history. Its folder stays, and `history import` stores it again."""
+    from perfdash.detect import curation
+    from perfdash.history.acts import the_run
+
+    with opened(db, out) as store:
+        with store.read() as connection:
+            line = the_run(connection, run)
+        what = f"{line.name} (started {line.started} on {line.host}) with its {line.results} results"
+        if not yes:
+            typer.echo(f"Would remove {what}; --yes does it")
+            return
+        nights = curation.remove(store, line, because)
+        typer.echo(f"Removed {what}")
+        _judge_again(store, nights)
+
+
+@app.command("rename")
+def rename(
+    run: OneRun,
+    new: Annotated[str, typer.Argument(help="Its new name.")],
+    because: Because = None,
+    db: Db = None,
+    out: Out = None,
+) -> None:
+    """Give a run another name in the history. Its folder keeps its name."""
+    from perfdash.detect import curation
+
+    with opened(db, out) as store:
+        line = curation.rename(store, run, new, because)
+    typer.echo(f"{line.name} is now called {new}")
+
+
+@app.command("acts")
+def acts(db: Db = None, out: Out = None, as_json: AsJson = False) -> None:
+    """List what people did to the history and its alerts: who, when, and why."""
+    from perfdash.history.acts import load
+    from perfdash.report.terminal_tables import act_table
+
+    with opened(db, out) as store, store.read() as connection:
+        listed = load(connection)
+    typer.echo(dumps([act.to_plain() for act in listed], indent=1) if as_json else act_table(listed))
+
+
+def _judge_again(store: Store, nights: int) -> None:
+    """Judge the nights that an act affects, and print how many there are."""
+    from perfdash.detect.nightly_judging import judge_new
+
+    if nights:
+        judge_new(store)
+        typer.echo(f"Judged again: {nights} night{'' if nights == 1 else 's'}; see `perfdash regressions`")

@@ -118,7 +118,9 @@ def _over_time(store: Store, nights: int, run: str | None, as_json: bool) -> Non
 
     with store.read() as connection:
         last = find_run(connection, run or "last")
-        runs = list_runs(connection, testbed_id=last.testbed_id, until=last.started, latest=nights)
+        runs = list_runs(
+            connection, testbed_id=last.testbed_id, until=last.started, latest=nights, with_excluded=False
+        )
         lasting = list(lasting_changes(panel(connection, runs, JUDGED)))
         cases = cases_by_id(connection, (dated.case_id for dated in lasting if dated.case_id))
     if as_json:

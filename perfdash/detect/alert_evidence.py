@@ -143,7 +143,7 @@ def _is_dated(alert: Alert) -> bool:
 
 def _panel(connection: sa.Connection, testbed_id: int, case_ids: Iterable[int | None]) -> Panel:
     """The metrics of some cases over a testbed's nights, read once for all its alerts."""
-    runs = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN)
+    runs = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN, with_excluded=False)
     numbers = [number for number in case_ids if number is not None]
     return panel(connection, runs, [*JUDGED, "speedup"], case_ids=numbers)
 

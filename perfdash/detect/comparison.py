@@ -262,7 +262,13 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCa
     first = min(run.started for run in runs)
     before = [
         line
-        for line in list_runs(connection, testbed_id=testbed, until=first, latest=_PAST_NIGHTS + len(runs))
+        for line in list_runs(
+            connection,
+            testbed_id=testbed,
+            until=first,
+            latest=_PAST_NIGHTS + len(runs),
+            with_excluded=False,
+        )
         if line.started < first
     ][-_PAST_NIGHTS:]
     if len(before) < _FEWEST_NIGHTS:

@@ -9,6 +9,7 @@ from datetime import date
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
+from perfdash.detect.curation import LATEST, raised_again
 from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, with_parts
 from perfdash.detect.nights import has_enough_cases, is_a_night
 from perfdash.files import now
@@ -16,9 +17,6 @@ from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import FIXED, LIVE
 from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
 from perfdash.history.store import Store
-
-# Older runs raise no alerts; `regressions --over` shows their change points.
-LATEST = 30
 
 
 @dataclass(frozen=True)
@@ -41,11 +39,17 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
     """
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
-        runs = [run for bed in beds for run in list_runs(connection, testbed_id=bed, latest=latest)]
+        runs = [
+            run
+            for bed in beds
+            for run in list_runs(connection, testbed_id=bed, latest=latest, with_excluded=False)
+        ]
     waiting = [run for run in runs if run.judged is None and run.results]
     done = []
     for run in sorted(waiting, key=lambda run: (run.started, run.id)):
         with store.write() as connection:
+            if _is_settled(connection, run):
+                continue
             judged = judge_run(connection, run)
             at = now()
             # A run that was imported after later nights were judged changes no alert.
@@ -56,9 +60,17 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
     return done
 
 
+def _is_settled(connection: sa.Connection, run: RunLine) -> bool:
+    """Whether someone else judged, excluded or removed a run since it was read."""
+    present = list_runs(connection, ids=[run.id])
+    return not present or present[0].judged is not None or present[0].excluded is not None
+
+
 def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     """Judge one run against earlier nights of the same method; stores nothing."""
-    before = list_runs(connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS)
+    before = list_runs(
+        connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS, with_excluded=False
+    )
     runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
     night = of_method(panel(connection, [*runs, run], READ), run.method)
     if not is_a_night(night):
@@ -86,6 +98,8 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
         or_seen_in=judged.run.id,
     )
     for alert, note in alert_states.advance(judged.panel, alerts, judged.findings, at):
+        if alert.id is None:
+            alert = raised_again(connection, alert, judged.run)
         alert_store.save(connection, alert_states.dated(alert, judged.panel), note)
 
 
@@ -95,7 +109,7 @@ def _earlier(run: RunLine, later: RunLine) -> bool:
 
 def _is_late(connection: sa.Connection, run: RunLine) -> bool:
     """Whether a later night was judged already; partial runs do not count."""
-    later = list_runs(connection, testbed_id=run.testbed_id, since=run.started)
+    later = list_runs(connection, testbed_id=run.testbed_id, since=run.started, with_excluded=False)
     return any(
         line.judged is not None and _earlier(run, line) and has_enough_cases(line.results, run.results)
         for line in later

@@ -116,6 +116,13 @@ def events(connection: sa.Connection, number: int) -> list[AlertEvent]:
     return [AlertEvent(*row) for row in connection.execute(query)]
 
 
+def events_with_runs(connection: sa.Connection, number: int) -> list[tuple[AlertEvent, int | None]]:
+    """The events of an alert with the numbers of their runs, oldest first."""
+    table = schema.alert_events
+    query = sa.select(table.c.run_id).where(table.c.alert_id == number).order_by(table.c.id)
+    return list(zip(events(connection, number), connection.execute(query).scalars(), strict=True))
+
+
 def set_judged(connection: sa.Connection, run_ids: Iterable[int], at: str) -> None:
     """Mark runs as judged."""
     table = schema.runs

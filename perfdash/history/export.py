@@ -42,6 +42,7 @@ def columns() -> list[sa.ColumnElement[Any]]:
         runs.c.name.label("run"),
         runs.c.started.label("run_started"),
         runs.c.state.label("run_state"),
+        runs.c.excluded,
         runs.c.origin,
         schema.hosts.c.name.label("host"),
         beds.c.host_class,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import schema
+from perfdash.history.acts import given_name
 from perfdash.history.pass_rates_and_means import SETTING, grouped, summarize
 from perfdash.history.queries import in_chunks, list_runs, pack, read_run, rows_of
 from perfdash.history.results import Imported, Row, RunRow, case_digest, digest
@@ -104,6 +105,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         if not imported.copied:
             # Only the name or source has changed, so the night keeps its judgement.
             renamed = {name: value for name, value in values.items() if name not in ("taken_in", "judged")}
+            renamed["name"] = given_name(connection, old.id) or renamed["name"]
             connection.execute(sa.update(runs).where(runs.c.id == old.id).values(renamed))
         return KNOWN
     if old is not None and foreign and imported.taken_in and imported.taken_in <= old.taken_in:
@@ -112,6 +114,7 @@ def _store_run(connection: sa.Connection, imported: Imported) -> str:
         run_id = _insert(connection, runs, values)
     else:
         run_id = old.id
+        values["name"] = given_name(connection, run_id) or values["name"]
         connection.execute(sa.update(runs).where(runs.c.id == run_id).values(values))
         connection.execute(sa.delete(schema.results).where(schema.results.c.run_id == run_id))
         connection.execute(sa.delete(schema.summaries).where(schema.summaries.c.run_id == run_id))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from perfdash.history import nightlies, schema
+from perfdash.history import acts, nightlies, schema
 from perfdash.history.ingest import KNOWN, OLDER, REPLACED, TAKEN_IN, take_in
 from perfdash.history.queries import RunLine, in_chunks, list_runs, rows_of
 from perfdash.history.results import Imported, digest
@@ -65,13 +65,16 @@ def _drop_samples(connection: sa.Connection, ids: Sequence[int]) -> int:
 def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
     """Store every run and nightly of another history; count the runs by outcome.
 
-    Alerts are not copied: they are judged anew from the runs.
+    Alerts are not copied: they are judged anew from the runs. Of a run that is new here, what people did with
+    it (excluded, renamed) is copied.
     """
     counts = dict.fromkeys((TAKEN_IN, REPLACED, KNOWN, OLDER), 0)
     with source.read() as connection:
         runs = list_runs(connection)
         for number, run in enumerate(runs, start=1):
             (outcome,) = take_in(target, [read_stored_run(connection, run)])
+            if outcome == TAKEN_IN:
+                _copy_acts(connection, target, run)
             counts[outcome] += 1
             say(f"[{number}/{len(runs)}] {run.name}: {outcome}")
         heartbeat = nightlies.load(connection)
@@ -79,6 +82,23 @@ def merge(target: Store, source: Store, say: Callable[[str], None] = lambda _: N
         for nightly in heartbeat:
             nightlies.copy_nightly(connection, nightly)
     return counts
+
+
+def _copy_acts(source: sa.Connection, target: Store, run: RunLine) -> None:
+    """Copy the acts on a run, and its exclusion, to a history that has just stored it."""
+    stored = acts.load(source, run_id=run.id)
+    if not stored and run.excluded is None:
+        return
+    runs, table = schema.runs, schema.acts
+    with target.write() as connection:
+        key = sa.select(runs.c.key).where(runs.c.id == run.id)
+        where = runs.c.key == source.execute(key).scalar_one()
+        new = connection.execute(sa.select(runs.c.id, runs.c.testbed_id).where(where)).one()
+        connection.execute(sa.update(runs).where(where).values(excluded=run.excluded))
+        for act in stored:
+            values = {**vars(act), "run_id": new.id, "testbed_id": new.testbed_id, "alert_id": None}
+            values.pop("id")
+            connection.execute(sa.insert(table).values(values))
 
 
 def read_stored_run(connection: sa.Connection, line: RunLine) -> Imported:

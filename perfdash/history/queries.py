@@ -52,6 +52,7 @@ class RunLine(RunRow):
     environment_id: int
     results: int
     judged: str | None
+    excluded: str | None = None  # why a person excluded it from judging
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class RunLine(RunRow):
 _PLAIN = (
     "id", "name", "started", "state", "origin", "source", "host", "testbed_id", "host_class", "setting",
     "environment_id", "torch", "torch_git_version", "python", "packages", "facts", "noise", "expected",
-    "results", "judged", "commits", "method",
+    "results", "judged", "excluded", "commits", "method",
 )  # fmt: skip
 
 
@@ -79,8 +80,11 @@ def list_runs(
     until: str | None = None,
     ids: Sequence[int] | None = None,
     latest: int | None = None,
+    with_excluded: bool = True,
 ) -> list[RunLine]:
     """Runs from the oldest to the newest; with `latest`, only so many of the newest.
+
+    `with_excluded=False` leaves out the runs that a person excluded from judging.
 
     `since` and `until` are prefixes of a time (2026, 2026-11, 2026-11-21T03), both included.
     """
@@ -89,7 +93,7 @@ def list_runs(
         sa.select(
             *runs.c["id", "name", "started", "ended", "state", "origin", "source", "command", "noise",
                    "expected", "perfdash", "imported", "method", "testbed_id", "environment_id", "results",
-                   "judged"],
+                   "judged", "excluded"],
             schema.hosts.c.name.label("host"), beds.c.host_class, beds.c.setting,
             *env.c["torch", "torch_git_version", "python", "packages", "facts", "commits"],
         )
@@ -108,6 +112,8 @@ def list_runs(
         query = query.where(runs.c.started <= until + "~")  # `~` sorts after every digit and letter
     if ids is not None:
         query = query.where(runs.c.id.in_(ids))
+    if not with_excluded:
+        query = query.where(runs.c.excluded.is_(None))
     if latest is not None:
         query = query.limit(latest)
     return [_run_line(dict(row._mapping)) for row in connection.execute(query)][::-1]
@@ -143,10 +149,19 @@ def find_run(connection: sa.Connection, name: str) -> RunLine:
 
 
 def select(connection: sa.Connection, word: str, *, host_class: str | None = None) -> list[RunLine]:
-    """Select runs by a word, oldest first. Raises UsageError if no run matches."""
-    runs = [run for run in _matching(connection, word) if host_class in (None, run.host_class)]
+    """Select runs by a word, oldest first. Raises UsageError if no run matches.
+
+    An excluded run is selected by its name only.
+    """
+    named = [run for run in _matching(connection, word) if host_class in (None, run.host_class)]
+    runs = [run for run in named if run.excluded is None or run.name in word.split(",")]
     if word == "last":
         runs = runs[-1:]
+    if named and not runs:
+        raise UsageError(
+            f"{word!r} means only runs that were excluded ({', '.join(run.name for run in named[-5:])}); "
+            "give one of them by its name, or bring it back with `perfdash history exclude RUN --undo`"
+        )
     if not runs:
         latest = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
         raise UsageError(f"{word!r} is no run in the history; give {_WORDS}; the latest runs: {latest}")
@@ -244,6 +259,7 @@ class Point:
     torch: str | None
     torch_git_version: str | None
     method: dict[str, int] = field(default_factory=dict)  # versions that the metric depends on
+    excluded: str | None = None  # why a person excluded the run from judging
 
 
 def series(
@@ -263,6 +279,7 @@ def series(
             env.c.torch,
             env.c.torch_git_version,
             runs.c.method,
+            runs.c.excluded,
         )
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .join(env, runs.c.environment_id == env.c.id)
@@ -271,7 +288,9 @@ def series(
     )
     if testbed_id is not None:
         query = query.where(runs.c.testbed_id == testbed_id)
-    return [Point(*row[:-1], numbers(row.method or {}, metric)) for row in connection.execute(query)]
+    return [
+        Point(*row[:-2], numbers(row.method or {}, metric), row.excluded) for row in connection.execute(query)
+    ]
 
 
 def trend(
@@ -282,7 +301,7 @@ def trend(
     query = (
         sa.select(
             runs.c.name.label("run"), runs.c.started, runs.c.testbed_id, env.c.torch, env.c.torch_git_version,
-            runs.c.method, schema.summaries,
+            runs.c.method, runs.c.excluded, schema.summaries,
         )
         .join_from(schema.summaries, runs, schema.summaries.c.run_id == runs.c.id)
         .join(env, runs.c.environment_id == env.c.id)
@@ -359,12 +378,13 @@ def of_method(panel: Panel, method: Mapping[str, int]) -> Panel:
 
 
 def case_numbers(connection: sa.Connection, testbed_id: int) -> dict[Case, int]:
-    """Every case that was ever measured on a testbed, with its id in the store."""
+    """Every case that a run of a testbed measured, without excluded runs, with its id in the store."""
     cases, results, runs = schema.cases, schema.results, schema.runs
     measured = (
         sa.select(results.c.id)
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .where(results.c.case_id == cases.c.id, runs.c.testbed_id == testbed_id)
+        .where(runs.c.excluded.is_(None))
     )
     query = sa.select(*cases.c["id", *CASE_COLUMNS]).where(measured.exists())
     return {Case(*row[1:]): row[0] for row in connection.execute(query)}
@@ -414,7 +434,7 @@ def earlier_processes(
     latest = (
         sa.select(runs.c.id)
         .where(runs.c.testbed_id == testbed_of(connection, run))
-        .where(runs.c.started < run.started)
+        .where(runs.c.started < run.started, runs.c.excluded.is_(None))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(nights)
     )

@@ -84,6 +84,7 @@ runs = Table(
     Column("taken_in", Text, nullable=False),
     Column("method", JSON),  # of its records, a version per metric; NULL: version 1 of each
     Column("judged", Text),  # when perfdash.detect judged it
+    Column("excluded", Text),  # why a person excluded it from judging; NULL: it is judged
     Index(None, "testbed_id", "started"),
 )
 cases = Table(
@@ -189,6 +190,22 @@ alert_events = Table(
     Column("state", Text, nullable=False),  # the new state
     Column("run_id", ForeignKey("runs.id", ondelete="SET NULL")),
     Column("note", Text),
+)
+# What people did to the history and its alerts.
+acts = Table(
+    "acts",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    Column("at", Text, nullable=False),  # UTC, ISO 8601
+    Column("who", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("act", Text, nullable=False),  # history.acts lists them
+    Column("subject", Text, nullable=False),  # the run's name then, or `alert N`
+    Column("why", Text),
+    Column("testbed_id", ForeignKey("testbeds.id")),
+    Column("run_id", ForeignKey("runs.id", ondelete="SET NULL"), index=True),
+    Column("alert_id", ForeignKey("alerts.id", ondelete="SET NULL"), index=True),
+    Column("details", JSON, nullable=False),
 )
 # Starts and ends of nightlies, so that a missing one is noticed.
 nightlies = Table(

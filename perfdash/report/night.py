@@ -13,6 +13,7 @@ from perfdash.detect.comparison import Comparison
 from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
 from perfdash.history import alert_store, nightlies, schema
+from perfdash.history.acts import given_name
 from perfdash.history.alert_store import Alert
 from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel, testbed_of
@@ -180,11 +181,13 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     run = _line(connection, imported)
     if run is None:
         return Night(imported, untold="this run is not in the history")
+    if run.excluded is not None:
+        return Night(imported, untold=f"this run was excluded from judging: {run.excluded}")
     if run.judged is None:
         return Night(imported, untold="this night was not judged: only the latest are")
     earlier = [
         item
-        for item in list_runs(connection, testbed_id=run.testbed_id, until=run.started)
+        for item in list_runs(connection, testbed_id=run.testbed_id, until=run.started, with_excluded=False)
         if item.origin == run.origin and (item.started, item.id) < (run.started, run.id)
     ]
     if not earlier:
@@ -236,6 +239,13 @@ def _line(connection: sa.Connection, imported: Imported) -> RunLine | None:
     if bed is None:
         return None
     lines = list_runs(connection, name=imported.run.name, testbed_id=bed)
+    if not lines:  # a person renamed it in the history; its folder keeps the name
+        at = imported.run.started
+        lines = [
+            line
+            for line in list_runs(connection, testbed_id=bed, since=at, until=at)
+            if line.source == imported.run.source and given_name(connection, line.id)
+        ]
     return next((line for line in reversed(lines) if line.started == imported.run.started), None)
 
 
@@ -253,6 +263,7 @@ def _new(connection: sa.Connection, shortly: Panel, run: RunLine) -> list[int]:
             .distinct()
             .join_from(results, runs, results.c.run_id == runs.c.id)
             .where(
+                runs.c.excluded.is_(None),
                 results.c.case_id.in_(new[start : start + 500]),
                 runs.c.testbed_id == run.testbed_id,
                 runs.c.started < run.started,

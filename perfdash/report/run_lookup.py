@@ -105,7 +105,11 @@ class RunLookup:
                 nights = [night for suite in suites for night in trend(connection, suite, testbed_id=testbed)]
         except (NoHistory, MachineError) as error:
             return [], str(error)
-        nights = [night for night in nights if night["started"] <= imported.run.started]
+        nights = [
+            night
+            for night in nights
+            if night["started"] <= imported.run.started and night["excluded"] is None
+        ]
         return nights, "the history has nothing of its suites"
 
     def _nightlies_before(self, imported: Imported) -> str | None:

@@ -8,11 +8,13 @@ from typing import Any
 
 from prettytable import PrettyTable
 
+from perfdash.history.acts import RENAME, Act
 from perfdash.history.queries import Point, RunLine
 from perfdash.history.results import Row, from_result
 from perfdash.methods import changes
 from perfdash.records import DISTURBED, PASSING, Case, Result, RunInfo, Status
 from perfdash.report.dashboard_tables import all_numbers, by_suite, cpu_time_notes, settings
+from perfdash.report.markdown import plain
 from perfdash.report.number_format import mark_cpu_time
 from perfdash.report.published_totals import published
 from perfdash.stats.speedup import null_warning
@@ -197,9 +199,9 @@ def run_table(runs: Sequence[RunLine]) -> str:
     for run in runs:
         table.add_row(
             [
-                run.name,
+                run.name if run.excluded is None else struck_through(run.name),
                 run.started,
-                run.state,
+                run.state if run.excluded is None else f"{run.state}, excluded",
                 f"{run.results}/{run.expected}" if run.expected else run.results,
                 run.torch or "",
                 run.host,
@@ -207,7 +209,32 @@ def run_table(runs: Sequence[RunLine]) -> str:
                 run.origin,
             ]
         )
+    reasons = [f"{run.name} is excluded: {plain(run.excluded)}" for run in runs if run.excluded is not None]
+    return "\n".join([str(table.get_string()), *reasons])
+
+
+def act_table(acts: Sequence[Act]) -> str:
+    """A table of what people did to the history and its alerts, oldest first."""
+    if not acts:
+        return "Nobody has changed this history or its alerts by hand"
+    table = PrettyTable(["when", "who", "act", "what", "why"])
+    table.align = "l"
+    for act in acts:
+        table.add_row([act.at, plain(act.person), act.act, plain(_subject(act)), plain(act.why or "", 500)])
     return str(table.get_string())
+
+
+def _subject(act: Act) -> str:
+    details = act.details
+    if act.act == RENAME:
+        return f"{act.subject} -> {details.get('name')}"
+    words = [f"{name} {details[name]}" for name in ("until", "suite", "model", "metric") if details.get(name)]
+    return ", ".join([act.subject, *words])
+
+
+def struck_through(text: str) -> str:
+    """The text between tildes, as Markdown strikes it through; every terminal can show it."""
+    return f"~~{text}~~"
 
 
 def _testbed(run: RunLine) -> str:
@@ -242,7 +269,8 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
             ]
         )
     title = f"{run.name} ({run.state}), started {run.started}, {run.host_class}, torch {run.torch or '?'}"
-    parts = ["\n".join([title, str(table.get_string()), *cpu_time_notes(rows)])]
+    excluded = [f"Excluded from judging: {plain(run.excluded)}"] if run.excluded is not None else []
+    parts = ["\n".join([title, *excluded, str(table.get_string()), *cpu_time_notes(rows)])]
     of_settings = settings(rows)
     for setting, group in of_settings.items():
         if own := published(run.facts, group, setting.title):
@@ -254,7 +282,7 @@ def run_rows(run: RunLine, rows: Sequence[Row]) -> str:
 def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> str:
     """A case over time, a line per night; `points[k]` belong to `metrics[k]`.
 
-    Below it, from which night on a metric is measured by another method.
+    Below it, which nights are excluded, and from which night on a metric is measured by another method.
     """
     table = PrettyTable(["run", "started", "status", *metrics, "torch", "commit"])
     table.align = "r"
@@ -264,8 +292,14 @@ def series_table(case: Case, metrics: Sequence[str], points: Sequence[Sequence[P
         first = night[0]
         values = [_number(point.value, ".6g") for point in night]
         commit = (first.torch_git_version or "")[:10]
-        table.add_row([first.run, first.started, first.status, *values, first.torch or "", commit])
-    return "\n".join([case.name, str(table.get_string()), *_by_another_method(metrics, points)])
+        name = first.run if first.excluded is None else struck_through(first.run)
+        table.add_row([name, first.started, first.status, *values, first.torch or "", commit])
+    excluded = [
+        f"{night[0].run} is excluded: {plain(night[0].excluded)}"
+        for night in zip(*points, strict=True)
+        if night[0].excluded is not None
+    ]
+    return "\n".join([case.name, str(table.get_string()), *excluded, *_by_another_method(metrics, points)])
 
 
 def _by_another_method(metrics: Sequence[str], points: Sequence[Sequence[Point]]) -> list[str]:

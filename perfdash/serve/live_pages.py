@@ -42,7 +42,11 @@ def regressions(connection: sa.Connection) -> str:
 
 
 def machines(connection: sa.Connection) -> str:
-    return render.render_machines([machine_view(bed, runs) for bed, runs in _testbeds_with_runs(connection)])
+    views = []
+    for bed, runs in _testbeds_with_runs(connection):
+        stored = list_runs(connection, testbed_id=bed.id)
+        views.append(machine_view(bed, runs, [run for run in stored if run.excluded is not None]))
+    return render.render_machines(views)
 
 
 def method(_: sa.Connection) -> str:
@@ -81,7 +85,7 @@ def nights(connection: sa.Connection, path: str) -> str:
     The page COMPARE compares any other two.
     """
     bed = _bed(connection, path)
-    runs = list_runs(connection, testbed_id=bed.id)
+    runs = list_runs(connection, testbed_id=bed.id, with_excluded=False)
     return render.render_compare(CompareView(bed, path, pairs(connection, runs), []))
 
 
@@ -148,7 +152,7 @@ def _side_title(side: ComparedRuns) -> str:
 
 
 def _testbeds_with_runs(connection: sa.Connection) -> list[tuple[Testbed, list[RunLine]]]:
-    return [(bed, list_runs(connection, testbed_id=bed.id)) for bed in beds(connection)]
+    return [(bed, list_runs(connection, testbed_id=bed.id, with_excluded=False)) for bed in beds(connection)]
 
 
 def _bed(connection: sa.Connection, path: str) -> Testbed:

@@ -151,7 +151,10 @@ def _write_top(folder: Folder, testbeds: Sequence[_Bed]) -> int:
         site_links.COMPARE: render.render_compare_index([testbed.compare for testbed in testbeds]),
         site_links.REGRESSIONS: render.render_regressions([testbed.alerts_page for testbed in testbeds]),
         site_links.MACHINES: render.render_machines(
-            [machine_view(testbed.bed, testbed.history.runs) for testbed in testbeds]
+            [
+                machine_view(testbed.bed, testbed.history.runs, testbed.history.excluded)
+                for testbed in testbeds
+            ]
         ),
         site_links.METHOD: render.render_method(),
     }

@@ -27,7 +27,7 @@ class Period:
 
 @dataclass(frozen=True)
 class MachineView:
-    """A testbed; `periods` newest first, `left_out` older ones."""
+    """A testbed; `periods` newest first, `left_out` older ones; `excluded` runs, newest first."""
 
     bed: Testbed
     hosts: list[tuple[str, int, str]]  # name, runs, last
@@ -40,10 +40,11 @@ class MachineView:
     noise: float | None
     periods: list[Period]
     left_out: int
+    excluded: list[RunLine]
 
 
-def machine_view(bed: Testbed, runs: Sequence[RunLine]) -> MachineView:
-    """Describe a testbed's machine; `runs` are oldest first, at least one."""
+def machine_view(bed: Testbed, runs: Sequence[RunLine], excluded: Sequence[RunLine] = ()) -> MachineView:
+    """Describe a testbed's machine; `runs` are oldest first, at least one, without the excluded ones."""
     hosts: dict[str, list[RunLine]] = {}
     for run in runs:
         hosts.setdefault(run.host, []).append(run)
@@ -62,6 +63,7 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine]) -> MachineView:
         noise_of(last),
         periods[:SHOWN],
         max(0, len(periods) - SHOWN),
+        list(excluded[::-1]),
     )
 
 

@@ -174,6 +174,7 @@ def _last_run(connection: sa.Connection, history: TestbedHistory, number: int) -
         sa.select(results.c.run_id)
         .join_from(results, runs, results.c.run_id == runs.c.id)
         .where(results.c.case_id == number, runs.c.testbed_id == history.bed.id)
+        .where(runs.c.excluded.is_(None))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(1)
     )

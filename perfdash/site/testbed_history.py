@@ -95,6 +95,7 @@ class TestbedHistory:
     passed: Flags
     weeks: Weeks
     marks: dict[int, str]  # of each run, what tells it from all others and from what it was before
+    excluded: list[RunLine]  # that a person excluded from judging; in none of the other fields
 
     @cached_property
     def method_codes(self) -> dict[str, NDArray[np.int32]]:
@@ -130,12 +131,13 @@ def codes(methods: Sequence[Mapping[str, int]], name: str) -> NDArray[np.int32]:
 
 
 def beds(connection: sa.Connection) -> list[Testbed]:
-    """All testbeds that have a run, those with the newest first."""
+    """All testbeds that have a run that is not excluded, those with the newest first."""
     table, runs = schema.testbeds, schema.runs
     last = sa.func.max(runs.c.started)
     query = (
         sa.select(table.c.id, table.c.digest, table.c.host_class, table.c.setting)
         .join_from(table, runs, runs.c.testbed_id == table.c.id)
+        .where(runs.c.excluded.is_(None))
         .group_by(table.c.id)
         .order_by(last.desc(), table.c.id)
     )
@@ -166,7 +168,8 @@ def read_history(
     Some cases are read without the cache: that is quick.
     """
     cache = cache if cache is not None and case_ids is None else ArrayCache()
-    runs = list_runs(connection, testbed_id=bed.id)
+    stored = list_runs(connection, testbed_id=bed.id)
+    runs = [run for run in stored if run.excluded is None]
     recent = latest_days(runs, nights)
     daily = _first_daily(runs, len(recent))
     older = [list(group) for _, group in groupby(runs[:daily], key=lambda run: monday(run.started))]
@@ -200,6 +203,7 @@ def read_history(
         passed,
         _weeks(digests, older, by_week),
         marks,
+        [run for run in stored if run.excluded is not None],
     )
 
 

@@ -150,3 +150,45 @@ def test_a_run_lands_in_the_history_by_itself(command, tmp_path):
     assert kept_out.code == 0
     assert len(json.loads(command("history", "runs", "--json").out)) == 1
     assert command(*run, "--no-history", "--fail-on", "regression").code == 2
+
+
+def test_a_run_is_excluded_shown_so_and_brought_back(command, farmed):
+    wrong = "2026-01-28T01-00-00Z_farm"
+    refused = command("history", "exclude", wrong)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--because" in refused.err
+    done = command("history", "exclude", wrong, "--because", "a stray <build>")
+    assert done.code == 0, done.err
+    assert "Judged again: 2 nights" in done.out
+    listed = command("history", "runs", "--latest", "4").out
+    assert f"~~{wrong}~~" in listed
+    assert f"{wrong} is excluded: a stray <build>" in listed
+    assert json.loads(command("history", "runs", "--json").out)[27]["excluded"] == "a stray <build>"
+    assert f"{wrong} is excluded: a stray <build>" in command("history", "show", "--model", "model03").out
+    assert "Excluded from judging: a stray <build>" in command("history", "show", wrong).out
+    again = command("history", "exclude", wrong, "--because", "me too")
+    assert (again.code, again.err.count("\n")) == (2, 1)
+    assert "a stray <build>" in again.err
+    assert "--undo" in again.err
+    assert "Judged again: 3 nights" in command("history", "exclude", wrong, "--undo").out
+    acts = json.loads(command("history", "acts", "--json").out)
+    assert [(act["act"], act["subject"], act["why"]) for act in acts] == [
+        ("exclude", wrong, "a stray <build>"),
+        ("undo exclude", wrong, None),
+    ]
+    assert "a stray <build>" in command("history", "acts").out
+
+
+def test_a_run_is_renamed_and_removed(command, farmed):
+    name = "2026-01-10T01-00-00Z_farm"
+    assert "is now called before-the-move" in command("history", "rename", name, "before-the-move").out
+    would = command("history", "remove", "before-the-move")
+    assert (would.code, "24 results" in would.out, "--yes" in would.out) == (0, True, True)
+    assert len(json.loads(command("history", "runs", "--json").out)) == 30
+    assert "Removed before-the-move" in command("history", "remove", "before-the-move", "--yes").out
+    assert len(json.loads(command("history", "runs", "--json").out)) == 29
+    for words in (("remove", name), ("exclude", name, "--because", "x"), ("rename", name, "y")):
+        missing = command("history", *words)
+        assert (missing.code, missing.err.count("\n")) == (2, 1)
+        assert "renamed it to 'before-the-move'" in missing.err
+    assert "-> before-the-move" in command("history", "acts").out

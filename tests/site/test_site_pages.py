@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdash.detect import curation
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.importers import ImportOptions, read
@@ -18,6 +19,7 @@ from perfdash.history.queries import case_numbers, list_runs
 from perfdash.history.results import Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
+from perfdash.serve import live_pages
 from perfdash.site.model_page import case_changes, model_context, model_view, newest_results, read_model_view
 from perfdash.site.render import render_model, render_suite
 from perfdash.site.suite_page import SuiteSetting, read_suite_view, read_trends
@@ -459,3 +461,26 @@ def test_a_generation_is_shown_by_its_parts_and_in_tokens(store, site):
     suite = page(folder, "beds/*/suites/generation*.html").text
     assert "prefill ms" in suite
     assert "forward ms" not in suite
+
+
+def test_an_excluded_run_is_struck_through_and_in_no_chart(store, site):
+    fill(store, range(4))
+    runs = [night(number).run.name for number in range(4)]
+    curation.exclude(store, runs[3], "a stray <build>")
+    folder = site()
+    machines = (folder / "machines.html").read_text()
+    assert f"<s>{runs[3]}</s>" in machines
+    assert "a stray &lt;build&gt;" in machines
+    assert "3 runs in all" in page(folder, "index.html").text
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        history = read_history(connection, bed)
+        view = live_pages.machines(connection)
+    assert ([run.name for run in history.runs], [run.name for run in history.excluded]) == (
+        runs[:3],
+        runs[3:],
+    )
+    assert f"<s>{runs[3]}</s>" in view
+    for name in runs[:3]:
+        curation.exclude(store, name, "all of it")
+    assert "The history holds no run yet" in page(site(), "index.html").text

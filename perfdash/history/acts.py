@@ -1,0 +1,134 @@
+"""The acts of people on the history and its alerts: who did what, when and why."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from perfdash.errors import UsageError
+from perfdash.files import now
+from perfdash.history import schema
+from perfdash.history.queries import RunLine, list_runs
+from perfdash.redaction import redact
+
+REMOVE, EXCLUDE, RESTORE, RENAME = "remove", "exclude", "undo exclude", "rename"
+BASELINE, INVALID, ACKNOWLEDGE = "baseline", "invalid", "acknowledge"
+_LONGEST = 2000  # characters of a reason
+
+
+@dataclass(frozen=True)
+class Act:
+    """One act of a person. `subject`: the run's name at that time, or `alert N`.
+
+    details: `name` (of a rename: the new one), `until` (of an acknowledgement), `started`, `suite`, `model`,
+    `metric`, `case_id` (of a baseline: from when on, and for which series).
+    """
+
+    act: str
+    subject: str
+    why: str | None = None
+    testbed_id: int | None = None
+    run_id: int | None = None
+    alert_id: int | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+    at: str = ""
+    who: str = ""
+    host: str = ""
+    id: int | None = None
+
+    @property
+    def person(self) -> str:
+        return f"{self.who}@{self.host}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """The act as plain values for JSON."""
+        return {name: getattr(self, name) for name in _PLAIN}
+
+
+_PLAIN = ("id", "at", "who", "host", "act", "subject", "why", "details")
+_NAMES = tuple(column.name for column in fields(Act))
+
+
+def record(connection: sa.Connection, act: Act) -> Act:
+    """Store an act of this user, on this host, now; return it as stored."""
+    values = {name: getattr(act, name) for name in _NAMES if name != "id"}
+    values |= {"at": now(), "who": _user(), "host": socket.gethostname(), "why": reason(act.why)}
+    statement = sa.insert(schema.acts).values(values).returning(schema.acts.c.id)
+    return Act(**values, id=int(connection.execute(statement).scalar_one()))
+
+
+def reason(why: str | None) -> str | None:
+    """The reason as it is stored: on one line, without secrets."""
+    return redact(" ".join(why.split()))[:_LONGEST] if why is not None else None
+
+
+def check_reason(why: str | None, option: str) -> str:
+    """Require a reason. Raises UsageError, which names the option that needs it."""
+    if why is None or not why.split():
+        raise UsageError(f'{option} needs a reason that others can read later: add --because "..."')
+    return str(reason(why))
+
+
+def load(
+    connection: sa.Connection,
+    *,
+    act: str | None = None,
+    run_id: int | None = None,
+    alert_id: int | None = None,
+    testbed_id: int | None = None,
+) -> list[Act]:
+    """Acts, oldest first: all, or those of a kind, run, alert or testbed."""
+    table = schema.acts
+    query = sa.select(*table.c[_NAMES]).order_by(table.c.id)
+    wanted = {"act": act, "run_id": run_id, "alert_id": alert_id, "testbed_id": testbed_id}
+    for name, value in wanted.items():
+        if value is not None:
+            query = query.where(table.c[name] == value)
+    return [Act(**row._mapping) for row in connection.execute(query)]
+
+
+def the_run(connection: sa.Connection, name: str) -> RunLine:
+    """The one run of a name, `last`, or `id:N`. Raises UsageError where it means none, or several."""
+    if name == "last":
+        runs = list_runs(connection, latest=1)
+    elif name.startswith("id:") and name[3:].isdigit() and name.isascii():
+        runs = list_runs(connection, ids=[min(int(name[3:]), 2**31 - 1)])
+    else:
+        runs = list_runs(connection, name=name)
+    if len(runs) == 1:
+        return runs[0]
+    if runs:
+        each = "; ".join(
+            f"id:{run.id} started {run.started} on {run.host}, {run.results} results" for run in runs
+        )
+        raise UsageError(f"the history has {len(runs)} runs {name!r}: give the id of one of them: {each}")
+    removed = [act for act in load(connection, act=REMOVE) if act.subject == name]
+    renamed = [act for act in load(connection, act=RENAME) if act.subject == name]
+    ended = ""
+    if removed:
+        ended = f"; {removed[-1].person} removed it on {removed[-1].at}"
+    elif renamed:
+        last = renamed[-1]
+        ended = f"; {last.person} renamed it to {last.details.get('name')!r} on {last.at}"
+    latest = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"
+    raise UsageError(
+        f"the history has no run {name!r}{ended}; `perfdash history runs` lists all, the latest are: {latest}"
+    )
+
+
+def given_name(connection: sa.Connection, run_id: int) -> str | None:
+    """The name that a person gave to a run; None if it still has its own."""
+    renames = load(connection, act=RENAME, run_id=run_id)
+    return str(renames[-1].details["name"]) if renames else None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user without an entry in passwd
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"

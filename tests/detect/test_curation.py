@@ -1,0 +1,270 @@
+"""Excluded, removed and renamed runs, who did it, and what is judged again."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfdash.detect import curation
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.errors import UsageError
+from perfdash.history import acts, alert_store, schema
+from perfdash.history.ingest import KNOWN, REPLACED, take_in
+from perfdash.history.maintenance import merge
+from perfdash.history.nightlies import Nightly, begin
+from perfdash.history.nightlies import load as nightlies
+from perfdash.history.queries import case_numbers, list_runs, select, series, trend
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm, slower
+from tests.effort import trials
+from tests.history.made import row, run
+
+FIRST, SECOND, THIRD = (f"2026-11-0{day}T01-00-00Z_farm" for day in (1, 2, 3))
+
+
+@pytest.fixture
+def three(store):
+    take_in(store, [run(f"2026-11-0{day}", [row()]) for day in (1, 2, 3)])
+    return store
+
+
+def test_an_act_is_kept_with_who_where_when_and_why(three):
+    curation.exclude(three, SECOND, "the fan\nwas broken")
+    with three.read() as connection:
+        (act,) = acts.load(connection)
+    assert (act.act, act.subject, act.why) == ("exclude", SECOND, "the fan was broken")
+    assert (act.who, act.host) == (getpass.getuser(), socket.gethostname())
+    assert act.at.endswith("Z")
+
+
+def test_an_excluded_run_is_kept_and_left_out_of_what_is_judged(three):
+    curation.exclude(three, SECOND, "the fan was broken")
+    with three.read() as connection:
+        assert [line.excluded for line in list_runs(connection)] == [None, "the fan was broken", None]
+        assert [line.name for line in list_runs(connection, with_excluded=False)] == [FIRST, THIRD]
+        assert [line.name for line in select(connection, "2026-11")] == [FIRST, THIRD]
+        assert [line.name for line in select(connection, SECOND)] == [SECOND]
+        with pytest.raises(UsageError, match="only runs that were excluded"):
+            select(connection, "2026-11-02")
+        (number,) = case_numbers(connection, 1).values()
+        assert [point.excluded for point in series(connection, number, "speedup")][1] == "the fan was broken"
+        assert [night["excluded"] for night in trend(connection, "timm")][1] == "the fan was broken"
+
+
+def test_a_run_stays_excluded_when_it_is_resumed(store):
+    take_in(store, [run("2026-11-01", [row()], expected=2, ended=None)])
+    curation.exclude(store, FIRST, "half of it")
+    assert take_in(store, [run("2026-11-01", [row(), row("vgg16")])]) == [REPLACED]
+    with store.read() as connection:
+        assert [line.excluded for line in list_runs(connection)] == ["half of it"]
+
+
+def test_each_act_happens_once(three):
+    curation.exclude(three, SECOND, "the fan was broken")
+    with pytest.raises(
+        UsageError, match=rf"{SECOND} was excluded by .* on 20.*: the fan was broken; .*--undo"
+    ):
+        curation.exclude(three, SECOND, "again")
+    curation.restore(three, SECOND)
+    with pytest.raises(UsageError, match=r"is not excluded: .* brought it back on"):
+        curation.restore(three, SECOND)
+
+
+def test_of_two_people_who_remove_a_run_the_second_is_told_who_did(three):
+    with three.read() as connection:
+        line = acts.the_run(connection, SECOND)
+    curation.remove(three, line, "a test")
+    with pytest.raises(UsageError, match=rf"no run '{SECOND}'; .* removed it on 20"):
+        curation.remove(three, line)
+    with three.read() as connection:
+        assert [each.name for each in list_runs(connection)] == [FIRST, THIRD]
+        assert connection.execute(sa.select(sa.func.count()).select_from(schema.results)).scalar() == 2
+
+
+def test_a_run_that_changed_since_it_was_looked_up_is_not_removed(three):
+    with three.read() as connection:
+        line = acts.the_run(connection, SECOND)
+    curation.exclude(three, SECOND, "wait")
+    with pytest.raises(UsageError, match="has changed since it was looked up"):
+        curation.remove(three, line)
+
+
+def test_a_name_that_several_runs_have_needs_an_id(store):
+    take_in(store, [run("2026-11-01", [row()], host="a"), run("2026-11-01", [row()], host="b")])
+    with store.read() as connection:
+        with pytest.raises(UsageError, match=rf"2 runs '{FIRST}': .*id:1 .* on a, .*; id:2 .* on b"):
+            acts.the_run(connection, FIRST)
+        assert acts.the_run(connection, "id:2").host == "b"
+        for missing in ("id:9", "id:99999999999999", "nothing"):
+            with pytest.raises(UsageError, match="the latest are"):
+                acts.the_run(connection, missing)
+
+
+def test_a_new_name_stays_when_the_run_is_imported_again(three):
+    with three.write() as connection:
+        begin(connection, Nightly("farm", "n1", "2026-11-02T00:00:00Z", 86400, 60, runs=(SECOND,)))
+    curation.rename(three, SECOND, "before-the-upgrade")
+    assert take_in(three, [run("2026-11-02", [row()])]) == [KNOWN]
+    assert take_in(three, [run("2026-11-02", [row(), row("vgg16")])]) == [REPLACED]
+    with three.read() as connection:
+        assert [line.name for line in list_runs(connection)] == [FIRST, "before-the-upgrade", THIRD]
+        assert nightlies(connection)[0].runs == ("before-the-upgrade",)
+        with pytest.raises(UsageError, match="renamed it to 'before-the-upgrade' on"):
+            acts.the_run(connection, SECOND)
+    with pytest.raises(UsageError, match="is the name of the run that started"):
+        curation.rename(three, FIRST, THIRD)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "last",
+        "2026-11-01",
+        "2026",
+        "a,b",
+        "../x",
+        "abcdef0",
+        "torch==2.9",
+        "a..b",
+        "-x",
+        "id:3",
+        "a\n",
+        "2.14.0",
+    ],
+)
+def test_a_name_that_means_something_else_is_refused(three, name):
+    with pytest.raises(UsageError, match="cannot be the name of a run"):
+        curation.rename(three, FIRST, name)
+
+
+@settings(max_examples=trials(30))
+@given(name=st.text(max_size=30) | st.from_regex(r"[\w.@+:=-]{1,12}", fullmatch=True))
+def test_any_name_that_is_taken_selects_that_run_alone(tmp_path_factory, name):
+    with open_store(str(tmp_path_factory.mktemp("db") / "h.db")) as opened:
+        take_in(opened, [run(f"2026-11-0{day}", [row()]) for day in (1, 2)])
+        try:
+            curation.rename(opened, FIRST, name)
+        except UsageError:
+            return
+        with opened.read() as connection:
+            assert [line.id for line in select(connection, name)] == [1]
+
+
+def test_merging_brings_what_people_did_with_the_runs(three, tmp_path):
+    curation.exclude(three, SECOND, "the fan was broken")
+    curation.rename(three, FIRST, "first")
+    with open_store(str(tmp_path / "other.db")) as target:
+        merge(target, three)
+        merge(target, three)
+        with target.read() as connection:
+            assert [line.excluded for line in list_runs(connection)] == [None, "the fan was broken", None]
+            assert sorted(act.act for act in acts.load(connection)) == ["exclude", "rename"]
+            assert acts.given_name(connection, acts.the_run(connection, "first").id) == "first"
+
+
+def test_a_reason_holds_no_secret(three, monkeypatch):
+    monkeypatch.setenv("FARM_TOKEN", "hunter2hunter2hunter2")
+    curation.exclude(three, SECOND, "FARM_TOKEN=hunter2hunter2hunter2")
+    with three.read() as connection:
+        assert "hunter2" not in str(acts.load(connection)) + str(list_runs(connection)[1].excluded)
+
+
+def judged(store, runs, first=25):
+    """Takes the runs in, the first at once and then one by one, as nights do."""
+    take_in(store, runs[:first])
+    judge_new(store, latest=1)
+    for night in runs[first:]:
+        take_in(store, [night])
+        judge_new(store)
+
+
+def alerts(store, *states):
+    """Number, metric and state of the alerts, and the day since which each is seen."""
+    with store.read() as connection:
+        runs = {line.id: line.started[:10] for line in list_runs(connection)}
+        return [
+            (alert.id, alert.metric, alert.state, runs.get(alert.bad_run_id))
+            for alert in alert_store.load(connection, states=states or alert_store.STATES)
+        ]
+
+
+def name_of(runs, night):
+    return runs[night].run.name
+
+
+def test_an_alert_that_a_wrong_night_raised_is_dismissed_when_the_night_is_excluded(store):
+    runs = farm(31, statuses=lambda night, name: "crash" if (night, name) == (30, "model05") else "pass")
+    judged(store, runs)
+    ((number, *_, state, since),) = alerts(store)
+    assert (state, since) == ("new", "2026-01-31")
+    _, nights = curation.exclude(store, name_of(runs, 30), "a stray build on the host")
+    judge_new(store)
+    assert nights == 0
+    assert [each[2] for each in alerts(store)] == ["dismissed"]
+    with store.read() as connection:
+        notes = [event.note for event in alert_store.events(connection, number)]
+    assert notes[-1].endswith("was excluded: a stray build on the host")
+    curation.restore(store, name_of(runs, 30))
+    judge_new(store)
+    assert alerts(store) == [(number, "status", "new", "2026-01-31")]
+
+
+def test_judging_again_without_a_night_tells_what_a_history_without_it_would_have(store, tmp_path):
+    def change(night, name, values):
+        if night == 27:  # a wrong night: everything of some models is off
+            values["backend_ms"] *= 1.5 if name < "model08" else 1
+        return slower("model03", 29, 1.2)(night, name, values)
+
+    runs = farm(34, change=change)
+    judged(store, runs)
+    _, nights = curation.exclude(store, name_of(runs, 27), "wrong")
+    assert nights == 6
+    judge_new(store)
+    with open_store(str(tmp_path / "without.db")) as without:
+        judged(without, [*runs[:27], *runs[28:]])
+        expected = alerts(without, *alert_store.LIVE)
+    assert [each[1:] for each in alerts(store, *alert_store.LIVE)] == [each[1:] for each in expected]
+    with store.read() as connection:
+        assert [line.name for line in list_runs(connection) if line.judged is None and line.id > 25] == [
+            name_of(runs, 27)
+        ]
+
+
+def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
+    runs = farm(34, change=slower("model03", 29, 1.2))
+    judged(store, runs)
+    before = alerts(store)
+    assert [each[2] for each in before] == ["open"]
+    curation.exclude(store, name_of(runs, 28), "why not")
+    judge_new(store)
+    curation.restore(store, name_of(runs, 28))
+    judge_new(store)
+    assert alerts(store) == before
+
+
+def test_an_excluded_night_is_no_noise(store):
+    def change(night, name, values):
+        if night in (20, 22):
+            values["backend_ms"] *= 1.3 if int(name[-2:]) % 2 else 1 / 1.3
+        return slower("model03", 30, 1.05)(night, name, values)
+
+    runs = farm(31, change=change)
+    judged(store, runs, first=30)
+    curation.exclude(store, name_of(runs, 20), "wrong")
+    curation.exclude(store, name_of(runs, 22), "wrong")
+    judge_new(store)
+    with store.read() as connection:
+        (alert,) = alert_store.load(connection)
+    assert alert.details["sd"] < 0.02
+
+
+def test_two_who_judge_at_once_judge_a_night_once(store):
+    runs = farm(31, change=slower("model05", 30, 1.4))
+    judged(store, runs, first=30)
+    assert judge_new(store) == []
