@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from perfdash.errors import UsageError
 from perfdash.records import Option
 from perfdash.run_options import RunOptions, run_options, without_none
+from perfdash.series_rules import SeriesRule, read_rules
 
 CONFIG_FILE = "perfdash.toml"
 
@@ -123,6 +124,16 @@ def resolve(
         raise UsageError(f"{origins.get(key, key)}: {_plainly(first)}") from error
 
 
+def judging_rules(folder: Path | None = None) -> tuple[SeriesRule, ...]:
+    """The rules of [[thresholds]] in perfdash.toml. Raises UsageError for wrong ones."""
+    path = (folder or Path.cwd()) / CONFIG_FILE
+    _file_settings(path)
+    try:
+        return read_rules(tomllib.loads(path.read_text(encoding="utf-8")).get("thresholds", []), str(path))
+    except FileNotFoundError:
+        return ()
+
+
 def shown(settings: RunSettings) -> dict[str, Any]:
     """The settings as plain JSON values, without what is nobody's business: passwords, secret variables."""
     from urllib.parse import urlsplit
@@ -171,11 +182,12 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from error
     for key in data:
-        if key not in ("run", "torchbench"):
+        if key not in ("run", "torchbench", "thresholds"):
             raise UsageError(
                 f"{path}: unknown table or key {key!r}; settings of runs stand in [run], "
-                "a checkout of torchbench in [torchbench]"
+                "a checkout of torchbench in [torchbench], rules of judging in [[thresholds]]"
             )
+    read_rules(data.get("thresholds", []), str(path))
     run = data.get("run", {})
     checkout = data.get("torchbench", {})
     if not isinstance(run, dict):

@@ -49,7 +49,7 @@ def confirm(
     from perfdash.runner.remeasurement import remeasure, settings_of_run, with_secrets
     from perfdash.runner.run_journal import find_run as find_folder
     from perfdash.runner.run_journal import read_info, read_plan
-    from perfdash.settings import resolve
+    from perfdash.settings import judging_rules, resolve
     from perfdash.suites.case_selection import planned_from_json
 
     if fail_on and set(fail_on) != {"regression"}:
@@ -65,7 +65,7 @@ def confirm(
                     f"{line.name} is excluded from judging ({line.excluded}), so nothing of it is confirmed; "
                     f"`perfdash history exclude {line.name} --undo` brings it back"
                 )
-            judged = judge_run(connection, line)
+            judged = judge_run(connection, line, judging_rules())
             findings = of_this_method(judged.findings, judged.run)
             suspected = suspects([finding for finding in findings if finding.alarm or not certain])
             cases = cases_by_id(connection, suspected)

@@ -313,7 +313,8 @@ def acts(db: Db = None, out: Out = None, as_json: AsJson = False) -> None:
 def _judge_again(store: Store, nights: int) -> None:
     """Judge the nights that an act affects, and print how many there are."""
     from perfdash.detect.nightly_judging import judge_new
+    from perfdash.settings import judging_rules
 
     if nights:
-        judge_new(store)
+        judge_new(store, rules=judging_rules())
         typer.echo(f"Judged again: {nights} night{'' if nights == 1 else 's'}; see `perfdash regressions`")

@@ -62,9 +62,10 @@ def post(
     regressions, failure = None, None
     if new_issue_on:
         from perfdash.publish.tracked_regressions import tracked_regressions
+        from perfdash.settings import judging_rules
 
         try:
-            regressions = tracked_regressions(night, runs.history, site_url)
+            regressions = tracked_regressions(night, runs.history, site_url, judging_rules())
         except MachineError as error:  # the comments are posted without the issues
             failure = MachineError(f"nothing was done about the issues of regressions: {error}")
     texts = bodies(comment(night, site_url=site_url), KIND, **run_fields(night.run))

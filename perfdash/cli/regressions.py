@@ -11,11 +11,15 @@ from perfdash.cli.shared_options import AsJson, Db, Out, opened, warn
 from perfdash.files import dumps
 
 if TYPE_CHECKING:
+    from perfdash.detect.curation import LevelSelection
     from perfdash.history.store import Store
 
 
 def regressions(
-    alert: Annotated[int | None, typer.Argument(help="The number of an alert: its life in full.")] = None,
+    alert: Annotated[
+        int | None,
+        typer.Argument(help="The number of an alert: its life in full; with --baseline-from: its series."),
+    ] = None,
     db: Db = None,
     out: Out = None,
     all_: Annotated[
@@ -28,7 +32,26 @@ def regressions(
     acknowledge: Annotated[
         int | None, typer.Option(metavar="ID", help="Someone knows of this alert: it fails no gate.")
     ] = None,
-    note: Annotated[str | None, typer.Option(help="With --acknowledge: why.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="DATE", help="With --acknowledge: its last day, 2026-12-24 (UTC).")
+    ] = None,
+    invalid: Annotated[
+        int | None, typer.Option(metavar="ID", help="This alert is no real change: end it. Needs --because.")
+    ] = None,
+    baseline_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Accept the level from this run on: earlier nights are no baseline. Needs --because.",
+        ),
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="With --baseline-from: of suites that match.")] = None,
+    model: Annotated[str | None, typer.Option(help="With --baseline-from: of models that match.")] = None,
+    metric: Annotated[str | None, typer.Option(help="With --baseline-from: of metrics that match.")] = None,
+    because: Annotated[
+        str | None,
+        typer.Option("--because", "--note", help="Why: of --acknowledge, --invalid and --baseline-from."),
+    ] = None,
     over: Annotated[
         int | None,
         typer.Option(min=6, metavar="NIGHTS", help="Change points over so many nights of history instead."),
@@ -42,20 +65,37 @@ def regressions(
     """Say what changed for real, judging the nights that came since the last time. Noise stays silent."""
     from perfdash.errors import UsageError
 
-    if note and acknowledge is None:
-        raise UsageError("--note belongs to --acknowledge ID")
+    decisions = {"--acknowledge": acknowledge, "--invalid": invalid, "--baseline-from": baseline_from}
+    chosen = [name for name, value in decisions.items() if value is not None]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} cannot be given together: give one after the other")
+    if because and not chosen:
+        raise UsageError(f"--because belongs to one of {', '.join(decisions)}")
+    if until and acknowledge is None:
+        raise UsageError("--until belongs to --acknowledge ID")
+    if (suite or model or metric) and baseline_from is None:
+        raise UsageError("--suite, --model and --metric belong to --baseline-from RUN")
     if fail_on and set(fail_on) != {"regression"}:
         raise UsageError(f"--fail-on {', '.join(fail_on)}: here there is only regression")
     with opened(db, out) as store:
         if acknowledge is not None:
-            _acknowledge(store, acknowledge, note)
+            _acknowledge(store, acknowledge, because, until)
+            return
+        if invalid is not None:
+            _invalidate(store, invalid, because)
+            return
+        if baseline_from is not None:
+            from perfdash.detect.curation import LevelSelection
+
+            _accept_level(store, baseline_from, because, LevelSelection(suite, model, metric, alert))
             return
         if over is not None:
             _over_time(store, over, run, as_json)
             return
         from perfdash.detect.nightly_judging import judge_new
+        from perfdash.settings import judging_rules
 
-        for judged in judge_new(store):
+        for judged in judge_new(store, rules=judging_rules()):
             if judged.unlike:
                 typer.echo(
                     f"{judged.run.name} is not judged: it has too few of the cases of the runs before it",
@@ -78,18 +118,57 @@ def regressions(
         raise typer.Exit(alert_gate(alerts, warn))
 
 
-def _acknowledge(store: Store, number: int, note: str | None) -> None:
-    from perfdash.detect.alert_states import acknowledged
+def _acknowledge(store: Store, number: int, because: str | None, until: str | None) -> None:
+    from perfdash.detect.curation import acknowledge
+    from perfdash.history.alert_store import ACKNOWLEDGED
+
+    before = acknowledge(store, number, because, _last_day(until) if until else None)
+    earlier = (before.details.get("act") or {}) if before.state == ACKNOWLEDGED else {}
+    by = f"; {earlier['who']} had acknowledged it on {earlier['at']}" if earlier else ""
+    typer.echo(f"Alert {number} is acknowledged{f' until {until}' if until else ''}{by}")
+
+
+def _last_day(until: str) -> str:
+    """The last day of an acknowledgement. Raises UsageError for no date, and for one that is over."""
+    from datetime import date
+
     from perfdash.errors import UsageError
     from perfdash.files import now
-    from perfdash.history import alert_store
 
-    with store.write() as connection:
-        alert = alert_store.find(connection, number)
-        if alert.state not in alert_store.LIVE:
-            raise UsageError(f"alert {number} is {alert.state}: there is nothing to acknowledge")
-        alert_store.save(connection, acknowledged(alert, now()), note)
-    typer.echo(f"Alert {number} is acknowledged")
+    try:
+        day = date.fromisoformat(until).isoformat()
+    except ValueError:
+        day = ""
+    if day != until:
+        raise UsageError(f"--until {until!r} is no date; give one such as 2026-12-24")
+    if day < now()[:10]:
+        raise UsageError(f"--until {until} is over; give today ({now()[:10]}, UTC) or a later day")
+    return day
+
+
+def _invalidate(store: Store, number: int, because: str | None) -> None:
+    from perfdash.detect.curation import invalidate
+    from perfdash.history.acts import check_reason
+
+    invalidate(store, number, check_reason(because, f"--invalid {number}"))
+    typer.echo(f"Alert {number} is invalid")
+
+
+def _accept_level(store: Store, run: str, because: str | None, selection: LevelSelection) -> None:
+    from perfdash.detect.curation import accept_level
+    from perfdash.detect.nightly_judging import judge_new
+    from perfdash.history.acts import check_reason
+    from perfdash.settings import judging_rules
+
+    rules = judging_rules()
+    why = check_reason(because, f"--baseline-from {run}")
+    line, cases, ended, nights = accept_level(store, run, why, selection)
+    judge_new(store, rules=rules)
+    alerts = f"alerts accepted: {', '.join(map(str, ended))}" if ended else "no open alert is of them"
+    typer.echo(
+        f"The level of {cases} case{'' if cases == 1 else 's'} is accepted from {line.name} on; {alerts}; "
+        f"judged again: {nights} night{'' if nights == 1 else 's'}"
+    )
 
 
 def _show(store: Store, number: int, as_json: bool) -> None:

@@ -3,7 +3,8 @@
 new -> confirmed (later nights show the change too, or a re-measurement reproduced it) -> open (one night
 later). Each of these can become acknowledged (by a person) or fixed (back at the level before); a fixed alert
 whose change returns is reopened. A new alert that later nights do not show is dismissed. An alert is
-superseded once another method measures its metric, because numbers of two methods are never compared.
+superseded once another method measures its metric, because numbers of two methods are never compared. A
+person may call an alert invalid (no real change) or accept its level; then it is over.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from perfdash.history.alert_store import (
     CONFIRMED,
     DISMISSED,
     FIXED,
+    INVALID,
     LIVE,
     NEW,
     OPEN,
@@ -43,6 +45,7 @@ from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import changes, numbers
 from perfdash.metrics import JUDGED
 from perfdash.records import Status
+from perfdash.stats.nightly_test import WINDOWS
 
 AGAIN, BACK, UNKNOWN = "again", "back", "unknown"
 # Standard errors from the changed level at which the mean of the last nights counts as fixed.
@@ -96,7 +99,8 @@ def advance(
 ) -> list[tuple[Alert, str | None]]:
     """The alerts that a panel's last night changes or adds, with notes for their events.
 
-    `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
+    `alerts`: the testbed's live, fixed and invalid alerts, and those last seen on this night. `findings`: of
+    the night.
     """
     tonight = panel.runs[-1]
     changed: list[tuple[Alert, str | None]] = []
@@ -109,6 +113,9 @@ def advance(
         ]
         same = [index for index in of_series if findings[index].direction == alert.direction]
         opposite = [index for index in of_series if findings[index].direction != alert.direction]
+        if alert.state == INVALID:
+            matched.update(index for index in same if _is_told_again(alert, findings[index], panel))
+            continue
         if alert.seen_run_id == tonight.id:  # this night was judged before
             matched.update(of_series)
             continue
@@ -247,7 +254,18 @@ def dismissed(alert: Alert, at: str) -> Alert:
 
 def acknowledged(alert: Alert, at: str) -> Alert:
     """Acknowledge an alert that a person has seen."""
-    return replace(alert, state=ACKNOWLEDGED, changed=at)
+    before = alert.details.get("before_acknowledged") if alert.state == ACKNOWLEDGED else alert.state
+    details = {**alert.details, "before_acknowledged": before}
+    return replace(alert, state=ACKNOWLEDGED, changed=at, details=details)
+
+
+def unacknowledged(alert: Alert, today: str, at: str) -> Alert | None:
+    """The alert when the day is over until which it was acknowledged; None if it is not."""
+    until = (alert.details.get("act") or {}).get("until")
+    if alert.state != ACKNOWLEDGED or until is None or today <= until:
+        return None
+    was_new = alert.details.get("before_acknowledged") == NEW
+    return replace(alert, state=NEW if was_new else OPEN, changed=at)
 
 
 def new_alert(finding: Finding, panel: Panel, at: str, state: str = NEW) -> Alert:
@@ -293,6 +311,18 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
     if before is not None and after is not None and after > max(3 * before, 0.01):
         return [f"A/A null: off by {before:.2%} | {after:.2%}"]
     return []
+
+
+def _is_told_again(alert: Alert, finding: Finding, panel: Panel) -> bool:
+    """Whether a finding repeats an alert that a person called invalid."""
+    if alert.kind == "drift":
+        return _is_same_change(alert, finding)
+    bad = next((place for place, run in enumerate(panel.runs) if run.id == alert.bad_run_id), None)
+    if bad is None:
+        return False
+    if alert.kind in ("metric", "host"):
+        return abs(finding.bad - bad) <= WINDOWS and _is_same_change(alert, finding)
+    return finding.bad == bad
 
 
 def _is_same_change(fixed: Alert, finding: Finding) -> bool:

@@ -1,4 +1,4 @@
-"""Curate the history: exclude, restore, remove and rename runs. Later nights are judged again.
+"""What people decide: exclude, restore, remove and rename runs; end alerts, accept levels.
 
 Each act is one transaction with its entry in history.acts. Judging again means: alerts go back to what they
 were before the first affected night, and the nights from it on count as not judged, so that `judge_new` takes
@@ -9,17 +9,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from glob import escape
 
 import sqlalchemy as sa
 
+from perfdash.detect import alert_states
+from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
-from perfdash.history.acts import EXCLUDE, REMOVE, RENAME, RESTORE, Act, record, the_run
-from perfdash.history.alert_store import ACKNOWLEDGED, CONFIRMED, DISMISSED, FIXED, LIVE, NEW, Alert
-from perfdash.history.queries import RunLine, list_runs
+from perfdash.history.acts import (
+    ACKNOWLEDGE,
+    BASELINE,
+    EXCLUDE,
+    INVALID,
+    REMOVE,
+    RENAME,
+    RESTORE,
+    Act,
+    record,
+    the_run,
+)
+from perfdash.history.alert_store import (
+    ACCEPTED,
+    ACKNOWLEDGED,
+    CONFIRMED,
+    DISMISSED,
+    FIXED,
+    LIVE,
+    NEW,
+    Alert,
+)
+from perfdash.history.queries import RunLine, cases_by_id, list_runs, panel
+from perfdash.history.results import case_digest
 from perfdash.history.store import Store
+from perfdash.series_rules import SERIES, STATUS, check_metric
 
 LATEST = 30  # nights of a testbed that are judged; older ones raise no alerts
 _A_WORD = re.compile(r"last|id:.*|torch==.*|[0-9a-f]{7,40}|\d{4}(-\d\d(-\d\d)?)?|\d+\.\d[\w.+]*|.*\.\..*")
@@ -207,3 +232,161 @@ def _place(run: RunLine) -> tuple[str, int]:
 def _last_act(connection: sa.Connection, run: RunLine, act: str) -> Act | None:
     made: Sequence[Act] = acts.load(connection, act=act, run_id=run.id)
     return made[-1] if made else None
+
+
+def acknowledge(store: Store, number: int, why: str | None = None, until: str | None = None) -> Alert:
+    """Acknowledge an alert, so that it fails no gate; `until`: the last day of it. Returns it as it was.
+
+    Raises UsageError for an unknown or ended alert.
+    """
+    with store.write() as connection:
+        alert = _open_alert(connection, number, "acknowledge")
+        act = Act(ACKNOWLEDGE, f"alert {number}", why, details={"until": until} if until else {})
+        _decide(connection, alert_states.acknowledged(alert, now()), act)
+        return alert
+
+
+def invalidate(store: Store, number: int, why: str) -> None:
+    """End an alert as no real change; the same finding raises no other alert.
+
+    Raises UsageError for an unknown or ended alert.
+    """
+    with store.write() as connection:
+        alert = _open_alert(connection, number, "call invalid")
+        _decide(
+            connection,
+            replace(alert, state=alert_store.INVALID, changed=now()),
+            Act(INVALID, f"alert {number}", why),
+        )
+
+
+@dataclass(frozen=True)
+class LevelSelection:
+    """The series whose level a person accepts: by patterns, or those of an alert."""
+
+    suite: str | None = None
+    model: str | None = None
+    metric: str | None = None
+    alert: int | None = None
+
+
+def accept_level(
+    store: Store, name: str, why: str, selection: LevelSelection
+) -> tuple[RunLine, int, list[int], int]:
+    """Accept the level of some series from a run on; nights before it are no baseline for them.
+
+    Their open alerts that began by then end as accepted. Returns the run, the number of cases, the alerts
+    that ended, and the number of nights to judge again. Raises UsageError for a run that is missing or
+    excluded, for a selection without any series, and for a level that was accepted before.
+    """
+    with store.write() as connection:
+        run = the_run(connection, name)
+        if run.excluded is not None:
+            raise UsageError(
+                f"{run.name} is excluded from judging ({run.excluded}), so its level cannot be accepted; "
+                "give a later run, or bring it back with `perfdash history exclude RUN --undo`"
+            )
+        details = _level_details(connection, run, selection)
+        level = AcceptedLevel.of(details)
+        rows = panel(connection, [run], [])
+        cases = cases_by_id(connection, rows.case_ids)
+        count = sum(any(level.selects(case, metric) for metric in SERIES) for case in cases.values())
+        if not count:
+            models = ", ".join(sorted({case.model for case in cases.values()})[:10]) or "none"
+            raise UsageError(
+                f"--baseline-from {run.name}: --suite, --model and --metric select none of its series; "
+                f"models of it: {models}; metrics: {', '.join(SERIES)}"
+            )
+        for act in acts.load(connection, act=BASELINE, run_id=run.id):
+            if act.details == details:
+                raise UsageError(
+                    f"--baseline-from {run.name}: {act.person} accepted this level of the same series on "
+                    f"{act.at}: {act.why}; `perfdash history acts` lists it"
+                )
+        act = Act(BASELINE, run.name, why, run.testbed_id, run.id, details=details)
+        ended = _accepted(connection, run, level, act)
+        nights = judge_again_from(connection, run, f"the level from {run.name} on was accepted: {why}")
+        return run, count, ended, nights
+
+
+def _level_details(connection: sa.Connection, run: RunLine, selection: LevelSelection) -> dict[str, str]:
+    """The details of the act: the first night, and the patterns or the case of the series."""
+    patterns = {name: getattr(selection, name) for name in ("suite", "model", "metric")}
+    details = {"started": run.started, **{name: value for name, value in patterns.items() if value}}
+    if selection.metric:
+        check_metric(selection.metric, "--metric")
+    if selection.alert is None:
+        return details
+    if any(patterns.values()):
+        raise UsageError(
+            f"--baseline-from {run.name}: give alert {selection.alert}, or --suite, --model and --metric"
+        )
+    alert = alert_store.find(connection, selection.alert)
+    if alert.testbed_id != run.testbed_id:
+        raise UsageError(
+            f"--baseline-from {run.name}: alert {selection.alert} is of another machine or another way of "
+            "measuring than this run; give a run on which the alert was seen"
+        )
+    details["metric"] = alert.metric or STATUS
+    if alert.case_id is not None:
+        case = cases_by_id(connection, [alert.case_id])[alert.case_id]
+        details |= {"suite": escape(case.suite), "model": escape(case.model), "case": case_digest(case)}
+    return details
+
+
+def _accepted(connection: sa.Connection, run: RunLine, level: AcceptedLevel, act: Act) -> list[int]:
+    """End the open alerts of the series that began with the run or before; return their numbers."""
+    alerts = alert_store.load(connection, testbed_id=run.testbed_id)
+    cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
+    places = {line.id: _place(line) for line in list_runs(connection, testbed_id=run.testbed_id)}
+    act = record(connection, act)
+    ended = []
+    for alert in alerts:
+        case = cases.get(alert.case_id or -1)
+        metric = alert.metric or STATUS
+        selected = (
+            level.selects(case, metric) if case else level.case is None and level.rule.selects("", "", metric)
+        )
+        if selected and places.get(alert.bad_run_id or -1, ("", 0)) <= _place(run):
+            over = replace(
+                alert, state=ACCEPTED, changed=now(), details={**alert.details, "act": _as_detail(act)}
+            )
+            alert_store.save(connection, over, _note(act))
+            ended.append(alert.id or 0)
+    return ended
+
+
+def _open_alert(connection: sa.Connection, number: int, verb: str) -> Alert:
+    """Find an open alert. Raises UsageError, which says who ended it."""
+    alert = alert_store.find(connection, number)
+    if alert.state not in LIVE:
+        act = alert.details.get("act") or {}
+        by = f" ({act['who']} on {act['at']}: {act['why']})" if act.get("act") in (INVALID, BASELINE) else ""
+        raise UsageError(
+            f"alert {number} is {alert.state}{by}: there is nothing to {verb}; `perfdash regressions` lists "
+            "the open alerts"
+        )
+    return alert
+
+
+def _decide(connection: sa.Connection, alert: Alert, act: Act) -> None:
+    """Store what a person decided about an alert, and the act."""
+    act = record(connection, replace(act, alert_id=alert.id, testbed_id=alert.testbed_id))
+    details = {**alert.details, "act": _as_detail(act)}
+    alert_store.save(connection, replace(alert, details=details), _note(act))
+
+
+def _as_detail(act: Act) -> dict[str, str | None]:
+    """The act as the alert's details keep it."""
+    return {
+        "act": act.act,
+        "who": act.person,
+        "at": act.at,
+        "why": act.why,
+        "until": act.details.get("until"),
+    }
+
+
+def _note(act: Act) -> str:
+    until = f" until {act.details['until']}" if act.details.get("until") else ""
+    return f"by {act.person}{until}" + (f": {act.why}" if act.why else "")

@@ -84,13 +84,20 @@ class Finding:
 Key = tuple[int, str]  # of a series: case id, metric
 
 
-def judge(panel: Panel, start: Mapping[Key, int] | None = None) -> list[Finding]:
+def judge(
+    panel: Panel, start: Mapping[Key, int] | None = None, least: Mapping[Key, float] | None = None
+) -> list[Finding]:
     """Find all changes on the last night of a panel.
 
-    `start`: the index of the first night that counts for a series, after its last known change. The numbers
-    of a case that did not pass are ignored, because they do not describe the compiled model.
+    `start`: the index of the first night that counts for a series, after its last known change. `least`: the
+    minimum change of a series, where it is not its metric's. The numbers of a case that did not pass are
+    ignored, because they do not describe the compiled model.
     """
-    findings = [finding for metric in JUDGED.values() for finding in _of_metric(panel, metric, start or {})]
+    findings = [
+        finding
+        for metric in JUDGED.values()
+        for finding in _of_metric(panel, metric, start or {}, least or {})
+    ]
     findings += [finding for count in JUDGED_COUNTS for finding in _of_count(panel, count)]
     return findings + _of_status(panel) + _vanished(panel)
 
@@ -171,7 +178,9 @@ def _within(panel: Panel, metric: str) -> Array | None:
     return np.where(np.isfinite(variance), variance, np.nan)
 
 
-def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[Finding]:
+def _of_metric(
+    panel: Panel, metric: Metric, start: Mapping[Key, int], least: Mapping[Key, float]
+) -> list[Finding]:
     values = metric_logs(panel, metric.column)
     rows, first = _measured(panel, metric.column, values, start)
     if not len(rows):
@@ -185,7 +194,9 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
         values[rows],
         start=first,
         within=None if within is None else within[rows],
-        minimum_change=metric.threshold,
+        minimum_change=np.array(
+            [least.get((panel.case_ids[row], metric.column), metric.threshold) for row in rows.tolist()]
+        ),
     )
     findings = []
     last = len(panel.runs) - 1
@@ -210,7 +221,8 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
         baseline = float(night.baseline[place])
         recent = values[row, nights[-int(night.window[place]) :]] - baseline
         window, change = _begun(recent, float(night.change[place]))
-        if metric.part_of and not _moved(raw[row, nights], window, change, metric.threshold):
+        own = least.get((panel.case_ids[row], metric.column))
+        if metric.part_of and not _moved(raw[row, nights], window, change, own or metric.threshold):
             continue
         bad, before = int(nights[-window]), nights[:-window]
         findings.append(
@@ -228,7 +240,11 @@ def _of_metric(panel: Panel, metric: Metric, start: Mapping[Key, int]) -> list[F
                 p=float(night.p[place]),
                 sd=float(night.sd[place]),
                 df=float(night.df[place]),
-                details={"nights": window, "score": round(float(night.score[place]), 2)},
+                details={
+                    "nights": window,
+                    "score": round(float(night.score[place]), 2),
+                    **({"minimum_change": own} if own else {}),
+                },
             )
         )
     return findings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 import sqlalchemy as sa
@@ -12,11 +12,13 @@ from perfdash.detect import alert_states
 from perfdash.detect.curation import LATEST, raised_again
 from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, with_parts
 from perfdash.detect.nights import has_enough_cases, is_a_night
+from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
-from perfdash.history import alert_store, schema
-from perfdash.history.alert_store import FIXED, LIVE
-from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
+from perfdash.history import acts, alert_store, schema
+from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE
+from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
 from perfdash.history.store import Store
+from perfdash.series_rules import SeriesRule
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,16 @@ class Judged:
     panel: Panel
     findings: list[Finding]
     unlike: bool = False
+    selection: SeriesSelection = field(default_factory=SeriesSelection)
 
 
-def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
+def judge_new(store: Store, latest: int = LATEST, rules: Sequence[SeriesRule] = ()) -> list[Judged]:
     """Judge the runs that were not judged yet, oldest first, each in a transaction.
 
-    `latest`: the number of runs of each testbed that are considered.
+    `latest`: the number of runs of each testbed that are considered. `rules`: `[[thresholds]]` of
+    perfdash.toml.
     """
+    _end_acknowledgements(store)
     with store.read() as connection:
         beds = connection.execute(sa.select(schema.testbeds.c.id)).scalars().all()
         runs = [
@@ -50,7 +55,7 @@ def judge_new(store: Store, latest: int = LATEST) -> list[Judged]:
         with store.write() as connection:
             if _is_settled(connection, run):
                 continue
-            judged = judge_run(connection, run)
+            judged = judge_run(connection, run, rules)
             at = now()
             # A run that was imported after later nights were judged changes no alert.
             if not judged.unlike and not _is_late(connection, run):
@@ -66,7 +71,22 @@ def _is_settled(connection: sa.Connection, run: RunLine) -> bool:
     return not present or present[0].judged is not None or present[0].excluded is not None
 
 
-def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
+def _end_acknowledgements(store: Store) -> None:
+    """Reopen the alerts that were acknowledged until a day that is over."""
+    at = now()
+    with store.read() as connection:
+        known = alert_store.load(connection, states=[ACKNOWLEDGED])
+        if not any(alert_states.unacknowledged(alert, at[:10], at) for alert in known):
+            return
+    with store.write() as connection:
+        for alert in alert_store.load(connection, states=[ACKNOWLEDGED]):
+            reopened = alert_states.unacknowledged(alert, at[:10], at)
+            if reopened is not None:
+                until = alert.details["act"]["until"]
+                alert_store.save(connection, reopened, f"it was acknowledged until {until}")
+
+
+def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:
     """Judge one run against earlier nights of the same method; stores nothing."""
     before = list_runs(
         connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS, with_excluded=False
@@ -78,11 +98,23 @@ def judge_run(connection: sa.Connection, run: RunLine) -> Judged:
     stored = alert_store.load(connection, testbed_id=run.testbed_id, states=(*LIVE, FIXED))
     alerts = [alert for alert in stored if not alert_states.other_method(alert, run)]
     night = alert_states.without_fixed(night, alerts)
+    selection = _selection(connection, night, run, rules)
+    night = selection.masked(night)
     start = alert_states.first_nights(night, alerts)
-    findings = with_parts(judge(night, start), alerts)
+    findings = with_parts(judge(night, start, selection.minimum_changes()), alerts)
     if _first_of_its_week(night.runs):
         findings += drifts(night, start)
-    return Judged(run, night, findings)
+    return Judged(run, night, selection.kept(night, findings), selection=selection)
+
+
+def _selection(
+    connection: sa.Connection, night: Panel, run: RunLine, rules: Sequence[SeriesRule]
+) -> SeriesSelection:
+    """The rules and accepted levels of a testbed, with the cases that they select from."""
+    made = acts.load(connection, act=acts.BASELINE, testbed_id=run.testbed_id)
+    levels = [AcceptedLevel.of(act.details) for act in made]
+    cases = cases_by_id(connection, night.case_ids) if rules or levels else {}
+    return SeriesSelection(rules, levels, cases)
 
 
 def _first_of_its_week(runs: Sequence[RunLine]) -> bool:
@@ -94,9 +126,14 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
     alerts = alert_store.load(
         connection,
         testbed_id=judged.run.testbed_id,
-        states=(*LIVE, FIXED),
+        states=(*LIVE, FIXED, INVALID),
         or_seen_in=judged.run.id,
     )
+    for alert in [alert for alert in alerts if alert.state in LIVE]:
+        if not judged.selection.is_judged(alert.case_id, alert.metric):
+            alerts.remove(alert)
+            ended = replace(alert, state=DISMISSED, changed=at)
+            alert_store.save(connection, ended, "a rule in [[thresholds]] of perfdash.toml: not judged")
     for alert, note in alert_states.advance(judged.panel, alerts, judged.findings, at):
         if alert.id is None:
             alert = raised_again(connection, alert, judged.run)

@@ -115,7 +115,7 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResul
         suspected=finding.change,
         sd=finding.sd,
         df=finding.df,
-        minimum_change=JUDGED[name].threshold,
+        minimum_change=finding.details.get("minimum_change", JUDGED[name].threshold),
         pairs=most,
     )
     if not ratios:

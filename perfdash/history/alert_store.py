@@ -14,8 +14,10 @@ from perfdash.history import schema
 NEW, CONFIRMED, OPEN, REOPENED = "new", "confirmed", "open", "reopened"
 ACKNOWLEDGED, FIXED, DISMISSED = "acknowledged", "fixed", "dismissed"
 SUPERSEDED = "superseded"  # its metric has been measured by another method since then
+INVALID, ACCEPTED = "invalid", "accepted"  # a person said: it is no real change; it is the new level
 LIVE = (NEW, CONFIRMED, OPEN, REOPENED, ACKNOWLEDGED)
-STATES = (*LIVE, FIXED, DISMISSED, SUPERSEDED)
+NOT_REAL = (DISMISSED, INVALID)
+STATES = (*LIVE, FIXED, DISMISSED, SUPERSEDED, INVALID, ACCEPTED)
 
 
 @dataclass(frozen=True)

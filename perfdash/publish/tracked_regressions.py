@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text
 from perfdash.report.night import Night
 from perfdash.report.site_links import model_page
+from perfdash.series_rules import SeriesRule
 
 _WITHOUT_SIZE = 9.0  # rank of a change that has no size (a status, a vanished case): first
 
@@ -31,14 +32,16 @@ class TrackedRegressions:
     judged: frozenset[str]
 
 
-def tracked_regressions(night: Night, history: str, site_url: str | None) -> TrackedRegressions:
-    """Every regression of the night's testbed, the largest first. Judges new nights first.
+def tracked_regressions(
+    night: Night, history: str, site_url: str | None, rules: Sequence[SeriesRule] = ()
+) -> TrackedRegressions:
+    """Every regression of the night's testbed, the largest first. Judges new nights first, by the rules.
 
     An issue of a mere suspicion is left as it is. Raises UsageError where the history has no run of this
     testbed, MachineError where it cannot be read.
     """
     with open_store(history, create=False) as store:
-        judge_new(store)
+        judge_new(store, rules=rules)
         with store.read() as connection:
             testbeds, runs = schema.testbeds, schema.runs
             testbed = connection.execute(

@@ -10,7 +10,16 @@ from prettytable import PrettyTable
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.change_dates import Dated
-from perfdash.history.alert_store import LIVE, STATES, Alert, AlertEvent, load
+from perfdash.history.alert_store import (
+    ACCEPTED,
+    ACKNOWLEDGED,
+    INVALID,
+    LIVE,
+    STATES,
+    Alert,
+    AlertEvent,
+    load,
+)
 from perfdash.history.queries import RunLine, find_run
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED, PARTS, title_of
@@ -88,7 +97,19 @@ def consequences(evidence: AlertEvidence) -> list[str]:
         )
     if both := evidence.seen_again:
         lines.append(f"{alert.id}: measured again: {both[0]} -> {both[1]}")
+    if decided := decision(alert):
+        lines.append(f"{alert.id}: {decided}")
     return [*lines, *(f"{alert.id}: {line}" for line in culprits(alert))]
+
+
+def decision(alert: Alert) -> str:
+    """What a person decided about an alert, who, when and why; empty if nobody did."""
+    act = alert.details.get("act") or {}
+    if alert.state not in (ACKNOWLEDGED, INVALID, ACCEPTED) or not act:
+        return ""
+    until = f" until {act['until']}" if act.get("until") else ""
+    why = f": {act['why']}" if act.get("why") else ""
+    return plain(f"{alert.state}{until} by {act.get('who')} on {act.get('at')}{why}", 500)
 
 
 def culprits(alert: Alert) -> list[str]:

@@ -14,7 +14,7 @@ from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
 from perfdash.history.results import Imported, RunRow
 from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
-from perfdash.report.alert_text import CULPRIT, culprits, what
+from perfdash.report.alert_text import CULPRIT, culprits, decision, what
 from perfdash.report.number_format import percent_change, with_unit
 
 REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
@@ -95,6 +95,8 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         notes.append(f"measured again in {again.pairs} pairs; by the nights {percent_change(alert.change)}")
     if both := evidence.seen_again:
         notes.append(f"measured again: {both[0]} -> {both[1]}")
+    if decided := decision(alert):
+        notes.append(decided)
     notes += [str(line) for line in alert.details.get("changed") or []]
     if undone:
         notes = [f"back where it was before {bad.started[:10]}"] if bad else []

@@ -20,7 +20,7 @@ from perfdash.report.alert_text import model_of, open_alerts, what
 from perfdash.report.changes import BAD
 from perfdash.report.night import Night, of_history
 from perfdash.runner.plan import parse_shard
-from perfdash.settings import RunSettings
+from perfdash.settings import RunSettings, judging_rules
 
 Warn = Callable[[str], None]
 _REGRESSION = "--fail-on regression"
@@ -71,7 +71,9 @@ def alerts_of_run(history: str, imported: Imported, warn: Warn) -> Sequence[Aler
     """The open alerts that a run shows, judged against earlier nights. Raises PerfdashError."""
     name = imported.run.name
     with open_store(history, create=False) as store:
-        if any(judged.unlike for judged in judge_new(store) if judged.run.name == name):
+        if any(
+            judged.unlike for judged in judge_new(store, rules=judging_rules()) if judged.run.name == name
+        ):
             warn(f"{_REGRESSION}: not told: this run has too few of the cases of the runs before it")
         with store.read() as connection:
             caution = of_history(connection, imported).caution

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from perfdash.detect.alert_evidence import AlertEvidence
-from perfdash.history.alert_store import DISMISSED, FIXED
+from perfdash.history.alert_store import ACCEPTED, DISMISSED, FIXED, INVALID
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, commit, culprits, model_of, what
@@ -66,6 +66,12 @@ def note(evidence: AlertEvidence) -> str:
         return f"Fixed: back where it was{run}{_built(seen)}."
     if alert.state == DISMISSED:
         return "Dismissed: it did not show again. It was noise."
+    act = alert.details.get("act") or {}
+    by = f" by {escaped(act.get('who') or '?')}: {escaped(plain(act.get('why') or '', 300))}"
+    if alert.state == INVALID:
+        return f"Closed as no real change{by}"
+    if alert.state == ACCEPTED:
+        return f"The new level was accepted{by}"
     return f"It is back{run}{_built(seen)}: {_change(evidence)}"
 
 

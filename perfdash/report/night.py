@@ -284,7 +284,8 @@ def _of_night(connection: sa.Connection, run: RunLine, imported: Imported) -> Se
     tonight = place[run.id]
     measured = {row.case for row in imported.rows}
     settings = {setting_of(row)[1:] for row in imported.rows}
-    states = [state for state in alert_store.STATES if state != alert_store.DISMISSED]
+    ended = (*alert_store.NOT_REAL, alert_store.ACCEPTED)
+    states = [state for state in alert_store.STATES if state not in ended]
     alerts = alert_store.load(connection, testbed_id=run.testbed_id, states=states)
     cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
     standing = []

@@ -24,6 +24,7 @@ from perfdash.history.results import Imported, from_run
 from perfdash.history.store import NoHistory, open_store
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.runner.run_journal import find_run, read_saved
+from perfdash.settings import judging_rules
 
 Warn = Callable[[str], None]
 
@@ -77,7 +78,7 @@ class RunLookup:
             return replace(against(imported, comparison), nightly=self._nightlies_before(imported))
         try:
             with open_store(self.history, create=False) as store:
-                judge_new(store)
+                judge_new(store, rules=judging_rules())
                 with store.read() as connection:
                     return of_history(connection, imported)
         except NoHistory:

@@ -116,7 +116,7 @@ def model_context(
     """
     alerts: dict[int, list[Alert]] = {}
     of_host = []
-    states = [state for state in alert_store.STATES if state != alert_store.DISMISSED]
+    states = [state for state in alert_store.STATES if state not in alert_store.NOT_REAL]
     for alert in alert_store.load(connection, testbed_id=history.bed.id, states=states):
         if alert.case_id is None:
             of_host.append(alert)

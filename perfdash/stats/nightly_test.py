@@ -61,7 +61,7 @@ def judge(
     *,
     start: Counts | None = None,
     within: Array | None = None,
-    minimum_change: float = MINIMUM_CHANGE,
+    minimum_change: float | Array = MINIMUM_CHANGE,
     suspicion: float = SUSPICION,
     discovery_rate: float = DISCOVERY_RATE,
     floor: float = FLOOR,
@@ -69,11 +69,12 @@ def judge(
     """Judge the last night of `values` (S, T): logs, NaN = missing; 70 nights at most.
 
     `start` (S,): column of the first night that counts (the night of the last accepted change).
-    `within` (S, T): variance of each value within its night, NaN where unknown. Each series' last 1 to
-    10 nights are compared with up to 60 nights before those ten; scores are clipped (Huber 1964). The
-    best window's p is corrected for the search, then Benjamini and Hochberg (1995) over the series.
-    `suspicion`: the share of nights that deviate as far by chance, estimated from the host's own nights. It
-    sets the cost of re-measuring whatever the noise: about 7.5 runs times the share, per series and night.
+    `minimum_change`: the least change that counts, of all series or of each (S,). `within` (S, T): variance
+    of each value within its night, NaN where unknown. Each series' last 1 to 10 nights are compared with up
+    to 60 nights before those ten; scores are clipped (Huber 1964). The best window's p is corrected for the
+    search, then Benjamini and Hochberg (1995) over the series. `suspicion`: the share of nights that deviate
+    as far by chance, estimated from the host's own nights. It sets the cost of re-measuring whatever the
+    noise: about 7.5 runs times the share, per series and night.
     Raises ValueError for shapes that do not fit.
     """
     values, within = _recent(values, start, within)
@@ -91,8 +92,8 @@ def judge(
     net = raw - shifts.own
     tonight, best = _windows(net, net / _deviation(noise, within, old), noise, judged, guard + 1)
 
-    least = np.log1p(minimum_change)
-    age = shift.nights if abs(shift.change) >= least else 0
+    least = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), judged.shape))
+    age = shift.nights if least.size and abs(shift.change) >= np.median(least) else 0
     quiet, first, onset = _beside(net, raw, noise, best.window, age, least)
     # Not relevant: a series that made the host's shift, or stayed, and has not changed since.
     relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
@@ -126,7 +127,7 @@ def judge(
 
 
 def _beside(
-    net: Array, raw: Array, noise: NoiseLevel, window: Counts, age: int, least: float
+    net: Array, raw: Array, noise: NoiseLevel, window: Counts, age: int, least: Array
 ) -> tuple[Flags, Counts, int]:
     """Which series only made the host's shift, or stayed, since a step of the host.
 

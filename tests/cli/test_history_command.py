@@ -37,6 +37,8 @@ def test_regressions_from_first_to_last(command, unjudged):
 
     assert command("regressions", "77").code == 2
     assert command("regressions", "--note", "x").code == 2
+    acts = json.loads(command("history", "acts", "--json").out)
+    assert [(act["act"], act["why"]) for act in acts] == [("acknowledge", "known: <see> #123")]
     over = command("regressions", "--over", "100", "--json")
     (change,) = json.loads(over.out)
     assert change["change"] == pytest.approx(0.15, abs=0.02)
@@ -192,3 +194,56 @@ def test_a_run_is_renamed_and_removed(command, farmed):
         assert (missing.code, missing.err.count("\n")) == (2, 1)
         assert "renamed it to 'before-the-move'" in missing.err
     assert "-> before-the-move" in command("history", "acts").out
+
+
+def test_what_people_decide_about_an_alert_is_shown_with_it(command, farmed):
+    (alert,) = json.loads(command("regressions", "--json").out)
+    number = str(alert["id"])
+    until = command("regressions", "--acknowledge", number, "--until", "2999-12-24", "--because", "see #1")
+    assert f"Alert {number} is acknowledged until 2999-12-24" in until.out
+    assert "acknowledged until 2999-12-24 by " in command("regressions").out
+    assert ": see #1" in command("regressions", number).out
+    again = command("regressions", "--acknowledge", number)
+    assert "had acknowledged it on 20" in again.out
+
+    for words, message in (
+        (("--invalid", number), "--because"),
+        (("--invalid", "77", "--because", "x"), "there is no alert 77"),
+        (("--acknowledge", number, "--until", "tomorrow"), "give one such as 2026-12-24"),
+        (("--acknowledge", number, "--until", "2020-01-01"), "is over"),
+        (("--until", "2999-01-01"), "--until belongs to --acknowledge"),
+        (("--invalid", number, "--acknowledge", number), "cannot be given together"),
+        (("--model", "x"), "belong to --baseline-from"),
+        (("--baseline-from", "nothing", "--because", "x"), "the history has no run 'nothing'"),
+        (("--baseline-from", "last"), "--because"),
+        (("--baseline-from", "last", "--model", "x", "--because", "x"), "select none of its series"),
+    ):
+        refused = command("regressions", *words)
+        assert (refused.code, refused.err.count("\n")) == (2, 1), (words, refused.err)
+        assert message in refused.err
+
+    run = "2026-01-28T01-00-00Z_farm"
+    accepted = command("regressions", number, "--baseline-from", run, "--because", "meant")
+    assert f"The level of 1 case is accepted from {run} on; alerts accepted: {number}" in accepted.out
+    assert command("regressions").out.strip() == "No alerts"
+    assert "accepted by " in command("regressions", "--all").out
+    over = command("regressions", "--invalid", number, "--because", "x")
+    assert (over.code, over.err.count("\n")) == (2, 1)
+    assert "is accepted (" in over.err
+    assert ": meant)" in over.err
+    listed = command("history", "acts").out
+    assert "model model03" in listed
+    assert "until 2999-12-24" in listed
+
+
+def test_thresholds_are_validated_at_start_and_hold(command, unjudged):
+    toml = unjudged / "perfdash.toml"
+    toml.write_text("[[thresholds]]\nmodle = 'x'\njudge = false\n")
+    for words in (("regressions",), ("run", "--suite", "timm", "--dry-run"), ("history", "runs")):
+        refused = command(*words)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert (
+            "perfdash.toml: [[thresholds]] rule 1 has no key 'modle'; there are: suite, model" in refused.err
+        )
+    toml.write_text("[[thresholds]]\nmodel = 'model03'\nminimum_change = 0.3\n")
+    assert command("regressions", "--all").out.strip() == "No alerts"

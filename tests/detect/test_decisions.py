@@ -1,0 +1,232 @@
+"""What people decide about alerts, and the rules for selected series."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdash.detect import curation
+from perfdash.detect.curation import LevelSelection
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.selected_series import AcceptedLevel
+from perfdash.errors import UsageError
+from perfdash.history import acts, alert_store
+from perfdash.history.ingest import take_in
+from perfdash.series_rules import SERIES, SeriesRule, read_rules, rule_for
+from tests.detect.simulated import farm, slower
+from tests.history.made import case
+
+
+def fails(night, name):
+    return "fail_accuracy" if name == "model05" and night >= 30 else "pass"
+
+
+def judged(store, runs, first=25, rules=()):
+    take_in(store, runs[:first])
+    judge_new(store, latest=1, rules=rules)
+    for night in runs[first:]:
+        take_in(store, [night])
+        judge_new(store, rules=rules)
+
+
+def alerts(store):
+    with store.read() as connection:
+        return [
+            (alert.id, alert.kind, alert.state)
+            for alert in alert_store.load(connection, states=alert_store.STATES)
+        ]
+
+
+def last_note(store, number):
+    with store.read() as connection:
+        return alert_store.events(connection, number)[-1].note
+
+
+def test_an_invalid_alert_is_over_and_its_finding_raises_no_other(store):
+    runs = farm(37, change=slower("model03", 29, 1.2))
+    judged(store, runs[:31])
+    ((number, _, state),) = alerts(store)
+    assert state in alert_store.LIVE
+    curation.invalidate(store, number, "the clock was off")
+    for night in runs[31:]:
+        take_in(store, [night])
+        judge_new(store)
+    assert alerts(store) == [(number, "metric", "invalid")]
+    assert last_note(store, number).endswith(": the clock was off")
+    with pytest.raises(UsageError, match=rf"alert {number} is invalid \(.* on 20.*: the clock was off\)"):
+        curation.invalidate(store, number, "me too")
+    with pytest.raises(UsageError, match="there is no alert 77; `perfdash regressions --all` lists them"):
+        curation.invalidate(store, 77, "what")
+
+
+def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
+    judged(store, farm(31, statuses=fails))
+    ((number, *_),) = alerts(store)
+    curation.acknowledge(store, number, "known: #12", "2026-12-24")
+    assert judge_new(store) == []
+    for moment, state in (("2026-12-24T23:59:59Z", "acknowledged"), ("2026-12-25T00:00:00Z", "new")):
+        monkeypatch.setattr("perfdash.detect.nightly_judging.now", lambda moment=moment: moment)
+        judge_new(store)
+        assert alerts(store) == [(number, "status", state)]
+    assert last_note(store, number) == "it was acknowledged until 2026-12-24"
+
+
+def test_an_accepted_level_ends_its_alerts_and_is_the_new_baseline(store):
+    runs = farm(38, change=slower("model03", 29, 1.2))
+    judged(store, runs[:33])
+    ((number, *_),) = alerts(store)
+    _, cases, ended, nights = curation.accept_level(
+        store, runs[29].run.name, "the fix of #7 costs this", LevelSelection(alert=number)
+    )
+    assert (cases, ended, nights) == (1, [number], 4)
+    for night in runs[33:]:
+        take_in(store, [night])
+        judge_new(store)
+    assert alerts(store) == [(number, "metric", "accepted")]
+    with pytest.raises(UsageError, match="accepted this level of the same series on"):
+        curation.accept_level(store, runs[29].run.name, "again", LevelSelection(alert=number))
+
+
+def test_after_an_accepted_level_the_series_is_judged_by_it(store):
+    def change(night, name, values):
+        return slower("model03", 36, 1.3)(night, name, slower("model03", 29, 1.2)(night, name, values))
+
+    runs = farm(40, change=change)
+    judged(store, runs[:30])
+    curation.accept_level(store, runs[29].run.name, "meant", LevelSelection(model="model03"))
+    for night in runs[30:]:
+        take_in(store, [night])
+        judge_new(store)
+    with store.read() as connection:
+        (alert,) = [each for each in alert_store.load(connection) if each.kind == "metric"]
+    assert alert.change == pytest.approx(math.log(1.3), abs=0.03)
+
+
+def test_a_status_from_an_accepted_run_on_raises_no_alert(store):
+    runs = farm(33, statuses=fails)
+    judged(store, runs)
+    ((number, *_),) = alerts(store)
+    curation.accept_level(store, runs[30].run.name, "meant", LevelSelection(model="MODEL05", metric="status"))
+    judge_new(store)
+    assert alerts(store) == [(number, "status", "accepted")]
+
+
+def test_a_level_that_selects_nothing_is_refused(store):
+    runs = farm(3, models=2)
+    judged(store, runs)
+    name = runs[-1].run.name
+    for selection, message in (
+        (LevelSelection(model="vgg*"), "select none of its series; models of it: model00, model01"),
+        (LevelSelection(metric="speed"), "matches no metric that is judged: eager_ms"),
+        (LevelSelection(alert=5), "no alert 5"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            curation.accept_level(store, name, "why", selection)
+    with pytest.raises(UsageError, match="the history has no run 'nights'"):
+        curation.accept_level(store, "nights", "why", LevelSelection())
+    curation.exclude(store, name, "wrong")
+    with pytest.raises(UsageError, match="is excluded from judging"):
+        curation.accept_level(store, name, "why", LevelSelection())
+    with store.read() as connection:
+        assert [act.act for act in acts.load(connection)] == ["exclude"]
+
+
+def test_a_larger_minimum_change_of_one_model_raises_no_alert_below_it(store):
+    def change(night, name, values):
+        return slower("model04", 29, 1.2)(night, name, slower("model03", 29, 1.2)(night, name, values))
+
+    judged(store, farm(34, change=change), rules=[SeriesRule(model="model03", minimum_change=0.4)])
+    with store.read() as connection:
+        cases = [alert.case_id for alert in alert_store.load(connection, states=alert_store.STATES)]
+        assert len(cases) == 1
+        (case_,) = curation.cases_by_id(connection, cases).values()
+    assert case_.model == "model04"
+
+
+def test_a_smaller_minimum_change_of_a_quiet_model_finds_a_small_step(store):
+    runs = farm(36, noise=0.001, change=slower("model03", 29, 1.012))
+    judged(store, runs, rules=[SeriesRule(model="model03", metric="backend_ms", minimum_change=0.005)])
+    assert [each[1] for each in alerts(store)] == ["metric"]
+
+
+def test_what_is_not_judged_raises_no_alert_and_its_open_alert_ends(store):
+    runs = farm(34, statuses=fails, change=slower("model03", 25, 1.3))
+    judged(store, runs[:32])
+    assert sorted(each[1:] for each in alerts(store)) == [("metric", "open"), ("status", "confirmed")]
+    rules = [SeriesRule(model="model0[35]")]
+    for night in runs[32:]:
+        take_in(store, [night])
+        judge_new(store, rules=rules)
+    assert {each[2] for each in alerts(store)} == {"dismissed"}
+    assert "[[thresholds]]" in last_note(store, 1)
+
+
+def test_the_parts_of_a_step_follow_the_level_of_their_step():
+    level = AcceptedLevel(SeriesRule(metric="backend_ms"), "2026-01-01T00:00:00Z")
+    assert level.selects(case(), "forward_ms")
+    assert not level.selects(case(), "eager_ms")
+
+
+RULES = [
+    {"model": "resnet*", "minimum_change": 0.1},
+    {"metric": "compilation_cpu_s", "minimum_change": 1},
+    {"suite": "TIMM", "model": "vgg16", "judge": False},
+]
+
+
+def test_the_last_rule_that_matches_holds():
+    rules = read_rules(RULES, "perfdash.toml")
+    assert rule_for(rules, "timm", "ResNet18", "backend_ms").minimum_change == 0.1
+    assert rule_for(rules, "timm", "resnet18", "compilation_cpu_s").minimum_change == 1.0
+    assert rule_for(rules, "timm", "vgg16", "status").minimum_change is None
+    assert rule_for(rules, "timm", "vit", "status") is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"mode": "x", "judge": False}, "has no key 'mode'"),
+        ({"model": 3, "judge": False}, "model = 3: give a name or a pattern"),
+        ({"metric": "speed", "judge": False}, "'speed' matches no metric that is judged: eager_ms"),
+        ({"metric": "graph_breaks", "minimum_change": 0.1}, "every change counts"),
+        ({"model": "x"}, "give one of minimum_change"),
+        ({"minimum_change": 0.1, "judge": False}, "give one of minimum_change"),
+        ({"judge": True}, "only false is possible"),
+        ({"minimum_change": 0}, "a fraction above 0"),
+        ({"minimum_change": 25}, "a fraction above 0"),
+        ({"minimum_change": True}, "a fraction above 0"),
+        ({"minimum_change": math.nan}, "a fraction above 0"),
+        ({"minimum_change": "5 %"}, "a fraction above 0"),
+        (3, "write \\[\\[thresholds\\]\\] before each rule"),
+    ],
+)
+def test_a_wrong_rule_is_refused_with_its_place(rule, message):
+    with pytest.raises(UsageError, match=message) as refused:
+        read_rules([RULES[0], rule], "perfdash.toml")
+    assert str(refused.value).startswith("perfdash.toml: ")
+    assert "\n" not in str(refused.value)
+    if rule != 3:
+        assert "[[thresholds]] rule 2" in str(refused.value)
+
+
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text("ax*[\n", max_size=5)
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(["suite", "model", "metric", "minimum_change", "judge"]), anything)
+    )
+)
+def test_any_rules_are_read_or_refused_in_one_line(tables):
+    message = ""
+    rules = ()
+    try:
+        rules = read_rules(tables, "perfdash.toml")
+    except UsageError as error:
+        message = str(error)
+    assert "\n" not in message
+    for metric in SERIES:
+        rule_for(rules, "timm", "resnet18", metric)
