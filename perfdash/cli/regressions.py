@@ -56,6 +56,10 @@ def regressions(
         int | None,
         typer.Option(min=6, metavar="NIGHTS", help="Change points over so many nights of history instead."),
     ] = None,
+    noisiest: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="The N noisiest series, and how small a change each shows."),
+    ] = None,
     junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML for a CI.")] = None,
     fail_on: Annotated[
         list[str] | None, typer.Option(help="`regression`: exit 1 on what is worse and not acknowledged.")
@@ -88,6 +92,9 @@ def regressions(
             from perfdash.detect.curation import LevelSelection
 
             _accept_level(store, baseline_from, because, LevelSelection(suite, model, metric, alert))
+            return
+        if noisiest is not None:
+            _noisiest(store, noisiest, run, as_json)
             return
         if over is not None:
             _over_time(store, over, run, as_json)
@@ -169,6 +176,27 @@ def _accept_level(store: Store, run: str, because: str | None, selection: LevelS
         f"The level of {cases} case{'' if cases == 1 else 's'} is accepted from {line.name} on; {alerts}; "
         f"judged again: {nights} night{'' if nights == 1 else 's'}"
     )
+
+
+def _noisiest(store: Store, number: int, run: str | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from perfdash.detect.nightly_judging import AFTER, noisiest
+    from perfdash.history.queries import find_run
+    from perfdash.report.alert_text import noise_list
+    from perfdash.settings import judging_rules
+
+    with store.read() as connection:
+        line = find_run(connection, run or "last")
+        listed = noisiest(connection, line, number, judging_rules())
+    if as_json:
+        plain = [
+            {**asdict(series), "least": dict(zip(AFTER, series.least, strict=True))} for series in listed
+        ]
+        typer.echo(dumps(plain, indent=1))
+        return
+    typer.echo(f"{line.host_class}, nights up to {line.started[:10]}")
+    typer.echo(noise_list(listed))
 
 
 def _show(store: Store, number: int, as_json: bool) -> None:

@@ -217,7 +217,7 @@ def raised_again(connection: sa.Connection, alert: Alert, run: RunLine) -> Alert
     return alert
 
 
-_KEPT = ("remeasured", "bisected", "act")  # not found by judging a night
+_KEPT = ("remeasured", "bisected", "act", "before_acknowledged")  # not found by judging a night
 
 
 def _mark(connection: sa.Connection, run: RunLine, excluded: str | None) -> None:

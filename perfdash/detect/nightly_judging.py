@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
+import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
 from perfdash.detect.curation import LATEST, raised_again
-from perfdash.detect.findings import NIGHTS, READ, Finding, drifts, judge, with_parts
+from perfdash.detect.findings import NIGHTS, READ, Finding, Key, drifts, judge, metric_logs, with_parts
 from perfdash.detect.nights import has_enough_cases, is_a_night
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
-from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE
+from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
 from perfdash.history.store import Store
+from perfdash.metrics import JUDGED
+from perfdash.records import Case
 from perfdash.series_rules import SeriesRule
+from perfdash.stats.nightly_test import sensitivity
+
+_FEWEST = 3  # nights from which noise is estimated
 
 
 @dataclass(frozen=True)
@@ -88,23 +95,85 @@ def _end_acknowledgements(store: Store) -> None:
 
 def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRule] = ()) -> Judged:
     """Judge one run against earlier nights of the same method; stores nothing."""
+    night = read_night(connection, run)
+    if not is_a_night(night):
+        return Judged(run, night, [], unlike=len(night.runs) > 1)
+    night, start, selection, alerts = _prepared(connection, run, night, rules)
+    findings = with_parts(judge(night, start, selection.minimum_changes()), alerts)
+    if _first_of_its_week(night.runs):
+        findings += drifts(night, start)
+    return Judged(run, night, selection.kept(night, findings), selection=selection)
+
+
+def read_night(connection: sa.Connection, run: RunLine) -> Panel:
+    """The numbers of a run, and of the earlier nights of its method."""
     before = list_runs(
         connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS, with_excluded=False
     )
     runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
-    night = of_method(panel(connection, [*runs, run], READ), run.method)
-    if not is_a_night(night):
-        return Judged(run, night, [], unlike=bool(runs))
+    return of_method(panel(connection, [*runs, run], READ), run.method)
+
+
+def _prepared(
+    connection: sa.Connection, run: RunLine, night: Panel, rules: Sequence[SeriesRule]
+) -> tuple[Panel, dict[Key, int], SeriesSelection, list[Alert]]:
+    """The numbers that count, the first night of each series, the rules, and the alerts of this method."""
     stored = alert_store.load(connection, testbed_id=run.testbed_id, states=(*LIVE, FIXED))
     alerts = [alert for alert in stored if not alert_states.other_method(alert, run)]
     night = alert_states.without_fixed(night, alerts)
     selection = _selection(connection, night, run, rules)
     night = selection.masked(night)
-    start = alert_states.first_nights(night, alerts)
-    findings = with_parts(judge(night, start, selection.minimum_changes()), alerts)
-    if _first_of_its_week(night.runs):
-        findings += drifts(night, start)
-    return Judged(run, night, selection.kept(night, findings), selection=selection)
+    return night, alert_states.first_nights(night, alerts), selection, alerts
+
+
+AFTER = (1, 2, 5)  # nights after which SeriesNoise says what is found
+
+
+@dataclass(frozen=True)
+class SeriesNoise:
+    """The noise of a series. `sd`: relative standard deviation of a night; `nights`: that estimate it.
+
+    `minimum`: the least relative change that counts; `least`: the least that raises an alert after the nights
+    of AFTER without re-measurement, None where no change does.
+    """
+
+    case: Case
+    metric: str
+    nights: int
+    sd: float
+    minimum: float
+    least: tuple[float | None, ...]
+
+
+def noisiest(
+    connection: sa.Connection, run: RunLine, number: int, rules: Sequence[SeriesRule] = ()
+) -> list[SeriesNoise]:
+    """The noisiest judged series of a run's testbed, by the nights up to the run."""
+    night, start, selection, _ = _prepared(connection, run, read_night(connection, run), rules)
+    cases, minimum = cases_by_id(connection, night.case_ids), selection.minimum_changes()
+    listed = []
+    for name, metric in JUDGED.items():
+        values = metric_logs(night, name)
+        rows = np.flatnonzero(np.isfinite(values).sum(axis=1) >= _FEWEST)
+        ids = [night.case_ids[row] for row in rows.tolist()]
+        if not ids:
+            continue
+        least = np.array([minimum.get((case_id, name), metric.threshold) for case_id in ids])
+        first = np.array([start.get((case_id, name), 0) for case_id in ids], dtype=np.int64)
+        found = sensitivity(values[rows], AFTER, start=first, minimum_change=least)
+        listed += [
+            SeriesNoise(
+                cases[case_id],
+                name,
+                int(found.count[place]),
+                float(found.sd[place]),
+                float(least[place]),
+                tuple(math.expm1(x) if math.isfinite(x) else None for x in found.least[place].tolist()),
+            )
+            for place, case_id in enumerate(ids)
+            if found.count[place] >= _FEWEST
+        ]
+    return sorted(listed, key=lambda series: -series.sd)[:number]
 
 
 def _selection(

@@ -10,6 +10,7 @@ from prettytable import PrettyTable
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.change_dates import Dated
+from perfdash.detect.nightly_judging import AFTER, SeriesNoise
 from perfdash.history.alert_store import (
     ACCEPTED,
     ACKNOWLEDGED,
@@ -161,6 +162,30 @@ def change_list(dated: Sequence[Dated], cases: Mapping[int, Case]) -> str:
                 item.first.started[:10],
                 f"{item.good.started[:10]} .. {item.bad.started[:10]}",
                 f"{commit(item.good)} .. {commit(item.bad)}",
+            ]
+        )
+    return str(table.get_string())
+
+
+def noise_list(listed: Sequence[SeriesNoise]) -> str:
+    """A table of noisy series with the least change that raises an alert in each."""
+    if not listed:
+        return "No series has enough nights to estimate its noise"
+    after = [f"found after {nights} night{'' if nights == 1 else 's'}" for nights in AFTER]
+    table = PrettyTable(["model", "what", "nights", "noise of a night", "counts from", *after])
+    table.align = "r"
+    for name in ("model", "what"):
+        table.align[name] = "l"
+    for series in listed:
+        least = ["" if change is None else f"{change:.1%}" for change in series.least]
+        table.add_row(
+            [
+                model_of(series.case),
+                series.metric,
+                series.nights,
+                f"{series.sd:.2%}",
+                f"{series.minimum:.1%}",
+                *least,
             ]
         )
     return str(table.get_string())

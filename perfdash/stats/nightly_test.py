@@ -6,6 +6,7 @@ Its values are logs of one metric on one class of hosts: a row for each series, 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ SUSPICION = 0.115  # share of unchanged series that become suspects by tonight a
 SUSPICION_P = 0.01  # largest p over all windows of a suspect
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
+_GRID = 0.05  # deviations between the changes that `sensitivity` tries
 MOST_P = 0.0005  # largest p of an alarm, however many series changed
 
 __all__ = ["FLOOR", "HOST", "NightTest", "Shift", "discoveries", "judge"]
@@ -124,6 +126,54 @@ def judge(
         df=noise.df,
         shift=shift,
     )
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How small a change of each series (S,) is found.
+
+    sd: standard deviation of one night's log; count: nights. least (S, N): the least log change that raises
+    an alarm by itself after each number of nights without re-measurement; infinite if none does.
+    """
+
+    sd: Array
+    count: Counts
+    least: Array
+
+
+def sensitivity(
+    values: Array,
+    nights: Sequence[int],
+    *,
+    start: Counts | None = None,
+    minimum_change: float | Array = MINIMUM_CHANGE,
+    floor: float = FLOOR,
+) -> Sensitivity:
+    """The least change of each series that `judge` finds after so many nights (at most WINDOWS).
+
+    `values` (S, T), `start` and `minimum_change` as in `judge`. The nights are taken to be as noisy as those
+    before, and the false-discovery rate, which depends on what else changes that night, is left out.
+    """
+    values, _ = _recent(values, start, None)
+    present = np.isfinite(values)
+    noise = noise_level(
+        np.where(present, values - host_shift(values, present, floor).own, np.nan), floor=floor
+    )
+    tails = Tails(_pooled(noise, ~noise.constant), CLIP, WINDOWS)
+    of_constant = Tails(_pooled(noise, noise.constant), CLIP, WINDOWS)
+    most = np.clip((noise.count - 3) // 2, 0, WINDOWS - 1) + 1
+    minimum = np.log1p(np.broadcast_to(np.asarray(minimum_change, dtype=float), noise.sd.shape))
+    least = np.full((len(values), len(nights)), np.inf)
+    for place, length in enumerate(nights):
+        spread = noise.inflation[:, min(length, noise.inflation.shape[1]) - 1]
+        error = np.sqrt(spread / length + noise.level_variance)
+        independent = np.maximum(np.rint(length / spread), 1).astype(np.int64)
+        for deviations in np.arange(CLIP, 0, -_GRID):  # from the largest down: p grows
+            score = as_normal(deviations / error, noise.df)
+            p = np.where(noise.constant, of_constant.p(score, independent), tails.p(score, independent))
+            found = (_searched(p, most) <= MOST_P) & (most >= length) & (noise.count >= 3)
+            least[found, place] = deviations * noise.sd[found]
+    return Sensitivity(noise.sd, noise.count, np.maximum(least, minimum[:, None]))
 
 
 def _beside(

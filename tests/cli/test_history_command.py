@@ -236,6 +236,17 @@ def test_what_people_decide_about_an_alert_is_shown_with_it(command, farmed):
     assert "until 2999-12-24" in listed
 
 
+def test_the_noisiest_series_are_listed(command, farmed):
+    (farmed / "perfdash.toml").write_text("[[thresholds]]\nmodel = 'model00'\nminimum_change = 0.3\n")
+    listed = json.loads(command("regressions", "--noisiest", "500", "--json").out)
+    assert [series["sd"] for series in listed] == sorted((s["sd"] for s in listed), reverse=True)
+    assert {s["minimum"] for s in listed if s["case"]["model"] == "model00"} == {0.3}
+    assert set(listed[0]["least"]) == {"1", "2", "5"}
+    table = command("regressions", "--noisiest", "2").out
+    assert "found after 5 nights" in table
+    assert table.count("model") == 3
+
+
 def test_thresholds_are_validated_at_start_and_hold(command, unjudged):
     toml = unjudged / "perfdash.toml"
     toml.write_text("[[thresholds]]\nmodle = 'x'\njudge = false\n")

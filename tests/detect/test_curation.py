@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+import threading
 
 import pytest
 import sqlalchemy as sa
@@ -268,3 +269,26 @@ def test_two_who_judge_at_once_judge_a_night_once(store):
     runs = farm(31, change=slower("model05", 30, 1.4))
     judged(store, runs, first=30)
     assert judge_new(store) == []
+
+
+def test_of_people_who_exclude_a_run_at_once_one_does_and_the_others_are_told(three, address):
+    outcomes = []
+
+    def act(number):
+        with open_store(address) as opened:
+            try:
+                curation.exclude(opened, SECOND, f"reason {number}")
+                outcomes.append(None)
+            except UsageError as error:
+                outcomes.append(str(error))
+
+    threads = [threading.Thread(target=act, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count(None) == 1
+    with three.read() as connection:
+        (made,) = acts.load(connection)
+    assert all(outcome is None or f"was excluded by {made.person}" in outcome for outcome in outcomes)
+    assert all(outcome is None or str(made.why) in outcome for outcome in outcomes)

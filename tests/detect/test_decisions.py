@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdash.detect import curation
 from perfdash.detect.curation import LevelSelection
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nightly_judging import judge_new, noisiest
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import list_runs
+from perfdash.history.store import open_store
 from perfdash.series_rules import SERIES, SeriesRule, read_rules, rule_for
 from tests.detect.simulated import farm, slower
 from tests.history.made import case
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """One kind of store is enough where it only holds what is judged."""
+    with open_store(str(tmp_path / "history.db")) as opened:
+        yield opened
 
 
 def fails(night, name):
@@ -230,3 +240,40 @@ def test_any_rules_are_read_or_refused_in_one_line(tables):
     assert "\n" not in message
     for metric in SERIES:
         rule_for(rules, "timm", "resnet18", metric)
+
+
+def test_the_noisiest_series_come_first_with_what_each_shows(quick):
+    draw = np.random.default_rng(7)
+
+    def change(night, name, values):
+        if name in ("model03", "model04"):
+            values["backend_ms"] *= math.exp(0.1 * draw.standard_normal())
+        return values
+
+    take_in(quick, farm(40, noise=0.01, change=change))
+    rules = [SeriesRule(model="model04"), SeriesRule(model="model05", minimum_change=0.3)]
+    with quick.read() as connection:
+        last = list_runs(connection)[-1]
+        listed = noisiest(connection, last, 200, rules)
+        assert noisiest(connection, last, 3, rules) == listed[:3]
+    assert (listed[0].case.model, listed[0].metric, listed[0].nights) == ("model03", "backend_ms", 40)
+    assert listed[0].sd == pytest.approx(0.1, rel=0.3)
+    one, two, five = (change or math.inf for change in listed[0].least)
+    assert one >= two >= five > 0.1
+    assert "model04" not in {series.case.model for series in listed}
+    assert {series.minimum for series in listed if series.case.model == "model05"} == {0.3}
+    usual = next(each for each in listed if (each.case.model, each.metric) == ("model07", "eager_ms"))
+    assert usual.least[2] == pytest.approx(0.02, abs=0.01)
+
+
+def test_what_is_said_to_be_found_after_five_nights_is_found(quick):
+    runs = farm(45, noise=0.02, seed=4)
+    take_in(quick, runs[:40])
+    judge_new(quick, latest=1)
+    with quick.read() as connection:
+        listed = noisiest(connection, list_runs(connection)[-1], 200)
+    (least,) = (s.least[2] for s in listed if (s.case.model, s.metric) == ("model07", "backend_ms"))
+    for night in farm(45, noise=0.02, seed=4, change=slower("model07", 40, 1 + 2 * least))[40:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    assert [each[1] for each in alerts(quick)] == ["metric"]
