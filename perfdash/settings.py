@@ -127,11 +127,7 @@ def resolve(
 def judging_rules(folder: Path | None = None) -> tuple[SeriesRule, ...]:
     """The rules of [[thresholds]] in perfdash.toml. Raises UsageError for wrong ones."""
     path = (folder or Path.cwd()) / CONFIG_FILE
-    _file_settings(path)
-    try:
-        return read_rules(tomllib.loads(path.read_text(encoding="utf-8")).get("thresholds", []), str(path))
-    except FileNotFoundError:
-        return ()
+    return read_rules(_read_toml(path).get("thresholds", []), str(path))
 
 
 def shown(settings: RunSettings) -> dict[str, Any]:
@@ -175,12 +171,7 @@ def _has_password(address: str) -> bool:
 
 def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     """(value, place in the file) of each setting. Raises UsageError for what the file may not say."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+    data = _read_toml(path)
     for key in data:
         if key not in ("run", "torchbench", "thresholds"):
             raise UsageError(
@@ -202,6 +193,16 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     if checkout:
         settings["torchbench"] = checkout["path"], "[torchbench] path"
     return settings
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """The file's tables; none without a file. Raises UsageError for a file that cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def _items(value: Any) -> Any:

@@ -199,13 +199,19 @@ def _rolled_back(
     return replace(alert, state=state, changed=at, seen_run_id=last_before or run_id, details=details)
 
 
-def raised_again(connection: sa.Connection, alert: Alert, run: RunLine) -> Alert:
+def withdrawn_alerts(connection: sa.Connection, run: RunLine) -> list[Alert]:
+    """The alerts that were withdrawn so that a run, among others, is judged again."""
+    dismissed = alert_store.load(connection, testbed_id=run.testbed_id, states=[DISMISSED])
+    return [
+        alert for alert in dismissed if run.started <= alert.details.get("withdrawn", {}).get("until", "")
+    ]
+
+
+def raised_again(alert: Alert, withdrawn_before: Sequence[Alert]) -> Alert:
     """A new alert under the number of the one that was withdrawn for judging again, if there was one."""
-    for old in alert_store.load(connection, testbed_id=alert.testbed_id, states=[DISMISSED]):
-        withdrawn = old.details.get("withdrawn")
-        if not withdrawn or run.started > withdrawn["until"]:
-            continue
+    for old in withdrawn_before:
         if old.series == alert.series and old.direction == alert.direction:
+            withdrawn = old.details["withdrawn"]
             kept = {name: old.details[name] for name in _KEPT if name in old.details}
             state = alert.state
             if withdrawn["state"] == ACKNOWLEDGED:

@@ -11,7 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from perfdash.detect import alert_states
-from perfdash.detect.curation import LATEST, raised_again
+from perfdash.detect.curation import LATEST, raised_again, withdrawn_alerts
 from perfdash.detect.findings import NIGHTS, READ, Finding, Key, drifts, judge, metric_logs, with_parts
 from perfdash.detect.nights import has_enough_cases, is_a_night
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
@@ -203,9 +203,10 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
             alerts.remove(alert)
             ended = replace(alert, state=DISMISSED, changed=at)
             alert_store.save(connection, ended, "a rule in [[thresholds]] of perfdash.toml: not judged")
+    withdrawn = withdrawn_alerts(connection, judged.run)
     for alert, note in alert_states.advance(judged.panel, alerts, judged.findings, at):
         if alert.id is None:
-            alert = raised_again(connection, alert, judged.run)
+            alert = raised_again(alert, withdrawn)
         alert_store.save(connection, alert_states.dated(alert, judged.panel), note)
 
 

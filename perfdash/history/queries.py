@@ -140,8 +140,14 @@ def testbed_of(connection: sa.Connection, run: RunRow) -> int | None:
 
 
 def find_run(connection: sa.Connection, name: str) -> RunLine:
-    """Find a run by its name, or `last`. Raises UsageError, which names the latest runs."""
-    runs = list_runs(connection, latest=1) if name == "last" else list_runs(connection, name=name)
+    """Find a run by its name, or `last`: the newest that is not excluded.
+
+    Raises UsageError, which names the latest runs.
+    """
+    if name == "last":
+        runs = list_runs(connection, latest=1, with_excluded=False) or list_runs(connection, latest=1)
+    else:
+        runs = list_runs(connection, name=name)
     if runs:
         return runs[-1]
     latest_names = ", ".join(run.name for run in list_runs(connection, latest=5)) or "none"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import getpass
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from perfdash.detect import curation
+from perfdash.detect.comparison import noise_before
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store, schema
@@ -19,8 +21,18 @@ from perfdash.history.ingest import KNOWN, REPLACED, take_in
 from perfdash.history.maintenance import merge
 from perfdash.history.nightlies import Nightly, begin
 from perfdash.history.nightlies import load as nightlies
-from perfdash.history.queries import case_numbers, list_runs, select, series, trend
+from perfdash.history.queries import (
+    case_numbers,
+    earlier_processes,
+    find_run,
+    list_runs,
+    read_run,
+    select,
+    series,
+    trend,
+)
 from perfdash.history.store import open_store
+from perfdash.report.night import of_history
 from tests.detect.simulated import farm, slower
 from tests.effort import trials
 from tests.history.made import row, run
@@ -292,3 +304,74 @@ def test_of_people_who_exclude_a_run_at_once_one_does_and_the_others_are_told(th
         (made,) = acts.load(connection)
     assert all(outcome is None or f"was excluded by {made.person}" in outcome for outcome in outcomes)
     assert all(outcome is None or str(made.why) in outcome for outcome in outcomes)
+
+
+STEPS = st.lists(st.tuples(st.booleans(), st.integers(25, 31)), min_size=1, max_size=5)
+
+
+@settings(max_examples=trials(2), phases=[Phase.explicit, Phase.generate])
+@example(steps=[(True, 28), (True, 29), (False, 28)])
+@example(steps=[(True, 31), (True, 27), (False, 31), (False, 27)])
+@given(steps=STEPS)
+def test_after_any_corrections_the_alerts_are_those_of_a_history_without_the_excluded_nights(
+    tmp_path_factory, steps
+):
+    def change(night, name, values):
+        if night == 27 and name in ("model01", "model02"):
+            values["backend_ms"] *= 1.5
+        return slower("model03", 28, 1.3)(night, name, values)
+
+    def status(night, name):
+        return (
+            "crash"
+            if (name == "model05" and night in (27, 28)) or (name, night) == ("model04", 31)
+            else "pass"
+        )
+
+    runs = farm(32, models=6, change=change, statuses=status)
+    folder = tmp_path_factory.mktemp("db")
+    excluded = set()
+    with (
+        open_store(str(folder / "corrected.db")) as corrected,
+        open_store(str(folder / "other.db")) as without,
+    ):
+        judged(corrected, runs)
+        for exclude, night in steps:
+            if exclude and night not in excluded:
+                curation.exclude(corrected, name_of(runs, night), "wrong")
+                excluded.add(night)
+            elif not exclude and night in excluded:
+                curation.restore(corrected, name_of(runs, night))
+                excluded.remove(night)
+            judge_new(corrected)
+        judged(without, [run for place, run in enumerate(runs) if place not in excluded])
+        states = (*alert_store.LIVE, alert_store.FIXED)
+        assert sorted(each[1:3] for each in alerts(corrected, *states)) == sorted(
+            each[1:3] for each in alerts(without, *states)
+        )
+
+
+def test_what_an_excluded_run_would_say_of_noise_and_changes_is_not_heard(store):
+    runs = farm(31, models=3, noise=0.01, change=slower("model01", 20, 3.0, until=24))
+    take_in(store, runs)
+    for night in range(20, 24):
+        curation.exclude(store, name_of(runs, night), "wrong")
+    with store.read() as connection:
+        noise = noise_before(connection, [runs[-1].run])
+        assert all(each.sd < 0.02 for each in noise["backend_ms"].values())
+        imported = read_run(connection, find_run(connection, name_of(runs, 21)))
+        assert of_history(connection, imported).untold == "this run was excluded from judging: wrong"
+        assert find_run(connection, "last").name == name_of(runs, 30)
+    curation.exclude(store, "last", "wrong")
+    with store.read() as connection:
+        assert find_run(connection, "last").name == name_of(runs, 29)
+
+
+def test_processes_of_an_excluded_night_do_not_widen_an_interval(store):
+    processes = {"processes": {"ratios": [1.0, 2.0], "within": 0.01}}
+    take_in(store, [run(f"2026-11-0{day}", [replace(row(), details=processes)]) for day in (1, 2, 3)])
+    curation.exclude(store, FIRST, "wrong")
+    with store.read() as connection:
+        third = list_runs(connection)[2]
+        (nights,) = earlier_processes(connection, third, [row().case]).values()
+    assert len(nights) == 1
