@@ -33,7 +33,6 @@ from perfdash.history.alert_store import (
     CONFIRMED,
     DISMISSED,
     FIXED,
-    INVALID,
     LIVE,
     NEW,
     OPEN,
@@ -99,8 +98,7 @@ def advance(
 ) -> list[tuple[Alert, str | None]]:
     """The alerts that a panel's last night changes or adds, with notes for their events.
 
-    `alerts`: the testbed's live, fixed and invalid alerts, and those last seen on this night. `findings`: of
-    the night.
+    `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
     """
     tonight = panel.runs[-1]
     changed: list[tuple[Alert, str | None]] = []
@@ -113,9 +111,6 @@ def advance(
         ]
         same = [index for index in of_series if findings[index].direction == alert.direction]
         opposite = [index for index in of_series if findings[index].direction != alert.direction]
-        if alert.state == INVALID:
-            matched.update(index for index in same if _is_told_again(alert, findings[index], panel))
-            continue
         if alert.seen_run_id == tonight.id:  # this night was judged before
             matched.update(of_series)
             continue
@@ -313,8 +308,19 @@ def _null_widened(good: RunLine, bad: RunLine) -> list[str]:
     return []
 
 
-def _is_told_again(alert: Alert, finding: Finding, panel: Panel) -> bool:
-    """Whether a finding repeats an alert that a person called invalid."""
+def without_invalid(panel: Panel, findings: Sequence[Finding], invalid: Sequence[Alert]) -> list[Finding]:
+    """The findings without those that repeat an alert that a person called invalid."""
+    return [finding for finding in findings if not any(_repeats(finding, alert, panel) for alert in invalid)]
+
+
+def _repeats(finding: Finding, alert: Alert, panel: Panel) -> bool:
+    """Whether a finding is of the series and size of an alert, and of about the same night."""
+    if (
+        finding.kind,
+        finding.case_id,
+        finding.metric,
+    ) != alert.series or finding.direction != alert.direction:
+        return False
     if alert.kind == "drift":
         return _is_same_change(alert, finding)
     bad = next((place for place, run in enumerate(panel.runs) if run.id == alert.bad_run_id), None)

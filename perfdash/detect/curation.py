@@ -55,6 +55,7 @@ def exclude(store: Store, name: str, why: str) -> tuple[RunLine, int]:
 
     Raises UsageError where the name means no single run, or the run is excluded already.
     """
+    why = str(acts.reason(why))
     with store.write() as connection:
         run = the_run(connection, name)
         if run.excluded is not None:
@@ -64,7 +65,7 @@ def exclude(store: Store, name: str, why: str) -> tuple[RunLine, int]:
                 f"{run.name} was excluded{by}: {run.excluded}; `perfdash history exclude {run.name} --undo` "
                 "brings it back"
             )
-        _mark(connection, run, acts.reason(why))
+        _mark(connection, run, why)
         nights = judge_again_from(connection, run, f"{run.name} was excluded: {why}")
         record(connection, Act(EXCLUDE, run.name, why, run.testbed_id, run.id))
         return run, nights
@@ -182,14 +183,15 @@ def _rolled_back(
         and not (run_id is None and (event.note or "").startswith(_AGAIN))
     ]
     details = dict(alert.details)
-    is_acknowledged = alert.state == ACKNOWLEDGED
+    # An acknowledgement ends when the alert is reopened, not when it is fixed on a night that is undone.
+    states = [event.state for event, _ in events]
+    last_known = max((place for place, state in enumerate(states) if state == ACKNOWLEDGED), default=None)
+    is_acknowledged = last_known is not None and alert_store.REOPENED not in states[last_known:]
     if not earlier:
-        if alert.state == DISMISSED and "withdrawn" in details:
-            return None
-        details["withdrawn"] = {"until": until, "state": alert.state}
+        details["withdrawn"] = {"until": until, "state": alert.state, "acknowledged": is_acknowledged}
         return replace(alert, state=DISMISSED, changed=at, seen_run_id=None, details=details)
     event, run_id = earlier[-1]
-    state = ACKNOWLEDGED if is_acknowledged else event.state
+    state = ACKNOWLEDGED if is_acknowledged and event.state in LIVE else event.state
     if state == NEW and "remeasured" in details and alert.state != DISMISSED:
         state = CONFIRMED
     for name in ("fixed_run_id", "superseded"):
@@ -214,7 +216,7 @@ def raised_again(alert: Alert, withdrawn_before: Sequence[Alert]) -> Alert:
             withdrawn = old.details["withdrawn"]
             kept = {name: old.details[name] for name in _KEPT if name in old.details}
             state = alert.state
-            if withdrawn["state"] == ACKNOWLEDGED:
+            if withdrawn["acknowledged"]:
                 state = ACKNOWLEDGED
             elif "remeasured" in kept and withdrawn["state"] != DISMISSED:
                 state = CONFIRMED
@@ -285,6 +287,7 @@ def accept_level(
     that ended, and the number of nights to judge again. Raises UsageError for a run that is missing or
     excluded, for a selection without any series, and for a level that was accepted before.
     """
+    why = str(acts.reason(why))
     with store.write() as connection:
         run = the_run(connection, name)
         if run.excluded is not None:

@@ -102,7 +102,9 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     findings = with_parts(judge(night, start, selection.minimum_changes()), alerts)
     if _first_of_its_week(night.runs):
         findings += drifts(night, start)
-    return Judged(run, night, selection.kept(night, findings), selection=selection)
+    invalid = alert_store.load(connection, testbed_id=run.testbed_id, states=[INVALID])
+    findings = alert_states.without_invalid(night, selection.kept(night, findings), invalid)
+    return Judged(run, night, findings, selection=selection)
 
 
 def read_night(connection: sa.Connection, run: RunLine) -> Panel:
@@ -195,7 +197,7 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
     alerts = alert_store.load(
         connection,
         testbed_id=judged.run.testbed_id,
-        states=(*LIVE, FIXED, INVALID),
+        states=(*LIVE, FIXED),
         or_seen_in=judged.run.id,
     )
     for alert in [alert for alert in alerts if alert.state in LIVE]:

@@ -249,6 +249,20 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
         ]
 
 
+def test_what_a_person_acknowledged_stays_so_when_it_is_raised_again(store):
+    runs = farm(34, change=slower("model03", 29, 1.3))
+    judged(store, runs)
+    ((number, *_),) = alerts(store)
+    curation.acknowledge(store, number, "known")
+    for night in (29, 28):
+        curation.exclude(store, name_of(runs, night), "wrong")
+        judge_new(store)
+        assert [each[:3] for each in alerts(store)] == [(number, "backend_ms", "acknowledged")]
+    with store.read() as connection:
+        (alert,) = alert_store.load(connection)
+    assert alert.details["act"]["why"] == "known"
+
+
 def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
     runs = farm(34, change=slower("model03", 29, 1.2))
     judged(store, runs)

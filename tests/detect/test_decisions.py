@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfdash.detect import curation
 from perfdash.detect.curation import LevelSelection
-from perfdash.detect.nightly_judging import judge_new, noisiest
+from perfdash.detect.nightly_judging import judge_new, judge_run, noisiest
 from perfdash.detect.selected_series import AcceptedLevel
 from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store
@@ -61,6 +61,9 @@ def test_an_invalid_alert_is_over_and_its_finding_raises_no_other(store):
     ((number, _, state),) = alerts(store)
     assert state in alert_store.LIVE
     curation.invalidate(store, number, "the clock was off")
+    with store.read() as connection:
+        findings = judge_run(connection, list_runs(connection)[-1]).findings
+    assert not [finding for finding in findings if finding.alarm]
     for night in runs[31:]:
         take_in(store, [night])
         judge_new(store)
