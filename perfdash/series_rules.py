@@ -42,8 +42,18 @@ class SeriesRule:
 
 
 def rule_for(rules: Sequence[SeriesRule], suite: str, model: str, metric: str) -> SeriesRule | None:
-    """The last rule that selects a series; None if no rule does."""
-    return next((rule for rule in reversed(rules) if rule.selects(suite, model, metric)), None)
+    """The last rule that selects a series; None if no rule does.
+
+    A minimum change says nothing of counts and of the status, of which every change counts.
+    """
+    return next(
+        (
+            rule
+            for rule in reversed(rules)
+            if (metric in JUDGED or rule.minimum_change is None) and rule.selects(suite, model, metric)
+        ),
+        None,
+    )
 
 
 def check_metric(pattern: str, where: str) -> None:

@@ -281,6 +281,11 @@ KINDS = {
         "M-5.5-5.5h11v11h-11z",
         "another environment (torch, driver, host ...); ticks where there are many",
     ),
+    "excluded": (
+        "X",
+        "M-3.5-8.5h7l5 5v7l-5 5h-7l-5-5v-7z",
+        "night excluded by a person: neither drawn nor judged",
+    ),
 }
 # More than so many other environments are ticks at the edge: with nightly builds there is one each night.
 _MOST_ENVIRONMENTS = 8

@@ -23,10 +23,10 @@ _HUGE, _TINY = 1e150, 1e-150
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at a time: a change point, an alert, another environment or method.
+    """Something that happened at a time, such as a change point, an alert or an excluded night.
 
-    kind: change | worse | better | environment | method. text: one short sentence. href: a relative link,
-    or "".
+    kind: change | worse | better | environment | method | excluded. text: one short sentence. href: a
+    relative link, or "".
     """
 
     at: float

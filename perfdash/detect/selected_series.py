@@ -53,7 +53,11 @@ class SeriesSelection:
     def is_judged(self, case_id: int | None, metric: str | None) -> bool:
         """Whether no rule says that a series is not judged; `metric` None: the case's presence."""
         case = self.cases.get(case_id or -1)
-        rule = rule_for(self.rules, case.suite, case.model, metric or STATUS) if case else None
+        if case is None:
+            return True
+        names = [metric or STATUS, *(whole for whole, parts in PARTS_OF.items() if metric in parts)]
+        rules = (rule_for(self.rules, case.suite, case.model, name) for name in names)
+        rule = next((rule for rule in rules if rule is not None), None)  # a part follows its step
         return rule is None or rule.minimum_change is not None
 
     def minimum_changes(self) -> dict[Key, float]:
@@ -67,8 +71,10 @@ class SeriesSelection:
         return chosen
 
     def first_night(self, panel: Panel, case_id: int, metric: str | None) -> int:
-        """The first night of a series that counts: that of the last accepted level; all nights later if the
-        series is not judged."""
+        """The first night of a series that counts: that of its last accepted level.
+
+        The number of nights, so that none counts, if the series is not judged.
+        """
         case = self.cases.get(case_id)
         if case is None:
             return 0

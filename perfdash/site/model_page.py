@@ -301,6 +301,8 @@ def _events(
     for run, lines in context.machine:
         text = "; ".join(lines[:3]) + (f"; {len(lines) - 3} more" if len(lines) > 3 else "")
         events.append(ChartEvent(epoch(run.started), "environment", text, run=run.name))
+    for run in context.history.excluded:
+        events.append(ChartEvent(epoch(run.started), "excluded", f"excluded: {run.excluded}", run=run.name))
     return sorted((event for event in events if event.at >= first), key=lambda event: (event.at, event.text))
 
 

@@ -38,7 +38,7 @@ _TURNS = 7
 class ChartEvent:
     """A mark on the charts. `metric` None: on all of them.
 
-    kind: change, worse, better, environment; or method, on those of the metrics that it is of.
+    kind: change, worse, better, environment, excluded; or method, on those of the metrics that it is of.
     """
 
     at: float

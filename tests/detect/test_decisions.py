@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perfdash.detect import curation
 from perfdash.detect.curation import LevelSelection
 from perfdash.detect.nightly_judging import judge_new, judge_run, noisiest
-from perfdash.detect.selected_series import AcceptedLevel
+from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store
 from perfdash.history.ingest import take_in
@@ -196,6 +196,15 @@ def test_the_last_rule_that_matches_holds():
     assert rule_for(rules, "timm", "resnet18", "compilation_cpu_s").minimum_change == 1.0
     assert rule_for(rules, "timm", "vgg16", "status").minimum_change is None
     assert rule_for(rules, "timm", "vit", "status") is None
+    assert rule_for(rules[::-1], "timm", "vgg16", "status").minimum_change is None
+
+
+def test_a_part_is_judged_as_its_step_is():
+    selection = SeriesSelection([SeriesRule(metric="backend_ms")], cases={1: case()})
+    assert not selection.is_judged(1, "backend_ms")
+    assert not selection.is_judged(1, "forward_ms")
+    assert selection.is_judged(1, "eager_ms")
+    assert selection.is_judged(1, None)
 
 
 @pytest.mark.parametrize(

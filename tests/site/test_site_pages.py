@@ -466,21 +466,22 @@ def test_a_generation_is_shown_by_its_parts_and_in_tokens(store, site):
 def test_an_excluded_run_is_struck_through_and_in_no_chart(store, site):
     fill(store, range(4))
     runs = [night(number).run.name for number in range(4)]
-    curation.exclude(store, runs[3], "a stray <build>")
+    curation.exclude(store, runs[2], "a stray <build>")
     folder = site()
     machines = (folder / "machines.html").read_text()
-    assert f"<s>{runs[3]}</s>" in machines
+    assert f"<s>{runs[2]}</s>" in machines
     assert "a stray &lt;build&gt;" in machines
     assert "3 runs in all" in page(folder, "index.html").text
     with store.read() as connection:
         (bed,) = beds(connection)
         history = read_history(connection, bed)
         view = live_pages.machines(connection)
-    assert ([run.name for run in history.runs], [run.name for run in history.excluded]) == (
-        runs[:3],
-        runs[3:],
-    )
-    assert f"<s>{runs[3]}</s>" in view
-    for name in runs[:3]:
+    kept = [runs[0], runs[1], runs[3]]
+    assert ([run.name for run in history.runs], [run.name for run in history.excluded]) == (kept, [runs[2]])
+    model = next(folder.glob("beds/*/models/*.html")).read_text()
+    assert f"<s>{runs[2]}</s>" in model
+    assert "excluded: a stray &lt;build&gt;" in model
+    assert f"<s>{runs[2]}</s>" in view
+    for name in kept:
         curation.exclude(store, name, "all of it")
     assert "The history holds no run yet" in page(site(), "index.html").text

@@ -142,7 +142,7 @@
 
   const plain = (text) => text.replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
   const SIGNS = { worse: ["worse", "W"], better: ["better", "B"], change: ["other", "C"], environment: ["env", "E"],
-    method: ["muted", "M"] };
+    method: ["muted", "M"], excluded: ["muted", "X"] };
 
   /** The outline of the intervals: a closed shape for each stretch of nights that have one. */
   function outline(chart, when) {
