@@ -127,6 +127,17 @@ def given_name(connection: sa.Connection, run_id: int) -> str | None:
     return str(renames[-1].details["name"]) if renames else None
 
 
+def first_names(connection: sa.Connection) -> dict[str, str]:
+    """The names that renamed runs had at first, by their present names."""
+    first: dict[int, str] = {}
+    present: dict[int, str] = {}
+    for act in load(connection, act=RENAME):
+        if act.run_id is not None:
+            first.setdefault(act.run_id, act.subject)
+            present[act.run_id] = str(act.details["name"])
+    return {name: first[run_id] for run_id, name in present.items()}
+
+
 def _user() -> str:
     try:
         return getpass.getuser()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
-from perfdash.history import alert_store, schema
+from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import case_digest, digest
@@ -55,15 +55,18 @@ def tracked_regressions(
             alerts = alert_store.load(connection, testbed_id=testbed, states=alert_store.STATES)
             regressions = [alert for alert in alerts if alert.direction > 0]
             regressions.sort(key=lambda alert: -abs(alert.change or _WITHOUT_SIZE))
+            first_names = acts.first_names(connection)
             issues = [
-                _wanted(connection, evidence, night, site_url)
+                _wanted(connection, evidence, night, site_url, first_names)
                 for evidence in _evidence(connection, regressions)
             ]
             # Other tools' runs are named after files: such a name says little about which run it was.
             names = sa.select(runs.c.name).where(
                 runs.c.testbed_id == testbed, runs.c.origin == "perfdash", runs.c.judged.is_not(None)
             )
-            return TrackedRegressions(issues, frozenset(connection.execute(names).scalars()))
+            judged = {first_names.get(name, name) for name in connection.execute(names).scalars()}
+            removed = {act.subject for act in acts.load(connection, act=acts.REMOVE, testbed_id=testbed)}
+            return TrackedRegressions(issues, frozenset(judged | removed))
 
 
 def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[AlertEvidence]:
@@ -81,10 +84,15 @@ def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[AlertE
 
 
 def _wanted(
-    connection: sa.Connection, evidence: AlertEvidence, night: Night, site_url: str | None
+    connection: sa.Connection,
+    evidence: AlertEvidence,
+    night: Night,
+    site_url: str | None,
+    first_names: Mapping[str, str],
 ) -> WantedIssue:
     alert, case = evidence.alert, evidence.case
     events = alert_store.events(connection, alert.id or 0)
+    born = (events[0].run if events else None) or ""
     page = f"{site_url.rstrip('/')}/{model_page(night.testbed, case)}" if site_url and case else None
     live = alert.state in alert_store.LIVE
     left_alone = alert.state in (alert_store.ACKNOWLEDGED, alert_store.NEW, alert_store.SUPERSEDED)
@@ -95,7 +103,8 @@ def _wanted(
     body = issue_text.body(evidence, page=page, ran=night.run.command, error=error) if with_text else ""
     return WantedIssue(
         series=series[:20],
-        born=(events[0].run if events else None) or "",
+        # A run that was renamed is known to its issue by the name that it had first.
+        born=first_names.get(born, born),
         opened=alert.opened,
         state=alert.state,
         changed=alert.changed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -209,6 +210,25 @@ def test_a_regression_has_an_issue_for_as_long_as_it_stands(post, hub, tmp_path)
     assert len(hub.issues) == 2
     (note,) = hub.of(issue["number"])
     assert "Fixed: back where it was in the run" in note
+
+
+def test_what_people_do_to_runs_and_alerts_reaches_the_issue(post, perfdash, hub, tmp_path):
+    nights = farm(31, models=24, change=slower("model03", 27, 1.15))
+    with open_store(str(tmp_path / "runs" / "history.db")) as store:
+        take_in(store, nights)
+    assert post("--new-issue-on", "regression")[0] == 0
+    issue, number = hub.issues[-1], len(hub.issues)
+    for night in nights[27:]:
+        assert perfdash("history", "rename", night.run.name, f"renamed_{night.run.started[:10]}")[0] == 0
+    made = issue["body"]
+    assert "Opened" not in post("--new-issue-on", "regression")[1]
+    assert (issue["body"], issue["state"], len(hub.issues)) == (made, "open", number)
+    (alert,) = json.loads(perfdash("regressions", "--json")[1])
+    assert perfdash("regressions", "--invalid", str(alert["id"]), "--because", "the <clock>")[0] == 0
+    assert f"Closed: {issue['html_url']}" in post("--new-issue-on", "regression")[1]
+    (note,) = hub.of(issue["number"])
+    assert "\nClosed as no real change by " in note
+    assert "<clock>" not in note
 
 
 def test_a_history_that_does_not_know_this_kind_of_run(post, hub, folder):
