@@ -31,8 +31,8 @@ class AcceptedLevel:
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> AcceptedLevel:
         """From the details of an act."""
-        patterns = {name: str(details[name]) for name in ("suite", "model", "metric") if details.get(name)}
-        return cls(SeriesRule(**patterns), str(details["started"]), details.get("case"))
+        suite, model, metric = (str(details.get(name) or "*") for name in ("suite", "model", "metric"))
+        return cls(SeriesRule(suite, model, metric), str(details["started"]), details.get("case"))
 
     def selects(self, case: Case, metric: str) -> bool:
         """Whether a series is one of them. The parts of a step follow their step."""

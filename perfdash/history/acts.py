@@ -103,10 +103,10 @@ def the_run(connection: sa.Connection, name: str) -> RunLine:
     if len(runs) == 1:
         return runs[0]
     if runs:
-        each = "; ".join(
+        choices = "; ".join(
             f"id:{run.id} started {run.started} on {run.host}, {run.results} results" for run in runs
         )
-        raise UsageError(f"the history has {len(runs)} runs {name!r}: give the id of one of them: {each}")
+        raise UsageError(f"the history has {len(runs)} runs {name!r}: give the id of one of them: {choices}")
     removed = [act for act in load(connection, act=REMOVE) if act.subject == name]
     renamed = [act for act in load(connection, act=RENAME) if act.subject == name]
     ended = ""
