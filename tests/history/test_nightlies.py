@@ -157,6 +157,8 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         take_in(made, [one])
     with sqlite3.connect(path) as connection:  # as 0001 left it
         connection.execute("drop table nightlies")
+        connection.execute("drop table acts")
+        connection.execute("alter table runs drop column excluded")
         connection.execute("alter table environments drop column commits")
         connection.execute("alter table runs drop column method")
         for name in PARTS:
