@@ -270,9 +270,10 @@ class History:
         from perfdash.detect.nightly_judging import judge_new
         from perfdash.history.store import open_store
         from perfdash.report.alert_text import open_alerts, to_plain
+        from perfdash.settings import judging_rules
 
         with open_store(self.address, create=False) as store:
-            judge_new(store)
+            judge_new(store, rules=judging_rules())
             alerts = open_alerts(store, everything=everything, worse=worse, run=None)
         return pd.json_normalize([to_plain(alert) for alert in alerts])
 
