@@ -1,8 +1,7 @@
 """The GitHub client: wait when GitHub asks, repeat only requests that are safe to repeat.
 
 A POST whose reply was lost is not repeated: `apply_until_done` lists again what exists before it goes on.
-PyGithub makes the connection and the headers. Its own retries are off: they repeat such a POST, wait as long
-as a server says, and do so in silence.
+The token is sent to the host of --base-url only, and no error, log line or repr contains it.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urljoin, urlsplit
 
 from perfdash import __version__
 from perfdash.errors import MachineError, UsageError
@@ -28,13 +27,20 @@ from perfdash.publish.http_failures import (
 )
 from perfdash.redaction import redact_all, remember
 
+if TYPE_CHECKING:
+    from requests import PreparedRequest
+
 API = "https://api.github.com"
+_API_VERSION = "2022-11-28"  # GitHub's default, which Enterprise servers support, too
 _TIMEOUT_S = 30
 _PATIENCE_S = 900.0  # waited in one command, all in all
 _PAUSES_S = (2.0, 8.0, 20.0)  # between tries of a request that may be repeated
 _BETWEEN_WRITES_S = 1.0  # what GitHub asks of those who write much
 _PAGE = 100
 _PAGES = 1000
+_REDIRECTS = 5
+_LARGEST = 50_000_000  # bytes of an answer; 100 comments of 65,536 characters are 39 MB where all are escaped
+_CHUNK = 1 << 16
 _ROUNDS_WITHOUT_PROGRESS = 4
 _SETTLES_S = 3.0  # a request whose reply was lost may still be at work
 
@@ -129,20 +135,26 @@ class GitHubClient:
         now: Callable[[], float] = time.time,
         log: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
     ) -> None:
-        from github import Auth, Github
+        import requests
 
-        address = checked_address(base_url)
+        self._address = checked_address(base_url)
         remember(token)
-        self.host = str(urlsplit(address).netloc)
-        self._requester = Github(
-            auth=Auth.Token(checked_token(token)),
-            base_url=address,
-            timeout=timeout_s,
-            user_agent=f"perfdash/{__version__}",
-            retry=None,
-            seconds_between_requests=None,
-            seconds_between_writes=None,
-        ).requester
+        authorization = f"token {checked_token(token)}"
+
+        def authorise(request: PreparedRequest) -> PreparedRequest:
+            request.headers["Authorization"] = authorization
+            return request
+
+        self.host = str(urlsplit(self._address).netloc)
+        self._session = requests.Session()
+        self._session.auth = authorise  # without it, requests would send the password of ~/.netrc
+        self._session.headers.update(
+            {
+                "Accept": "application/vnd.github+json",
+                "User-Agent": f"perfdash/{__version__}",
+                "X-GitHub-Api-Version": _API_VERSION,
+            }
+        )
         self._timeout_s = timeout_s
         self._patience_s = self._left = patience_s
         self._sleep, self._now, self.log = sleep, now, log
@@ -228,16 +240,63 @@ class GitHubClient:
             if self._wrote is not None and (rest := self._wrote + _BETWEEN_WRITES_S - self._now()) > 0:
                 self._sleep(rest)
             self._wrote = self._now()
+        url, query = self._address + path, dict(parameters or {})
+        for _ in range(_REDIRECTS):
+            answer = self._exchange(verb, url, task, query, body)
+            location = answer.headers.get("location")
+            if verb != "GET" or answer.status != 301 or not location:
+                return answer
+            target = self._moved(url, location)
+            if target is None:
+                break
+            url, query = target, {} if urlsplit(target).query else query
+        raise MachineError(f"{task}: {self.host} sends requests elsewhere; correct --base-url")
+
+    def _moved(self, url: str, location: str) -> str | None:
+        """The new address on this GitHub; None if the redirect leads to another host or scheme."""
+        here = urlsplit(self._address)
         try:
-            status, headers, text = self._requester.requestJson(
-                verb, path, dict(parameters or {}), None, None if body is None else redact_all(body)
+            there = urlsplit(urljoin(url, location))
+            same = (there.scheme, there.hostname) == (here.scheme, here.hostname)
+        except ValueError:
+            return None
+        return there._replace(scheme=here.scheme, netloc=here.netloc, fragment="").geturl() if same else None
+
+    def _exchange(
+        self, verb: str, url: str, task: str, parameters: Mapping[str, Any], body: Mapping[str, Any] | None
+    ) -> Response:
+        """Send one request and read its answer; follow no redirect."""
+        from requests import Request
+
+        session = self._session
+        content = bytearray()
+        failure = None
+        try:
+            request = session.prepare_request(
+                Request(verb, url, params=parameters, json=None if body is None else redact_all(body))
             )
+            address = str(request.url)
+            settings = session.merge_environment_settings(address, {}, True, None, None)
+            # Not Session.send: it reads the whole body of a redirect and prepares the request that follows.
+            with session.get_adapter(address).send(request, timeout=self._timeout_s, **settings) as reply:
+                for chunk in reply.iter_content(_CHUNK):
+                    content += chunk
+                    if len(content) > _LARGEST:
+                        break
+            status, headers = reply.status_code, {name.lower(): text for name, text in reply.headers.items()}
         except Exception as error:
-            # Whatever it is, its text may hold the request: only our own words go on.
-            reason, may_help = unreachable(error, self.host, self._timeout_s)
-            raise (NoAnswer if may_help else MachineError)(f"{task}: {reason}") from None
-        # A server or proxy may say again what it was sent; what is cut later could not be found any more.
-        answer = read(status, headers, text)
+            # The error and its text may hold the request with the token: only the reason is kept.
+            failure = unreachable(error, self.host, self._timeout_s)
+        if failure:
+            reason, may_help = failure
+            raise (NoAnswer if may_help else MachineError)(f"{task}: {reason}")
+        if len(content) > _LARGEST:
+            raise MachineError(
+                f"{task}: {self.host} answers with more than {_LARGEST / 1e6:.0f} MB; check --base-url, and "
+                "a proxy on the way"
+            )
+        # A server or proxy may repeat the token: redact first, since a token that is cut is not recognised.
+        answer = read(status, headers, content.decode("utf-8", "replace"))
         return Response(answer.status, redact_all(answer.headers), redact_all(answer.data))
 
 

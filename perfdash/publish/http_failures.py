@@ -162,8 +162,6 @@ def unreachable(error: BaseException, host: str, timeout_s: int) -> tuple[str, b
         return f"{host}: no such host, or no DNS here; check --base-url and the network", True
     if "refused" in text:
         return f"{host} refuses connections; check --base-url and the network", True
-    if isinstance(error, exceptions.ConnectionError):
+    if isinstance(error, (exceptions.ConnectionError, exceptions.ChunkedEncodingError)):
         return f"{host}: the connection was lost before the answer came", True
-    if isinstance(error, RuntimeError) and "redirect" in text:
-        return f"{host} sends requests elsewhere; correct --base-url", False
     return f"{host}: no usable answer ({type(error).__name__})", False

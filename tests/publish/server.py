@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -22,7 +25,8 @@ class Fault:
     """What happens to the next `times` requests whose "METHOD /path" the pattern finds.
 
     kind: lose (acts, then the connection breaks), drop (breaks before it acts), broken (acts, then 502),
-    502, 403 and other numbers (nothing is done), slow (acts after the client gave up).
+    cut (acts, then the connection breaks within the answer), 502, 403 and other numbers (nothing is done),
+    slow (acts after the client gave up), endless (an answer without an end), bomb (1 GB, compressed).
     """
 
     pattern: str
@@ -43,8 +47,11 @@ class GitHub:
         self.faults: list[Fault] = []
         self.requests: list[str] = []
         self.agents: set[str] = set()
+        self.headers: list[Message] = []  # of the requests
+        self.sent_bytes = 0  # of an endless answer
         self.locked: set[int] = set()
         self.moved: dict[str, str] = {}
+        self.raw: dict[str, str | bytes] = {}  # paths whose answer is this, whatever was asked
         self.may_label = True
         self.is_app = False
         self.tells_login = False  # to an app, by GraphQL
@@ -121,6 +128,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_PATCH = do_DELETE = do_GET
 
+    def do_CONNECT(self) -> None:
+        """Refuse, as a proxy."""
+        self.hub.requests.append(f"CONNECT {self.path}")
+        self.hub.headers.append(self.headers)
+        self._send(403, None, {})
+
     def _answer(self) -> None:
         hub = self.hub
         length = int(self.headers.get("Content-Length") or 0)
@@ -130,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         with hub.lock:
             hub.requests.append(line)
             hub.agents.add(self.headers.get("User-Agent", ""))
+            hub.headers.append(self.headers)
             fault = next((one for one in hub.faults if re.search(one.pattern, line)), None)
             if fault:
                 fault.times -= 1
@@ -144,11 +158,24 @@ class _Handler(BaseHTTPRequestHandler):
             assert fault is not None
             self._send(kind, {"message": fault.message}, fault.headers)
             return
+        if kind == "endless":
+            self._endless()
+            return
+        if kind == "bomb":
+            self._bomb()
+            return
         if kind == "slow":
             hub.released.wait(5)
         with hub.lock:
             status, data, headers = self._act(parts.path, parse_qs(parts.query), sent)
         if kind in ("lose", "slow"):
+            self.close_connection = True
+            return
+        if kind == "cut":
+            self.send_response(status)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+            self.wfile.write(b'{"id": 1')
             self.close_connection = True
             return
         if kind == "broken":
@@ -157,7 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, data, headers)
 
     def _send(self, status: int, data: Any, headers: dict[str, str]) -> None:
-        text = b"" if data is None else data.encode() if isinstance(data, str) else json.dumps(data).encode()
+        data = data if isinstance(data, str | bytes) else "" if data is None else json.dumps(data)
+        text = data.encode() if isinstance(data, str) else data
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -165,10 +193,33 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
+    def _endless(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):  # until the client closes the connection
+            while not self.hub.released.is_set() and self.hub.sent_bytes < 1 << 30:
+                self.wfile.write(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
+                self.hub.sent_bytes += 1 << 20
+
+    def _bomb(self) -> None:
+        packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+        once = packer.compress(b" " * (1 << 20)) + packer.flush()
+        self.send_response(200)
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(once) * 1024))
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.wfile.write(once * 1024)  # a gzip file may have many members
+
     def _act(self, path: str, query: dict[str, list[str]], sent: Any) -> Said:
         hub = self.hub
         if self.headers.get("Authorization") != f"token {TOKEN}":
             return 401, {"message": "Bad credentials"}, {}
+        if path in hub.raw:
+            return 200, hub.raw[path], {}
         if path in hub.moved:
             return 301, {"message": "Moved Permanently"}, {"Location": hub.url + hub.moved[path]}
         if path == "/user":
