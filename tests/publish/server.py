@@ -46,7 +46,6 @@ class GitHub:
         self.labels: set[str] = set()
         self.faults: list[Fault] = []
         self.requests: list[str] = []
-        self.agents: set[str] = set()
         self.headers: list[Message] = []  # of the requests
         self.sent_bytes = 0  # of an endless answer
         self.locked: set[int] = set()
@@ -142,7 +141,6 @@ class _Handler(BaseHTTPRequestHandler):
         line = f"{self.command} {parts.path}"
         with hub.lock:
             hub.requests.append(line)
-            hub.agents.add(self.headers.get("User-Agent", ""))
             hub.headers.append(self.headers)
             fault = next((one for one in hub.faults if re.search(one.pattern, line)), None)
             if fault:

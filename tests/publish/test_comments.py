@@ -47,7 +47,7 @@ def test_new_comments_of_several_parts(hub, talk):
         first, second = body.split("\n")[:2]
         assert first == marker(KIND, run=RUN, part=number)
         assert second == f"*Part {number} of 3*"
-    assert all(agent.startswith("perfdash/") for agent in hub.agents)
+    assert all(headers["User-Agent"].startswith("perfdash/") for headers in hub.headers)
 
 
 def test_posted_again_nothing_is_written(hub, talk, another):
