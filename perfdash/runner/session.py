@@ -63,7 +63,7 @@ class Watcher(Protocol):
     def phase(self, case: Case, name: str) -> None: ...
 
     def case_done(self, number: int, total: int, result: Result, left_s: float) -> None:
-        """`left_s`: seconds until the run is done, about."""
+        """`left_s`: seconds until the run is done, about; 0 if unknown."""
 
 
 class Session:
@@ -261,7 +261,9 @@ class Session:
             self.executor.start(slot, self._order(planned), log)
 
     def _seconds_left(self) -> float:
-        """Seconds until the run is done, about."""
+        """Seconds until the run is done, about; 0 while nothing is known of any case's duration."""
+        if not self._finished and all(cost in (0.0, schedule.TYPICAL_S) for cost in self.costs):
+            return 0.0
         now_s = time.monotonic()
         waiting = [*self._queue, *(index for _, index in self._again)]
         running = [index for index, _ in self._busy.values()]

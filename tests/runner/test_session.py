@@ -12,6 +12,7 @@ from perfdash.runner import noise
 from perfdash.runner.executors import Message
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.run_journal import RunJournal, read_all, read_info, read_results
+from perfdash.runner.schedule import TYPICAL_S
 from perfdash.runner.session import Policy, Session, is_to_be_repeated
 from tests.runner.planned import PLANNED, TIME, events
 
@@ -557,3 +558,16 @@ def test_the_testbed_counts_cases_that_really_ran_side_by_side(start):
     assert rows.testbed(run.info)[1].get("side_by_side") is None, "four hosts with one slot each"
     run.info.sessions[-1]["slots"] = [{"host": "h"}] * 4
     assert rows.testbed(run.info)[1]["side_by_side"] == 2
+
+
+def test_time_left_is_known_once_a_duration_is(start):
+    """A model of one's own has no cost until it has been measured."""
+    left = []
+    run = start([case("a"), case("b")], costs=[TYPICAL_S, TYPICAL_S])
+    run.watcher.case_started = lambda number, total, case, left_s: left.append(left_s)
+    run.run()
+    assert left[0] == 0.0
+    known = start([case("a"), case("b")], costs=[TYPICAL_S, 100.0])
+    known.watcher.case_started = lambda number, total, case, left_s: left.append(left_s)
+    known.run()
+    assert left[2] > 100.0
