@@ -248,4 +248,4 @@ def _plainly(complaint: Any) -> str:
     given = complaint.get("input")
     if complaint["type"] == "literal_error":
         return f"{given!r} is not one of {complaint['ctx']['expected']}"
-    return f"{given!r}: {complaint['msg']}"
+    return f"{given!r}: {complaint['msg'].removeprefix('Value error, ')}"
