@@ -142,7 +142,7 @@ SHAPES: dict[str, Shape] = {
         id=WHOLE, name=TEXT, started=TEXT, state=TEXT, origin=TEXT, host=TEXT, testbed_id=WHOLE,
         host_class=TEXT, setting=OPEN, environment_id=WHOLE, torch=of(TEXT), torch_git_version=of(TEXT),
         python=of(TEXT), packages=OPEN, facts=OPEN, noise=OPEN, expected=of(WHOLE), results=WHOLE,
-        judged=of(TEXT), commits=OPEN, method=OPEN,
+        judged=of(TEXT), excluded=of(TEXT), commits=OPEN, method=OPEN,
     ),
     "Result": record(
         case=named("Case"), status=TEXT, verdict=of(TEXT), basis=of(TEXT), started=of(TEXT),
@@ -154,7 +154,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "Point": record(
         run=TEXT, started=TEXT, status=TEXT, value=of(NUMBER), torch=of(TEXT), torch_git_version=of(TEXT),
-        method=OPEN,
+        method=OPEN, excluded=of(TEXT),
     ),
     "Alert": record(
         id=WHOLE, state=TEXT, kind=TEXT, direction=TEXT, case=of(named("Case")), metric=of(TEXT),
@@ -164,7 +164,8 @@ SHAPES: dict[str, Shape] = {
         events=many(record(at=TEXT, state=TEXT, run=of(TEXT), note=of(TEXT))),
     ),
     "Night": record(
-        run=TEXT, started=TEXT, torch=of(TEXT), torch_git_version=of(TEXT), method=OPEN, suite=TEXT,
+        run=TEXT, started=TEXT, torch=of(TEXT), torch_git_version=of(TEXT), method=OPEN,
+        excluded=of(TEXT), suite=TEXT,
         device=TEXT, dtype=TEXT, threads=WHOLE, scenario=TEXT, backend=TEXT, dynamic=YES_NO, cases=WHOLE,
         attempted=WHOLE, passed=WHOLE, measured=WHOLE, speedup=of(NUMBER), speedup_low=of(NUMBER),
         speedup_high=of(NUMBER), speedup_clipped=of(NUMBER), compilation_s=of(NUMBER),
