@@ -67,6 +67,7 @@ def test_a_description_that_is_wrong_would_be_seen(described):
         "torch": None,
         "torch_git_version": "a",
         "method": {"latency": 1},
+        "excluded": None,
     }
     assert complaints(point, schemas["Point"], schemas) == []
     for wrong in ({"value": "1"}, {"value": True}, {"run": None}, {"more": 1}):
