@@ -23,7 +23,7 @@ def make_wheel(
     module = name.replace("-", "_")
     path = folder / f"{module}-{version}-{tag}.whl"
     info = f"{module}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    needs = "".join(f"Requires-Dist: {require}\n" for require in requires)
     contents = {
         f"{module}/__init__.py": f"__version__ = {version!r}\n",
         **(files or {}),

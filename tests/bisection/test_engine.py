@@ -18,7 +18,7 @@ from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revi
 
 
 def named(bisection):
-    return [[each.label for each in one.revisions] for one in result_of(bisection).culprits]
+    return [[each.label for each in culprit.revisions] for culprit in result_of(bisection).culprits]
 
 
 def without_times(recorded):

@@ -32,7 +32,7 @@ def simulation():
     "name", ["2 sigma", "3 sigma", "5 sigma", "3 sigma, bias", "3 sigma, 10 % broken", "no effect"]
 )
 def test_right_with_few_builds(simulation, name):
-    (setting,) = [each for each in simulation.SETTINGS if each.name == name]
+    (setting,) = [setting for setting in simulation.SETTINGS if setting.name == name]
     done = simulation.trials(setting, TRIALS)
     assert sum(each.right for each in done) >= stats.binom.ppf(1e-4, TRIALS, setting.goal)
     assert sum(each.builds for each in done) / TRIALS <= 1.3 * math.log2(128) + 3
@@ -47,7 +47,7 @@ def test_rounded_values_are_not_taken_for_exact(simulation, monkeypatch):
             return simulation.Measured(place, unit * round(super().measure(place).value / unit))
 
     monkeypatch.setattr(simulation, "Truth", Rounded)
-    (setting,) = [each for each in simulation.SETTINGS if each.name == "3 sigma"]
+    (setting,) = [setting for setting in simulation.SETTINGS if setting.name == "3 sigma"]
     done = simulation.trials(setting, 6)
     assert sum(each.right for each in done) >= 5
     assert all(each.right for each in done if each.sure)
@@ -61,6 +61,6 @@ def test_one_measurement_each_is_mostly_wrong(simulation):
 
 def test_a_host_that_is_elsewhere_after_a_pause(simulation):
     """Twenty deviations off, as after a night: what was measured before and after is not mixed up."""
-    (setting,) = [each for each in simulation.SETTINGS if each.name == "3 sigma, host moved by 5"]
+    (setting,) = [setting for setting in simulation.SETTINGS if setting.name == "3 sigma, host moved by 5"]
     done = simulation.trials(replace(setting, moved=20.0), TRIALS)
     assert sum(each.right for each in done) >= stats.binom.ppf(1e-4, TRIALS, 0.98)

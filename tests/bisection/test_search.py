@@ -46,9 +46,9 @@ class World:
         for _ in range(most):
             if isinstance(search.action, Done):
                 return search.action
-            for each in self.answers(search.action):
-                search.observe(each)
-                self.seen.append(each)
+            for answer in self.answers(search.action):
+                search.observe(answer)
+                self.seen.append(answer)
         raise AssertionError("it does not end")
 
     @property
@@ -93,9 +93,9 @@ def test_a_clear_step(culprit, sign):
     assert found.step == pytest.approx(sign * 0.1, abs=0.015)
     assert found.sd == pytest.approx(0.01, rel=0.6)
     assert len(world.builds) == len(set(world.builds)) <= 10
-    assert [each.place for each in done.builds] == sorted(world.builds)
-    assert all((each.bad > 0.5) == (each.place >= culprit) for each in done.builds)
-    assert sum(each.count for each in done.builds) == world.measured
+    assert [build.place for build in done.builds] == sorted(world.builds)
+    assert all((build.bad > 0.5) == (build.place >= culprit) for build in done.builds)
+    assert sum(build.count for build in done.builds) == world.measured
 
 
 def test_neighbours():
@@ -109,7 +109,7 @@ def test_neighbours():
 def test_exact_values_need_no_repeats():
     world = World(stepped(128, (77, 1.0)), sd=0)
     _, done = search(world, 128)
-    assert [(each.first, each.last) for each in done.culprits] == [(77, 77)]
+    assert [(culprit.first, culprit.last) for culprit in done.culprits] == [(77, 77)]
     assert world.measured == 4 + 4 + 7 + 2  # the two beside the culprit twice
     assert len(world.builds) == 9
 
@@ -118,7 +118,7 @@ def test_nothing_changed():
     for sd, most in ((0, 8), (0.01, 48)):
         world = World(stepped(64), sd=sd)
         _, done = search(world, 64)
-        assert [each.verdict for each in done.outcomes] == ["not reproduced"]
+        assert [outcome.verdict for outcome in done.outcomes] == ["not reproduced"]
         assert world.builds == [0, 64]
         assert world.measured <= most
         assert not done.culprits
@@ -127,10 +127,10 @@ def test_nothing_changed():
 def test_a_change_too_small_to_count():
     world = World(stepped(64, (30, 0.01)), sd=0.001)
     _, done = search(world, 64, minimum_change=0.02)
-    assert [each.verdict for each in done.outcomes] == ["not reproduced"]
+    assert [outcome.verdict for outcome in done.outcomes] == ["not reproduced"]
     assert done.outcomes[0].step == pytest.approx(0.01, abs=0.002)
     _, done = search(World(stepped(64, (30, 0.01)), sd=0.001), 64, minimum_change=0.005)
-    assert [each.first for each in done.culprits] == [30]
+    assert [culprit.first for culprit in done.culprits] == [30]
 
 
 def test_a_culprit_among_broken_builds_is_a_set():
@@ -158,22 +158,22 @@ def test_cheap_builds_are_preferred():
     costs = tuple(1.0 if place in cheap else 200.0 for place in range(129))
     world = World(stepped(128, (50, 0.1)))
     _, done = search(world, 128, build_cost=costs)
-    assert [each.first for each in done.culprits] == [50]
+    assert [culprit.first for culprit in done.culprits] == [50]
     assert len(set(world.builds) - cheap) <= 3
 
 
 def test_an_end_that_is_broken():
     for broken in (0, 8):
         _, done = search(World(stepped(8), broken=[broken]), 8)
-        assert [each.verdict for each in done.outcomes] == ["end not measured"]
+        assert [outcome.verdict for outcome in done.outcomes] == ["end not measured"]
         assert done.builds == ()
 
 
 def test_two_steps_are_found_one_after_the_other():
     world = World(stepped(128, (30, 0.06), (90, 0.10)), seed=2)
     _, done = search(world, 128)
-    assert {(each.first, each.last) for each in done.culprits} == {(30, 30), (90, 90)}
-    sizes = {each.first: each for each in done.culprits}
+    assert {(culprit.first, culprit.last) for culprit in done.culprits} == {(30, 30), (90, 90)}
+    sizes = {culprit.first: culprit for culprit in done.culprits}
     assert sizes[30].step == pytest.approx(0.06, abs=0.015)
     assert sizes[90].step == pytest.approx(0.10, abs=0.015)
 
@@ -181,7 +181,7 @@ def test_two_steps_are_found_one_after_the_other():
 def test_a_step_there_and_half_back():
     world = World(stepped(128, (30, 0.10), (90, -0.05)), seed=1)
     _, done = search(world, 128)
-    assert {each.first for each in done.culprits} == {30, 90}
+    assert {culprit.first for culprit in done.culprits} == {30, 90}
 
 
 def test_three_builders_take_five_rounds():
@@ -192,7 +192,7 @@ def test_three_builders_take_five_rounds():
             rounds += isinstance(bisection.action, Build)
             for each in world.answers(bisection.action):
                 bisection.observe(each)
-        assert [each.first for each in bisection.action.culprits] == [culprit]
+        assert [culprit.first for culprit in bisection.action.culprits] == [culprit]
         assert rounds <= 5
 
 
@@ -220,16 +220,16 @@ def test_answers():
     assert (found.first, found.last) == (23, 23)
     assert math.isnan(found.step)
     assert world.measured <= 2 * len(world.builds) + 4
-    assert all(each.count >= 2 for each in done.builds)
-    assert {each.fails for each in done.builds} == {0.0, 1.0}
+    assert all(build.count >= 2 for build in done.builds)
+    assert {build.fails for build in done.builds} == {0.0, 1.0}
 
 
 def test_a_fault_that_shows_at_times():
     world = World(None, fails=lambda place: 0.5 if place >= 23 else 0.0, seed=3)
     _, done = search(world, 64, answers=True)
-    assert [each.first for each in done.culprits] == [23]
+    assert [culprit.first for culprit in done.culprits] == [23]
     _, done = search(World(None, fails=lambda place: 0.0), 64, answers=True)
-    assert [each.verdict for each in done.outcomes] == ["not reproduced"]
+    assert [outcome.verdict for outcome in done.outcomes] == ["not reproduced"]
 
 
 def test_a_person_overrules():
@@ -238,11 +238,11 @@ def test_a_person_overrules():
     bisection.observe(Marked(30, "good"))
     assert not isinstance(bisection.action, Done)
     done = world.run(bisection)
-    assert all(each.first > 30 for each in done.culprits)
+    assert all(culprit.first > 30 for culprit in done.culprits)
     bisection.observe(Marked(30, "skip"))
     bisection.observe(Marked(20, "skip"))
     done = world.run(bisection)
-    assert [(each.first, each.last) for each in done.culprits] == [(20, 21)]
+    assert [(culprit.first, culprit.last) for culprit in done.culprits] == [(20, 21)]
 
 
 def test_what_was_measured_may_fail_later():
@@ -269,14 +269,14 @@ def test_exact_but_for_one_value():
             flaw = isinstance(each, Measured) and each.place == 32 and 32 not in seen
             seen.add(each.place if isinstance(each, Measured) else None)
             bisection.observe(Measured(32, 1.0) if flaw else each)
-    assert [each.first for each in bisection.action.culprits] == [50]
+    assert [culprit.first for culprit in bisection.action.culprits] == [50]
 
 
 def test_weights_save_builds_but_its_neighbour_is_seen():
     prior = tuple(100.0 if place == 40 else 1.0 for place in range(1, 129))
     world = World(stepped(128, (40, 0.1)))
     _, done = search(world, 128, prior=prior)
-    assert [each.first for each in done.culprits] == [40]
+    assert [culprit.first for culprit in done.culprits] == [40]
     assert {39, 40} <= set(world.builds)
     assert len(world.builds) <= 7
 
@@ -292,7 +292,7 @@ def test_a_host_that_moves_while_it_was_interrupted():
             world.levels = [level + 0.1 for level in world.levels]
         for each in world.answers(bisection.action):
             bisection.observe(each)
-    assert [each.first for each in bisection.action.culprits] == [20]
+    assert [culprit.first for culprit in bisection.action.culprits] == [20]
 
 
 @given(
@@ -314,5 +314,5 @@ def test_whatever_is_measured_it_ends(last, values, broken, jobs):
         for place in bisection.action.places:
             bisection.observe(Broken(place) if place in broken else Built(place))
     assert bisection.action.outcomes
-    for each in bisection.action.culprits:
-        assert 1 <= each.first <= each.last <= last
+    for culprit in bisection.action.culprits:
+        assert 1 <= culprit.first <= culprit.last <= last

@@ -92,7 +92,7 @@ def test_in_the_third_the_culprit_is_named(three, hub):
     comment = comments_of(hub, third)
     assert culprit[:10] in comment
     assert "A more thorough mixer" in comment
-    issues = [one for one in hub.issues if "mixer" in one["title"] and "latency" in one["title"]]
+    issues = [issue for issue in hub.issues if "mixer" in issue["title"] and "latency" in issue["title"]]
     assert issues
     assert {issue["state"] for issue in issues} == {"open"}
 

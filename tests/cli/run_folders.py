@@ -12,5 +12,5 @@ RUN = "2026-11-21T00-00-00Z_host"
 def write_run(folder: Path, results):
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(to_json(info(len(results), "done"))))
-    (folder / "results.jsonl").write_text("".join(json.dumps(to_json(one)) + "\n" for one in results))
+    (folder / "results.jsonl").write_text("".join(json.dumps(to_json(result)) + "\n" for result in results))
     return folder

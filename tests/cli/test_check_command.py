@@ -27,7 +27,7 @@ def test_what_cannot_be_built_and_why(command, tmp_path):
     (tmp_path / "some.toml").write_text(f'name = "some"\nloader = "torchvision"\n{MODELS}')
     ran = command("check", "--suite", "some.toml", "--json")
     assert ran.code == 1, ran.err
-    found = {each["case"]["model"]: each for each in json.loads(ran.out)}
+    found = {row["case"]["model"]: row for row in json.loads(ran.out)}
     assert found["resnet18"]["status"] is None
     assert found["resnet18"]["reason"] == ""
     assert found["resnet18"]["eager_s"] > 0
@@ -49,7 +49,7 @@ def test_a_checkout_of_torchbench(command, tmp_path):
     write_checkout(tmp_path / "benchmark")
     ran = command("check", "--torchbench", "benchmark", "--json")
     assert ran.code == 1, ran.err
-    found = {each["case"]["model"]: (each["status"], each["reason"]) for each in json.loads(ran.out)}
+    found = {row["case"]["model"]: (row["status"], row["reason"]) for row in json.loads(ran.out)}
     for name in ("plain", "keywords", "fixed", "not_trained", "strange"):
         assert found[name] == (None, ""), name
     status, reason = found["needs_package"]

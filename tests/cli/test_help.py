@@ -24,13 +24,13 @@ EVERY = dict(commands(typer.main.get_command(app)))
 
 
 def test_there_are_some():
-    texts = [getattr(each, "help", "") or "" for command in EVERY.values() for each in command.params]
+    texts = [getattr(param, "help", "") or "" for command in EVERY.values() for param in command.params]
     assert sum(bool(BY_HAND.search(text)) for text in texts) > 40
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_defaults_are_no_markup(words):
     shown = " ".join(CliRunner().invoke(app, [*words, "--help"], terminal_width=200).output.split())
-    for each in EVERY[words].params:
-        for default in BY_HAND.findall(getattr(each, "help", None) or ""):
-            assert " ".join(default.split()) in shown, each.opts
+    for param in EVERY[words].params:
+        for default in BY_HAND.findall(getattr(param, "help", None) or ""):
+            assert " ".join(default.split()) in shown, param.opts

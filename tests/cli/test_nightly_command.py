@@ -22,8 +22,8 @@ def put(tmp_path, *nightlies, runs=()):
     with open_store(str(address)) as store:
         take_in(store, list(runs))
         with store.write() as connection:
-            for each in nightlies:
-                begin(connection, each)
+            for nightly in nightlies:
+                begin(connection, nightly)
     return str(address)
 
 

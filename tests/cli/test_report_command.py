@@ -44,7 +44,9 @@ def test_another_baseline(command, farmed):
     told = command("report", "--baseline", "2026-01-01..2026-01-20", "--format", "json")
     assert told.code == 0, told.err
     changes = json.loads(told.out)["changes"]
-    assert ("model03", "compiled latency") in [(one["case"]["model"], one["what"]) for one in changes]
+    assert ("model03", "compiled latency") in [
+        (change["case"]["model"], change["what"]) for change in changes
+    ]
 
 
 @pytest.mark.parametrize(

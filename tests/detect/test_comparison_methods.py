@@ -41,7 +41,7 @@ def test_only_what_both_measured_alike_is_compared(method, left):
     found = compared([night()], night(method, day=2, factor=1.5))
     (one,) = found.both
     assert one.deltas.keys() == left
-    means = {each.metric for each in found.means}
+    means = {mean.metric for mean in found.means}
     assert ("compression_ratio" in means) == ("memory" not in method)
     assert set(found.methods) == {f"{name} 1 -> 2" for name in method}
 

@@ -95,7 +95,7 @@ def test_of_two_people_who_remove_a_run_the_second_is_told_who_did(three):
     with pytest.raises(UsageError, match=rf"no run '{SECOND}'; .* removed it on 20"):
         curation.remove(three, line)
     with three.read() as connection:
-        assert [each.name for each in list_runs(connection)] == [FIRST, THIRD]
+        assert [run_line.name for run_line in list_runs(connection)] == [FIRST, THIRD]
         assert connection.execute(sa.select(sa.func.count()).select_from(schema.results)).scalar() == 2
 
 
@@ -219,7 +219,7 @@ def test_an_alert_that_a_wrong_night_raised_is_dismissed_when_the_night_is_exclu
     _, nights = curation.exclude(store, name_of(runs, 30), "a stray build on the host")
     judge_new(store)
     assert nights == 0
-    assert [each[2] for each in alerts(store)] == ["dismissed"]
+    assert [alert[2] for alert in alerts(store)] == ["dismissed"]
     with store.read() as connection:
         notes = [event.note for event in alert_store.events(connection, number)]
     assert notes[-1].endswith("was excluded: a stray build on the host")
@@ -242,7 +242,7 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
     with open_store(str(tmp_path / "without.db")) as without:
         judged(without, [*runs[:27], *runs[28:]])
         expected = alerts(without, *alert_store.LIVE)
-    assert [each[1:] for each in alerts(store, *alert_store.LIVE)] == [each[1:] for each in expected]
+    assert [alert[1:] for alert in alerts(store, *alert_store.LIVE)] == [each[1:] for each in expected]
     with store.read() as connection:
         assert [line.name for line in list_runs(connection) if line.judged is None and line.id > 25] == [
             name_of(runs, 27)
@@ -257,7 +257,7 @@ def test_what_a_person_acknowledged_stays_so_when_it_is_raised_again(store):
     for night in (29, 28):
         curation.exclude(store, name_of(runs, night), "wrong")
         judge_new(store)
-        assert [each[:3] for each in alerts(store)] == [(number, "backend_ms", "acknowledged")]
+        assert [alert[:3] for alert in alerts(store)] == [(number, "backend_ms", "acknowledged")]
     with store.read() as connection:
         (alert,) = alert_store.load(connection)
     assert alert.details["act"]["why"] == "known"
@@ -365,8 +365,8 @@ def test_after_any_corrections_the_alerts_are_those_of_a_history_without_the_exc
             judge_new(corrected)
         judged(without, [run for place, run in enumerate(runs) if place not in excluded])
         states = (*alert_store.LIVE, alert_store.FIXED)
-        assert sorted(each[1:3] for each in alerts(corrected, *states)) == sorted(
-            each[1:3] for each in alerts(without, *states)
+        assert sorted(alert[1:3] for alert in alerts(corrected, *states)) == sorted(
+            alert[1:3] for alert in alerts(without, *states)
         )
 
 

@@ -162,18 +162,18 @@ def test_a_larger_minimum_change_of_one_model_raises_no_alert_below_it(store):
 def test_a_smaller_minimum_change_of_a_quiet_model_finds_a_small_step(store):
     runs = farm(36, noise=0.001, change=slower("model03", 29, 1.012))
     judged(store, runs, rules=[SeriesRule(model="model03", metric="backend_ms", minimum_change=0.005)])
-    assert [each[1] for each in alerts(store)] == ["metric"]
+    assert [alert[1] for alert in alerts(store)] == ["metric"]
 
 
 def test_what_is_not_judged_raises_no_alert_and_its_open_alert_ends(store):
     runs = farm(34, statuses=fails, change=slower("model03", 25, 1.3))
     judged(store, runs[:32])
-    assert sorted(each[1:] for each in alerts(store)) == [("metric", "open"), ("status", "confirmed")]
+    assert sorted(alert[1:] for alert in alerts(store)) == [("metric", "open"), ("status", "confirmed")]
     rules = [SeriesRule(model="model0[35]")]
     for night in runs[32:]:
         take_in(store, [night])
         judge_new(store, rules=rules)
-    assert {each[2] for each in alerts(store)} == {"dismissed"}
+    assert {alert[2] for alert in alerts(store)} == {"dismissed"}
     assert "[[thresholds]]" in last_note(store, 1)
 
 
@@ -288,4 +288,4 @@ def test_what_is_said_to_be_found_after_five_nights_is_found(quick):
     for night in farm(45, noise=0.02, seed=4, change=slower("model07", 40, 1 + 2 * least))[40:]:
         take_in(quick, [night])
         judge_new(quick)
-    assert [each[1] for each in alerts(quick)] == ["metric"]
+    assert [alert[1] for alert in alerts(quick)] == ["metric"]

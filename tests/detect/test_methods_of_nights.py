@@ -157,16 +157,16 @@ def of_job(runs, threads):
     """The runs as another job measures them on the same testbed, hours later."""
     return [
         replace(
-            each,
+            run,
             run=replace(
-                each.run,
-                name=f"{each.run.name}_{threads}",
-                uid=f"{each.run.uid} {threads}",
-                started=each.run.started.replace("T01", f"T{threads + 1:02}"),
+                run.run,
+                name=f"{run.run.name}_{threads}",
+                uid=f"{run.run.uid} {threads}",
+                started=run.run.started.replace("T01", f"T{threads + 1:02}"),
             ),
-            rows=tuple(replace(row, case=replace(row.case, threads=threads)) for row in each.rows),
+            rows=tuple(replace(row, case=replace(row.case, threads=threads)) for row in run.rows),
         )
-        for each in runs
+        for run in runs
     ]
 
 

@@ -149,7 +149,7 @@ def test_a_slow_drift_is_told_against_a_fixed_reference(quick):
 
     take_in(quick, farm(100, models=24, noise=0.005, change=change))
     judge_new(quick, latest=8)
-    assert [each[:4] for each in alerts(quick)] == [("model06", "drift", "backend_ms", 1)]
+    assert [alert[:4] for alert in alerts(quick)] == [("model06", "drift", "backend_ms", 1)]
 
 
 def test_a_desk_run_of_a_few_models_is_no_night(quick):
@@ -246,7 +246,7 @@ def test_a_night_that_comes_after_a_desk_run_is_not_late(quick):
     judge_new(quick)
     take_in(quick, runs[-1:])
     judge_new(quick)
-    assert [each[:3] for each in alerts(quick)] == [("model03", "status", "status")]
+    assert [alert[:3] for alert in alerts(quick)] == [("model03", "status", "status")]
 
 
 def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):

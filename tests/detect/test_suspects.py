@@ -136,7 +136,7 @@ def night(tmp_path):
 def test_what_becomes_of_alerts(night):
     runs, judged, alerts = night
     finding = next(f for f in judged.findings if f.metric == "backend_ms" and (f.change or 0) > 0.1)
-    commits = [each.run.environment["worker"]["torch_git_version"] for each in runs]
+    commits = [run.run.environment["worker"]["torch_git_version"] for run in runs]
     good = {"torch_git_version": commits[29]}
     assert measured_before(finding, judged.panel, good)
     assert not measured_before(finding, judged.panel, {"torch_git_version": commits[30]})

@@ -174,4 +174,4 @@ def test_a_store_of_before_is_migrated_whole(tmp_path):
         # The same environment as before: no commit has come to be known.
         take_in(opened, [run("2026-11-02", [row()])])
         with opened.read() as connection:
-            assert len({each.environment_id for each in list_runs(connection)}) == 1
+            assert len({run_line.environment_id for run_line in list_runs(connection)}) == 1

@@ -146,7 +146,7 @@ def test_a_bisection_between_two_revisions(site: Site) -> None:
     built = job.build(params=wanted)
     assert built.result == "SUCCESS", built.log
     assert commits[3][:10] in built.artifact("runs/nightly/bisect-1/report.md")
-    assert [each["name"] for each in built.parts("html")] == ["Bisection"]
+    assert [part["name"] for part in built.parts("html")] == ["Bisection"]
     assert commits[3][:10] in "\n".join(site.hub.of(3))
     # What cannot begin publishes and posts nothing, least of all the one before.
     wrong = job.build(params={**wanted, "BAD": "nowhere"})

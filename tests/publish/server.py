@@ -107,7 +107,7 @@ class GitHub:
 
     def of(self, issue: int = 3) -> list[str]:
         """The bodies of an issue's comments."""
-        return [one["body"] for one in self.comments if one["issue"] == issue]
+        return [comment["body"] for comment in self.comments if comment["issue"] == issue]
 
     def writes(self) -> list[str]:
         return [line for line in self.requests if not line.startswith("GET")]
@@ -257,7 +257,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return 422, {"message": "Validation Failed", "errors": [{"message": "body is too long"}]}, {}
             return 201, hub.add_comment(sent["body"], issue=issue), {}
         since = query.get("since", [""])[0]
-        found = [one for one in hub.comments if one["issue"] == issue and one["updated_at"] >= since]
+        found = [
+            comment
+            for comment in hub.comments
+            if comment["issue"] == issue and comment["updated_at"] >= since
+        ]
         if hub.lag and found:
             hub.lag -= 1
             found.pop()
@@ -265,7 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _comment(self, number: int, sent: Any) -> Said:
         hub = self.hub
-        found = next((one for one in hub.comments if one["id"] == number), None)
+        found = next((comment for comment in hub.comments if comment["id"] == number), None)
         if found is None:
             return 404, {"message": "Not Found"}, {}
         if found["user"]["id"] != hub.account["id"]:
@@ -282,12 +286,12 @@ class _Handler(BaseHTTPRequestHandler):
             labels = [{"name": name} for name in sent["labels"]] if hub.may_label else []
             return 201, hub.add_issue(sent["title"], body=sent["body"], labels=labels), {}
         label = query["labels"][0]
-        found = [one for one in hub.issues if label in [each["name"] for each in one["labels"]]]
+        found = [issue for issue in hub.issues if label in [each["name"] for each in issue["labels"]]]
         return self._page(found, query)
 
     def _issue(self, number: int, labels: bool, sent: Any) -> Said:
         hub = self.hub
-        found = next((one for one in hub.issues if one["number"] == number), None)
+        found = next((issue for issue in hub.issues if issue["number"] == number), None)
         if found is None:
             return 404, {"message": "Not Found"}, {}
         if labels:

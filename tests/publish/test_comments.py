@@ -157,7 +157,7 @@ def test_all_pages_are_read(hub, talk):
     for number in range(250):
         hub.add_comment(f"more {number}", user=ALICE)
     post(talk)
-    assert [one["body"] for one in hub.comments if one["user"] is not ALICE] == texts()
+    assert [comment["body"] for comment in hub.comments if comment["user"] is not ALICE] == texts()
 
 
 def test_older_comments_are_not_asked_for(hub, talk):

@@ -31,17 +31,17 @@ def fixed(alert, at="t2", state="fixed"):
 
 
 def ours(hub):
-    return [one for one in hub.issues if one["number"] != 3]
+    return [issue for issue in hub.issues if issue["number"] != 3]
 
 
 def titles(hub):
-    return [one["title"] for one in ours(hub)]
+    return [issue["title"] for issue in ours(hub)]
 
 
 def test_one_issue_each_and_only_once(hub, talk, another):
     done = sync_issues(talk, "team/perf", WANTED, 10)
     assert titles(hub) == [f"Regression {number}" for number in range(4)]
-    assert done.opened == [one["html_url"] for one in ours(hub)]
+    assert done.opened == [issue["html_url"] for issue in ours(hub)]
     assert hub.labels == {LABEL}
     assert ours(hub)[0]["body"] == f"{WANTED[0].marker_line('open')}\nbody 0"
     before = len(hub.writes())
@@ -106,8 +106,8 @@ def test_a_history_made_anew_leaves_one_issue_each(hub, talk, another):
     anew = [replace(WANTED[0], born="run2", opened="t9")]
     for _ in range(2):
         sync_issues(another(), "team/perf", anew, 5, ["run1", "run2"])
-        assert [one["state"] for one in ours(hub)] == ["open", "closed"]
-        assert [len(hub.of(one["number"])) for one in ours(hub)] == [0, 1]
+        assert [issue["state"] for issue in ours(hub)] == ["open", "closed"]
+        assert [len(hub.of(issue["number"])) for issue in ours(hub)] == [0, 1]
     assert ours(hub)[1]["state_reason"] == "not_planned"
 
 
@@ -143,7 +143,7 @@ def test_faults_while_closing(hub, talk, another, fault, where):
     sync_issues(another(), "team/perf", gone, 10)
     assert not hub.faults
     sync_issues(another(), "team/perf", gone, 10)
-    assert {one["state"] for one in ours(hub)} == {"closed"}
+    assert {issue["state"] for issue in ours(hub)} == {"closed"}
     for one in ours(hub):
         assert len(hub.of(one["number"])) == 1
 
@@ -159,13 +159,13 @@ def test_two_at_once_leave_one_open_issue_each(hub, another):
 
     hub.before = meet
     talks = [another(), another()]
-    threads = [threading.Thread(target=sync_issues, args=(one, "team/perf", WANTED, 10)) for one in talks]
+    threads = [threading.Thread(target=sync_issues, args=(talk, "team/perf", WANTED, 10)) for talk in talks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     sync_issues(another(), "team/perf", WANTED, 10)
-    still = [one["title"] for one in ours(hub) if one["state"] == "open"]
+    still = [issue["title"] for issue in ours(hub) if issue["state"] == "open"]
     assert sorted(still) == [f"Regression {number}" for number in range(4)]
 
 
@@ -199,7 +199,7 @@ def test_who_may_not_label_is_told_and_leaves_nothing_open(hub, talk):
     hub.may_label = False
     with pytest.raises(MachineError, match="give the token's account the Triage role"):
         sync_issues(talk, "team/perf", WANTED, 5)
-    assert [one["state"] for one in ours(hub)] == ["closed"]
+    assert [issue["state"] for issue in ours(hub)] == ["closed"]
 
 
 def test_who_may_not_make_the_label_opens_nothing(hub, talk):

@@ -39,15 +39,19 @@ def told(tmp_path_factory):
     with open_store(str(tmp_path_factory.mktemp("history") / "h.db")) as store:
         take_in(store, nights[:25])
         judge_new(store, latest=1)
-        for each in nights[25:]:
-            take_in(store, [each])
+        for night in nights[25:]:
+            take_in(store, [night])
             judge_new(store)
         with store.read() as connection:
             yield {number: of_history(connection, nights[number]) for number in (0, *range(25, 36))}
 
 
 def of(night, group):
-    return [(one.case.model if one.case else None, one.what) for one in night.changes if one.group == group]
+    return [
+        (change.case.model if change.case else None, change.what)
+        for change in night.changes
+        if change.group == group
+    ]
 
 
 def test_a_night_that_nobody_judged_says_so(tmp_path):
@@ -69,7 +73,7 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
             take_in(store, [each])
             judge_new(store)
         with store.read() as connection:
-            first, second, _ = (of_history(connection, each) for each in nights)
+            first, second, _ = (of_history(connection, night) for night in nights)
     assert "the first run" in first.untold
     assert "only statuses" in second.caution
     assert headline(second) == "No change that could be told"
@@ -84,7 +88,7 @@ def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
             take_in(store, [each])
             judge_new(store)
         with store.read() as connection:
-            told = [of_history(connection, each) for each in nights[4:]]
+            told = [of_history(connection, night) for night in nights[4:]]
     assert [night.changes for night in told] == [()] * 5
     said = "changes of latency (measured by a new method since 2026-01-06), which need 3 nights before"
     assert [night.caution for night in told] == [None, said, said, said, None]
@@ -100,7 +104,7 @@ def test_statuses_by_a_new_method_are_held_against_the_night_before(tmp_path):
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
-            told = [of_history(connection, each).caution for each in nights[4:6]]
+            told = [of_history(connection, night).caution for night in nights[4:6]]
     memory = "changes of memory (measured by a new method since 2026-01-05), which need 3 nights before"
     accuracy = "changes of accuracy (measured by a new method since 2026-01-05), which need a night before"
     assert told == [f"{accuracy}; {memory}", memory]
@@ -116,7 +120,7 @@ def test_a_night_with_a_run_for_each_setting(tmp_path):
         return Imported(replace(each.run, name=name, started=started, uid=name), rows)
 
     nights = farm(12, models=4, change=slower("model01", 9, 1.5))
-    runs = [of(each, threads) for each in nights for threads in range(1, 7)]
+    runs = [of(night, threads) for night in nights for threads in range(1, 7)]
     with open_store(str(tmp_path / "h.db")) as store:
         for each in runs:
             take_in(store, [each])
@@ -124,7 +128,7 @@ def test_a_night_with_a_run_for_each_setting(tmp_path):
         with store.read() as connection:
             last = [of_history(connection, each) for each in runs[-6:]]
     for threads, night in enumerate(last, 1):
-        told = {one.case for one in night.changes if one.group == REGRESSION}
+        told = {change.case for change in night.changes if change.group == REGRESSION}
         assert {(one.model, one.threads) for one in told} == {("model01", threads)}
 
 
@@ -136,7 +140,7 @@ def test_a_quiet_night(told):
 def test_a_regression_has_its_size_its_interval_and_its_builds(told):
     ((model, what),) = of(told[28], REGRESSION)
     assert (model, what) == ("model03", "compiled latency")
-    (one,) = [one for one in told[28].changes if one.group == REGRESSION]
+    (one,) = [change for change in told[28].changes if change.group == REGRESSION]
     low, high = one.interval
     assert low < math.log(1.2) < high
     assert (one.good.started[:10], one.bad.started[:10]) == ("2026-01-26", "2026-01-27")
@@ -156,7 +160,7 @@ def test_it_is_told_of_every_night_that_has_it_and_of_none_after(told):
 
 def test_a_failure_is_new_and_then_fixed(told):
     assert of(told[28], NEW_FAILURE) == [("model09", "status")]
-    (one,) = [one for one in told[28].changes if one.group == NEW_FAILURE]
+    (one,) = [change for change in told[28].changes if change.group == NEW_FAILURE]
     assert (one.before, one.after, one.fresh) == ("pass", "fail_accuracy", True)
     assert not of(told[27], NEW_FAILURE)
     assert ("model09", "status") in of(told[30], REPAIRED)
@@ -190,7 +194,7 @@ def test_a_speedup_is_told_only_where_its_sides_could_not_be_tested():
         nights(6, 1.3)[-1], compare(ComparedRuns("old", nights(1, 1.0)), ComparedRuns("new", nights(6, 1.3)))
     )
     assert of(night, REGRESSION) == [("a", "compiled latency")]
-    (one,) = [one for one in night.changes if one.group == REGRESSION]
+    (one,) = [change for change in night.changes if change.group == REGRESSION]
     assert one.interval[0] < one.change < one.interval[1]
 
 

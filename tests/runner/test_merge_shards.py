@@ -59,9 +59,9 @@ def shard(tmp_path):
 
 def test_one_run_of_all_shards(shard, tmp_path):
     folders = [shard(1), shard(2)]
-    folder, info, results, missing = merge([read_shard(each) for each in folders], tmp_path / "runs")
+    folder, info, results, missing = merge([read_shard(folder) for folder in folders], tmp_path / "runs")
     assert not missing
-    assert [result.case.model for result in results] == [each.case.model for each in CASES], (
+    assert [result.case.model for result in results] == [case.case.model for case in CASES], (
         "in the plan's order"
     )
     assert {result.speedup.basis for result in results} == {"processes", "pooled"}, "the spread is of all"
@@ -72,7 +72,7 @@ def test_one_run_of_all_shards(shard, tmp_path):
     assert (info.started, info.ended) == ("2026-01-01", "2026-01-12")
     assert info.noise["null"]["worst"] == 0.02
     assert info.noise["between_processes"]["cases"] == 2
-    assert info.merged_from == [each.name for each in folders]
+    assert info.merged_from == [folder.name for folder in folders]
     assert len(list((folder / "logs").glob("null.*.log"))) == 2
     assert len(list((folder / "logs").glob("s_*.log"))) == 2
     assert (folder / "csv").is_dir()
@@ -140,7 +140,7 @@ def test_what_strict_keeps_out_in_one_shard_it_keeps_out_in_all(shard, tmp_path,
 def test_model_files_need_not_be_where_it_is_merged(shard, tmp_path):
     file = tmp_path / "models.py"
     file.write_text("# models")
-    cases = [replace(each, loader="python", target=f"{file}:f") for each in CASES]
+    cases = [replace(case, loader="python", target=f"{file}:f") for case in CASES]
     shards = [shard(1, cases=cases), shard(2, cases=cases)]
     file.unlink()
     assert not merge([read_shard(each) for each in shards], tmp_path / "runs")[3]

@@ -44,12 +44,14 @@ def bed_of(ask, name=LAST):
 
 def test_the_description_names_every_address_and_shape(server, described):
     assert described["openapi"] == "3.1.0"
-    assert set(described["paths"]) == {each.path for each in ENDPOINTS}
+    assert set(described["paths"]) == {endpoint.path for endpoint in ENDPOINTS}
     names = [path["get"]["operationId"] for path in described["paths"].values()]
     assert len(set(names)) == len(names)
     for path, operations in described["paths"].items():
         assert operations["get"]["summary"]
-        required = [one["name"] for one in operations["get"]["parameters"] if one["required"]]
+        required = [
+            operation["name"] for operation in operations["get"]["parameters"] if operation["required"]
+        ]
         reply = server.get(path)
         assert reply.status == (400 if required else 200), path
     used = str(described)

@@ -73,7 +73,7 @@ def test_runs_of_one_name_have_their_own_words_and_builds(store, site):
 
 def dtypes(number: int, dtype: str, level: float = 10.0, name: str = "swin_base"):
     """A run of one dtype of a night that has two."""
-    cases = [Case("timm", one, dtype=dtype) for one in NAMES]
+    cases = [Case("timm", name, dtype=dtype) for name in NAMES]
     rows = [result(case, level if case.model == name else 10.0, night=number) for case in cases]
     day = str(FIRST + timedelta(days=number))
     hour = {"float32": 1, "bfloat16": 4}[dtype]

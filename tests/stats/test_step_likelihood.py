@@ -54,7 +54,7 @@ def by_plain_integration(builds):
                 bad = np.prod(by_build[k + 1 :], axis=0).sum() * 5e-4
                 cuts[k].append(weight * good * bad / (REACH * scale))
             none.append(weight * np.prod(by_build, axis=0).sum() * 5e-4)
-    return np.log([sum(each) for each in cuts]), math.log(sum(none))
+    return np.log([sum(cut) for cut in cuts]), math.log(sum(none))
 
 
 @pytest.mark.parametrize("step", [0.0, 0.015, 0.03])
@@ -80,9 +80,9 @@ def test_a_step_its_size_and_its_interval():
 @settings(max_examples=trials(40))
 def test_shifted_and_mirrored_values(builds):
     found = weigh(builds)
-    shifted = weigh([[value + 0.5 for value in each] for each in builds])
-    mirrored = weigh([[-value for value in each] for each in builds])
-    backwards = weigh([each[::-1] for each in builds])
+    shifted = weigh([[value + 0.5 for value in build] for build in builds])
+    mirrored = weigh([[-value for value in build] for build in builds])
+    backwards = weigh([build[::-1] for build in builds])
     for other, sign in ((shifted, 1), (mirrored, -1), (backwards, 1)):
         assert other.cut - other.none == pytest.approx(found.cut - found.none, abs=0.03)
         assert other.sd == pytest.approx(found.sd, rel=0.01)
@@ -109,7 +109,7 @@ def test_repeats_of_one_build_never_outweigh_its_bias():
         weigh(noisy(rng, levels, [20, 4, 4, 4, count, 4, 4, 4, 20], sd=0.005)).cut[[3, 4]]
         for count in (4, 40)
     ]
-    assert all(abs(float(np.diff(each)[0])) < 3 for each in odds)
+    assert all(abs(float(np.diff(odd)[0])) < 3 for odd in odds)
 
 
 def test_exact_values():

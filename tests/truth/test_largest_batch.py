@@ -21,7 +21,7 @@ def largest(home, gib, backend="eager"):
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert not (home / "runs").exists(), "nothing is kept"
-    return {each["side"]: each for each in json.loads(ran.out)}
+    return {row["side"]: row for row in json.loads(ran.out)}
 
 
 def test_a_gibibyte_more_is_so_many_samples_more(tmp_path):

@@ -99,7 +99,8 @@ def test_eager_is_asked_from_parameters_nearby_and_left_as_it_was():
     both.seed()
     before = pytree.detach(dict(both.eager_side.module.state_dict()))
     seen = [
-        comparison.relative_errors(each, judge, training.OF_GROUP) for each in accuracy._perturbed_runs(both)
+        comparison.relative_errors(perturbed_run, judge, training.OF_GROUP)
+        for perturbed_run in accuracy._perturbed_runs(both)
     ]
     assert len(seen) == 4
     assert len({errors["out['gradients'"] for errors in seen}) == 4

@@ -149,7 +149,7 @@ def test_built_with_a_compiler_and_overlaid(compiled, where, tmp_path):
     touched = source.touched(revisions)
     with open_builder(recipe, where) as builder:
         assert builder.costs(revisions, touched) == [100.0] * 6
-        c1, py2, docs3, c4, py5, py6 = [builder.build(one) for one in revisions]
+        c1, py2, docs3, c4, py5, py6 = [builder.build(revision) for revision in revisions]
         assert [ask(one, ASK) for one in (c1, py2, docs3, c4, py5, py6)] == (
             ["1 a", "1 b", "1 b", "4 b", "4 new", "4 new"]
         )  # fmt: skip

@@ -135,7 +135,7 @@ def test_many_writers_leave_one_whole_file(tmp_path):
 @pytest.mark.parametrize(("name", "parameters"), [("fcn", 1_126_410), ("cnn", 94_186), ("lstm", 801_290)])
 def test_architectures(name, parameters):
     module = getattr(importlib.import_module(f"perfdash.worker.models.digits_{name}"), name.upper())().eval()
-    assert sum(each.numel() for each in module.parameters()) == parameters
+    assert sum(parameter.numel() for parameter in module.parameters()) == parameters
     images = digits.sample(3)
     with torch.no_grad():
         whole = module(images)
