@@ -95,23 +95,26 @@ if [ -n "$resume" ]; then
   for pair in "${kept[@]}"; do declare "$pair"; done
 fi
 check_parameters
+nightly_environment() {
+  # shellcheck disable=SC2163 # the names in it
+  export "${nightly_parameters[@]}"
+  if [ -n "${PERFDASH_DB:-}" ]; then export PERFDASH_DB; fi
+}
+if [ "$dry" = yes ]; then
+  hide_secrets PERFDASH_DB
+  nightly_environment
+  exec env "${hidden[@]}" ci/nightly/outlook.sh
+fi
+
 OUT="$(mkdir -p "$OUT" && cd "$OUT" && pwd)" || complain 3 "OUT=$OUT: this folder cannot be made"
 nights="$OUT/nightly"
 if [ -n "$resume" ]; then nights="$(dirname "$night")"; fi
-# shellcheck disable=SC2163 # the names in it
-export "${nightly_parameters[@]}"
+nightly_environment
 if [ -n "${PERFDASH_DB:-}" ]; then
-  export PERFDASH_DB
   case "$PERFDASH_DB" in
     *://*:*@* | *password=*) ;; # to be said again when it is resumed
     *) nightly_parameters+=(PERFDASH_DB) ;;
   esac
-fi
-
-if [ "$dry" = yes ]; then
-  (drop_secrets && ci/setup.sh)
-  hide_secrets PERFDASH_DB
-  exec env "${hidden[@]}" ci/nightly/outlook.sh
 fi
 
 mkdir -p "$nights"
@@ -133,19 +136,24 @@ say "Nightly $(basename "$night") in $night"
 
 job=""
 interrupted=no
-trap 'interrupted=yes; if [ -n "$job" ]; then kill -INT -- "-$job" 2>/dev/null || true; fi' INT TERM HUP
+stopping=no # the stop of a machine is not interrupted: it has a limit of its own
+interrupt() {
+  interrupted=yes
+  if [ -n "$job" ] && [ "$stopping" = no ]; then kill -INT -- "-$job" 2>/dev/null || true; fi
+}
+trap interrupt INT TERM HUP
 # However it ends; also after a night that was killed.
 restore() {
   if [ "$HOST" != apply ]; then return 0; fi
   (drop_secrets && ci/prepare_host.sh --restore) >>"$night/host.log" 2>&1 ||
     say "The host was not restored: see $night/host.log, then ci/prepare_host.sh --restore" >&2
 }
-trap restore EXIT
+trap 'stop_machine; restore' EXIT
 
 # Of perfdash's secrets a stage gets those that it uses.
 hide_secrets_from() { # STAGE
   case "$1" in
-    torch | host) hide_secrets ;;
+    torch | host | start | stop) hide_secrets ;;
     post*) hide_secrets PERFDASH_DB GITHUB_TOKEN ;;
     notify) hide_secrets PERFDASH_DB PERFDASH_SMTP_PASSWORD PERFDASH_WEBHOOK ;;
     *) hide_secrets PERFDASH_DB ;;
@@ -154,13 +162,14 @@ hide_secrets_from() { # STAGE
 
 # A stage in a process group of its own, its output into its log and shown; the exit code.
 run_stage() { # STAGE ARGUMENTS...
-  local code=0 watcher
+  local code=0 watcher words
   hide_secrets_from "$1"
   touch "$night/$1.log"
   from_line="$(($(wc -l <"$night/$1.log") + 1))"
   set -m # else what is in the background would not hear of Ctrl-C
   # What a script started in the background ignores Ctrl-C, and so would what it starts: it must end by a signal.
-  env --default-signal=INT "${hidden[@]}" "ci/nightly/${1%2}.sh" "${@:2}" >>"$night/$1.log" 2>&1 </dev/null &
+  case "$1" in start | stop) words=(ci/nightly/machine.sh "$1") ;; *) words=("ci/nightly/${1%2}.sh" "${@:2}") ;; esac
+  env --default-signal=INT "${hidden[@]}" "${words[@]}" >>"$night/$1.log" 2>&1 </dev/null &
   job="$!"
   set +m
   tail --silent --lines="+$from_line" --follow --sleep-interval=0.3 --pid="$job" "$night/$1.log" 2>/dev/null 9>&- &
@@ -202,6 +211,7 @@ said_failures() { printf '%s\n' "${failures[@]}" | paste -sd';' | sed 's/;/; /g'
 
 worst=0
 failures=()
+excerpts=() # stage and first line of each log to show
 fail() { # STAGE CODE [WHEN]
   if [ "$2" = 1 ] && [[ "$1" = measure || "$1" = report* ]]; then
     if [ "$worst" = 0 ]; then worst=1; fi
@@ -209,6 +219,7 @@ fail() { # STAGE CODE [WHEN]
   else
     worst=3
     failures+=("$1 failed with exit code $2${3:-}: $(last_words "$1")")
+    excerpts+=("$1 $from_line")
   fi
 }
 
@@ -219,13 +230,45 @@ do_stage() { # STAGE
   began="$(date +%s)"
   run_stage "$1" "${words[@]}" || code="$?"
   took="$(($(date +%s) - began))"
-  if [ "$interrupted" = yes ] || [ "$code" = 130 ]; then
+  if [ "$1" != stop ] && { [ "$interrupted" = yes ] || [ "$code" = 130 ]; }; then
     interrupted=yes code=130
   elif [ "$code" != 0 ]; then fail "$1" "$code"; fi
   # A disk that is full must not end the night before somebody is told.
   if [ "$code" = 0 ]; then printf '0 %s\n' "$took" >"$night/$1.done" || fail "$1" 3; else
     printf '%s %s\n' "$code" "$took" >"$night/$1.failed" || true
   fi
+}
+
+show_failures() {
+  local each stage first
+  for each in "${failures[@]}"; do say "$each"; done
+  for each in "${excerpts[@]}"; do
+    read -r stage first <<<"$each"
+    say "Last lines of $stage ($night/$stage.log has all):"
+    plain_python ci/nightly/last_lines.py "$night/$stage.log" "$first" 20 2>/dev/null || true
+  done
+}
+
+# A machine that comes and goes. The file `machine` is there from its start until its stop has succeeded, so that
+# a resumed night stops it, too.
+machine=unknown
+start_machine() { # its failure leaves out what needs the machine
+  if [ "$machine" != unknown ]; then return 0; fi
+  machine=started
+  if [ -n "$STOP_COMMAND" ]; then touch "$night/machine"; fi
+  if [ -z "$START_COMMAND" ]; then return 0; fi
+  rm -f "$night/start.done" "$night/start.failed"
+  do_stage start
+  if [ -e "$night/start.failed" ]; then machine=missing; fi
+}
+stop_machine() { # once
+  if [ -z "$STOP_COMMAND" ] || [ ! -e "$night/machine" ] || [ "$machine" = stopped ]; then return 0; fi
+  machine=stopped stopping=yes
+  restore
+  rm -f "$night/stop.done" "$night/stop.failed"
+  do_stage stop
+  stopping=no
+  if [ -e "$night/stop.done" ]; then rm -f "$night/machine"; elif [ "$interrupted" = yes ]; then show_failures >&2; fi
 }
 
 again=no
@@ -249,6 +292,17 @@ for stage in "${stages[@]}"; do
     continue
   fi
   case "$stage" in
+    host | measure | confirm | bisect)
+      if [ "$stage" != host ] || [ ! -e "$night/torch.failed" ]; then start_machine; fi
+      if [ "$interrupted" = yes ]; then break; fi
+      if [ "$machine" = missing ]; then
+        say "--- $stage: left out, the machine was not started"
+        continue
+      fi
+      ;;
+    report2) stop_machine ;; # no later stage needs it
+  esac
+  case "$stage" in
     host) quiet=yes ;;
     measure | confirm | bisect)
       # Whatever was set by the night that is gone on with: it was restored, or forgotten by a restart.
@@ -263,6 +317,7 @@ for stage in "${stages[@]}"; do
   case "$stage" in torch | measure | merge | detect | confirm | bisect) [ -n "$only" ] || again=yes ;; esac
 done
 
+stop_machine
 if [ "$interrupted" = yes ]; then
   say "Interrupted. To go on: ci/nightly.sh --resume $night" >&2
   exit 130
@@ -275,7 +330,7 @@ if [ -z "$only" ]; then
   env "${hidden[@]}" ci/nightly/heartbeat.sh end "$state" "$(said_failures | cut -c1-300)" 2>&1 || worst=3
 fi
 say ""
-for each in "${failures[@]}"; do say "$each"; done
+show_failures
 while IFS= read -r run; do say "Measured: $run"; done < <(told_runs)
 if [ -e "$(told_runs | head -1)/run.json" ]; then say "Told in: $night"; fi
 if [ "$worst" = 3 ]; then say "To try what failed again: ci/nightly.sh --resume $night"; fi

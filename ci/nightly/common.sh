@@ -22,7 +22,7 @@ nightly_parameters=(
   SUITES MODELS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS RUN_ARGUMENTS
   BASELINE FAIL_ON CONFIRM_MOST BISECT BISECT_RECIPE BISECT_REPO BISECT_MOST BISECT_HOURS
   POST REPO ISSUE GITHUB_API NEW_ISSUE_ON SITE_DIR SITE_URL MAIL_TO WEBHOOK
-  HOST JOB EVERY OUT
+  HOST START_COMMAND START_MINUTES STOP_COMMAND STOP_MINUTES CELL_MINUTES JOB EVERY OUT
 )
 
 : "${TORCH:=installed}" "${TORCH_INDEX:=}" "${TORCH_REPO:=}" "${UNDER_TEST:=}"
@@ -34,7 +34,9 @@ nightly_parameters=(
 : "${POST:=no}" "${REPO:=}" "${ISSUE:=}" "${GITHUB_API:=}" "${NEW_ISSUE_ON:=}"
 : "${SITE_DIR:=}" "${SITE_URL:=}" "${MAIL_TO:=}" "${WEBHOOK:=no}"
 : "${HOST:=show}" "${JOB:=nightly}" "${EVERY:=}" "${OUT:=${PERFDASH_OUT:-runs}}"
-: "${CELL_MINUTES:=600}" "${ROUNDS:=4}" # of Jenkins' cells; of ci/compare.sh
+: "${START_COMMAND:=}" "${START_MINUTES:=15}" "${STOP_COMMAND:=}" "${STOP_MINUTES:=10}"
+: "${CELL_MINUTES:=}" # without it a cell of Jenkins has 600, one at a desk no limit
+: "${ROUNDS:=4}"       # of ci/compare.sh
 
 venv="${PERFDASH_VENV:-.venv}"
 
@@ -53,6 +55,10 @@ check_numbers() { # NAMES...
       BISECT_HOURS)
         [[ "${!name}" =~ ^[0-9]{1,4}(\.[0-9]+)?$ ]] || complain 2 "$name=${!name} is no number of hours"
         ;;
+      START_MINUTES | STOP_MINUTES)
+        [[ "${!name}" =~ ^[0-9]{1,4}(\.[0-9]+)?$ && "${!name}" =~ [1-9] ]] ||
+          complain 2 "$name=${!name} is no number of minutes: give a number above 0"
+        ;;
       ROUNDS)
         [[ "${!name}" =~ ^([3-9]|[1-9][0-9])$ ]] ||
           complain 2 "$name=${!name}: give a number from 3 to 99; fewer rounds cannot tell change from noise"
@@ -60,6 +66,13 @@ check_numbers() { # NAMES...
       *) [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || complain 2 "$name=${!name}: give a number from 1" ;;
     esac
   done
+}
+
+# Runs a script of ci/nightly that needs only the standard library, also before perfdash is set up.
+plain_python() { # SCRIPT ARGUMENTS...
+  local python="$venv/bin/python"
+  [ -x "$python" ] || python="${PYTHON:-python3}"
+  "$python" -B "$@"
 }
 
 perfdash() { "$venv/bin/perfdash" "$@"; }

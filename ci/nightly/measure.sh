@@ -4,7 +4,7 @@
 # Each run's folder goes into the file `runs`.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
-check_numbers SHARDS BASE_RUNS
+check_numbers SHARDS BASE_RUNS ${CELL_MINUTES:+CELL_MINUTES}
 mkdir -p "$PERFDASH_NIGHTLY/cells" "$OUT"
 worst=0
 declare -a plan=() more=()
@@ -26,15 +26,22 @@ run_of() { # JUNIT
   if [ -n "$found" ]; then (cd "${found%/run.json}" && pwd); fi
 }
 
+# perfdash, ended as by Ctrl-C after CELL_MINUTES.
+perfdash_in_time() {
+  local limit=()
+  if [ -n "$CELL_MINUTES" ]; then limit=(timeout --foreground --signal=INT --kill-after=300 "${CELL_MINUTES}m"); fi
+  "${limit[@]}" "$venv/bin/perfdash" "$@"
+}
+
 measure() { # NAME OPTIONS...
   local name="$1" junit="$PERFDASH_NIGHTLY/cells/$1.xml" folder code=0
   if [ -e "$PERFDASH_NIGHTLY/cells/$name.done" ]; then return 0; fi
   folder="$(run_of "$junit")"
   if [ -n "$folder" ]; then
     say "$name: going on with $folder"
-    perfdash run --resume "$folder" --out "$OUT" "${variables[@]}" || code=$?
+    perfdash_in_time run --resume "$folder" --out "$OUT" "${variables[@]}" || code=$?
   else
-    perfdash run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" || code=$?
+    perfdash_in_time run "${plan[@]}" "${@:2}" --junit "$junit" "${more[@]}" || code=$?
     folder="$(run_of "$junit")"
   fi
   if [ -n "$folder" ] && ! grep -qsxF "$folder" "$PERFDASH_NIGHTLY/runs"; then

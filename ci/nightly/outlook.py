@@ -10,19 +10,27 @@ from pathlib import Path
 from typing import Any
 
 
+def duration(hours: float) -> str:
+    """Minutes below one hour, otherwise hours."""
+    minutes = max(1, round(hours * 60))
+    if minutes < 60:
+        return f"{minutes} minute{'s' if minutes > 1 else ''}"
+    return f"{hours:.1f} hours"
+
+
 def rows(name: str, plan: dict[str, Any]) -> list[list[str]]:
-    """A row for each shard of a plan: on what, which dtypes, shard, cases, hours."""
+    """A row for each shard of a plan: on what, which dtypes, shard, cases, time."""
     dtypes = ",".join(dict.fromkeys(each["case"]["dtype"] for each in plan["cases"]))
     device, threads = name.split()
     where = device if device != "cpu" else f"cpu, {threads} thread{'s' if threads != '1' else ''}"
     return [
-        [where, dtypes, each["shard"], str(each["cases"]), f"{each['hours']:.1f}"] for each in plan["shards"]
+        [where, dtypes, each["shard"], str(each["cases"]), duration(each["hours"])] for each in plan["shards"]
     ]
 
 
 def summary(plans: dict[str, dict[str, Any]], times: int) -> str:
     """The table and the sums. Shards of one number are measured on one machine, one after another."""
-    table = [["on", "dtypes", "shard", "cases", "hours"]]
+    table = [["on", "dtypes", "shard", "cases", "time"]]
     for name, plan in plans.items():
         table += rows(name, plan)
     widths = [max(len(row[column]) for row in table) for column in range(5)]
@@ -39,8 +47,8 @@ def summary(plans: dict[str, dict[str, Any]], times: int) -> str:
     lines.append(f"{len(models)} models, {len(cases)} cases ({skipped} skipped)"
                  + (f", each measured {times} times" if times > 1 else ""))  # fmt: skip
     lines.append(
-        f"About {work:.1f} hours of work; on {len(shards)} machine{'s' if len(shards) > 1 else ''} the last "
-        f"is done after about {max(shards.values()):.1f} hours"
+        f"About {duration(work)} of work; on {len(shards)} machine{'s' if len(shards) > 1 else ''} the last "
+        f"is done after about {duration(max(shards.values()))}"
     )
     lines.append(origin([each["expected_by"] for each in cases if not each["skip_reason"]]))
     return "\n".join(lines)

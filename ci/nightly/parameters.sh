@@ -36,9 +36,21 @@ one_of() { # NAME ALLOWED...
   complain 2 "$1=${!1} is none of $(printf '%s, ' "${@:2}" | sed 's/, $//')"
 }
 
+# The options of perfdash run. Where no Python can read them, ci/setup.sh says what is missing.
+check_run_options() {
+  local wrong code=0 more=()
+  arguments_of "$RUN_ARGUMENTS"
+  if [ "${#more[@]}" = 0 ]; then return 0; fi
+  # shellcheck disable=SC2154 # of common.sh
+  wrong="$(drop_secrets &&
+    plain_python ci/nightly/check_run_options.py "${nightly_parameters[*]}" -- "${more[@]}" 2>/dev/null)" || code="$?"
+  if [ "$code" = 2 ] && [ -n "$wrong" ]; then complain 2 "$wrong"; fi
+}
+
 check_parameters() {
   local each
-  check_numbers SHARDS BASE_RUNS CONFIRM_MOST BISECT_MOST BISECT_HOURS CELL_MINUTES ROUNDS
+  check_numbers SHARDS BASE_RUNS CONFIRM_MOST BISECT_MOST BISECT_HOURS ROUNDS START_MINUTES STOP_MINUTES
+  if [ -n "$CELL_MINUTES" ]; then check_numbers CELL_MINUTES; fi
   [[ "$EVERY" =~ ^([0-9]{1,5}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"
   [[ "$SHARD" =~ ^([1-9][0-9]*/[1-9][0-9]*)?$ ]] || complain 2 "SHARD=$SHARD: give it as 2/4"
   for each in $(words_of "$DEVICES"); do
@@ -47,13 +59,17 @@ check_parameters() {
   for each in $(words_of "$THREADS"); do
     [[ "$each" =~ ^[1-9][0-9]*$ ]] || complain 2 "THREADS: '$each' is no number of threads"
   done
+  for each in START_COMMAND STOP_COMMAND; do
+    bash -n -c "${!each}" 2>/dev/null || complain 2 "$each is no command of bash: try bash -n -c \"\$$each\""
+  done
+  check_run_options
   one_of POST yes no dry
   one_of BISECT yes no
   one_of QUICK yes no
   one_of WEBHOOK yes no
   one_of HOST show apply
   [[ "$FAIL_ON" =~ ^(regression)?$ ]] || complain 2 "FAIL_ON=$FAIL_ON: here there is only regression"
-  case "$TORCH_INDEX$UNDER_TEST" in
+  case "$TORCH_INDEX$UNDER_TEST$START_COMMAND$STOP_COMMAND" in
     *://*:*@*) complain 2 "an address with a password would be written down: put it into ~/.netrc" ;;
   esac
   if [ "$POST" != no ] && { [ -z "$REPO" ] || [ -z "$ISSUE" ]; }; then

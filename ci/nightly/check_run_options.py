@@ -1,0 +1,66 @@
+"""Check the options that a nightly passes on to `perfdash run`, `check_run_options.py PARAMETERS -- WORDS`.
+
+Standard library only: it runs before perfdash is set up. PARAMETERS are those of the nightly, in one word; a
+misspelt one is named in the message. Exit code 2: an option is wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from perfdash.run_options import run_options, without_none
+
+# What cli/run.py declares itself, and whether a value follows.
+_OWN = {"--retry": str, "--find-batch-size": bool, "--json": bool, "--debug": bool}
+
+
+def complaint(parameters: Sequence[str], words: Sequence[str]) -> str:
+    """What is wrong with the first wrong word, and what to do; empty if all are right."""
+    declared = run_options().items()
+    options: dict[str, Any] = {
+        f"--{name.replace('_', '-')}": without_none(kind) for name, (kind, *_) in declared
+    }
+    options |= _OWN
+    left = iter(words)
+    for word in left:
+        name, joined, value = word.partition("=")
+        if name not in options:
+            return _unknown(name, parameters, list(options))
+        if options[name] is bool:
+            if joined:
+                return f"{name} takes no value: leave out ={value}"
+            continue
+        if not joined and (value := next(left, None)) is None:
+            return f"{name} needs a value"
+        if options[name] in (int, float):
+            try:
+                options[name](value)
+            except ValueError:
+                return f"{name} {value}: give a {'whole ' if options[name] is int else ''}number"
+    return ""
+
+
+def _unknown(name: str, parameters: Sequence[str], options: list[str]) -> str:
+    if not name.startswith("-"):
+        return f"'{name}' is not an option; ci/nightly.sh --help lists them"
+    own = [f"--{each.lower().replace('_', '-')}" for each in parameters]
+    near = difflib.get_close_matches(name, [*own, *options], n=1)
+    hint = f"did you mean {near[0]}?" if near else "`perfdash run --help` lists its options"
+    return f"there is no option {name}, neither of the nightly nor of perfdash run; {hint}"
+
+
+def main() -> None:
+    parameters, _, *words = sys.argv[1:]
+    if wrong := complaint(parameters.split(), words):
+        print(wrong)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

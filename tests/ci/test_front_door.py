@@ -1,0 +1,154 @@
+"""The parameters of ci/nightly.sh, its dry run, its failures, and the machine that it starts and stops."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+
+import pytest
+
+from tests.ci.stage import Stage
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def stage(tmp_path):
+    return Stage(tmp_path)
+
+
+@pytest.mark.parametrize(("words", "more", "why"), [
+    (["--cell-minutes", "abc"], {}, "CELL_MINUTES=abc: give a number from 1"),
+    (["--cell-minuts", "30"], {}, "did you mean --cell-minutes?"),
+    (["--bisect-hour=3"], {}, "did you mean --bisect-hours?"),
+    (["--backendd", "inductor"], {}, "did you mean --backend?"),
+    (["--jobs"], {}, "--jobs needs a value"),
+    (["--sample-time", "long"], {}, "did you mean"),
+    (["--training=yes", "timm"], {}, "--training"),
+    (["timm"], {}, "'timm' is not an option"),
+    ([], {"RUN_ARGUMENTS": "--bakend eager"}, "did you mean --backend?"),
+    (["--start-command", "if"], {}, "START_COMMAND is no command of bash"),
+    (["--start-minutes", "0"], {}, "START_MINUTES=0 is no number of minutes"),
+    (["--stop-minutes", "a[$(id)]"], {}, "STOP_MINUTES=a[$(id)] is no number of minutes"),
+])  # fmt: skip
+def test_a_wrong_option_ends_the_night_before_it_begins(stage, words, more, why):
+    done = stage.night(*words, **more)
+    assert done.code == 2, done.out
+    assert why in done.out
+    assert not stage.calls()
+    assert not (stage.home / "runs").exists()
+
+
+def test_cell_minutes_are_kept_and_are_no_option_of_a_run(stage):
+    done = stage.night("--cell-minutes", "30")
+    assert done.code == 0, done.out
+    (run,) = stage.calls("run")
+    assert "cell-minutes" not in run
+    assert "CELL_MINUTES=30" in done.text("settings")
+
+
+def test_a_dry_run_in_a_fresh_clone_installs_nothing(stage):
+    shutil.rmtree(stage.venv)
+    done = stage.night("--dry-run", "--jobs", "auto")
+    assert done.code == 0, done.out
+    assert "cases and hours are not known yet" in done.out
+    assert "Run ci/setup.sh" in done.out
+    assert "Torch: installed" in done.out
+    assert not stage.venv.exists()
+    assert not (stage.home / "runs").exists()
+    assert stage.night("--dry-run", "--cell-minuts", "3").code == 2
+
+
+def test_a_short_night_is_planned_in_minutes(stage):
+    plan = {
+        "cases": [{"case": {"suite": "s", "model": "m", "dtype": "float32"}, "skip_reason": None,
+                   "expected_by": "suite"}],
+        "shards": [{"shard": "1/1", "cases": 1, "hours": 0.2}], "hours": {"work": 0.2},
+    }  # fmt: skip
+    (stage.venv / "bin" / "perfdash").write_text(f"#!/bin/sh\necho '{json.dumps(plan)}'\n")
+    done = stage.night("--dry-run")
+    assert "About 12 minutes of work; on 1 machine the last is done after about 12 minutes" in done.out
+    assert "0.2" not in done.out
+
+
+def test_a_failed_stage_shows_its_last_lines(stage):
+    (stage.venv / "bin" / "perfdash").write_text(
+        '#!/bin/sh\n[ "$1" = site ] || exit 0\nfor i in $(seq 30); do echo "line $i of the log"; done\n'
+        "echo postgresql://me:s3cretword@host/p\nexit 3\n"
+    )
+    done = stage.night("--site-dir", "site")
+    end = done.out.split("Last lines of publish ")[1]
+    assert end.startswith(f"({done.folder}/publish.log has all):\n")
+    assert "    line 30 of the log" in end
+    assert "line 13 of the log" in end
+    assert "line 9 of the log" not in end
+    assert "s3cretword" not in end
+
+
+def around(stage, start="started", stop="stopped"):
+    """Commands that write what they did, and the secrets that they saw."""
+    seen = stage.home / "seen"
+    write = f'echo "{{}} $(env | grep -c [s]3cret)" >>{seen}'
+    return {"START_COMMAND": write.format(start), "STOP_COMMAND": write.format(stop)}, seen
+
+
+def test_the_machine_is_started_and_stopped_around_the_night(stage):
+    more, seen = around(stage)
+    done = stage.night(**more, GITHUB_TOKEN="s3cret", PERFDASH_DB="postgresql://me:s3cret@host/p",
+                       CLOUD_API_KEY="s3cret")  # fmt: skip
+    assert done.code == 0, done.out
+    assert seen.read_text() == "started 0\nstopped 0\n"
+    order = [line[4:] for line in done.out.splitlines() if line.startswith("--- ")]
+    assert order.index("torch") < order.index("start") < order.index("host")
+    assert order.index("bisect") < order.index("stop") < order.index("report2")
+
+
+def test_the_machine_is_stopped_after_a_night_that_failed(stage):
+    more, seen = around(stage)
+    stage.fails("run")
+    assert stage.night(**more).code == 3
+    assert seen.read_text() == "started 0\nstopped 0\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_machine_is_stopped_after_an_interrupted_night(stage, number):
+    more, seen = around(stage)
+    (stage.home / "hang").touch()
+    process = stage.start(**more)
+    while not (stage.home / "hangs").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(number)
+    done = stage.ended(process)
+    assert done.code == 130, done.out
+    assert seen.read_text() == "started 0\nstopped 0\n"
+
+
+def test_without_the_machine_nothing_is_measured_and_it_is_stopped(stage):
+    more, seen = around(stage)
+    done = stage.night(**{**more, "START_COMMAND": "echo no quota; exit 7"})
+    assert done.code == 3
+    assert "start failed with exit code 3: START_COMMAND failed with exit code 7" in done.out
+    assert "no quota" in done.out.split("Last lines of start")[1]
+    assert "measure: left out, the machine was not started" in done.out
+    assert not stage.calls("run")
+    assert seen.read_text() == "stopped 0\n"
+
+
+def test_a_command_that_does_not_end_is_ended(stage):
+    done = stage.night(START_COMMAND="sleep 1000; true", START_MINUTES="0.005")
+    assert done.code == 3
+    assert "START_COMMAND did not end within START_MINUTES=0.005" in done.out
+
+
+def test_a_stop_that_failed_is_a_failed_stage_and_is_tried_again(stage):
+    more, seen = around(stage)
+    done = stage.night(**{**more, "STOP_COMMAND": "exit 5"})
+    assert done.code == 3
+    assert "STOP_COMMAND failed with exit code 5" in done.out
+    assert done.out.count("stop failed with exit code 3: The machine may still be running") == 1
+    assert done.stages()["report2"] == "0"
+    again = stage.night("--resume", "last", "--stop-command", more["STOP_COMMAND"])
+    assert again.code == 0, again.out
+    assert seen.read_text() == "started 0\nstopped 0\n"
