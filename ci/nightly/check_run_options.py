@@ -22,13 +22,13 @@ _OWN = {"--retry": str, "--find-batch-size": bool, "--json": bool, "--debug": bo
 
 def complaint(parameters: Sequence[str], words: Sequence[str]) -> str:
     """What is wrong with the first wrong word, and what to do; empty if all are right."""
-    declared = run_options().items()
     options: dict[str, Any] = {
-        f"--{name.replace('_', '-')}": without_none(kind) for name, (kind, *_) in declared
+        f"--{name.replace('_', '-')}": str if option.duration else without_none(kind)
+        for name, (kind, option, _) in run_options().items()
     }
     options |= _OWN
-    left = iter(words)
-    for word in left:
+    waiting = iter(words)
+    for word in waiting:
         name, joined, value = word.partition("=")
         if name not in options:
             return _unknown(name, parameters, list(options))
@@ -36,7 +36,7 @@ def complaint(parameters: Sequence[str], words: Sequence[str]) -> str:
             if joined:
                 return f"{name} takes no value: leave out ={value}"
             continue
-        if not joined and (value := next(left, None)) is None:
+        if not joined and (value := next(waiting, None)) is None:
             return f"{name} needs a value"
         if options[name] in (int, float):
             try:
@@ -49,7 +49,7 @@ def complaint(parameters: Sequence[str], words: Sequence[str]) -> str:
 def _unknown(name: str, parameters: Sequence[str], options: list[str]) -> str:
     if not name.startswith("-"):
         return f"'{name}' is not an option; ci/nightly.sh --help lists them"
-    own = [f"--{each.lower().replace('_', '-')}" for each in parameters]
+    own = [f"--{parameter.lower().replace('_', '-')}" for parameter in parameters]
     near = difflib.get_close_matches(name, [*own, *options], n=1)
     hint = f"did you mean {near[0]}?" if near else "`perfdash run --help` lists its options"
     return f"there is no option {name}, neither of the nightly nor of perfdash run; {hint}"

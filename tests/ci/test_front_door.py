@@ -49,6 +49,13 @@ def test_cell_minutes_are_kept_and_are_no_option_of_a_run(stage):
     assert "CELL_MINUTES=30" in done.text("settings")
 
 
+def test_options_of_a_run_pass(stage):
+    done = stage.night("--wait", "2h", "--batch-size", "1,8", "--retries=3", "--strict")
+    assert done.code == 0, done.out
+    (run,) = stage.calls("run")
+    assert "--wait 2h" in run
+
+
 def test_a_dry_run_in_a_fresh_clone_installs_nothing(stage):
     shutil.rmtree(stage.venv)
     done = stage.night("--dry-run", "--jobs", "auto")
