@@ -44,15 +44,15 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """Warnings and errors of the console since the page was opened."""
-        return [one["message"] for one in self.driver.get_log("browser") if one["level"] != "INFO"]
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] != "INFO"]
 
     def ask(self, expression: str) -> object:
         """The value of an expression; the debugger may ask also where the page itself may run no script."""
-        found = self.driver.execute_cdp_cmd(
+        answer = self.driver.execute_cdp_cmd(
             "Runtime.evaluate", {"expression": expression, "returnByValue": True, "awaitPromise": True}
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def wait(self, expression: str, seconds: float = 20) -> object:
         """The value of an expression as soon as it is true."""
@@ -73,16 +73,16 @@ class Browser:
         import base64
 
         options = {"format": "png", "captureBeyondViewport": whole}
-        found = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)
-        path.write_bytes(base64.b64decode(found["data"]))
+        picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)
+        path.write_bytes(base64.b64decode(picture["data"]))
 
     def sideways(self) -> int:
         """By how many pixels the page as a whole is wider than the window."""
-        found = self.ask(
+        elements = self.ask(
             "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth) - innerWidth"
         )
-        assert isinstance(found, int)
-        return max(0, found)
+        assert isinstance(elements, int)
+        return max(0, elements)
 
 
 @contextlib.contextmanager
@@ -111,8 +111,8 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+    with chromium() as browser_process:
+        yield browser_process
 
 
 class _Handler(SimpleHTTPRequestHandler):

@@ -64,8 +64,8 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def order(item: pytest.Item) -> tuple[int, bool]:
-        found = (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name))
-        place = next(found, len(LONGEST))
+        places = (place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name))
+        place = next(places, len(LONGEST))
         slow = item.get_closest_marker("slow") is not None
         return (place if slow else 0, item.nodeid.startswith(LATE) and not slow)
 

@@ -59,11 +59,11 @@ class Repository:
 
 def picture(folder: Path) -> dict[str, tuple[str, int, int]]:
     """Content, mode and time of change of every file below a folder, .git included."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         info = path.lstat()
         data = b"" if path.is_dir() or path.is_symlink() else path.read_bytes()
-        found[str(path.relative_to(folder))] = (
+        files[str(path.relative_to(folder))] = (
             hashlib.sha256(data).hexdigest(), info.st_mode, 0 if path.is_dir() else info.st_mtime_ns,
         )  # fmt: skip
-    return found
+    return files

@@ -18,11 +18,11 @@ from perfdash.history.store import open_store
 @pytest.fixture(scope="session")
 def postgres():
     """The address of a server without databases of ours."""
-    found = shutil.which("initdb") or next(
+    initdb = shutil.which("initdb") or next(
         (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), None
     )
-    assert found, "no PostgreSQL server: ci/postgres.sh installs it"
-    programs = Path(found).parent
+    assert initdb, "no PostgreSQL server: ci/postgres.sh installs it"
+    programs = Path(initdb).parent
     # Not below pytest's folder: others may not enter that, and a socket's path is short.
     home = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     as_user = []

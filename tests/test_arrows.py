@@ -178,13 +178,13 @@ def part(path: Path) -> str:
 
 
 def imports(tree: ast.AST) -> set[str]:
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -242,11 +242,11 @@ def test_json_never_holds_nan():
 
 def test_files_for_readers_are_written_in_one_place():
     """perfdash.files takes secrets out of their text; what is listed here writes no text of its own."""
-    others = {"site/site_folder.py", "report/progress.py", "report/plots/drawing.py"}
+    exceptions = {"site/site_folder.py", "report/progress.py", "report/plots/drawing.py"}
     for path in modules():
         if part(path) not in {"cli", "report", "publish", "site"}:
             continue
-        if path.relative_to(PACKAGE).as_posix() in others:
+        if path.relative_to(PACKAGE).as_posix() in exceptions:
             continue
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         names = {ast.unparse(call.func).rpartition(".")[2] for call in calls}

@@ -98,14 +98,14 @@ def secrets(monkeypatch):
 
 def test_no_program_of_others_gets_a_secret(secrets):
     base = interpreter.Interpreter(Path(sys.executable), "", "", "", {}, {}, {})
-    for env, kept in (
+    for env, names in (
         (worker(), set()),
         (interpreter.plain_environment(), set()),
         (interpreter.plain_environment(INDEXES), {"PIP_INDEX_URL", "https_proxy"}),
         (pip.environment(base, None), {"PIP_INDEX_URL", "https_proxy"}),
         (git_repository.environment(), {"https_proxy"}),
     ):
-        assert {name for name, value in env.items() if "s3cret" in value} == kept
+        assert {name for name, value in env.items() if "s3cret" in value} == names
         assert not {"PERFDASH_DB", "GITHUB_TOKEN"} & set(env)
         assert env["PATH"] == os.environ["PATH"]
 

@@ -48,7 +48,7 @@ def test_text_is_whole_and_without_secrets(tmp_path):
     assert path.read_text() == "it is ***?"
     files.write(path, b"\x00bytes")
     assert path.read_bytes() == b"\x00bytes"
-    assert [each.name for each in tmp_path.iterdir()] == ["a.md"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.md"]
 
 
 def test_a_link_stays_one_and_a_failure_leaves_the_file(tmp_path):
@@ -75,7 +75,7 @@ def test_junit_of_a_run_and_of_a_comparison(tmp_path):
     failed = row(f"model {NAME}", "crash", wall_s=1.0)
     failed.details["error"] = {"type": "Error", "message": f"login with {TOKEN} failed"}
     junit.write(tmp_path / "run.xml", f"run {TOKEN}", [failed])
-    sides = [ComparedRuns(str(day), (run(f"2026-11-0{day}", [each]),)) for day, each in
+    sides = [ComparedRuns(str(day), (run(f"2026-11-0{day}", [case_row]),)) for day, case_row in
              ((1, row(f"model {NAME}")), (2, row(f"model {NAME}", "crash", wall_s=1.0)))]  # fmt: skip
     junit.write_comparison(tmp_path / "compare.xml", compare(*sides))
     for path in tmp_path.iterdir():
@@ -119,13 +119,13 @@ def test_a_bisections_journal(tmp_path):
     with Journal.create(tmp_path) as journal:
         journal.append({"event": "begun", "schema": 1, "command": ["./measure", NAME],
                         "line": ["perfdash", "bisect", NAME], "asked": {"repo": "/home/me"}})  # fmt: skip
-        kept = journal.append({"event": "stage", "revisions": [vars(revision)]})
+        event = journal.append({"event": "stage", "revisions": [vars(revision)]})
         broken = journal.append(
             events.at(events.BROKEN, 0, 3, revision, why=f"git: {TOKEN}", log="/home/x.log")
         )
         text = (journal.folder / FILE).read_text()
     assert not spelled(text)
-    assert kept["revisions"][0]["id"] == "a" * 40
+    assert event["revisions"][0]["id"] == "a" * 40
     assert (broken["commit"], broken["why"], broken["place"]) == ("a" * 40, "git: ***", 3)
     assert [json.loads(line)["event"] for line in text.splitlines()] == ["begun", "stage", "broken"]
 

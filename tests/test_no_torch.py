@@ -80,8 +80,8 @@ def test_a_back_end_of_ones_own_is_not_run(no_torch, tmp_path):
 ])  # fmt: skip
 def test_prepare_may_be_defined_within_a_statement_or_imported(no_torch, tmp_path, text):
     (tmp_path / "mine.py").write_text(text)
-    found = registry.backend_facts(str(tmp_path / "mine.py"))
-    assert getattr(found, "DTYPES", ("bfloat16",)) == ("bfloat16",)
+    facts = registry.backend_facts(str(tmp_path / "mine.py"))
+    assert getattr(facts, "DTYPES", ("bfloat16",)) == ("bfloat16",)
 
 
 @pytest.mark.parametrize(

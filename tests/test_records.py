@@ -74,8 +74,8 @@ def test_a_broken_record_is_one_clear_error(data):
 
 
 def test_case_names_are_files_and_differ():
-    one = Case("timm", "vit/base:x y")
-    assert re.fullmatch("timm_vit-base-x-y_cpu_float32_bs1_t1_inference_inductor-[0-9a-f]{8}", one.name)
+    first = Case("timm", "vit/base:x y")
+    assert re.fullmatch("timm_vit-base-x-y_cpu_float32_bs1_t1_inference_inductor-[0-9a-f]{8}", first.name)
     assert Case("timm", "vit_base-x").name == "timm_vit-base-x_cpu_float32_bs1_t1_inference_inductor"
     assert (
         Case("s", "m", dtype="amp", amp_dtype="float16").name

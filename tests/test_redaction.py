@@ -69,8 +69,8 @@ def test_passwords_in_addresses_and_on_the_command_line():
         "--env=B_TOKEN=one=more",
         "--metric=keyless",
     ]
-    found = secrets_of({"PERFDASH_DB": "postgresql://u:p%40ssw0rd@host/x"}, words)
-    assert set(found) == {"p%40ssw0rd", "p@ssw0rd", "0therpw", "v4L0k1Q2", "one=more"}
+    secrets = secrets_of({"PERFDASH_DB": "postgresql://u:p%40ssw0rd@host/x"}, words)
+    assert set(secrets) == {"p%40ssw0rd", "p@ssw0rd", "0therpw", "v4L0k1Q2", "one=more"}
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_secrets_within_a_value_of_any_name():
 
 
 def test_the_path_of_a_webhook_is_the_secret():
-    found = secrets_of({"PERFDASH_WEBHOOK": "https://chat.example/hook/T000/B000/XXXX"})
-    assert redacted("POST /hook/T000/B000/XXXX 404", found) == "POST *** 404"
+    secrets = secrets_of({"PERFDASH_WEBHOOK": "https://chat.example/hook/T000/B000/XXXX"})
+    assert redacted("POST /hook/T000/B000/XXXX 404", secrets) == "POST *** 404"
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,13 @@ def test_wheel(tmp_path):
     assert done.returncode == 0, done.stderr
     (folder,) = [path for path in (away / "o").iterdir() if path.is_dir()]
     assert [r.status.value for r in read_results(folder)] == ["pass"]
-    kept = run("history", "runs", "--out", "o")
-    assert folder.name in kept.stdout, "the migrations are in the wheel"
+    runs_listed = run("history", "runs", "--out", "o")
+    assert folder.name in runs_listed.stdout, "the migrations are in the wheel"
     pages = run("site", "--out", "pages", "--runs", "o")
     assert pages.returncode == 0, pages.stderr
     assert (away / "pages" / "assets" / "site.css").is_file(), "templates and assets are in the wheel"
-    told = run("report", "--format", "html", "--out", "o")
-    assert folder.name in told.stdout, told.stderr
+    report = run("report", "--format", "html", "--out", "o")
+    assert folder.name in report.stdout, report.stderr
     worker = read_info(folder).environment["worker"]
     assert worker["executable"] == sys.executable
     assert worker["torch"]

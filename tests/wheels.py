@@ -56,8 +56,8 @@ def make_interpreter(folder: Path, with_pip: bool = True) -> Path:
         # that it does not load any more, which torch's compiler needs.
         mine = importlib.metadata.distribution("pip")
         package = Path(str(mine.locate_file("pip")))
-        for one in (package, *package.parent.glob(f"pip-{mine.version}.dist-info")):
-            (site_of(folder) / one.name).symlink_to(one, target_is_directory=True)
+        for source in (package, *package.parent.glob(f"pip-{mine.version}.dist-info")):
+            (site_of(folder) / source.name).symlink_to(source, target_is_directory=True)
     return folder / "bin" / "python"
 
 

@@ -60,7 +60,7 @@ class Script:
     def step(cls, count, at, by=1.1, **more):
         all_ = revisions(count)
         return cls(
-            all_, {each.label: by if number >= at else 1.0 for number, each in enumerate(all_)}, **more
+            all_, {commit.label: by if number >= at else 1.0 for number, commit in enumerate(all_)}, **more
         )
 
     # Of a source.
@@ -93,11 +93,11 @@ class Script:
         label = built.revision.label
         count = self.measured.count((label, fresh))
         self.measured.append((label, fresh))
-        said = self.says.get(label)
-        if isinstance(said, list):
-            said = said[min(count, len(said) - 1)]
-        if said:
-            return Reading(said, message="because" if said != "pass" else ""), {}
+        answers = self.says.get(label)
+        if isinstance(answers, list):
+            answers = answers[min(count, len(answers) - 1)]
+        if answers:
+            return Reading(answers, message="because" if answers != "pass" else ""), {}
         value = self.levels[label] * (1 + self.sd * noise(label, fresh, count))
         return Reading("pass", value, {"eager_ms": 3.0 * (1 + self.sd * noise("e", label, fresh, count))}), {}
 

@@ -45,7 +45,7 @@ def test_a_torn_last_line_is_left_out_and_mended(folder, cut):
         assert len(journal.events()) == left + 1
 
 
-def test_a_spoilt_line_in_the_middle_is_said_with_its_number(folder):
+def test_a_spoilt_line_in_the_middle_is_reported_with_its_number(folder):
     path = folder / FILE
     path.write_bytes(path.read_bytes().replace(b'"event":"begun"', b'"event:"begun"'))
     with pytest.raises(UsageError, match="line 1"):
@@ -109,7 +109,7 @@ def test_names(folder, tmp_path):
     st.booleans(),
     st.none() | st.builds(KnownNoise, st.floats(1e-3, 1), st.floats(1, 50)),
 )
-def test_a_question_comes_back_as_it_was(costs, answers, known):
-    question = Question(3, answers, tuple(costs), prior=(1.0, 2.0, 0.5), jobs=2, known=known)
+def test_a_question_comes_back_as_it_was(costs, answers, noise):
+    question = Question(3, answers, tuple(costs), prior=(1.0, 2.0, 0.5), jobs=2, known=noise)
     text = json.dumps(events.question_to_json(question), allow_nan=False)
     assert events.question_from_json(json.loads(text)) == question

@@ -18,7 +18,7 @@ from tests.bisection.scripted import Script, begin, bisected, go_on, noise, revi
 
 
 def named(bisection):
-    return [[each.label for each in culprit.revisions] for culprit in result_of(bisection).culprits]
+    return [[commit.label for commit in culprit.revisions] for culprit in result_of(bisection).culprits]
 
 
 def without_times(recorded):
@@ -27,22 +27,22 @@ def without_times(recorded):
     ]
 
 
-def test_a_step_is_found_confirmed_and_told(tmp_path):
+def test_a_step_is_found_confirmed_and_reported(tmp_path):
     script = Script.step(100, at=63, by=1.06)
     bisection = bisected(script, tmp_path)
-    said = result_of(bisection)
-    assert said.word == "found"
-    (one,) = said.culprits
-    assert [each.label for each in one.revisions] == ["63"]
-    assert one.parent.label == "62"
-    assert one.change.low < 1.06 < one.change.high
-    assert one.confirmed == "confirmed"
-    assert one.confirmed_change.low < 1.06 < one.confirmed_change.high
-    assert one.eager is None  # it is what was looked at
+    result = result_of(bisection)
+    assert result.word == "found"
+    (culprit,) = result.culprits
+    assert [commit.label for commit in culprit.revisions] == ["63"]
+    assert culprit.parent.label == "62"
+    assert culprit.change.low < 1.06 < culprit.change.high
+    assert culprit.confirmed == "confirmed"
+    assert culprit.confirmed_change.low < 1.06 < culprit.confirmed_change.high
+    assert culprit.eager is None  # it is what was looked at
     assert {label for label, fresh in script.built if fresh} == {"62", "63"}
     assert len(script.built) <= 15
     assert bisection.next_step() is None
-    json.dumps(said.to_json(), allow_nan=False)
+    json.dumps(result.to_json(), allow_nan=False)
 
 
 def test_the_same_journal_is_the_same_course(tmp_path):
@@ -57,13 +57,13 @@ def test_cut_off_after_any_event_it_comes_to_the_same_end(tmp_path, seed):
     bisected(script, tmp_path / "whole")
     whole = read(tmp_path / "whole")
     lines = (tmp_path / "whole" / FILE).read_bytes().splitlines(keepends=True)
-    for kept in range(2, len(lines), 9):
-        folder = tmp_path / str(kept)
+    for count in range(2, len(lines), 9):
+        folder = tmp_path / str(count)
         folder.mkdir()
-        (folder / FILE).write_bytes(b"".join(lines[:kept]) + lines[kept][: 7 * seed])
+        (folder / FILE).write_bytes(b"".join(lines[:count]) + lines[count][: 7 * seed])
         again = Script.step(40, at=11 + seed, by=1.05, unbuildable={"19": "no", "20": "no"})
         # What was measured before is not measured again, so its noise goes on where it was.
-        for event in whole[:kept]:
+        for event in whole[:count]:
             if event["event"] in ("measured", "confirm"):
                 place = event["place"]
                 again.measured.append((str(place), event["event"] == "confirm"))
@@ -72,28 +72,28 @@ def test_cut_off_after_any_event_it_comes_to_the_same_end(tmp_path, seed):
 
 
 def test_no_change_is_not_reproduced(tmp_path):
-    said = result_of(bisected(Script.step(64, at=999), tmp_path))
-    assert said.word == "not reproduced"
-    assert said.culprits == ()
-    assert said.ranges[0].change.low < 1 < said.ranges[0].change.high
-    assert {t.label for t in said.ranges[0].tested} == {"0", "63"}
+    result = result_of(bisected(Script.step(64, at=999), tmp_path))
+    assert result.word == "not reproduced"
+    assert result.culprits == ()
+    assert result.ranges[0].change.low < 1 < result.ranges[0].change.high
+    assert {t.label for t in result.ranges[0].tested} == {"0", "63"}
 
 
 def test_a_culprit_among_unbuildable_ones_is_a_set(tmp_path):
     script = Script.step(50, at=30, unbuildable={str(n): "it does not compile" for n in (29, 30, 31)})
     bisection = bisected(script, tmp_path)
     assert named(bisection) == [["29", "30", "31", "32"]]
-    said = result_of(bisection)
-    assert {one.label for one in said.ranges[0].skipped} == {"29", "30", "31"}
-    assert said.culprits[0].parent.label == "28"
+    result = result_of(bisection)
+    assert {commit.label for commit in result.ranges[0].skipped} == {"29", "30", "31"}
+    assert result.culprits[0].parent.label == "28"
 
 
 @pytest.mark.parametrize("end", ["0", "29"])
 def test_an_end_that_does_not_build_ends_it_at_once(tmp_path, end):
     script = Script.step(30, at=10, unbuildable={end: "gcc: no"})
-    said = result_of(bisected(script, tmp_path))
-    assert said.word == "end not measured"
-    assert said.ranges[0].skipped[0].why == "gcc: no"
+    result = result_of(bisected(script, tmp_path))
+    assert result.word == "end not measured"
+    assert result.ranges[0].skipped[0].why == "gcc: no"
     assert script.measured == []
 
 
@@ -168,7 +168,7 @@ def test_a_way_down_that_lacked_something_is_tried_again_by_another_session(tmp_
     assert bisection.next_step().way == "pin"
 
 
-def test_what_does_not_stand_is_said(tmp_path):
+def test_what_does_not_stand_is_reported(tmp_path):
     script = Script.step(30, at=10)
     measure = script.measure
 
@@ -178,22 +178,22 @@ def test_what_does_not_stand_is_said(tmp_path):
         return measure(built, log, fresh)
 
     script.measure = otherwise
-    said = result_of(bisected(script, tmp_path))
-    assert said.word == "found, not confirmed"
-    assert said.culprits[0].confirmed == "not confirmed"
+    result = result_of(bisected(script, tmp_path))
+    assert result.word == "found, not confirmed"
+    assert result.culprits[0].confirmed == "not confirmed"
 
 
 def test_what_cannot_be_built_anew_is_not_confirmed_nor_refuted(tmp_path):
-    said = result_of(bisected(Script.step(30, at=10, not_fresh={"9": "the index is gone"}), tmp_path))
-    assert said.word == "found"
-    assert said.culprits[0].confirmed == "cannot tell"
-    assert "the index is gone" in said.culprits[0].confirmed_why
+    result = result_of(bisected(Script.step(30, at=10, not_fresh={"9": "the index is gone"}), tmp_path))
+    assert result.word == "found"
+    assert result.culprits[0].confirmed == "cannot tell"
+    assert "the index is gone" in result.culprits[0].confirmed_why
 
 
 def test_without_confirming(tmp_path):
     script = Script.step(30, at=10)
-    said = result_of(bisected(script, tmp_path, confirm=False))
-    assert (said.word, said.culprits[0].confirmed) == ("found", "")
+    result = result_of(bisected(script, tmp_path, confirm=False))
+    assert (result.word, result.culprits[0].confirmed) == ("found", "")
     assert not any(fresh for _, fresh in script.built)
 
 
@@ -203,9 +203,9 @@ def test_a_limit_of_builds_stops_it_and_more_of_them_go_on(tmp_path):
     with pytest.raises(LimitReached):
         go_on(script, tmp_path, most_builds=4)
     assert len(script.built) == 4
-    said = result_of(Bisection(read(tmp_path)))
-    assert said.word == "not finished"
-    standing = said.ranges[0].standing
+    result = result_of(Bisection(read(tmp_path)))
+    assert result.word == "not finished"
+    standing = result.ranges[0].standing
     assert standing.phase == "searching"
     assert standing.first <= 20 <= standing.last
     assert named(go_on(script, tmp_path)) == [["20"]]
@@ -214,9 +214,9 @@ def test_a_limit_of_builds_stops_it_and_more_of_them_go_on(tmp_path):
 def test_several_builders_build_at_once(tmp_path):
     script = Script.step(128, at=77)
     begin(script, tmp_path, jobs=3)
-    told = []
-    assert named(go_on(script, tmp_path, told.append)) == [["77"]]
-    assert told[2].startswith("building")
+    stages = []
+    assert named(go_on(script, tmp_path, stages.append)) == [["77"]]
+    assert stages[2].startswith("building")
 
 
 def test_a_mark_reopens_it_and_is_kept(tmp_path):
@@ -247,8 +247,8 @@ def test_a_mark_stands_for_what_was_measured(tmp_path):
     go_on(script, folder)
     assert "19" in {label for label, _ in script.measured}
     marked(folder, "19", "bad")
-    (found,) = named(go_on(script, folder))
-    assert found[-1] == "19"
+    (labels,) = named(go_on(script, folder))
+    assert labels[-1] == "19"
 
 
 def test_contradicting_marks_are_refused_before_they_are_written(tmp_path):
@@ -307,9 +307,9 @@ def test_a_revert_is_measured_against_the_bad_end(tmp_path):
 
     script.descend = descended
     bisection = bisected(script, tmp_path, revert=True)
-    (one,) = result_of(bisection).culprits
-    assert one.reverted == "found"
-    assert one.reverted_change.low < 1 / 1.1 < one.reverted_change.high
+    (culprit,) = result_of(bisection).culprits
+    assert culprit.reverted == "found"
+    assert culprit.reverted_change.low < 1 / 1.1 < culprit.reverted_change.high
     assert named(bisection) == [["12"]]
     assert "taken back" not in git_log(bisection, result_of(bisection).ranges)
     assert bisection.next_step() is None

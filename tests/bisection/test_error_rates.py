@@ -34,9 +34,9 @@ def simulation():
 def test_right_with_few_builds(simulation, name):
     (setting,) = [setting for setting in simulation.SETTINGS if setting.name == name]
     done = simulation.trials(setting, TRIALS)
-    assert sum(each.right for each in done) >= stats.binom.ppf(1e-4, TRIALS, setting.goal)
-    assert sum(each.builds for each in done) / TRIALS <= 1.3 * math.log2(128) + 3
-    sure = [each.right for each in done if each.sure]
+    assert sum(trial.right for trial in done) >= stats.binom.ppf(1e-4, TRIALS, setting.goal)
+    assert sum(trial.builds for trial in done) / TRIALS <= 1.3 * math.log2(128) + 3
+    sure = [trial.right for trial in done if trial.sure]
     assert sum(sure) >= stats.binom.ppf(1e-4, max(len(sure), 1), 0.95 if sure else 0.0)
 
 
@@ -49,8 +49,8 @@ def test_rounded_values_are_not_taken_for_exact(simulation, monkeypatch):
     monkeypatch.setattr(simulation, "Truth", Rounded)
     (setting,) = [setting for setting in simulation.SETTINGS if setting.name == "3 sigma"]
     done = simulation.trials(setting, 6)
-    assert sum(each.right for each in done) >= 5
-    assert all(each.right for each in done if each.sure)
+    assert sum(trial.right for trial in done) >= 5
+    assert all(trial.right for trial in done if trial.sure)
 
 
 def test_one_measurement_each_is_mostly_wrong(simulation):
@@ -63,4 +63,4 @@ def test_a_host_that_is_elsewhere_after_a_pause(simulation):
     """Twenty deviations off, as after a night: what was measured before and after is not mixed up."""
     (setting,) = [setting for setting in simulation.SETTINGS if setting.name == "3 sigma, host moved by 5"]
     done = simulation.trials(replace(setting, moved=20.0), TRIALS)
-    assert sum(each.right for each in done) >= stats.binom.ppf(1e-4, TRIALS, 0.98)
+    assert sum(trial.right for trial in done) >= stats.binom.ppf(1e-4, TRIALS, 0.98)

@@ -51,13 +51,13 @@ def test_a_command_gets_no_password_of_pip(built, monkeypatch):
     monkeypatch.setenv("PIP_INDEX_URL", "https://u:s3cret@h/simple")
     monkeypatch.setenv("UV_PUBLISH_TOKEN", "s3cret")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    found = command_environment(built, {"MY_TOKEN": "given"})
-    assert not {"PIP_INDEX_URL", "UV_PUBLISH_TOKEN"} & set(found)
-    assert (found["PIP_NO_INDEX"], found["MY_TOKEN"]) == ("1", "given")
+    environment = command_environment(built, {"MY_TOKEN": "given"})
+    assert not {"PIP_INDEX_URL", "UV_PUBLISH_TOKEN"} & set(environment)
+    assert (environment["PIP_NO_INDEX"], environment["MY_TOKEN"]) == ("1", "given")
 
 
 def test_of_pythonpath_the_build_comes_first(built, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/shell")
-    found = command_environment(built, {"PYTHONPATH": "/mine", "A": "b"})
-    assert found["PYTHONPATH"] == f"{tmp_path / 'build'}:/shell:/mine"
-    assert found["A"] == "b"
+    environment = command_environment(built, {"PYTHONPATH": "/mine", "A": "b"})
+    assert environment["PYTHONPATH"] == f"{tmp_path / 'build'}:/shell:/mine"
+    assert environment["A"] == "b"

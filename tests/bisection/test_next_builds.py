@@ -10,7 +10,7 @@ from perfdash.bisection.posterior import Belief, belief, culprits
 from perfdash.bisection.search import information, next_builds, unbroken
 from tests.effort import trials
 
-weights = st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda each: sum(each) > 0.01)
+weights = st.lists(st.floats(0, 1), min_size=1, max_size=12).filter(lambda drawn: sum(drawn) > 0.01)
 
 
 def even(n):
@@ -42,7 +42,7 @@ def test_culprits_are_the_smallest_run(mass, data, confidence):
     n = len(mass)
     places = np.array(mass) / sum(mass)
     measurable = np.array([data.draw(st.booleans()) for _ in range(n + 1)])
-    found = culprits(Belief(places, 0.0), measurable, confidence)
+    sets = culprits(Belief(places, 0.0), measurable, confidence)
     ends = [place for place in range(1, n + 1) if measurable[place] or place == n]
     starts = [0, *ends[:-1]]
     runs = [
@@ -52,32 +52,32 @@ def test_culprits_are_the_smallest_run(mass, data, confidence):
         if end > start and places[start:end].sum() >= confidence - 1e-9
     ]
     # A set that need not be split comes before one that is as short but can be.
-    assert found.last - found.first + 1 >= min(runs)[0]
-    assert any((first, last) == (found.first, found.last) for _, first, last in runs)
-    within = [place for place in ends if found.first <= place < found.last]
-    assert found.splittable == bool(within)
-    assert found.probability == pytest.approx(places[found.first - 1 : found.last].sum())
-    if found.splittable:
+    assert sets.last - sets.first + 1 >= min(runs)[0]
+    assert any((first, last) == (sets.first, sets.last) for _, first, last in runs)
+    within = [place for place in ends if sets.first <= place < sets.last]
+    assert sets.splittable == bool(within)
+    assert sets.probability == pytest.approx(places[sets.first - 1 : sets.last].sum())
+    if sets.splittable:
         assert not any(len([p for p in ends if a <= p < b]) == 0 for _, a, b in runs)
 
 
 def test_what_no_build_tells_apart_is_one_set():
     measurable = np.array([True, True, True, False, False, True, True])
     places = np.array([0.0, 0.01, 0.3, 0.3, 0.38, 0.01])
-    found = culprits(Belief(places, 0.0), measurable, 0.95)
-    assert (found.first, found.last, found.splittable) == (3, 5, False)
-    assert found.probability == pytest.approx(0.98)
+    sets = culprits(Belief(places, 0.0), measurable, 0.95)
+    assert (sets.first, sets.last, sets.splittable) == (3, 5, False)
+    assert sets.probability == pytest.approx(0.98)
 
 
 @pytest.mark.parametrize("p", [0.5, 0.2, 0.01, 1e-4])
 @pytest.mark.parametrize("strength", [0.3, 1.1, 2.6, 5.3])
 def test_information_is_that_of_a_gaussian_channel(p, strength):
-    def told(y):
+    def information_at(y):
         good, bad = stats.norm.pdf(y), stats.norm.pdf(y, strength)
         mixed = (1 - p) * good + p * bad
         return (1 - p) * good * np.log(good / mixed) + p * bad * np.log(bad / mixed)
 
-    exact, _ = integrate.quad(told, -8, 8 + strength, limit=200)
+    exact, _ = integrate.quad(information_at, -8, 8 + strength, limit=200)
     assert information(np.array([p]), strength)[0] == pytest.approx(exact, rel=0.03, abs=1e-6)
     assert information(np.array([1 - p]), strength)[0] == pytest.approx(exact, rel=0.03, abs=1e-6)
 
@@ -90,12 +90,12 @@ def test_information_at_its_ends():
 
 def test_one_build_halves_and_three_quarter():
     cost, chance = np.full(129, 10.0), np.ones(129)
-    one, told = next_builds(even(128), cost, chance, 9.0, 1)
-    assert one == [64]
-    assert told == pytest.approx(np.log(2), rel=0.01)
-    three, told = next_builds(even(128), cost, chance, 9.0, 3)
+    single, gains = next_builds(even(128), cost, chance, 9.0, 1)
+    assert single == [64]
+    assert gains == pytest.approx(np.log(2), rel=0.01)
+    three, gains = next_builds(even(128), cost, chance, 9.0, 3)
     assert three == [32, 64, 96]
-    assert told == pytest.approx(np.log(4), rel=0.01)
+    assert gains == pytest.approx(np.log(4), rel=0.01)
 
 
 def test_cheap_builds_before_dear_ones_and_impossible_ones_never():
@@ -112,11 +112,11 @@ def test_cheap_builds_before_dear_ones_and_impossible_ones_never():
 def test_builds_are_distinct_and_possible(n, count, data):
     mass = np.array([data.draw(st.floats(0, 1)) for _ in range(n)]) + 1e-6
     cost = np.array([data.draw(st.sampled_from([1.0, 10.0, np.inf])) for _ in range(n + 1)])
-    chosen, told = next_builds(Belief(mass / mass.sum(), 0.0), cost, np.ones(n + 1), 4.0, count)
+    chosen, gains = next_builds(Belief(mass / mass.sum(), 0.0), cost, np.ones(n + 1), 4.0, count)
     assert chosen == sorted(set(chosen))
     assert len(chosen) <= count
     assert all(0 < place < n and np.isfinite(cost[place]) for place in chosen)
-    assert told >= 0
+    assert gains >= 0
 
 
 def test_failures_come_in_runs():

@@ -32,7 +32,7 @@ def test_argument_is_filled_in():
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("nope", "no recipe named 'nope'; there are: command, git"),
         ("pypi", "it needs to be told of what, as in pypi:NAME"),
@@ -46,13 +46,13 @@ def test_argument_is_filled_in():
         ("nightly,nightly", "the last rung of a ladder lists commits"),
     ],
 )
-def test_bad_words(word, said):
-    with pytest.raises(UsageError, match=said):
+def test_bad_words(word, message):
+    with pytest.raises(UsageError, match=message):
         load_recipes(word)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("kind = [", "is not valid TOML"),
         ('name = "a"\nkind = "magic"', "key 'kind'"),
@@ -71,9 +71,9 @@ def test_bad_words(word, said):
         ('name = "a"\nkind = "versions"\n[versions]\npackage = "x"\ncommit_pattern = "("', "no regular expr"),
     ],
 )
-def test_bad_files(tmp_path, text, said):
+def test_bad_files(tmp_path, text, message):
     path = own(tmp_path, text)
-    with pytest.raises(UsageError, match=said) as error:
+    with pytest.raises(UsageError, match=message) as error:
         load_recipe(path)
     assert path in str(error.value)
     assert "\n" not in str(error.value).rstrip() or "TOML" in str(error.value)

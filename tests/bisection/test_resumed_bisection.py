@@ -68,8 +68,8 @@ def test_an_end_that_was_measured_and_fails_for_a_while_loses_nothing(tmp_path, 
     if stops:
         with pytest.raises(MachineError, match="now fails again and again: infra_error"):
             go_on(script, tmp_path)
-    (found,) = result_of(go_on(script, tmp_path)).culprits
-    assert [each.label for each in found.revisions] == ["20"]
+    (culprit,) = result_of(go_on(script, tmp_path)).culprits
+    assert [commit.label for commit in culprit.revisions] == ["20"]
     assert not result_of(Bisection(read(tmp_path))).ranges[0].skipped
 
 

@@ -53,7 +53,7 @@ class World:
 
     @property
     def measured(self):
-        return sum(isinstance(each, Measured | Answered) for each in self.seen)
+        return sum(isinstance(event, Measured | Answered) for event in self.seen)
 
 
 def stepped(n, *steps):
@@ -72,12 +72,12 @@ def test_it_begins_with_both_ends_in_turn():
     bisection.observe(Built(0))
     assert bisection.action == Build((64,))
     bisection.observe(Built(64))
-    asked = []
+    places = []
     for _ in range(8):
-        asked.append(bisection.action.place)
+        places.append(bisection.action.place)
         bisection.observe(world.answers(bisection.action)[0])
-    assert sorted(asked[:2]) == sorted(asked[2:4]) == [0, 64]
-    assert asked[1] == asked[2]  # good, bad, bad, good
+    assert sorted(places[:2]) == sorted(places[2:4]) == [0, 64]
+    assert places[1] == places[2]  # good, bad, bad, good
 
 
 @pytest.mark.parametrize("culprit", [1, 2, 40, 63, 64])
@@ -85,13 +85,13 @@ def test_it_begins_with_both_ends_in_turn():
 def test_a_clear_step(culprit, sign):
     world = World(stepped(64, (culprit, sign * 0.1)))
     _, done = search(world, 64)
-    (found,) = done.culprits
-    assert (found.first, found.last) == (culprit, culprit)
-    assert found.probability > 0.98
-    assert found.none < 0.01
-    assert found.step_low < found.step < found.step_high
-    assert found.step == pytest.approx(sign * 0.1, abs=0.015)
-    assert found.sd == pytest.approx(0.01, rel=0.6)
+    (blamed,) = done.culprits
+    assert (blamed.first, blamed.last) == (culprit, culprit)
+    assert blamed.probability > 0.98
+    assert blamed.none < 0.01
+    assert blamed.step_low < blamed.step < blamed.step_high
+    assert blamed.step == pytest.approx(sign * 0.1, abs=0.015)
+    assert blamed.sd == pytest.approx(0.01, rel=0.6)
     assert len(world.builds) == len(set(world.builds)) <= 10
     assert [build.place for build in done.builds] == sorted(world.builds)
     assert all((build.bad > 0.5) == (build.place >= culprit) for build in done.builds)
@@ -101,8 +101,8 @@ def test_a_clear_step(culprit, sign):
 def test_neighbours():
     world = World([0.0, 0.2])
     _, done = search(world, 1)
-    (found,) = done.culprits
-    assert (found.first, found.last) == (1, 1)
+    (culprit,) = done.culprits
+    assert (culprit.first, culprit.last) == (1, 1)
     assert world.builds == [0, 1]
 
 
@@ -137,9 +137,9 @@ def test_a_culprit_among_broken_builds_is_a_set():
     broken = {38, 39, 40, 42}
     world = World(stepped(64, (40, 0.1)), broken=broken)
     _, done = search(world, 64)
-    (found,) = done.culprits
-    assert (found.first, found.last) == (38, 41)
-    assert found.probability > 0.98
+    (culprit,) = done.culprits
+    assert (culprit.first, culprit.last) == (38, 41)
+    assert culprit.probability > 0.98
     assert broken & set(world.builds) >= {38, 39, 40}
 
 
@@ -148,8 +148,8 @@ def test_what_must_not_be_built_is_not():
     costs[31:34] = [math.inf] * 3
     world = World(stepped(64, (32, 0.1)))
     _, done = search(world, 64, build_cost=tuple(costs))
-    (found,) = done.culprits
-    assert (found.first, found.last) == (31, 34)
+    (culprit,) = done.culprits
+    assert (culprit.first, culprit.last) == (31, 34)
     assert not {31, 32, 33} & set(world.builds)
 
 
@@ -190,8 +190,8 @@ def test_three_builders_take_five_rounds():
         bisection, rounds = RangeSearch(Question(128, jobs=3)), 0
         while not isinstance(bisection.action, Done):
             rounds += isinstance(bisection.action, Build)
-            for each in world.answers(bisection.action):
-                bisection.observe(each)
+            for answer in world.answers(bisection.action):
+                bisection.observe(answer)
         assert [culprit.first for culprit in bisection.action.culprits] == [culprit]
         assert rounds <= 5
 
@@ -199,26 +199,26 @@ def test_three_builders_take_five_rounds():
 @pytest.mark.parametrize("options", [{}, {"jobs": 3}])
 def test_played_back_it_asks_for_the_same(options):
     world = World(stepped(128, (45, 0.03)), broken={44, 60}, seed=4)
-    bisection, asked = RangeSearch(Question(128, **options)), []
+    bisection, actions = RangeSearch(Question(128, **options)), []
     while not isinstance(bisection.action, Done):
-        for each in world.answers(bisection.action):
-            bisection.observe(each)
-            world.seen.append(each)
-            asked.append(bisection.action)
+        for event in world.answers(bisection.action):
+            bisection.observe(event)
+            world.seen.append(event)
+            actions.append(bisection.action)
     again = RangeSearch(Question(128, **options))
-    for k, each in enumerate(world.seen):
-        again.observe(each)
-        assert again.action == asked[k]
+    for k, event in enumerate(world.seen):
+        again.observe(event)
+        assert again.action == actions[k]
     half = len(world.seen) // 2
-    assert RangeSearch(Question(128, **options), world.seen[:half]).action == asked[half - 1]
+    assert RangeSearch(Question(128, **options), world.seen[:half]).action == actions[half - 1]
 
 
 def test_answers():
     world = World(None, fails=lambda place: 1.0 if place >= 23 else 0.0)
     _, done = search(world, 64, answers=True)
-    (found,) = done.culprits
-    assert (found.first, found.last) == (23, 23)
-    assert math.isnan(found.step)
+    (culprit,) = done.culprits
+    assert (culprit.first, culprit.last) == (23, 23)
+    assert math.isnan(culprit.step)
     assert world.measured <= 2 * len(world.builds) + 4
     assert all(build.count >= 2 for build in done.builds)
     assert {build.fails for build in done.builds} == {0.0, 1.0}
@@ -250,8 +250,8 @@ def test_what_was_measured_may_fail_later():
     bisection, late = RangeSearch(Question(128)), 0
     while not isinstance(bisection.action, Done):
         world.seen += (seen := world.answers(bisection.action))
-        for each in seen:
-            bisection.observe(each)
+        for event in seen:
+            bisection.observe(event)
         if len(bisection.state.outcomes) > 1:
             for place in (0, 29, 30, 89, 90, 128):
                 state, action = bisection.state, bisection.action
@@ -265,10 +265,10 @@ def test_exact_but_for_one_value():
     world = World(stepped(64, (50, 1.0)), sd=0)
     bisection, seen = RangeSearch(Question(64)), set()
     while not isinstance(bisection.action, Done):
-        for each in world.answers(bisection.action):
-            flaw = isinstance(each, Measured) and each.place == 32 and 32 not in seen
-            seen.add(each.place if isinstance(each, Measured) else None)
-            bisection.observe(Measured(32, 1.0) if flaw else each)
+        for answer in world.answers(bisection.action):
+            flaw = isinstance(answer, Measured) and answer.place == 32 and 32 not in seen
+            seen.add(answer.place if isinstance(answer, Measured) else None)
+            bisection.observe(Measured(32, 1.0) if flaw else answer)
     assert [culprit.first for culprit in bisection.action.culprits] == [50]
 
 
@@ -290,8 +290,8 @@ def test_a_host_that_moves_while_it_was_interrupted():
         if number == 16:
             bisection.observe(Resumed())
             world.levels = [level + 0.1 for level in world.levels]
-        for each in world.answers(bisection.action):
-            bisection.observe(each)
+        for answer in world.answers(bisection.action):
+            bisection.observe(answer)
     assert [culprit.first for culprit in bisection.action.culprits] == [20]
 
 
@@ -304,10 +304,10 @@ def test_a_host_that_moves_while_it_was_interrupted():
 @settings(max_examples=trials(25))
 def test_whatever_is_measured_it_ends(last, values, broken, jobs):
     bisection = RangeSearch(Question(last, jobs=jobs, most_pairs=6, most_repeats=6))
-    asked, turn = 0, itertools.cycle(values)
+    questions, turn = 0, itertools.cycle(values)
     while not isinstance(bisection.action, Done):
-        asked += 1
-        assert asked < 500
+        questions += 1
+        assert questions < 500
         if isinstance(bisection.action, Measure):
             bisection.observe(Measured(bisection.action.place, next(turn)))
             continue

@@ -36,20 +36,20 @@ def times(count: int = NIGHTS, first: float = START) -> list[float]:
 def level(count: int, value: float, seed: int, step: float = 1.0) -> list[float | None]:
     """A noisy level with one step at two thirds, and a hole."""
     draw = random.Random(seed)
-    found = [
+    values = [
         value * math.exp(draw.gauss(0, 0.006)) * (step if k > count * 2 // 3 else 1) for k in range(count)
     ]
-    return [None if 40 <= k < 44 else one for k, one in enumerate(found)]
+    return [None if 40 <= k < 44 else level_value for k, level_value in enumerate(values)]
 
 
 def made_trend(title: str, value: float, unit: str, seed: int, step: float = 1.0, **other) -> TrendChart:
     values = level(NIGHTS, value, seed, step)
-    given = {
+    options = {
         "lows": [v and v * 0.992 for v in values],
         "highs": [v and v * 1.008 for v in values],
         "failed": [41, 42],
     } | other
-    return TrendChart(title, times(), values, unit=unit, **given)
+    return TrendChart(title, times(), values, unit=unit, **options)
 
 
 def made_trends() -> dict[str, TrendChart]:
@@ -59,7 +59,7 @@ def made_trends() -> dict[str, TrendChart]:
         Mark(times()[134], "worse", "compiled latency +9.1 % (8.5 % to 9.8 %)", "index.html"),
         Mark(times()[90], "better", "speedup +3 %"),
     ]
-    found = {
+    trends = {
         "speedup": made_trend("Speedup", 1.35, "x", 1, 0.915, marks=marks, ratio=True),
         "backend_ms": made_trend("Compiled latency", 10.0, "ms", 2, 1.091, marks=marks),
         "eager_ms": made_trend("Eager latency", 13.5, "ms", 3, marks=marks[:1]),
@@ -67,14 +67,14 @@ def made_trends() -> dict[str, TrendChart]:
         "compression_ratio": made_trend("Memory compression", 0.97, "x", 5, ratio=True, lows=(), highs=()),
         "breaks": TrendChart("Graph breaks", times(), [2.0] * NIGHTS),
     }
-    found["only"] = TrendChart(
+    trends["only"] = TrendChart(
         NASTY,
         times(),
         [None] * (NIGHTS - 1) + [3.2],
         unit="ms",
         marks=[Mark(START + DAY, "worse", NASTY, NASTY)],
     )
-    return found
+    return trends
 
 
 def made_map(models: int = 61, nights: int = 90) -> HeatMap:
@@ -96,7 +96,7 @@ def made_map(models: int = 61, nights: int = 90) -> HeatMap:
 
 def made_bars(models: int = 61) -> list[SpeedupBar]:
     draw = random.Random(9)
-    found = [
+    bars = [
         SpeedupBar(NASTY, "", None, note="timeout"),
         SpeedupBar("vit", "vit.html", None, note="crash (SIGSEGV)"),
     ]
@@ -104,10 +104,10 @@ def made_bars(models: int = 61) -> list[SpeedupBar]:
         value = math.exp(draw.gauss(0.15, 0.35))
         verdict = "faster" if value > 1.03 else "slower" if value < 0.97 else "equivalent"
         verdict = "inconclusive" if model == 3 else verdict
-        found.append(
+        bars.append(
             SpeedupBar(f"model_{model}", f"m{model}.html", value, value * 0.98, value * 1.03, verdict)
         )
-    return found
+    return bars
 
 
 def made_strip() -> SampleStrip:
@@ -172,7 +172,7 @@ def write_weeks(folder: Path) -> None:
 def _page(name: str, **parts: str) -> str:
     """A page of tests/charts/pages with its {{names}} filled in; those not given are left out."""
     text = (Path(__file__).parent / "pages" / name).read_text()
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts.get(found[1], ""), text)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts.get(match[1], ""), text)
 
 
 def _row(k: int, spark: str) -> str:
@@ -199,21 +199,21 @@ def _nights(data: Path) -> str:
     nights = []
     for night, factor in enumerate((1.0, 1.1, 1.21)):
         name = f"2026-01-0{night + 1}T01-00-00Z_farm"
-        kept = slice(0, 5 if night == 0 else 4)
-        speed = [2.0 / factor, 1.5, 1.2, None, 1.0][kept]
+        places = slice(0, 5 if night == 0 else 4)
+        speed = [2.0 / factor, 1.5, 1.2, None, 1.0][places]
         low, high = ([v and v * part for v in speed] for part in (0.99, 1.01))
-        one = {
+        tonight = {
             "name": name,
             "file": f"{name}.js",
-            "case": ids[kept],
-            "status": ["pass", "pass", "pass", "timeout" if night else "fail_accuracy", "pass"][kept],
+            "case": ids[places],
+            "status": ["pass", "pass", "pass", "timeout" if night else "fail_accuracy", "pass"][places],
             "methods": {"speedup": "speedup 1", "compilation_s": "compilation 1", "status": "accuracy 1"},
             "metrics": {
                 "speedup": {"v": speed, "low": low, "high": high},
-                "compilation_s": {"v": [30.0, 20.0, None, 4.0, 5.0][kept]},
+                "compilation_s": {"v": [30.0, 20.0, None, 4.0, 5.0][places]},
             },
         }
-        (data / f"{name}.js").write_text(f"perfdash.night({json.dumps(one)});")
+        (data / f"{name}.js").write_text(f"perfdash.night({json.dumps(tonight)});")
         shown = {"name": name, "label": name[:10], "torch": f"2.15.0 {night}"}
         nights.append({**shown, "file": f"{name}.js", "word": f"'{name} night'"})
     return json.dumps({"command": "perfdash compare {old} {new}", "nights": nights})

@@ -61,11 +61,11 @@ def parsed(markup: str) -> ElementTree.Element:
 
 
 def drawn(root: ElementTree.Element, classes: str) -> list[str]:
-    return [one.attrib["d"] for one in root.iter("path") if one.attrib.get("class") == classes]
+    return [path.attrib["d"] for path in root.iter("path") if path.attrib.get("class") == classes]
 
 
 def words(root: ElementTree.Element) -> list[str]:
-    return [one.text or "" for one in root.iter("text")]
+    return [text.text or "" for text in root.iter("text")]
 
 
 def line(values, **other) -> TrendChart:
@@ -125,7 +125,7 @@ numbers = st.none() | st.floats(allow_nan=True, allow_infinity=True)
 def test_no_numbers_break_a_trend(rows, ratio, weekly, failed, name):
     rows.sort(key=lambda row: row[0])
     at, values, lows, highs = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
-    marks = [Mark(one, kind, name, name) for one in at for kind in ("worse", "environment", name)]
+    marks = [Mark(value, kind, name, name) for value in at for kind in ("worse", "environment", name)]
     data = TrendChart(name, at, values, lows, highs, failed, marks, name, ratio, weekly)
     ElementTree.fromstring(charts.trend(data, "p"))
     ElementTree.fromstring(charts.spark(data, "p"))
@@ -137,9 +137,9 @@ def test_no_numbers_break_a_trend(rows, ratio, weekly, failed, name):
 def test_no_numbers_break_the_other_charts(rows):
     bars = [SpeedupBar(name, name, value, low, high, name, name) for name, value, low, high in rows]
     ElementTree.fromstring(charts.bars(bars, "p"))
-    cells = [HeatRow(name, name, found, [1, 9]) for name, *found in rows]
+    cells = [HeatRow(name, name, values, [1, 9]) for name, *values in rows]
     ElementTree.fromstring(charts.heat_map(HeatMap("m", times(3), cells), "p"))
-    sides = [SampleSide(name, [v for v in found if v is not None], *found) for name, *found in rows]
+    sides = [SampleSide(name, [v for v in values if v is not None], *values) for name, *values in rows]
     ElementTree.fromstring(charts.strip(SampleStrip("s", sides), "p"))
 
 
@@ -182,7 +182,7 @@ def test_nights_have_most_of_the_width_beside_years_of_weeks():
     assert {"weeks", "nights"} <= set(words(root))
     assert len(drawn(root, "split")) == 1
     axis = time_axis(at[0], at[-1], at[200] - DAY / 2)
-    places = [axis.at(one) for one in at]
+    places = [axis.at(date) for date in at]
     assert places == sorted(places)
     assert places[0] == 0
     assert places[-1] == 1
@@ -246,9 +246,9 @@ def test_counts_have_whole_ticks():
 @given(st.floats(-1e12, 1e12), st.floats(0.01, 1e12), st.integers(2, 10))
 def test_ticks_lie_within_and_are_round(low, part, about):
     width = part * max(1e-6, abs(low))
-    found = linear_ticks(low, low + width, about)
-    assert len(found) <= 2 * about + 1
-    for value, word in found:
+    ticks = linear_ticks(low, low + width, about)
+    assert len(ticks) <= 2 * about + 1
+    for value, word in ticks:
         assert low - 1e-6 * width <= value <= low + width * (1 + 1e-6)
         assert float(word) == pytest.approx(value, rel=1e-3, abs=1e-9)
 
@@ -256,9 +256,9 @@ def test_ticks_lie_within_and_are_round(low, part, about):
 @given(st.floats(-1e11, 3e11), st.floats(0, 2e10))
 def test_dates_lie_within_and_are_few(first, width):
     begin, end = time_range(first, first + width)
-    found = time_ticks(begin, end, 7)
-    assert len(found) <= 15
-    assert all(begin <= at <= end for at, _ in found)
+    ticks = time_ticks(begin, end, 7)
+    assert len(ticks) <= 15
+    assert all(begin <= at <= end for at, _ in ticks)
 
 
 def test_the_first_date_says_its_year():
@@ -275,7 +275,7 @@ def test_marks_differ_by_letter_and_shape_and_say_what_they_are():
     ]
     root = parsed(charts.trend(line([1.0] * 9, marks=marks), "p"))
     signs = [g for g in root.iter("g") if g.attrib.get("class", "").startswith("mark ")]
-    assert len({next(one.text for one in g.iter("text")) for g in signs}) == 6
+    assert len({next(text.text for text in g.iter("text")) for g in signs}) == 6
     assert len({[p.attrib["d"] for p in g.iter("path")][1] for g in signs}) == 6
     assert next(signs[0].iter("title")).text.endswith("what worse is")
     assert "what worse is" in root[1].text
@@ -365,7 +365,7 @@ def test_sizes():
     assert len(charts.trend(replace(made_trends()["speedup"], marks=()), "p")) < 8_000
 
 
-def test_bars_are_sorted_and_failures_told():
+def test_bars_are_sorted_and_failures_reported():
     rows = [
         SpeedupBar("slow", "", 0.8, 0.7, 0.9, "slower"),
         SpeedupBar("fast", "f.html", 2.0, 1.9, 2.1, "faster"),
@@ -403,14 +403,14 @@ def test_the_block_of_numbers_is_what_was_given():
     trends = made_trends()
     nights = [NightLabel(NASTY, f"torch {k // 90}") for k in range(len(times()))]
     block = charts.data_block(trends, nights)
-    found = json.loads(re.fullmatch(r"<script [^>]*>([^<>&]*)</script>", block).group(1))
-    assert found["names"][0] == NASTY
-    assert [found["torches"][k] for k in found["torch"]] == [night.torch for night in nights]
-    assert found["charts"]["speedup"]["v"] == [
+    numbers = json.loads(re.fullmatch(r"<script [^>]*>([^<>&]*)</script>", block).group(1))
+    assert numbers["names"][0] == NASTY
+    assert [numbers["torches"][k] for k in numbers["torch"]] == [night.torch for night in nights]
+    assert numbers["charts"]["speedup"]["v"] == [
         v and pytest.approx(v, rel=1e-5) for v in trends["speedup"].values
     ]
-    assert found["charts"]["speedup"]["failed"] == [41, 42]
-    assert found["charts"]["only"]["marks"][0][2] == NASTY
+    assert numbers["charts"]["speedup"]["failed"] == [41, 42]
+    assert numbers["charts"]["only"]["marks"][0][2] == NASTY
     parted = charts.data_block({"a": line([1.0, 2.0], breaks=(1,))}, [NightLabel("a"), NightLabel("b")])
     assert '"breaks":[1]' in parted
 
@@ -421,8 +421,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def contrast(one: str, two: str) -> float:
-    high, low = sorted((luminance(one), luminance(two)), reverse=True)
+def contrast(first: str, two: str) -> float:
+    high, low = sorted((luminance(first), luminance(two)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 

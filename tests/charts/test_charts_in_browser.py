@@ -101,9 +101,9 @@ def test_every_chart_and_table_is_seen(browser, at, scheme):  # noqa: F811
 def test_under_the_policy_only_the_script_is_refused(browser, at):  # noqa: F811
     browser.open(at())
     assert browser.ask("typeof perfdash") == "undefined"
-    found = browser.complaints()
-    assert found
-    assert all("Blocked script execution" in text for text in found), found
+    complaints = browser.complaints()
+    assert complaints
+    assert all("Blocked script execution" in text for text in complaints), complaints
 
 
 @scripted

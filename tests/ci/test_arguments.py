@@ -39,7 +39,7 @@ def test_nothing_in_it_is_run(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_quote_that_does_not_end_is_told_without_what_was_typed() -> None:
+def test_a_quote_that_does_not_end_is_reported_without_what_was_typed() -> None:
     ran = bash('arguments_of "--env A_TOKEN=\'s3cret"')
     assert ran.returncode == 2
     assert "quotes do not match" in ran.stderr

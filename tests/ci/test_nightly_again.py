@@ -55,24 +55,24 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
     assert not list((stage.home / "environments").glob("good-*"))
 
 
-@pytest.mark.parametrize(("said", "kept"), [
+@pytest.mark.parametrize(("text", "good_one"), [
     ("Nothing to measure again", False),
     ("2 cases are suspect; 2 are measured again\nm: latency: stands, suspected +9%", False),
     ("2 cases are suspect; 1 are measured again\nm: latency: stands, suspected +9%", True),
     ("1 cases are suspect; 1 are measured again\nm: latency: cannot tell (8 pairs)", True),
 ])  # fmt: skip
-def test_the_good_one_stays_while_something_is_open(stage, said, kept):
+def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
     good = stage.home / "environments" / "good-nightly"
     good.parent.mkdir()
     old = stage.home / "old"
     old.symlink_to("/bin/true")
     good.write_text(f"{old}\n0\n")
     perfdash = stage.venv / "bin" / "perfdash"
-    perfdash.write_text(perfdash.read_text() + f"if name == 'confirm': print({said!r})\n")
+    perfdash.write_text(perfdash.read_text() + f"if name == 'confirm': print({text!r})\n")
     done = stage.night()
     assert done.code == 0, done.out
-    assert (good.read_text().splitlines()[0] == str(old)) == kept
-    if kept:
+    assert (good.read_text().splitlines()[0] == str(old)) == good_one
+    if good_one:
         assert good.read_text().splitlines()[1] == "1"
         stage.night("--only", "confirm")
         assert good.read_text().splitlines()[1] == "1", "a night gone on with is one night"

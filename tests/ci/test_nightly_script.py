@@ -34,8 +34,8 @@ def test_a_night_in_order(stage):
     assert next(call for call in calls if call.startswith("nightly begin")).count("--expect") == 3
     assert len([call for call in calls if call.startswith("post")]) == 2
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/run1\n"
-    kept = "".join(path.read_text() for path in done.folder.rglob("*") if path.is_file())
-    assert "ghp_s3cret" not in kept + done.out
+    texts = "".join(path.read_text() for path in done.folder.rglob("*") if path.is_file())
+    assert "ghp_s3cret" not in texts + done.out
     # Each stage gets the secrets that it uses: names of variables, by what was called.
     seen: dict[str, set[str]] = {}
     for line in (stage.home / "secrets").read_text().splitlines():
@@ -111,7 +111,7 @@ def test_a_cell_that_fails_does_not_stop_the_other(stage):
     assert (again.folder / "runs").read_text().count("\n") == 3
 
 
-def test_without_torch_nothing_is_measured_but_it_is_told(stage):
+def test_without_torch_nothing_is_measured_but_it_is_reported(stage):
     done = stage.night(
         TORCH="nonsense", SITE_DIR="site", WEBHOOK="yes", PERFDASH_WEBHOOK="https://hidden", EVERY="24h"
     )
@@ -157,14 +157,14 @@ def test_the_history_is_remembered_unless_it_holds_a_password(stage):
     assert (done.folder / "settings").stat().st_mode & 0o777 == 0o600, "options of perfdash run are in it"
 
 
-def test_a_gate_is_told_by_one(stage):
+def test_a_gate_exits_with_one(stage):
     stage.fails("report", 1)
     done = stage.night(FAIL_ON="regression")
     assert done.code == 1, done.out
     assert done.stages()["report2"] == "1"
 
 
-def test_a_merged_run_that_lacks_cases_is_told(stage):
+def test_a_merged_run_that_lacks_cases_is_reported(stage):
     (stage.home / "incomplete").touch()
     done = stage.night(SHARDS="2")
     assert done.code == 3
@@ -172,7 +172,7 @@ def test_a_merged_run_that_lacks_cases_is_told(stage):
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/merged1\n"
 
 
-def test_of_what_is_measured_several_times_the_last_is_told(stage):
+def test_of_what_is_measured_several_times_the_last_is_reported(stage):
     done = stage.night(BASE_RUNS="3", **POST)
     assert done.code == 0, done.out
     assert len(stage.calls("run")) == 3

@@ -124,11 +124,11 @@ def test_a_library_on_top_of_it(builds, tmp_path):
     library = Library(tmp_path)
     first = library.commit("first")
     base = {"TORCH": "2.14.0", "TORCH_INDEX": "wheels", "UNDER_TEST": "tinylib"}
-    one = builds.python(**base)
+    base_python = builds.python(**base)
     second = library.commit("second", steps=12)
     two = builds.python(**base)
-    assert one != two
-    for python, commit, steps in ((one, first, "10"), (two, second, "12")):
+    assert base_python != two
+    for python, commit, steps in ((base_python, first, "10"), (two, second, "12")):
         code = "import importlib.metadata as m; print(m.distribution('tinylib').read_text('direct_url.json'))"
         assert json.loads(ask(python, code))["vcs_info"]["commit_id"] == commit
         # What tinylib imports is not there in this little torch, so it is read.

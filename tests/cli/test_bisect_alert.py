@@ -42,7 +42,7 @@ def history(path, builds, setting=None, case=None, ran=(), **alert):
     return str(path)
 
 
-def said(commit, version="2.14.0"):
+def environment_said(commit, version="2.14.0"):
     return commit, version
 
 
@@ -63,29 +63,29 @@ def filled(flags, command):
 
 
 def test_model_metric_and_range_come_from_the_alert(tmp_path):
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
     flags = {**FLAGS, "alert": 1, "recipe": "git", "db": db, "threads": 4}
-    found = filled(flags, None)
-    assert (found["good"], found["bad"]) == ("a" * 40, "b" * 40)
-    assert (found["metric"], found["model"]) == ("backend", "resnet18")
-    assert found["threads"] == 4  # what the user says comes first
+    options = filled(flags, None)
+    assert (options["good"], options["bad"]) == ("a" * 40, "b" * 40)
+    assert (options["metric"], options["model"]) == ("backend", "resnet18")
+    assert options["threads"] == 4  # what the user says comes first
 
 
 def test_a_secret_of_that_night_is_asked_for_and_its_other_variables_stay(tmp_path):
     setting = {"env": {"API_TOKEN": "***", "FAST": "1"}}
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], setting)
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], setting)
     flags = {**FLAGS, "alert": 1, "recipe": "git", "db": db}
     with pytest.raises(UsageError, match="give --env API_TOKEN="):
         filled(flags, None)
-    found = filled({**flags, "env": ["API_TOKEN=x"]}, None)
-    assert found["env"] == ["API_TOKEN=x", "FAST=1"]
+    options = filled({**flags, "env": ["API_TOKEN=x"]}, None)
+    assert options["env"] == ["API_TOKEN=x", "FAST=1"]
 
 
 def test_all_that_changes_the_number_is_as_it_was(tmp_path):
     config = {"freezing": False, "cpp.threads": 2, "triton.x": "y"}
     setting = {"allocator": "jemalloc", "compile_mode": "default", "inductor_config": config}
     case = {"dtype": "amp", "amp_dtype": "float16", "batch_size": 3, "threads": 2, "dynamic": True}
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], setting, case)
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], setting, case)
     settings = run_settings(filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None), "backend")
     assert settings.inductor_config == config
     assert (settings.allocator, settings.compile_mode) == ("jemalloc", "default")
@@ -94,14 +94,16 @@ def test_all_that_changes_the_number_is_as_it_was(tmp_path):
 
 
 def test_defaults_of_that_night_come_before_the_environment_of_today(tmp_path, monkeypatch):
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
     monkeypatch.setenv("PERFDASH_ALLOCATOR", "jemalloc")
     settings = run_settings(filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None), "backend")
     assert (settings.allocator, settings.weights) == ("steady", "random")
 
 
 def test_nothing_is_compiled_where_eager_changed(tmp_path):
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], metric="eager_ms")
+    db = history(
+        tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], metric="eager_ms"
+    )
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db}, None)
     assert run_settings(flags, flags["metric"]).backend == ("eager",)
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": db, "metric": "speedup"}, None)
@@ -122,7 +124,9 @@ def measured(tmp_path, case, ran, **flags):
     """The case that a bisection would measure of an alert on it."""
     db = tmp_path / "h.db"
     if not db.exists():
-        history(db, [said("a" * 40), said("b" * 40)], None, {"batch_size": 4, **case}, ran)
+        history(
+            db, [environment_said("a" * 40), environment_said("b" * 40)], None, {"batch_size": 4, **case}, ran
+        )
     flags = filled({**BISECT, "alert": 1, "recipe": "git", "db": str(db), **flags}, None)
     return planned_case(run_settings(flags, "backend"))
 
@@ -159,9 +163,11 @@ def test_a_suite_of_a_file_is_found_again(tmp_path):
 
 
 def test_versions_of_the_recipes_package(tmp_path):
-    db = history(tmp_path / "h.db", [said("a" * 40, "2.13.0"), said("b" * 40, "2.14.0")])
-    found = filled({**FLAGS, "alert": 1, "recipe": "wheels:torch", "db": db}, None)
-    assert (found["good"], found["bad"]) == ("2.13.0", "2.14.0")
+    db = history(
+        tmp_path / "h.db", [environment_said("a" * 40, "2.13.0"), environment_said("b" * 40, "2.14.0")]
+    )
+    options = filled({**FLAGS, "alert": 1, "recipe": "wheels:torch", "db": db}, None)
+    assert (options["good"], options["bad"]) == ("2.13.0", "2.14.0")
 
 
 @pytest.mark.parametrize(("alert", "recipe", "why"), [
@@ -173,7 +179,7 @@ def test_versions_of_the_recipes_package(tmp_path):
     ({}, "wheels:torch", "both nights measured torch 2.14.0"),
 ])  # fmt: skip
 def test_an_alert_that_says_too_little(tmp_path, alert, recipe, why):
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)], **alert)
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], **alert)
     with pytest.raises(UsageError, match=why):
         filled({**FLAGS, "alert": 1, "recipe": recipe, "db": db}, None)
 
@@ -200,31 +206,31 @@ def library(tmp_path):
 
 
 def ends(db, repo):
-    found = filled({**FLAGS, "alert": 1, "recipe": "git", "db": db, "repo": repo}, None)
-    return found["good"], found["bad"]
+    options = filled({**FLAGS, "alert": 1, "recipe": "git", "db": db, "repo": repo}, None)
+    return options["good"], options["bad"]
 
 
 def test_the_commits_of_the_package_that_is_in_the_repository(tmp_path, library):
-    repository, (one, two, three) = library
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    repository, (first, two, three) = library
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
     told_commits(
-        db, {"lib": one, "still": two, "other": "c" * 40}, {"lib": three, "still": two, "other": "d" * 40}
+        db, {"lib": first, "still": two, "other": "c" * 40}, {"lib": three, "still": two, "other": "d" * 40}
     )
-    assert ends(db, repository.folder) == (one, three)
+    assert ends(db, repository.folder) == (first, three)
 
 
 def test_two_packages_of_one_repository_at_one_commit(tmp_path, library):
-    repository, (one, two, _) = library
-    db = history(tmp_path / "h.db", [said("a" * 40), said("a" * 40)])
-    told_commits(db, {"lib": one, "lib-extra": one}, {"lib": two, "lib-extra": two})
-    assert ends(db, repository.folder) == (one, two)
+    repository, (first, two, _) = library
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("a" * 40)])
+    told_commits(db, {"lib": first, "lib-extra": first}, {"lib": two, "lib-extra": two})
+    assert ends(db, repository.folder) == (first, two)
 
 
 def test_torchs_commit_where_the_repository_is_torchs(tmp_path, library):
-    repository, (one, two, _) = library
-    db = history(tmp_path / "h.db", [said(one), said(two)])
+    repository, (first, two, _) = library
+    db = history(tmp_path / "h.db", [environment_said(first), environment_said(two)])
     told_commits(db, {"lib": "c" * 40}, {"lib": "d" * 40})
-    assert ends(db, repository.folder) == (one, two)
+    assert ends(db, repository.folder) == (first, two)
 
 
 @pytest.mark.parametrize(("old", "new", "why"), [
@@ -235,7 +241,7 @@ def test_torchs_commit_where_the_repository_is_torchs(tmp_path, library):
 ])  # fmt: skip
 def test_commits_that_are_none_or_several(tmp_path, library, old, new, why):
     repository, commits = library
-    db = history(tmp_path / "h.db", [said("a" * 40), said("b" * 40)])
+    db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)])
     told_commits(
         db,
         *({name: commits[c] if isinstance(c, int) else c for name, c in side.items()} for side in (old, new)),
@@ -248,7 +254,7 @@ def test_commits_that_are_none_or_several(tmp_path, library, old, new, why):
 def test_the_alert_learns_the_culprit(command, tmp_path):
     repository = Repository(tmp_path / "repo")
     commits = [repository.commit(f"change {n}", {"bad": str(int(n >= 5))}) for n in range(10)]
-    db = history(tmp_path / "h.db", [said(commits[0]), said(commits[9])])
+    db = history(tmp_path / "h.db", [environment_said(commits[0]), environment_said(commits[9])])
     words = ["--alert", "1", "--recipe", "command", "--repo", "repo", "--db", db]
     ran = command(
         "bisect",

@@ -60,11 +60,11 @@ def arguments(folder, *more, good="main~59", bad="main", command=None):
     return ["bisect", "--repo", str(folder / "repo"), *ends, "--metric", "stdout", *more, *own]
 
 
-def told(recorded):
+def told_events(recorded):
     """What was done, without when, how fast and from where."""
-    kept = ("event", "stage", "place", "commit", "environment", "reading", "why", "culprit", "side")
+    fields = ("event", "stage", "place", "commit", "environment", "reading", "why", "culprit", "side")
     return [
-        {key: event[key] for key in kept if key in event} for event in recorded
+        {key: event[key] for key in fields if key in event} for event in recorded
         if event["event"] not in ("session", "ended")
     ]  # fmt: skip
 
@@ -82,8 +82,8 @@ def test_found_reported_filed_and_replayed(command, place, tmp_path):
     assert f"--good {commits[0][:10]} --bad {commits[59][:10]}" in ran.out
     assert picture(repository.folder) == before
     (made,) = (tmp_path / "runs" / "bisections").iterdir()
-    said = json.loads((made / "report.json").read_text())
-    assert [one["id"] for one in said["culprits"][0]["revisions"]] == [commits[37]]
+    report = json.loads((made / "report.json").read_text())
+    assert [revision["id"] for revision in report["culprits"][0]["revisions"]] == [commits[37]]
     assert (made / "report.md").read_text() == ran.out
     assert "<svg" in (made / "report.html").read_text()
     with open_store(str(tmp_path / "runs" / "history.db"), create=False) as store, store.read() as connection:
@@ -100,8 +100,10 @@ def test_found_reported_filed_and_replayed(command, place, tmp_path):
     assert f"{commits[37]} is the first bad commit" in replayed.stdout
 
     again = command("bisect", "--resume", "last", "--json", env=env)
-    assert json.loads(again.out)["culprits"] == said["culprits"]
-    assert told(read(made)) == told([event for event in read(made) if event["event"] != "session"])
+    assert json.loads(again.out)["culprits"] == report["culprits"]
+    assert told_events(read(made)) == told_events(
+        [event for event in read(made) if event["event"] != "session"]
+    )
     status = command("bisect", "--status", made.name, "--json")
     assert json.loads(status.out)["word"] == "found"
 
@@ -136,13 +138,13 @@ def test_killed_ten_times_it_comes_to_the_same_end_and_nothing_is_done_twice(com
         kills += 1
         words = ["bisect", "--resume", "last", "--out", str(runs)]
     assert kills == 10
-    (one,), (two,) = ((out / "bisections").iterdir() for out in (whole, runs))
-    assert told(read(two)) == told(read(one))
+    (once,), (two,) = ((out / "bisections").iterdir() for out in (whole, runs))
+    assert told_events(read(two)) == told_events(read(once))
     made = [event["commit"] for event in read(two) if event["event"] == "built"]
     assert len(made) == len(set(made))
     # At most what was under way at each kill was begun twice.
-    asked = (runs / "asked").read_text().splitlines()
-    assert len(asked) - len(set(asked)) <= kills
+    measured = (runs / "asked").read_text().splitlines()
+    assert len(measured) - len(set(measured)) <= kills
 
 
 @pytest.mark.slow
@@ -167,11 +169,11 @@ def test_interrupted_it_says_how_to_go_on(command, place, tmp_path, number):
     assert "--resume" in err
     assert "Traceback" not in err
     (made,) = (tmp_path / "runs" / "bisections").iterdir()
-    kept = read(made)
-    assert [event["event"] for event in kept][-1] == "ended"
+    events = read(made)
+    assert [event["event"] for event in events][-1] == "ended"
     ran = command("bisect", "--resume", "last", "--json", env=env)
     assert json.loads(ran.out)["culprits"][0]["revisions"][0]["id"] == commits[37]
-    assert told(read(made))[: len(told(kept))] == told(kept)
+    assert told_events(read(made))[: len(told_events(events))] == told_events(events)
 
 
 @pytest.fixture(scope="module")
@@ -195,8 +197,8 @@ def test_exit_codes_as_of_git_bisect_run(command, answers, tmp_path):
     ran = command(*words, env=env)
     assert ran.code == 0, ran.err
     (made,) = (tmp_path / "runs" / "bisections").iterdir()
-    said = json.loads((made / "report.json").read_text())
-    assert [one["id"] for one in said["culprits"][0]["revisions"]] == commits[5:8]
+    report = json.loads((made / "report.json").read_text())
+    assert [revision["id"] for revision in report["culprits"][0]["revisions"]] == commits[5:8]
     assert "good before, bad since" in ran.out
     assert "2 skipped" in ran.out
     ran = command(*(word if word != "main" else "stops" for word in words), env=env)

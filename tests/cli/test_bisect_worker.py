@@ -93,10 +93,10 @@ def test_a_model_that_gets_slower_by_8_percent(command, tmp_path):
             project.commit(broken=n in (25, 49, 50, 53, 75))
         if n % 9 == 0:
             project.branch(3)
-    said, text = bisected(command, tmp_path, first, "--recipe", "own.toml", "--metric", "eager")
-    assert said["ranges"][0]["revisions"] >= 100
-    assert [one["id"] for one in said["culprits"][0]["revisions"]] == [culprit]
-    change = said["culprits"][0]["change"]
+    report, text = bisected(command, tmp_path, first, "--recipe", "own.toml", "--metric", "eager")
+    assert report["ranges"][0]["revisions"] >= 100
+    assert [revision["id"] for revision in report["culprits"][0]["revisions"]] == [culprit]
+    change = report["culprits"][0]["change"]
     assert 1.03 < change["low"] < change["high"] < 1.14
     assert "worse" in text
 
@@ -115,7 +115,7 @@ def test_accuracy_that_breaks_on_a_branch(command, tmp_path):
     project.repository.merge("side")
     for n in range(8):
         project.repository.commit(f"late {n}", {"other": str(n)})
-    said, text = bisected(command, tmp_path, first, "--metric", "accuracy")
-    assert [one["id"] for one in said["culprits"][0]["revisions"]] == [culprit]
+    report, text = bisected(command, tmp_path, first, "--metric", "accuracy")
+    assert [revision["id"] for revision in report["culprits"][0]["revisions"]] == [culprit]
     assert "right before, wrong since" in text
-    assert said["ranges"][1]["how"].startswith("inside the merge")
+    assert report["ranges"][1]["how"].startswith("inside the merge")

@@ -27,17 +27,17 @@ def test_what_cannot_be_built_and_why(command, tmp_path):
     (tmp_path / "some.toml").write_text(f'name = "some"\nloader = "torchvision"\n{MODELS}')
     ran = command("check", "--suite", "some.toml", "--json")
     assert ran.code == 1, ran.err
-    found = {row["case"]["model"]: row for row in json.loads(ran.out)}
-    assert found["resnet18"]["status"] is None
-    assert found["resnet18"]["reason"] == ""
-    assert found["resnet18"]["eager_s"] > 0
-    assert found["resnet19"]["status"] == "model_fail_to_load"
-    assert "torchvision has no model 'resnet19' (near: resnet18" in found["resnet19"]["reason"]
-    assert "timm has no model 'lcnet_055' (near: lcnet_0" in found["lcnet_055"]["reason"]
-    assert "near: lennard_jones" in found["lennard_johns"]["reason"]
-    assert found["alexnet"]["reason"] == "it has 61,100,840 parameters, and its suite states 61,100,841"
-    assert found["vgg16"]["status"] == "eager_oom"
-    assert "not loaded: its 9,000,000,000,000 parameters alone need 33527.6 GiB" in found["vgg16"]["reason"]
+    rows = {row["case"]["model"]: row for row in json.loads(ran.out)}
+    assert rows["resnet18"]["status"] is None
+    assert rows["resnet18"]["reason"] == ""
+    assert rows["resnet18"]["eager_s"] > 0
+    assert rows["resnet19"]["status"] == "model_fail_to_load"
+    assert "torchvision has no model 'resnet19' (near: resnet18" in rows["resnet19"]["reason"]
+    assert "timm has no model 'lcnet_055' (near: lcnet_0" in rows["lcnet_055"]["reason"]
+    assert "near: lennard_jones" in rows["lennard_johns"]["reason"]
+    assert rows["alexnet"]["reason"] == "it has 61,100,840 parameters, and its suite states 61,100,841"
+    assert rows["vgg16"]["status"] == "eager_oom"
+    assert "not loaded: its 9,000,000,000,000 parameters alone need 33527.6 GiB" in rows["vgg16"]["reason"]
 
     ran = command("check", "--suite", "some.toml", "--models", "resnet18,vgg16,lennard_jones")
     assert ran.code == 0, "a want of memory is no fault"
@@ -49,18 +49,18 @@ def test_a_checkout_of_torchbench(command, tmp_path):
     write_checkout(tmp_path / "benchmark")
     ran = command("check", "--torchbench", "benchmark", "--json")
     assert ran.code == 1, ran.err
-    found = {row["case"]["model"]: (row["status"], row["reason"]) for row in json.loads(ran.out)}
+    rows = {row["case"]["model"]: (row["status"], row["reason"]) for row in json.loads(ran.out)}
     for name in ("plain", "keywords", "fixed", "not_trained", "strange"):
-        assert found[name] == (None, ""), name
-    status, reason = found["needs_package"]
+        assert rows[name] == (None, ""), name
+    status, reason = rows["needs_package"]
     assert status == "missing_dependency"
     assert "a_package_that_nobody_has" in reason
     assert "install it" in reason
-    status, reason = found["needs_data"]
+    status, reason = rows["needs_data"]
     assert status == "missing_data"
     assert "python install.py" in reason
-    assert found["needs_hub"][0] == "needs_network"
-    assert found["not_on_cpu"] == ("skipped", "torchbench's metadata.yaml: not implemented on cpu")
+    assert rows["needs_hub"][0] == "needs_network"
+    assert rows["not_on_cpu"] == ("skipped", "torchbench's metadata.yaml: not implemented on cpu")
 
     # Where its place is a setting, the suite is named; what is skipped stands in the row.
     (tmp_path / "perfdash.toml").write_text('[torchbench]\npath = "benchmark"\n')

@@ -185,7 +185,7 @@ def test_a_model_of_ones_own(command, tmp_path):
         ("missing", ["mine.py has no function 'missing'"]),
     ],
 )
-def test_a_slip_in_ones_own_model_is_told_before_anything_is_measured(command, tmp_path, function, words):
+def test_a_slip_in_ones_own_model_is_reported_before_anything_is_measured(command, tmp_path, function, words):
     (tmp_path / "mine.py").write_text(MODEL)
     ran = command("run", "--model", "mine.py:linear", "--model", f"mine.py:{function}")
     assert ran.code == 2, ran.out

@@ -20,8 +20,8 @@ def unlike(tmp_path):
 
 
 def test_a_gate_over_nothing_is_wrong_use(called, unlike):
-    told = called("compare", "2026-11-01", "2026-11-08")
-    assert (told.code, "Nothing to compare" in told.out) == (0, True)
+    result = called("compare", "2026-11-01", "2026-11-08")
+    assert (result.code, "Nothing to compare" in result.out) == (0, True)
     gated = called("compare", "2026-11-01", "2026-11-08", "--fail-on", "regression")
     assert gated.code == 2
     assert "--fail-on regression: nothing to compare: no case is in both (batch_size 1 | 8)" in gated.err
@@ -29,10 +29,10 @@ def test_a_gate_over_nothing_is_wrong_use(called, unlike):
 
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_output_for_programs_says_it_too(called, unlike, form):
-    told = called("compare", "2026-11-01", "2026-11-08", "--format", form)
-    assert "nothing to compare" in told.err
+    result = called("compare", "2026-11-01", "2026-11-08", "--format", form)
+    assert "nothing to compare" in result.err
     if form == "json":
-        assert "batch_size" in json.loads(told.out)["nothing_to_compare"]
+        assert "batch_size" in json.loads(result.out)["nothing_to_compare"]
 
 
 def test_the_baseline_is_of_the_hosts_of_the_run(called, tmp_path):
@@ -46,12 +46,12 @@ def test_the_baseline_is_of_the_hosts_of_the_run(called, tmp_path):
     with open_store(str(tmp_path / "runs" / "history.db")) as store:
         take_in(store, nights)
     words = ["--repo", "a/b", "--issue", "1", "--dry-run", "--baseline", "2026-11-01"]
-    told = called("post", "2026-11-02_desk", *words)
-    assert told.code == 0, told.err
-    assert "Compared with 2026-11-01_desk" in told.out.replace("\\", "")
+    result = called("post", "2026-11-02_desk", *words)
+    assert result.code == 0, result.err
+    assert "Compared with 2026-11-01_desk" in result.out.replace("\\", "")
 
 
 def test_a_report_with_a_baseline_and_a_gate(called, unlike):
-    told = called("report", "2026-11-08", "--baseline", "2026-11-01", "--fail-on", "regression")
-    assert told.code == 2
-    assert "nothing to compare" in told.err
+    result = called("report", "2026-11-08", "--baseline", "2026-11-01", "--fail-on", "regression")
+    assert result.code == 2
+    assert "nothing to compare" in result.err

@@ -93,8 +93,8 @@ def test_a_build_that_no_night_measured_is_refused(nights, tmp_path):
 
 def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     home, fast, slow, run = nights
-    found = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)
-    before = {(alert["metric"], alert["state"]) for alert in found}
+    alerts = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)
+    before = {(alert["metric"], alert["state"]) for alert in alerts}
 
     # Against a good build that is as slow as the new one: it was the machine.
     done = perfdash("confirm", run, "--good-python", slow, cwd=home, quickly=True)
@@ -109,8 +109,8 @@ def test_what_stands_is_confirmed_and_what_does_not_is_dismissed(nights):
     suspected = re.search(r"compiled latency: stands, suspected \+([\d.]+)%", done.out)
     assert suspected, done.out
     assert 10 < float(suspected[1]) < 60
-    found = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)
-    after = {alert["metric"]: alert for alert in found}
+    alerts = json.loads(perfdash("regressions", "--json", cwd=home, quickly=True).out)
+    after = {alert["metric"]: alert for alert in alerts}
     assert after["backend_ms"]["state"] == "confirmed", before
     again = after["backend_ms"]["details"]["remeasured"]
     assert 1.18 < again["ratio"] < 1.32

@@ -31,13 +31,13 @@ def planned(run, *words):
 
 def test_cases_costs_and_shards(called, tmp_path):
     suite(tmp_path, {"a": 3600, "b": 1800, "c": 1800, "d": None})
-    said = planned(called, "--shard", "2/2")
-    assert [each["expected_s"] for each in said["cases"]] == [3600, 1800, 1800, 2400]
-    assert said["cases"][3]["expected_by"] == "mean of the others"
-    assert [each["shard"] for each in said["shards"]] == ["1/2", "2/2"]
-    assert [each["mine"] for each in said["shards"]] == [False, True]
-    assert sum(each["hours"] for each in said["shards"]) == pytest.approx(9600 / 3600, abs=0.02)
-    assert said["hours"] == {"work": 2.67, "until_the_last_shard_ends": 1.5}
+    plan = planned(called, "--shard", "2/2")
+    assert [entry["expected_s"] for entry in plan["cases"]] == [3600, 1800, 1800, 2400]
+    assert plan["cases"][3]["expected_by"] == "mean of the others"
+    assert [entry["shard"] for entry in plan["shards"]] == ["1/2", "2/2"]
+    assert [entry["mine"] for entry in plan["shards"]] == [False, True]
+    assert sum(entry["hours"] for entry in plan["shards"]) == pytest.approx(9600 / 3600, abs=0.02)
+    assert plan["hours"] == {"work": 2.67, "until_the_last_shard_ends": 1.5}
     assert [p.name for p in tmp_path.iterdir()] == ["made.toml"]  # nothing was made
 
 
@@ -46,10 +46,10 @@ def test_it_cuts_as_the_run_does(called, tmp_path):
     from perfdash.settings import resolve
 
     suite(tmp_path, {f"m{n}": n * 7 % 50 + 1 for n in range(30)})
-    said = planned(called, "--shard", "2/3")
+    plan = planned(called, "--shard", "2/3")
     flags = {"suite": [str(tmp_path / "made.toml")], "shard": "2/3"}
     mine = make_plan(resolve(flags, {}, tmp_path)[0])[0].mine
-    assert [place for place, each in enumerate(said["cases"]) if each["shard"] == 2] == list(mine)
+    assert [place for place, entry in enumerate(plan["cases"]) if entry["shard"] == 2] == list(mine)
 
 
 def test_for_people(called, tmp_path):
@@ -67,18 +67,18 @@ def test_for_people(called, tmp_path):
 def test_durations_of_an_earlier_run(called, tmp_path):
     results = a_night()
     write_run(tmp_path / "runs" / RUN, results)
-    known = results[0]
+    recorded = results[0]
     (tmp_path / "made.toml").write_text(
-        f'name = "{known.case.suite}"\nloader = "timm"\n'
-        f'[[models]]\nname = "{known.case.model}"\ncost_s = 9999\n[[models]]\nname = "other"\n'
+        f'name = "{recorded.case.suite}"\nloader = "timm"\n'
+        f'[[models]]\nname = "{recorded.case.model}"\ncost_s = 9999\n[[models]]\nname = "other"\n'
     )
-    case = to_json(known)["case"]
-    said = planned(
+    case = to_json(recorded)["case"]
+    plan = planned(
         called, "--costs", "last", "--threads", str(case["threads"]), "--batch-size",
         str(case["batch_size"]), "--dtype", case["dtype"],
     )  # fmt: skip
-    (one, other) = said["cases"]
-    assert (one["expected_s"], one["expected_by"]) == (round(known.wall_s, 1), "run")
+    (first, other) = plan["cases"]
+    assert (first["expected_s"], first["expected_by"]) == (round(recorded.wall_s, 1), "run")
     assert other["expected_by"] == "mean of the others"
 
 
@@ -94,10 +94,10 @@ def test_a_whole_night_is_planned_at_once(command, tmp_path):
     suite(tmp_path, {f"m{n}": n * 37 % 500 + 10 for n in range(160)})
     words = ["--dtype", "float32,bfloat16,float16,amp", "--backend", "inductor,aot-eager,eager"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    said = planned(command, *words, "--shard", "1/8")
+    plan = planned(command, *words, "--shard", "1/8")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert len(said["cases"]) == 1920
-    hours = [each["hours"] for each in said["shards"]]
+    assert len(plan["cases"]) == 1920
+    hours = [entry["hours"] for entry in plan["shards"]]
     assert max(hours) - min(hours) < 0.2
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
 

@@ -51,10 +51,10 @@ def unusable(tmp_path, monkeypatch):
     ],
 )
 def test_an_unusable_history_is_found_before_measuring(called, unusable, tmp_path, db, code, words, dry):
-    told = called(*RUN, "--db", db, *dry)
-    assert told.code == code
-    assert words in told.err
-    assert "--no-history" in told.err
+    result = called(*RUN, "--db", db, *dry)
+    assert result.code == code
+    assert words in result.err
+    assert "--no-history" in result.err
     assert not (tmp_path / "runs").exists()
 
 
@@ -89,9 +89,9 @@ def test_a_broken_history_is_not_what_it_is_to_be_imported_into(tmp_path, capsys
     info = RunInfo("r", "2026-01-01T00:00:00Z", "h", ["perfdash"], {}, {}, 1, "0")
     results = [Result(Case("s", "m"), "2026-01-01T00:00:00Z", 1.0, Status.PASS)]
     assert record(settings, info, results, tmp_path / "run", print) == 3
-    said = capsys.readouterr().out
-    assert "The run is saved, but not in the history" in said
-    assert said.strip().endswith(advice.format(folder=tmp_path / "run"))
+    output = capsys.readouterr().out
+    assert "The run is saved, but not in the history" in output
+    assert output.strip().endswith(advice.format(folder=tmp_path / "run"))
 
 
 def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
@@ -101,8 +101,8 @@ def test_a_gate_says_what_it_could_not_judge(tmp_path, capsys):
     with open_store(settings.history) as store:
         take_in(store, [*nights[:-1], last])
     assert gates.alerts_of_run(settings.history, last, print) == []
-    said = "--fail-on regression: not told: changes of latency (measured by a new method since 2026-01-06)"
-    assert said in capsys.readouterr().out
+    message = "--fail-on regression: not told: changes of latency (measured by a new method since 2026-01-06)"
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("noise", "taken"), [
@@ -115,8 +115,8 @@ def test_the_history_gets_no_run_that_strict_refuses(tmp_path, noise, taken):
     settings = RunSettings(suite=["timm"], db=str(tmp_path / "history.db"), strict=True)
     configuration = settings.model_dump(mode="json", exclude={"db"})
     info = RunInfo("r", "2026-01-01T00:00:00Z", "h", [], configuration, {}, 1, "0", noise=noise)
-    said = []
-    code = record(settings, info, [Result(Case("s", "m"), "t", 1.0, Status.PASS)], tmp_path, said.append)
+    messages = []
+    code = record(settings, info, [Result(Case("s", "m"), "t", 1.0, Status.PASS)], tmp_path, messages.append)
     assert code == (0 if taken else 3)
     assert (tmp_path / "history.db").exists() is taken
-    assert taken or "not put into the history: --strict" in said[0]
+    assert taken or "not put into the history: --strict" in messages[0]

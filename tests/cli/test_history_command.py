@@ -31,9 +31,9 @@ def test_regressions_from_first_to_last(command, unjudged):
     number = str(alert["id"])
     assert command("regressions", "--acknowledge", number, "--note", "known: <see> #123").code == 0
     assert command("regressions", "--fail-on", "regression").code == 0
-    one = command("regressions", number)
-    assert "known: <see> #123" in one.out
-    assert "new" in one.out
+    shown = command("regressions", number)
+    assert "known: <see> #123" in shown.out
+    assert "new" in shown.out
 
     assert command("regressions", "77").code == 2
     assert command("regressions", "--note", "x").code == 2
@@ -75,16 +75,16 @@ def test_history_listed_shown_exported_pruned_and_merged(command, farmed):
 
 
 def test_compare_by_dates_and_windows(command, farmed):
-    found = command("compare", "2026-01-15..2026-01-26", "2026-01-28..", "--fail-on", "regression")
-    assert found.code == 1, found.err
-    assert "Changed: 1" in found.out
-    assert "--fail-on regression: 1 of 24: model03" in found.err
+    result = command("compare", "2026-01-15..2026-01-26", "2026-01-28..", "--fail-on", "regression")
+    assert result.code == 1, result.err
+    assert "Changed: 1" in result.out
+    assert "--fail-on regression: 1 of 24: model03" in result.err
     plain = json.loads(
         command(
             "compare", "2026-01-20..2026-01-26", "2026-01-28..", "--format", "json", "--junit", "c.xml"
         ).out
     )
-    assert [one["case"]["model"] for one in plain["cases"] if one["regressed"]] == ["model03"]
+    assert [entry["case"]["model"] for entry in plain["cases"] if entry["regressed"]] == ["model03"]
     assert ET.parse(farmed / "c.xml").getroot().find("testsuite").get("failures") == "1"
     lines = command("compare", "2026-01-25", "2026-01-26", "--format", "csv").out.splitlines()
     assert len(lines) == 25
@@ -124,15 +124,15 @@ def test_where_there_is_no_history(command, tmp_path):
 
 
 def test_passwords_stay_secret(command):
-    said = command("history", "runs", "--db", "postgresql://me:s3cret@127.0.0.1:1/x")
-    assert said.code == 2
-    assert "PERFDASH_DB" in said.err
+    result = command("history", "runs", "--db", "postgresql://me:s3cret@127.0.0.1:1/x")
+    assert result.code == 2
+    assert "PERFDASH_DB" in result.err
     hidden = {"PERFDASH_DB": "postgresql://me:s3cret@127.0.0.1:1/x"}
     failed = command("history", "runs", env=hidden)
     assert failed.code == 3
     shown = command("config", env=hidden)
     assert "postgresql://***@127.0.0.1:1/x" in shown.out
-    for ran in (said, failed, shown):
+    for ran in (result, failed, shown):
         assert "s3cret" not in ran.out + ran.err
 
 

@@ -22,10 +22,10 @@ def test_debug_does_not_change_the_exit_code(called, monkeypatch, error, code, d
         raise error(f"it was {SECRET}")
 
     monkeypatch.setattr("perfdash.settings.resolve", fails)
-    told = called(*debug, "config", env={"SOME_TOKEN": SECRET})
-    assert told.code == code
-    assert SECRET not in told.err
-    assert ("Traceback" in told.err) == (bool(debug) and error is not KeyboardInterrupt)
+    result = called(*debug, "config", env={"SOME_TOKEN": SECRET})
+    assert result.code == code
+    assert SECRET not in result.err
+    assert ("Traceback" in result.err) == (bool(debug) and error is not KeyboardInterrupt)
 
 
 def test_a_reader_that_has_gone_away_does_not_change_the_exit_code(monkeypatch, capsys):
@@ -42,8 +42,8 @@ def test_a_reader_that_has_gone_away_does_not_change_the_exit_code(monkeypatch, 
 
 
 def test_what_a_command_prints_holds_no_secret(called):
-    told = called("config", env={"PERFDASH_DB": "postgresql://u:s3@h/x", "PERFDASH_OUT": f"/tmp/{SECRET}",
+    result = called("config", env={"PERFDASH_DB": "postgresql://u:s3@h/x", "PERFDASH_OUT": f"/tmp/{SECRET}",
                                  "SOME_TOKEN": SECRET})  # fmt: skip
-    assert told.code == 0
-    assert SECRET not in told.out
-    assert "/tmp/***" in told.out
+    assert result.code == 0
+    assert SECRET not in result.out
+    assert "/tmp/***" in result.out

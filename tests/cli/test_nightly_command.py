@@ -46,21 +46,25 @@ def test_a_nightly_from_its_beginning_to_its_end(called):
     ran = called("doctor", "--nightly")
     assert ran.code == 1
     assert "partial     nightly  n1, begun" in ran.out
-    (told,) = json.loads(called("nightly", "list", "--json").out)
-    assert (told["state"], told["expected"], told["grace_s"]) == ("partial", ["timm cpu float32"], 3 * HOURS)
+    (nightly,) = json.loads(called("nightly", "list", "--json").out)
+    assert (nightly["state"], nightly["expected"], nightly["grace_s"]) == (
+        "partial",
+        ["timm cpu float32"],
+        3 * HOURS,
+    )
     assert called("nightly", "forget", "nightly").out == "Forgot 1 of nightly\n"
     assert called("nightly", "list").out == "No nightlies\n"
 
 
 def test_a_run_is_named_by_its_folder(called, tmp_path):
-    one = run("2026-11-01", [row()])
-    put(tmp_path, runs=[one])
+    first = run("2026-11-01", [row()])
+    put(tmp_path, runs=[first])
     called("nightly", "begin", "--expect", "timm cpu float32")
-    ran = called("nightly", "end", "--state", "ok", "--run", f"somewhere/{one.run.name}/")
+    ran = called("nightly", "end", "--state", "ok", "--run", f"somewhere/{first.run.name}/")
     assert ran.out.rstrip().endswith(": ok")
 
 
-@pytest.mark.parametrize(("nightlies", "code", "said"), [
+@pytest.mark.parametrize(("nightlies", "code", "message"), [
     ([], 1, "none ever began"),
     ([ago(2)], 0, "ok"),
     ([ago(26)], 0, "ok"),
@@ -70,9 +74,9 @@ def test_a_run_is_named_by_its_folder(called, tmp_path):
     ([ago(26, "partial"), ago(1, "running")], 1, "partial"),
     ([ago(30, "running")], 1, "never ended"),
 ])  # fmt: skip
-def test_the_doctor(tmp_path, capsys, nightlies, code, said):
+def test_the_doctor(tmp_path, capsys, nightlies, code, message):
     assert examined(None, put(tmp_path, *nightlies), None) == code
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_the_doctor_by_another_clock(tmp_path, capsys):
@@ -90,8 +94,8 @@ def test_the_next_comment_says_it(called, tmp_path):
     ran = called("report", tonight.run.name)
     assert ran.code == 0, ran.err
     assert f"\n**Before this nightly: 2 missing after {first}.**\n" in ran.out
-    told = json.loads(called("report", tonight.run.name, "--format", "json").out)
-    assert "2 missing" in json.dumps(told)
+    report = json.loads(called("report", tonight.run.name, "--format", "json").out)
+    assert "2 missing" in json.dumps(report)
 
 
 @pytest.mark.parametrize(("words", "why"), [

@@ -96,7 +96,7 @@ def test_what_failed_is_kept_and_the_printed_command_posts_it(post, perfdash, hu
     code, _, err = post("--site-url", "https://perf.example/a b")
     assert code == 3
     assert "set the environment variable GITHUB_TOKEN" in err
-    kept = (folder / "comment.md").read_text()
+    comment = (folder / "comment.md").read_text()
     assert f"The text is kept in {folder / 'comment.md'}." in err
     command = shlex.split(err.splitlines()[-1])
     assert command[0] == "perfdash"
@@ -104,7 +104,7 @@ def test_what_failed_is_kept_and_the_printed_command_posts_it(post, perfdash, hu
     monkeypatch.chdir("/")
     code, _, err = perfdash(*command[1:])
     assert code == 0, err
-    assert hub.of() == [kept]
+    assert hub.of() == [comment]
 
 
 def test_many_parts_are_kept_apart(post, hub, tmp_path):
@@ -157,7 +157,7 @@ def test_a_text_that_cannot_be_kept(post, hub, folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--repo", "https://github.com/a/b", "--issue", "3"], "is not OWNER/NAME"),
         (["--repo", "a/..", "--issue", "3"], "is not OWNER/NAME"),
@@ -171,10 +171,10 @@ def test_a_text_that_cannot_be_kept(post, hub, folder):
         (["--repo", "a/b", "--issue", "3", "--new-issue-on", "regression"], "history"),
     ],
 )
-def test_wrong_use_is_told_before_anything_is_sent(perfdash, hub, folder, words, said):
+def test_wrong_use_is_reported_before_anything_is_sent(perfdash, hub, folder, words, message):
     code, _, err = perfdash("post", *words)
     assert code == 2, err
-    assert said in err
+    assert message in err
     assert hub.requests == []
     assert not list(folder.glob("comment*"))
 
@@ -257,5 +257,5 @@ def test_a_run_of_the_history_is_kept_beside_it(post, hub, tmp_path, monkeypatch
     code, _, err = post()
     assert code == 3
     assert "not\na token" not in err
-    (kept,) = (tmp_path / "runs").glob("comment-*.md")
-    assert str(kept) in err
+    (path,) = (tmp_path / "runs").glob("comment-*.md")
+    assert str(path) in err

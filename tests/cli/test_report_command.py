@@ -41,16 +41,16 @@ def test_a_gate(command, farmed):
 
 
 def test_another_baseline(command, farmed):
-    told = command("report", "--baseline", "2026-01-01..2026-01-20", "--format", "json")
-    assert told.code == 0, told.err
-    changes = json.loads(told.out)["changes"]
+    result = command("report", "--baseline", "2026-01-01..2026-01-20", "--format", "json")
+    assert result.code == 0, result.err
+    changes = json.loads(result.out)["changes"]
     assert ("model03", "compiled latency") in [
         (change["case"]["model"], change["what"]) for change in changes
     ]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing"], "nothing"),
         (["2026-01"], "give one of them"),
@@ -61,20 +61,20 @@ def test_another_baseline(command, farmed):
         (["--fail-on", "slower"], "only regression"),
     ],
 )
-def test_wrong_use(command, farmed, words, said):
-    told = command("report", *words)
-    assert told.code == 2
-    assert said in told.err
+def test_wrong_use(command, farmed, words, message):
+    result = command("report", *words)
+    assert result.code == 2
+    assert message in result.err
 
 
 def test_what_cannot_be_written(command, farmed):
     (farmed / "file").write_text("")
-    told = command("report", "--to", "file/night.md")
-    assert told.code == 3
-    assert "cannot be written" in told.err
+    result = command("report", "--to", "file/night.md")
+    assert result.code == 3
+    assert "cannot be written" in result.err
 
 
 def test_no_run_at_all(command):
-    told = command("report")
-    assert told.code == 2
-    assert "no run 'last'" in told.err
+    result = command("report")
+    assert result.code == 2
+    assert "no run 'last'" in result.err

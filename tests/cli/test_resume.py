@@ -167,8 +167,8 @@ def test_shards_are_merged(command, tmp_path, suite):
 
     # In the history it is one run, however often it is merged, and the shards are none.
     assert command("merge", *runs, "--out", "merged").code == 0
-    known = command("history", "runs", "--out", "merged", "--json")
-    assert [(run["results"], run["expected"]) for run in json.loads(known.out)] == [(3, 3)]
+    listed = command("history", "runs", "--out", "merged", "--json")
+    assert [(run["results"], run["expected"]) for run in json.loads(listed.out)] == [(3, 3)]
     assert command("history", "runs").code == 2
     left_out = command("history", "import", "runs")
     assert left_out.err.count("a shard goes in when it is merged") == 2

@@ -23,34 +23,34 @@ def saved(folder, lines, info=INFO):
 
 def test_a_damaged_run_is_named_and_no_empty_run(called, tmp_path):
     saved(tmp_path / "runs" / "r", '{"schema": 1, "ca')
-    told = called("show", "r")
-    assert told.code == 3
-    assert "results.jsonl, line 1" in told.err
-    assert "perfdash run --resume" in told.err
+    result = called("show", "r")
+    assert result.code == 3
+    assert "results.jsonl, line 1" in result.err
+    assert "perfdash run --resume" in result.err
     assert called("history", "import", "runs/r").code == 2
 
 
 def test_a_run_in_which_nothing_has_finished_yet(called, tmp_path):
     saved(tmp_path / "runs" / "r", "", replace(INFO, state="running"))
-    told = called("show", "r")
-    assert (told.code, "no case has finished" in told.out) == (0, True)
+    result = called("show", "r")
+    assert (result.code, "no case has finished" in result.out) == (0, True)
 
 
 def test_last_is_that_of_the_history(called, tmp_path):
     whole = json.dumps(to_json(Result(Case("s", "one"), "t", 1.0, Status.CRASH)))
     saved(tmp_path / "runs" / "2026-11-01", f"{whole}\n")
     saved(tmp_path / "runs" / "2026-11-02", "", replace(INFO, state="interrupted"))
-    told = called("show")
-    assert (told.code, "one" in told.out) == (0, True)
-    assert "2026-11-02 has no result; this is the last run with results" in told.err
+    result = called("show")
+    assert (result.code, "one" in result.out) == (0, True)
+    assert "2026-11-02 has no result; this is the last run with results" in result.err
 
 
 def test_the_rest_of_a_torn_run_is_shown(called, tmp_path):
     whole = json.dumps(to_json(Result(Case("s", "one"), "t", 1.0, Status.CRASH)))
     saved(tmp_path / "runs" / "r", f"{whole}\n{whole[:50]}")
-    told = called("show", "r")
-    assert (told.code, "one" in told.out) == (0, True)
-    assert "results.jsonl, line 2" in told.err
+    result = called("show", "r")
+    assert (result.code, "one" in result.out) == (0, True)
+    assert "results.jsonl, line 2" in result.err
 
 
 @pytest.fixture

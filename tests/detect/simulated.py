@@ -44,9 +44,9 @@ def farm(
                 "calls_captured": 100.0,
             }
             name = f"model{model:02}"
-            found = change(night, name, dict(values)) if change else values
-            if found is not None:
-                rows.append(row(name, statuses(night, name) if statuses else "pass", **found))
+            changed = change(night, name, dict(values)) if change else values
+            if changed is not None:
+                rows.append(row(name, statuses(night, name) if statuses else "pass", **changed))
         day = str(FIRST + timedelta(days=night))
         made = run(day, rows, torch=torch(night), git=hashlib.sha1(b"%d" % night).hexdigest())
         environment = {**made.run.environment, **facts(night)}
@@ -66,4 +66,4 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
 
 
 def names(runs: Sequence[Imported]) -> list[str]:
-    return [each.run.name for each in runs]
+    return [judged_run.run.name for judged_run in runs]

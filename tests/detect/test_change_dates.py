@@ -31,11 +31,11 @@ def test_the_builds_between_which_an_alert_lies(taken):
     store = taken(runs)
     judge_new(store)
     with store.read() as connection:
-        (found,) = gather(connection, kept.load(connection))
-    good, bad = found.between
+        (evidence,) = gather(connection, kept.load(connection))
+    good, bad = evidence.between
     assert (good.name, bad.name) == (names(runs)[31], names(runs)[32])
-    assert found.case.model == "model03"
-    assert found.speedup is None, "these nights have no speedup"
+    assert evidence.case.model == "model03"
+    assert evidence.speedup is None, "these nights have no speedup"
 
 
 def test_changes_of_the_whole_history(taken):
@@ -50,9 +50,10 @@ def test_changes_of_the_whole_history(taken):
     with store.read() as connection:
         whole = panel(connection, list_runs(connection), JUDGED)
         cases = cases_by_id(connection, whole.case_ids)
-        found = list(lasting_changes(whole))
+        changes = list(lasting_changes(whole))
         shown = [
-            (cases[one.case_id].model if one.case_id else None, one.metric, one.first.name) for one in found
+            (cases[point.case_id].model if point.case_id else None, point.metric, point.first.name)
+            for point in changes
         ]
         assert shown == [
             ("model03", "backend_ms", names(runs)[20]),

@@ -25,9 +25,11 @@ def past(sd):
 
 def test_windows_tell_their_own_noise():
     runs = farm(20, models=60, noise=0.02, seed=5, change=slower("model03", 10, 1.08))
-    found = compare(side(*runs[:10]), side(*runs[10:]))
-    assert [one.case.model for one in found.both if one.changed] == ["model03"]
-    first = found.both[0]
+    comparison = compare(side(*runs[:10]), side(*runs[10:]))
+    assert [compared_case.case.model for compared_case in comparison.both if compared_case.changed] == [
+        "model03"
+    ]
+    first = comparison.both[0]
     assert first.case.model == "model03"
     assert first.regressed
     assert {name for name, delta in first.deltas.items() if delta.significant} == {"backend_ms"}
@@ -39,30 +41,30 @@ def test_the_same_build_twice_is_nearly_always_the_same():
     false = 0
     for seed in range(20):
         runs = farm(6, models=50, noise=0.03, seed=seed)
-        found = compare(side(*runs[:3]), side(*runs[3:]))
-        false += any(one.changed for one in found.both)
+        comparison = compare(side(*runs[:3]), side(*runs[3:]))
+        false += any(compared_case.changed for compared_case in comparison.both)
     assert false <= 3
 
 
 def test_single_runs_rest_on_what_the_history_knows():
     old, new = run(rows=[row("a", backend_ms=10.0)]), run(rows=[row("a", backend_ms=10.5)])
-    (one,) = compare(side(old), side(new)).both
-    assert one.deltas["backend_ms"].p is None
-    assert not one.changed
+    (compared_case,) = compare(side(old), side(new)).both
+    assert compared_case.deltas["backend_ms"].p is None
+    assert not compared_case.changed
     quiet, loud = ({"backend_ms": {case("a"): past(sd)}} for sd in (0.005, 0.05))
-    (one,) = compare(side(old), side(new), quiet).both
-    assert one.regressed
-    (one,) = compare(side(old), side(new), loud).both
-    assert not one.changed
+    (compared_case,) = compare(side(old), side(new), quiet).both
+    assert compared_case.regressed
+    (compared_case,) = compare(side(old), side(new), loud).both
+    assert not compared_case.changed
 
 
 def test_what_got_faster_is_no_regression():
     noise = {metric: {case("a"): past(0.005)} for metric in ("backend_ms", "speedup")}
     old = run(rows=[row("a", backend_ms=10.0, speedup=1.0)])
     new = run(rows=[row("a", backend_ms=8.0, speedup=1.25)])
-    (one,) = compare(side(old), side(new), noise).both
-    assert one.changed
-    assert not one.regressed
+    (compared_case,) = compare(side(old), side(new), noise).both
+    assert compared_case.changed
+    assert not compared_case.regressed
 
 
 def test_means_and_their_intervals():
@@ -96,12 +98,12 @@ def test_what_reached_the_limit_of_recompiles_is_in_no_mean(tmp_path):
 
 def test_what_was_disturbed_is_not_compared():
     spoilt = replace(row("a", backend_ms=20.0, speedup=1.0, compilation_cpu_s=30.0), verdict="disturbed")
-    (one,) = compare(
+    (compared_case,) = compare(
         side(run(rows=[row("a", backend_ms=10.0, speedup=2.0, compilation_cpu_s=30.0)])),
         side(run(rows=[spoilt])),
     ).both
-    assert list(one.deltas) == ["compilation_cpu_s"]
-    assert not one.regressed
+    assert list(compared_case.deltas) == ["compilation_cpu_s"]
+    assert not compared_case.regressed
 
 
 def test_an_interval_of_an_earlier_method_is_of_another_run():
@@ -110,20 +112,20 @@ def test_an_interval_of_an_earlier_method_is_of_another_run():
     def delta(method, reach):
         values = {"speedup": 2.0, "speedup_low": 2.0 / reach, "speedup_high": 2.0 * reach}
         worse = {"speedup": 1.9, "speedup_low": 1.9 / reach, "speedup_high": 1.9 * reach}
-        nights = [run(rows=[row("a", **one)], method={"speedup": method}) for one in (values, worse)]
-        (one,) = compare(side(nights[0]), side(nights[1])).both
-        return one.deltas["speedup"]
+        nights = [run(rows=[row("a", **numbers)], method={"speedup": method}) for numbers in (values, worse)]
+        (compared_case,) = compare(side(nights[0]), side(nights[1])).both
+        return compared_case.deltas["speedup"]
 
     now, before = delta(3, 1.02), delta(2, math.exp(math.sqrt(2) * math.log(1.02)))
     assert now.p == pytest.approx(before.p)
 
 
 def test_a_status_that_broke_is_a_regression_whatever_the_numbers():
-    (one,) = compare(
+    (compared_case,) = compare(
         side(run(rows=[row("a")])), side(run(rows=[row("a", "fail_accuracy", speedup=9.0)]))
     ).both
-    assert one.regressed
-    assert one.deltas == {}
+    assert compared_case.regressed
+    assert compared_case.deltas == {}
 
 
 def test_unlike_hosts_are_refused():
@@ -169,16 +171,16 @@ def test_noise_that_is_not_gaussian_stays_silent_too(kind, nights):
             )
             for night in range(total)
         ]
-        found = compare(side(*runs[: nights[0]]), side(*runs[nights[0] :]))
-        spoken += any(one.changed for one in found.both)
+        comparison = compare(side(*runs[: nights[0]]), side(*runs[nights[0] :]))
+        spoken += any(compared_case.changed for compared_case in comparison.both)
     assert spoken <= 3
 
 
 def test_what_the_status_says():
     def compared(old, new, **values):
         rows = [replace(row("a", status), values={**row("a").values, **values}) for status in (old, new)]
-        (one,) = compare(side(run(rows=rows[:1])), side(run(rows=rows[1:]))).both
-        return one
+        (compared_case,) = compare(side(run(rows=rows[:1])), side(run(rows=rows[1:]))).both
+        return compared_case
 
     assert compared("pass", "crash").regressed
     assert not compared("pass", "infra_error").regressed

@@ -38,65 +38,65 @@ def compared(old, *new):
     ],
 )
 def test_only_what_both_measured_alike_is_compared(method, left):
-    found = compared([night()], night(method, day=2, factor=1.5))
-    (one,) = found.both
-    assert one.deltas.keys() == left
-    means = {mean.metric for mean in found.means}
+    compared_runs = compared([night()], night(method, day=2, factor=1.5))
+    (compared_case,) = compared_runs.both
+    assert compared_case.deltas.keys() == left
+    means = {mean.metric for mean in compared_runs.means}
     assert ("compression_ratio" in means) == ("memory" not in method)
-    assert set(found.methods) == {f"{name} 1 -> 2" for name in method}
+    assert set(compared_runs.methods) == {f"{name} 1 -> 2" for name in method}
 
 
 def test_nights_of_a_window_by_the_old_method_do_not_count():
     window = [night(day=1, factor=3.0), night(day=2, factor=3.0), night(["latency"], day=3)]
-    (one,) = compared(window, night(["latency"], day=4)).both
-    assert one.deltas["backend_ms"].change == pytest.approx(0.0)
-    assert one.deltas["backend_peak_bytes"].change < 0, "of memory all nights count"
+    (compared_case,) = compared(window, night(["latency"], day=4)).both
+    assert compared_case.deltas["backend_ms"].change == pytest.approx(0.0)
+    assert compared_case.deltas["backend_peak_bytes"].change < 0, "of memory all nights count"
 
 
 def test_a_status_by_another_method_of_checking_is_no_change():
     worse = night(["accuracy"], "fail_accuracy", 2)
-    found = compared([night()], worse)
-    (one,) = found.both
-    assert not one.changed
-    assert not one.regressed
-    assert of_comparison(found) == []
-    assert "fail_accuracy" not in comparison(found).partition("All cases in both")[0]
+    compared_runs = compared([night()], worse)
+    (compared_case,) = compared_runs.both
+    assert not compared_case.changed
+    assert not compared_case.regressed
+    assert of_comparison(compared_runs) == []
+    assert "fail_accuracy" not in comparison(compared_runs).partition("All cases in both")[0]
     alike = compared([night()], replace(worse, run=replace(worse.run, method={})))
-    assert [each.what for each in of_comparison(alike)] == ["status"]
+    assert [change.what for change in of_comparison(alike)] == ["status"]
 
 
 def test_a_model_that_stops_running_is_a_failure_by_every_method():
-    found = compared([night()], night(["accuracy"], "crash", 2))
-    (one,) = found.both
-    assert one.regressed
-    assert [(each.what, each.after) for each in of_comparison(found)] == [("status", "crash")]
+    compared_runs = compared([night()], night(["accuracy"], "crash", 2))
+    (compared_case,) = compared_runs.both
+    assert compared_case.regressed
+    assert [(change.what, change.after) for change in of_comparison(compared_runs)] == [("status", "crash")]
     back = compared([night(status="crash")], night(["accuracy"], day=2))
     assert not back.both[0].changed, "the new check may pass what the old one would not"
 
 
-def test_it_is_said_what_is_not_compared(capsys):
-    found = compared([night()], night(["memory"], day=2))
-    assert "Measured by different methods, so not compared: memory 1 -> 2" in comparison(found)
-    assert to_plain(found)["methods"] == ["memory 1 -> 2"]
-    assert comparison_gate(found, print) == 0
+def test_it_is_reported_what_is_not_compared(capsys):
+    compared_runs = compared([night()], night(["memory"], day=2))
+    assert "Measured by different methods, so not compared: memory 1 -> 2" in comparison(compared_runs)
+    assert to_plain(compared_runs)["methods"] == ["memory 1 -> 2"]
+    assert comparison_gate(compared_runs, print) == 0
     assert "not compared, as measured by different methods (memory 1 -> 2)" in capsys.readouterr().out
-    caution = against(found.new.runs[0], found).caution
+    caution = against(compared_runs.new.runs[0], compared_runs).caution
     assert caution == "what was measured by different methods (memory 1 -> 2)"
 
 
 def test_where_nothing_is_left_no_gate_passes():
     every = ["latency", "speedup", "compilation", "memory", "accuracy", "capture"]
-    found = compared([night()], night(every, day=2))
-    assert found.nothing_to_compare == "every case in both was measured by different methods"
-    assert "Nothing to compare" in comparison(found)
-    assert "Nothing changed" not in comparison(found)
+    compared_runs = compared([night()], night(every, day=2))
+    assert compared_runs.nothing_to_compare == "every case in both was measured by different methods"
+    assert "Nothing to compare" in comparison(compared_runs)
+    assert "Nothing changed" not in comparison(compared_runs)
 
 
 def test_where_nothing_of_what_is_left_can_be_tested_no_gate_passes():
     changed = ["latency", "speedup", "memory", "accuracy", "capture"]  # compilation is measured as before
     sides = ComparedRuns("old", (night(),)), ComparedRuns("new", (night(changed, day=2, factor=3.0),))
-    found = compare(*sides)
-    assert found.nothing_to_compare
-    assert "nothing is known of the noise" in found.nothing_to_compare
-    assert "Nothing changed" not in comparison(found)
+    compared_runs = compare(*sides)
+    assert compared_runs.nothing_to_compare
+    assert "nothing is known of the noise" in compared_runs.nothing_to_compare
+    assert "Nothing changed" not in comparison(compared_runs)
     assert not compare(*sides, NOISE).nothing_to_compare, "the history knows the noise of compilation"

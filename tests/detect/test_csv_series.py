@@ -141,8 +141,8 @@ def test_any_text_is_a_column_or_a_usage_error(tmp_path_factory, text):
     try:
         column = read_column(path, "v", "t")
     except UsageError as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = f"any.csv: {len(column.values)} values"
+        message = f"any.csv: {len(column.values)} values"
         assert len(column.values) == len(column.lines) == len(column.times)
-    assert "any.csv" in said
+    assert "any.csv" in message

@@ -88,7 +88,7 @@ def test_each_act_happens_once(three):
         curation.restore(three, SECOND)
 
 
-def test_of_two_people_who_remove_a_run_the_second_is_told_who_did(three):
+def test_of_two_people_who_remove_a_run_the_second_is_reported_who_did(three):
     with three.read() as connection:
         line = acts.the_run(connection, SECOND)
     curation.remove(three, line, "a test")
@@ -242,7 +242,9 @@ def test_judging_again_without_a_night_tells_what_a_history_without_it_would_hav
     with open_store(str(tmp_path / "without.db")) as without:
         judged(without, [*runs[:27], *runs[28:]])
         expected = alerts(without, *alert_store.LIVE)
-    assert [alert[1:] for alert in alerts(store, *alert_store.LIVE)] == [each[1:] for each in expected]
+    assert [alert[1:] for alert in alerts(store, *alert_store.LIVE)] == [
+        alert_row[1:] for alert_row in expected
+    ]
     with store.read() as connection:
         assert [line.name for line in list_runs(connection) if line.judged is None and line.id > 25] == [
             name_of(runs, 27)
@@ -267,7 +269,7 @@ def test_exclude_and_undo_leave_the_alerts_as_they_were(store):
     runs = farm(34, change=slower("model03", 29, 1.2))
     judged(store, runs)
     before = alerts(store)
-    assert [each[2] for each in before] == ["open"]
+    assert [alert[2] for alert in before] == ["open"]
     curation.exclude(store, name_of(runs, 28), "why not")
     judge_new(store)
     curation.restore(store, name_of(runs, 28))
@@ -302,7 +304,7 @@ def test_two_who_judge_at_once_judge_a_night_once(store):
     assert judge_new(store) == []
 
 
-def test_of_people_who_exclude_a_run_at_once_one_does_and_the_others_are_told(three, address):
+def test_of_people_who_exclude_a_run_at_once_one_does_and_the_others_are_reported(three, address):
     outcomes = []
 
     def act(number):
@@ -377,7 +379,7 @@ def test_what_an_excluded_run_would_say_of_noise_and_changes_is_not_heard(store)
         curation.exclude(store, name_of(runs, night), "wrong")
     with store.read() as connection:
         noise = noise_before(connection, [runs[-1].run])
-        assert all(each.sd < 0.02 for each in noise["backend_ms"].values())
+        assert all(series.sd < 0.02 for series in noise["backend_ms"].values())
         imported = read_run(connection, find_run(connection, name_of(runs, 21)))
         assert of_history(connection, imported).untold == "this run was excluded from judging: wrong"
         assert find_run(connection, "last").name == name_of(runs, 30)

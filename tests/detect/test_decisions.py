@@ -114,7 +114,7 @@ def test_after_an_accepted_level_the_series_is_judged_by_it(store):
         take_in(store, [night])
         judge_new(store)
     with store.read() as connection:
-        (alert,) = [each for each in alert_store.load(connection) if each.kind == "metric"]
+        (alert,) = [candidate for candidate in alert_store.load(connection) if candidate.kind == "metric"]
     assert alert.change == pytest.approx(math.log(1.3), abs=0.03)
 
 
@@ -270,15 +270,15 @@ def test_the_noisiest_series_come_first_with_what_each_shows(quick):
         assert noisiest(connection, last, 3, rules) == listed[:3]
     assert (listed[0].case.model, listed[0].metric, listed[0].nights) == ("model03", "backend_ms", 40)
     assert listed[0].sd == pytest.approx(0.1, rel=0.3)
-    one, two, five = (change or math.inf for change in listed[0].least)
-    assert one >= two >= five > 0.1
+    first_change, two, five = (change or math.inf for change in listed[0].least)
+    assert first_change >= two >= five > 0.1
     assert "model04" not in {series.case.model for series in listed}
     assert {series.minimum for series in listed if series.case.model == "model05"} == {0.3}
-    usual = next(each for each in listed if (each.case.model, each.metric) == ("model07", "eager_ms"))
+    usual = next(entry for entry in listed if (entry.case.model, entry.metric) == ("model07", "eager_ms"))
     assert usual.least[2] == pytest.approx(0.02, abs=0.01)
 
 
-def test_what_is_said_to_be_found_after_five_nights_is_found(quick):
+def test_what_is_promised_after_five_nights_is_found(quick):
     runs = farm(45, noise=0.02, seed=4)
     take_in(quick, runs[:40])
     judge_new(quick, latest=1)

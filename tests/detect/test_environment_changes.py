@@ -10,10 +10,10 @@ from tests.history.made import PACKAGES, row, run
 def runs(path, *commits):
     with open_store(str(path)) as store:
         for day, commit in enumerate(commits, start=1):
-            one = run(f"2026-11-0{day}", [row()])
+            night = run(f"2026-11-0{day}", [row()])
             if commit:
-                one.run.environment["worker"]["commits"] = {"timm": commit * 40}
-            take_in(store, [one])
+                night.run.environment["worker"]["commits"] = {"timm": commit * 40}
+            take_in(store, [night])
         with store.read() as connection:
             return list_runs(connection)
 

@@ -93,7 +93,7 @@ def test_a_schedule_with_pauses_has_a_long_grace():
     )
 
 
-def test_of_several_that_a_run_may_be_of_each_is_told_by_name():
+def test_of_several_that_a_run_may_be_of_each_is_reported_by_name():
     nights = [nightly(0, job="a"), nightly(0, FAILED, job="b"), nightly(3, job="a"), nightly(3, job="b")]
     assert problems_before(nights, nights[2:]) == (
         "Before this nightly: a: 2 missing after 2026-11-01; b: 2 missing after 2026-11-01; 2026-11-01 failed"
@@ -107,8 +107,8 @@ def test_around_a_change_of_the_clock_none_is_missing():
 
 
 def of(nightlies, day, *settings, run="r"):
-    found = nightlies_of(nightlies, run, text(at(day)), settings)
-    return [(each.job, each.begun) for each in found]
+    judged_nightlies = nightlies_of(nightlies, run, text(at(day)), settings)
+    return [(nightly_row.job, nightly_row.begun) for nightly_row in judged_nightlies]
 
 
 def test_which_nightly_a_run_is_of():

@@ -33,8 +33,8 @@ def store(tmp_path):
 def by(method, runs, from_night):
     """The runs, of another method from a night on."""
     return [
-        replace(each, run=replace(each.run, method=method if night >= from_night else {}))
-        for night, each in enumerate(runs)
+        replace(night_run, run=replace(night_run.run, method=method if night >= from_night else {}))
+        for night, night_run in enumerate(runs)
     ]
 
 
@@ -90,13 +90,13 @@ def test_a_wavering_host_raises_no_alert_while_the_baseline_is_new(store):
 
 
 def test_the_same_change_without_one_does(store):
-    found = judged(store, by(MEMORY, farm(16, 4, change=slower("model03", 12, 1.2)), 12))
-    assert found == [("metric", "backend_ms", 1, ["new", "confirmed", "open"])]
+    alert_rows = judged(store, by(MEMORY, farm(16, 4, change=slower("model03", 12, 1.2)), 12))
+    assert alert_rows == [("metric", "backend_ms", 1, ["new", "confirmed", "open"])]
 
 
 def test_only_nights_by_the_new_method_are_the_new_baseline(store):
     runs = by(LATENCY, farm(24, 4, change=slower("model03", 20, 1.2)), 12)
-    assert [each[:3] for each in judged(store, runs, 19)] == [("metric", "backend_ms", 1)]
+    assert [night_run[:3] for night_run in judged(store, runs, 19)] == [("metric", "backend_ms", 1)]
     with store.read() as connection:
         (alert,) = kept.load(connection)
         (evidence,) = gather(connection, [alert])
@@ -124,8 +124,8 @@ def test_a_status_by_another_method_of_checking_is_no_failure(store, method):
 @pytest.mark.parametrize("method", [ACCURACY, CAPTURE])
 @pytest.mark.parametrize("status", ["crash", "timeout", "oom", "fail_to_run", "model_fail_to_load"])
 def test_a_model_that_stops_running_that_night_is_a_failure(store, method, status):
-    found = judged(store, by(method, farm(18, 4, statuses=failing(12, 17, status)), 12))
-    assert found == [("status", "status", 1, ["new", "confirmed", "open", "fixed"])]
+    alert_rows = judged(store, by(method, farm(18, 4, statuses=failing(12, 17, status)), 12))
+    assert alert_rows == [("status", "status", 1, ["new", "confirmed", "open", "fixed"])]
     with store.read() as connection:
         (alert,) = kept.load(connection, states=kept.STATES)
     (name,) = method
@@ -134,8 +134,8 @@ def test_a_model_that_stops_running_that_night_is_a_failure(store, method, statu
 
 
 def test_a_model_that_crashed_before_is_no_new_failure(store):
-    found = judged(store, by(ACCURACY, farm(16, 4, statuses=failing(5, 99, "crash")), 12))
-    assert found == []
+    alert_rows = judged(store, by(ACCURACY, farm(16, 4, statuses=failing(5, 99, "crash")), 12))
+    assert alert_rows == []
 
 
 def test_a_model_that_passes_again_that_night_is_no_repair(store):
@@ -144,8 +144,8 @@ def test_a_model_that_passes_again_that_night_is_no_repair(store):
 
 def test_an_alert_is_over_when_its_metric_is_measured_otherwise(store):
     back = slower("model03", 12, 1.2, until=16)  # which would read as fixed
-    found = judged(store, by(LATENCY, farm(20, 4, change=back), 16))
-    assert found == [("metric", "backend_ms", 1, ["new", "confirmed", "open", "superseded"])]
+    alert_rows = judged(store, by(LATENCY, farm(20, 4, change=back), 16))
+    assert alert_rows == [("metric", "backend_ms", 1, ["new", "confirmed", "open", "superseded"])]
     with store.read() as connection:
         assert kept.load(connection) == []
         (alert,) = kept.load(connection, states=[kept.SUPERSEDED])
@@ -177,18 +177,18 @@ def test_a_host_alert_is_over_when_the_job_that_saw_it_last_measures_otherwise(s
         by(LATENCY, of_job(farm(16, 24, change=everything(1.2, 12, "backend_ms"), seed=job), job), night)
         for job, night in ((job, 15 if job in changed else 99) for job in (1, 4))
     ]
-    found = judged(store, [run for night in zip(*jobs, strict=True) for run in night], 22)
-    assert [(each[0], each[1], each[3][-1]) for each in found] == [("host", "backend_ms", last)]
+    alert_rows = judged(store, [run for night in zip(*jobs, strict=True) for run in night], 22)
+    assert [(alert[0], alert[1], alert[3][-1]) for alert in alert_rows] == [("host", "backend_ms", last)]
 
 
 def test_a_failure_that_the_new_check_sees_too_goes_on(store):
-    found = judged(store, by(ACCURACY, farm(18, 4, statuses=failing(12, 17)), 15))
-    assert found == [("status", "status", 1, ["new", "confirmed", "open", "open", "fixed"])]
+    alert_rows = judged(store, by(ACCURACY, farm(18, 4, statuses=failing(12, 17)), 15))
+    assert alert_rows == [("status", "status", 1, ["new", "confirmed", "open", "open", "fixed"])]
 
 
 def test_a_failure_that_the_new_check_does_not_see_is_not_called_fixed(store):
-    found = judged(store, by(ACCURACY, farm(18, 4, statuses=failing(12, 15)), 15))
-    assert found == [("status", "status", 1, ["new", "confirmed", "open", "superseded"])]
+    alert_rows = judged(store, by(ACCURACY, farm(18, 4, statuses=failing(12, 15)), 15))
+    assert alert_rows == [("status", "status", 1, ["new", "confirmed", "open", "superseded"])]
 
 
 def test_what_was_fixed_by_the_old_method_is_not_reopened(store):
@@ -196,8 +196,8 @@ def test_what_was_fixed_by_the_old_method_is_not_reopened(store):
         bad = 12 <= night < 15 or night >= 24
         return slower("model03", 0 if bad else 10**6, 1.2)(night, name, values)
 
-    found = judged(store, by(LATENCY, farm(28, 4, change=change), 17))
-    assert [each[3][-1] for each in found] == ["fixed", "open"]
+    alert_rows = judged(store, by(LATENCY, farm(28, 4, change=change), 17))
+    assert [night_run[3][-1] for night_run in alert_rows] == ["fixed", "open"]
 
 
 def test_change_points_lie_within_one_method(store):
@@ -209,8 +209,8 @@ def test_change_points_lie_within_one_method(store):
     take_in(store, by(LATENCY, farm(60, models=3, change=change), 40))
     with store.read() as connection:
         runs = list_runs(connection)
-        found = list(lasting_changes(panel(connection, runs, JUDGED)))
-    assert [(each.metric, each.first.started[:10]) for each in found] == [("backend_ms", "2026-01-21")]
+        changes = list(lasting_changes(panel(connection, runs, JUDGED)))
+    assert [(point.metric, point.first.started[:10]) for point in changes] == [("backend_ms", "2026-01-21")]
 
 
 def test_the_noise_of_another_method_says_nothing(store):
@@ -226,10 +226,10 @@ def test_what_was_captured_says_of_each_night_whether_it_counts(store):
     take_in(store, by(CAPTURE, farm(4, models=1), 2))
     with store.read() as connection:
         runs = list_runs(connection)
-        found = of_method(panel(connection, runs, ["calls_captured", "fallbacks"]), runs[-1].method)
-    assert found.values["calls_captured"].tolist() == [[100.0] * 4]
-    assert found.values["fallbacks"].tolist()[0][2:] == [1.0, 1.0]
-    assert str(found.values["fallbacks"][0, 0]) == "nan"
+        values = of_method(panel(connection, runs, ["calls_captured", "fallbacks"]), runs[-1].method)
+    assert values.values["calls_captured"].tolist() == [[100.0] * 4]
+    assert values.values["fallbacks"].tolist()[0][2:] == [1.0, 1.0]
+    assert str(values.values["fallbacks"][0, 0]) == "nan"
 
 
 def test_only_what_is_measured_as_that_night_is_confirmed(store, monkeypatch):

@@ -31,8 +31,8 @@ def judged(store, runs):
 
 def alerts(store):
     with store.read() as connection:
-        found = kept.load(connection, states=kept.STATES)
-        cases = cases_by_id(connection, [alert.case_id for alert in found if alert.case_id])
+        alert_rows = kept.load(connection, states=kept.STATES)
+        cases = cases_by_id(connection, [alert.case_id for alert in alert_rows if alert.case_id])
         return [
             (
                 cases[alert.case_id].model if alert.case_id else None,
@@ -41,7 +41,7 @@ def alerts(store):
                 alert.direction,
                 [event.state for event in kept.events(connection, alert.id)],
             )
-            for alert in found
+            for alert in alert_rows
         ]
 
 
@@ -49,9 +49,9 @@ def test_noise_stays_silent(quick):
     assert judged(quick, farm(40, noise=0.02, seed=3)) == []
 
 
-def test_a_compiled_regression_is_told_confirmed_and_stays_open(store):
-    found = judged(store, farm(36, change=slower("model03", 30, 1.10)))
-    assert found == [("model03", "metric", "backend_ms", 1, ["new", "confirmed", "open"])]
+def test_a_compiled_regression_is_reported_confirmed_and_stays_open(store):
+    alert_rows = judged(store, farm(36, change=slower("model03", 30, 1.10)))
+    assert alert_rows == [("model03", "metric", "backend_ms", 1, ["new", "confirmed", "open"])]
     with store.read() as connection:
         (alert,) = kept.load(connection)
     assert alert.change == pytest.approx(0.0953, abs=0.02)
@@ -59,9 +59,9 @@ def test_a_compiled_regression_is_told_confirmed_and_stays_open(store):
     assert [line.split(":")[0] for line in alert.details["changed"]] == ["torch"]
 
 
-def test_eager_that_got_faster_is_told_of_eager(quick):
-    found = judged(quick, farm(34, change=slower("model07", 30, 0.9, "eager_ms")))
-    assert [each[:4] for each in found] == [("model07", "metric", "eager_ms", -1)]
+def test_eager_that_got_faster_is_an_alert_of_eager(quick):
+    alert_rows = judged(quick, farm(34, change=slower("model07", 30, 0.9, "eager_ms")))
+    assert [alert[:4] for alert in alert_rows] == [("model07", "metric", "eager_ms", -1)]
 
 
 def test_a_change_that_is_mended_is_fixed_and_reopened_when_it_comes_again(quick):
@@ -69,17 +69,17 @@ def test_a_change_that_is_mended_is_fixed_and_reopened_when_it_comes_again(quick
         bad = 28 <= night < 34 or night >= 42
         return slower("model05", 0 if bad else 10**6, 1.15)(night, name, values)
 
-    found = judged(quick, farm(48, change=change))
+    alert_rows = judged(quick, farm(48, change=change))
     states = ["new", "confirmed", "open", "fixed", "reopened", "open"]
-    assert found == [("model05", "metric", "backend_ms", 1, states)]
+    assert alert_rows == [("model05", "metric", "backend_ms", 1, states)]
 
 
 def test_a_lone_outlier_is_no_alert(quick):
-    found = judged(quick, farm(34, change=slower("model05", 30, 1.4, until=31)))
-    assert [each for each in found if each[4][-1] != kept.DISMISSED] == []
+    alert_rows = judged(quick, farm(34, change=slower("model05", 30, 1.4, until=31)))
+    assert [alert for alert in alert_rows if alert[4][-1] != kept.DISMISSED] == []
 
 
-def test_a_status_that_changes_is_told_at_once_and_infra_errors_are_not(store):
+def test_a_status_that_changes_is_reported_at_once_and_infra_errors_are_not(store):
     def statuses(night, name):
         if name == "model01" and night >= 27:
             return "fail_accuracy"
@@ -87,8 +87,8 @@ def test_a_status_that_changes_is_told_at_once_and_infra_errors_are_not(store):
             return "infra_error"
         return "pass"
 
-    found = judged(store, farm(30, statuses=statuses))
-    assert found == [("model01", "status", "status", 1, ["new", "confirmed", "open"])]
+    alert_rows = judged(store, farm(30, statuses=statuses))
+    assert alert_rows == [("model01", "status", "status", 1, ["new", "confirmed", "open"])]
 
 
 def test_a_pass_that_captures_nothing_any_more_is_a_change_of_status(quick):
@@ -97,8 +97,8 @@ def test_a_pass_that_captures_nothing_any_more_is_a_change_of_status(quick):
             values["calls_captured"] = 0.0
         return values
 
-    found = judged(quick, farm(29, change=change))
-    assert found == [("model04", "status", "status", 1, ["new", "confirmed"])]
+    alert_rows = judged(quick, farm(29, change=change))
+    assert alert_rows == [("model04", "status", "status", 1, ["new", "confirmed"])]
 
 
 def test_graph_breaks_that_appear_and_go(quick):
@@ -107,16 +107,16 @@ def test_graph_breaks_that_appear_and_go(quick):
             values["graph_breaks"] = 3.0
         return values
 
-    found = judged(quick, farm(31, change=change))
-    assert found == [("model04", "count", "graph_breaks", 1, ["new", "confirmed", "fixed"])]
+    alert_rows = judged(quick, farm(31, change=change))
+    assert alert_rows == [("model04", "count", "graph_breaks", 1, ["new", "confirmed", "fixed"])]
 
 
 def test_a_model_that_vanishes(quick):
     def change(night, name, values):
         return None if name == "model09" and night >= 27 else values
 
-    found = judged(quick, farm(30, change=change))
-    assert found == [("model09", "vanished", None, 1, ["new", "confirmed", "open"])]
+    alert_rows = judged(quick, farm(30, change=change))
+    assert alert_rows == [("model09", "vanished", None, 1, ["new", "confirmed", "open"])]
 
 
 def test_a_model_that_an_interrupted_night_lacks_has_not_vanished(quick):
@@ -126,7 +126,7 @@ def test_a_model_that_an_interrupted_night_lacks_has_not_vanished(quick):
     assert judged(quick, [*runs[:-1], cut]) == []
 
 
-def test_a_step_of_the_whole_host_is_told_once_with_what_changed_there(quick):
+def test_a_step_of_the_whole_host_is_reported_once_with_what_changed_there(quick):
     def change(night, name, values):
         if night >= 28:
             values["backend_ms"] *= 1.08
@@ -134,8 +134,8 @@ def test_a_step_of_the_whole_host_is_told_once_with_what_changed_there(quick):
         return values
 
     facts = {True: {"microcode": "0x2"}, False: {"microcode": "0x1"}}
-    found = judged(quick, farm(34, change=change, facts=lambda night: facts[night >= 28]))
-    assert [each[:4] for each in found] == [(None, "host", "eager_ms", 1), (None, "host", "backend_ms", 1)]
+    alert_rows = judged(quick, farm(34, change=change, facts=lambda night: facts[night >= 28]))
+    assert [row[:4] for row in alert_rows] == [(None, "host", "eager_ms", 1), (None, "host", "backend_ms", 1)]
     with quick.read() as connection:
         for alert in kept.load(connection):
             assert "microcode: 0x1 | 0x2" in alert.details["changed"]
@@ -184,22 +184,22 @@ def test_what_got_better_and_is_lost_again_is_a_regression(quick):
     def statuses(night, name):
         return "crash" if name == "model03" and not 27 <= night < 32 else "pass"
 
-    found = judged(quick, farm(36, statuses=statuses))
-    assert [each[3] for each in found] == [-1, 1]
-    assert found[0][4][-1] == "fixed"
-    assert found[1][4][0] == "new"
+    alert_rows = judged(quick, farm(36, statuses=statuses))
+    assert [row[3] for row in alert_rows] == [-1, 1]
+    assert alert_rows[0][4][-1] == "fixed"
+    assert alert_rows[1][4][0] == "new"
     with quick.read() as connection:
         assert [alert.direction for alert in kept.load(connection)] == [1]
 
 
-def test_graph_breaks_that_grow_further_are_told(quick):
+def test_graph_breaks_that_grow_further_are_reported(quick):
     def change(night, name, values):
         if name == "model04":
             values["graph_breaks"] = 0.0 if night < 27 else 1.0 if night < 29 else 9.0
         return values
 
-    found = judged(quick, farm(31, change=change))
-    assert [each[:4] for each in found] == [("model04", "count", "graph_breaks", 1)]
+    alert_rows = judged(quick, farm(31, change=change))
+    assert [row[:4] for row in alert_rows] == [("model04", "count", "graph_breaks", 1)]
     with quick.read() as connection:
         (alert,) = kept.load(connection)
         assert (alert.before, alert.after) == (0.0, 9.0)
@@ -213,8 +213,8 @@ def test_a_suite_that_grows_is_judged_all_the_same(quick):
     def statuses(night, name):
         return "crash" if name == "model03" and night >= 27 else "pass"
 
-    found = judged(quick, farm(29, change=change, statuses=statuses))
-    assert [each[:4] for each in found] == [("model03", "status", "status", 1)]
+    alert_rows = judged(quick, farm(29, change=change, statuses=statuses))
+    assert [alert[:4] for alert in alert_rows] == [("model03", "status", "status", 1)]
 
 
 def test_a_desk_run_moves_no_alert(quick):
@@ -256,8 +256,8 @@ def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
             values["backend_ms"] *= 0.9
         return values
 
-    found = judged(quick, farm(40, change=change))
-    of_model = [each for each in found if each[0] == "model05"]
-    assert [each[1] for each in of_model] == ["metric"]
+    alert_rows = judged(quick, farm(40, change=change))
+    of_model = [alert for alert in alert_rows if alert[0] == "model05"]
+    assert [alert[1] for alert in of_model] == ["metric"]
     assert of_model[0][4][-1] == "open"
-    assert (None, "host", "backend_ms", -1) in [each[:4] for each in found]
+    assert (None, "host", "backend_ms", -1) in [alert[:4] for alert in alert_rows]

@@ -57,15 +57,15 @@ def test_a_slower_step_says_in_which_part_and_is_one_alert(quick):
 def test_a_part_that_the_whole_does_not_show_is_an_alert_of_its_own(quick):
     # Half as long again in a fifth of the step, made up for by the rest: the whole stays where it is.
     (alert,) = alerts_after(quick, farm(36, change=steps(30, forward=1.5, backward=0.875)))[:1]
-    found = alerts_after(quick, [])
-    assert {each.metric for each in found} == {"forward_ms", "backward_ms"}
-    assert {each.metric: each.direction for each in found} == {"forward_ms": 1, "backward_ms": -1}
+    alerts = alerts_after(quick, [])
+    assert {entry.metric for entry in alerts} == {"forward_ms", "backward_ms"}
+    assert {entry.metric: entry.direction for entry in alerts} == {"forward_ms": 1, "backward_ms": -1}
     assert alert.state == "open"
 
 
 def test_nights_of_a_step_that_was_mended_say_nothing_of_its_parts(quick):
-    found = alerts_after(quick, farm(44, change=steps(28, backward=1.3, until=34)))
-    assert [(each.metric, each.state) for each in found] == [("backend_ms", "fixed")]
+    alerts = alerts_after(quick, farm(44, change=steps(28, backward=1.3, until=34)))
+    assert [(alert.metric, alert.state) for alert in alerts] == [("backend_ms", "fixed")]
 
 
 def test_a_slower_host_is_no_change_of_parts(quick):
@@ -73,12 +73,12 @@ def test_a_slower_host_is_no_change_of_parts(quick):
 
     def change(night, name, values):
         by = 1.10 if night >= 30 else 1.0
-        found = whole(night, name, values | {"backend_ms": by * values["backend_ms"]})
+        moved = whole(night, name, values | {"backend_ms": by * values["backend_ms"]})
         few = name in ("model01", "model03", "model05")  # too few to tell the host by them
-        return found if few else {key: value for key, value in found.items() if key not in PARTS}
+        return moved if few else {key: value for key, value in moved.items() if key not in PARTS}
 
-    found = alerts_after(quick, farm(36, change=change))
-    assert [(each.kind, each.metric) for each in found] == [("host", "backend_ms")]
+    moved = alerts_after(quick, farm(36, change=change))
+    assert [(alert.kind, alert.metric) for alert in moved] == [("host", "backend_ms")]
 
 
 def finding(metric, *, alarm=True, kind="metric", case=1, change=0.2):
@@ -88,28 +88,28 @@ def finding(metric, *, alarm=True, kind="metric", case=1, change=0.2):
 def test_parts_stand_with_the_whole_that_changed():
     every = [finding("backend_ms"), finding("backward_ms", case=2), finding("eager_ms"),
              finding("forward_ms", change=0.1)]  # fmt: skip
-    found = with_parts(every)
-    assert [(each.metric, each.case_id) for each in found] == [
+    kept_findings = with_parts(every)
+    assert [(entry.metric, entry.case_id) for entry in kept_findings] == [
         ("backend_ms", 1), ("backward_ms", 2), ("eager_ms", 1),
     ]  # fmt: skip
-    assert found[0].details == {"parts": {"forward_ms": 0.1}}
-    assert found[1].details == {}
+    assert kept_findings[0].details == {"parts": {"forward_ms": 0.1}}
+    assert kept_findings[1].details == {}
 
 
 def test_what_is_certain_of_a_part_is_not_hidden_by_a_guess_about_the_whole():
-    found = with_parts([finding("backend_ms", alarm=False), finding("backward_ms")])
-    assert [each.metric for each in found] == ["backend_ms", "backward_ms"]
-    assert found[0].details["parts"] == {"backward_ms": 0.2}
+    kept_findings = with_parts([finding("backend_ms", alarm=False), finding("backward_ms")])
+    assert [entry.metric for entry in kept_findings] == ["backend_ms", "backward_ms"]
+    assert kept_findings[0].details["parts"] == {"backward_ms": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("state", "direction", "told"),
+    ("state", "direction", "expected"),
     [(kept.NEW, 1, False), (kept.OPEN, 1, True), (kept.OPEN, -1, False), (kept.FIXED, 1, True)],
 )
-def test_what_an_alert_of_the_whole_tells_or_takes_back_is_not_told_again(state, direction, told):
+def test_what_an_alert_of_the_whole_tells_or_takes_back_is_not_reported_again(state, direction, expected):
     alert = kept.Alert(
         kind="metric", testbed_id=1, case_id=1, metric="backend_ms", state=state, direction=direction,
         good_run_id=1, bad_run_id=2, seen_run_id=2, opened="", changed="",
     )  # fmt: skip
-    assert bool(with_parts([finding("forward_ms")], [alert])) is told
+    assert bool(with_parts([finding("forward_ms")], [alert])) is expected
     assert with_parts([finding("forward_ms", case=2)], [alert])

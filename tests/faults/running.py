@@ -102,17 +102,17 @@ class Run:
         A blow may hit a process that has just given its result, or a compiler that only tries out what
         the machine can do: no line tells of those within `within_s`, and the next process is hit.
         """
-        told, struck = len(self.lines), set()
+        line_count, struck = len(self.lines), set()
         deadline = time.monotonic() + timeout_s
         again = 0.0
-        while not re.search(until, "\n".join(self.lines[told:])):
+        while not re.search(until, "\n".join(self.lines[line_count:])):
             assert time.monotonic() < deadline, f"no {until!r} in:\n{self.text}"
             assert self.process.poll() is None, f"ended before {until!r}:\n{self.text}"
             if time.monotonic() > again:
                 # One that was only stopped is still there.
-                found = next((pid for pid in find() if pid not in struck and hit(pid, number)), None)
-                if found is not None:
-                    struck.add(found)
+                victim = next((pid for pid in find() if pid not in struck and hit(pid, number)), None)
+                if victim is not None:
+                    struck.add(victim)
                     again = time.monotonic() + within_s
             time.sleep(0.01)
 
@@ -148,15 +148,15 @@ def below(pid: int) -> list[int]:
 
 def compilers(pid: int) -> list[int]:
     """The compilers proper among the descendants."""
-    found = []
+    processes = []
     for candidate in below(pid):
         try:
             name = Path("/proc", str(candidate), "comm").read_text().strip()
         except OSError:
             continue
         if name.startswith("cc1plus"):
-            found.append(candidate)
-    return found
+            processes.append(candidate)
+    return processes
 
 
 def left_over(pid: int, patience_s: float = 10.0) -> list[str]:
@@ -164,13 +164,13 @@ def left_over(pid: int, patience_s: float = 10.0) -> list[str]:
     deadline = time.monotonic() + patience_s
     mark = f"PERFDASH_WORKER={pid}.".encode()
     while True:
-        found = []
+        processes = []
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    processes.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 continue
-        if not found or time.monotonic() > deadline:
-            return found
+        if not processes or time.monotonic() > deadline:
+            return processes
         time.sleep(0.1)

@@ -60,7 +60,7 @@ class Cluster:
 
     def workers(self) -> list[int]:
         """Process ids of the workers proper: those that perfdash runs in."""
-        found = []
+        processes = []
         for nanny in self.nannies:
             for pid in children(nanny.pid):
                 try:
@@ -68,8 +68,8 @@ class Cluster:
                 except OSError:
                     continue
                 if b"spawn_main" in command:
-                    found.append(pid)
-        return found
+                    processes.append(pid)
+        return processes
 
     def measuring(self) -> list[int]:
         """Those of them with a case under way: worker, watchdog, fork parent, case."""

@@ -114,10 +114,13 @@ def test_every_case_has_exactly_one_result(story):
 
 
 def test_the_statuses_are_those_of_a_quiet_night(story):
-    found = {name: set() for name in [*GOOD, *BAD]}
+    statuses = {name: set() for name in [*GOOD, *BAD]}
     for result in read_results(story.folder):
-        found[result.case.model].add(result.status)
-    assert found == {**{name: {Status.PASS} for name in GOOD}, **{name: {Status.EAGER_OOM} for name in BAD}}
+        statuses[result.case.model].add(result.status)
+    assert statuses == {
+        **{name: {Status.PASS} for name in GOOD},
+        **{name: {Status.EAGER_OOM} for name in BAD},
+    }
 
 
 def test_no_process_is_left(story):
@@ -135,7 +138,7 @@ def test_what_was_torn_is_measured_again_and_nothing_else(story):
     assert story.after_full_disk >= story.after_tearing
 
 
-def test_attempts_are_told(story):
+def test_attempts_are_reported(story):
     """They are in the records of the cases that were hit, also those of sessions that were killed."""
     attempts = {
         (attempt["status"], attempt["error"]["type"])
@@ -144,12 +147,12 @@ def test_attempts_are_told(story):
     }
     assert {("crash", "SIGKILL"), ("infra_error", "Frozen")} <= attempts
     text = story.texts[0]
-    for told in ("ended by SIGKILL", "the fork parent ended", "had been stopped (SIGSTOP)"):
-        assert f"{told}" in text
+    for message in ("ended by SIGKILL", "the fork parent ended", "had been stopped (SIGSTOP)"):
+        assert f"{message}" in text
     assert re.search(r"^compiles\d: infra_error \(.*\): measured again", text, re.MULTILINE)
 
 
-def test_memory_limits_are_told(story):
+def test_memory_limits_are_reported(story):
     for result in read_results(story.folder):
         if result.case.model in BAD:
             assert result.error.limit == {
@@ -162,7 +165,7 @@ def test_memory_limits_are_told(story):
             assert result.weights_bytes == 0, "what was measured before is kept"
 
 
-def test_its_sessions_are_told(story):
+def test_its_sessions_are_reported(story):
     """Of those that were killed, and the one that could not write, nobody could say more."""
     states = [session["state"] for session in read_info(story.folder).sessions]
     assert states == ["running", "running", "running", "done"]

@@ -17,8 +17,8 @@ def case(model: str = "resnet18", **other) -> Case:
 
 
 def row(model: str = "resnet18", status: str = "pass", *, of: Case | None = None, **values: float) -> Row:
-    given = values or {"eager_ms": 20.0, "backend_ms": 10.0, "speedup": 2.0, "compilation_s": 30.0}
-    return Row(of or case(model), status, given)
+    numbers = values or {"eager_ms": 20.0, "backend_ms": 10.0, "speedup": 2.0, "compilation_s": 30.0}
+    return Row(of or case(model), status, numbers)
 
 
 def run(

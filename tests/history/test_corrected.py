@@ -33,11 +33,11 @@ def store(tmp_path):
 def written(tmp_path):
     """written(lines, folder) is the run of a file with these lines."""
 
-    def write(lines, folder="first", told=TOLD):
+    def write(lines, folder="first", options=TOLD):
         path = tmp_path / folder / NAME
         path.parent.mkdir(exist_ok=True)
         path.write_text(HEAD + lines)
-        return read([path], told)
+        return read([path], options)
 
     return write
 
@@ -56,15 +56,15 @@ def test_a_corrected_file_replaces_it(store, written, corrected):
     assert take_in(store, written(corrected, "mended")) == [REPLACED]
     with store.read() as connection:
         (line,) = list_runs(connection)
-        found = {row.case.model: row.values for row in rows_of(connection, line.id)}
+        values = {row.case.model: row.values for row in rows_of(connection, line.id)}
     (wanted,) = written(corrected, "mended")
-    assert found == {row.case.model: row.values for row in wanted.rows}
+    assert values == {row.case.model: row.values for row in wanted.rows}
 
 
 def test_other_threads_or_another_day_are_other_runs(store, written):
     take_in(store, written(ONE))
-    take_in(store, written(ONE, told=replace(TOLD, threads=4)))
-    take_in(store, written(ONE, told=replace(TOLD, started="2024-02-04")))
+    take_in(store, written(ONE, options=replace(TOLD, threads=4)))
+    take_in(store, written(ONE, options=replace(TOLD, started="2024-02-04")))
     with store.read() as connection:
         assert len(list_runs(connection)) == 3
 
@@ -160,8 +160,8 @@ def test_a_merge_knows_what_an_earlier_perfdash_took_in(store, other, written):
 @pytest.mark.parametrize("corrected", [ONE.replace("1.25", "1.35"), ONE + TWO])
 def test_a_corrected_file_replaces_what_an_earlier_perfdash_took_in(store, written, corrected):
     of_01(store, *written(ONE))
-    take_in(store, written(ONE, told=replace(TOLD, host="desk")))
-    take_in(store, written(ONE, told=replace(TOLD, threads=4)))
+    take_in(store, written(ONE, options=replace(TOLD, host="desk")))
+    take_in(store, written(ONE, options=replace(TOLD, threads=4)))
     assert take_in(store, written(corrected)) == [REPLACED]
     with store.read() as connection:
         assert len(list_runs(connection)) == 3

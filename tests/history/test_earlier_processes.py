@@ -30,7 +30,7 @@ def store(tmp_path):
         yield store
 
 
-def told(store, info, **options):
+def spreads_of(store, info, **options):
     with store.read() as connection:
         run = from_run(info, [], "").run
         return earlier_processes(connection, run, {CASE}, **options)
@@ -46,21 +46,21 @@ def test_the_nights_before_on_the_same_testbed_newest_first(store):
         night(7, 1.5, 1.9),  # later
     ]
     take_in(store, [imported for _, imported in nights])
-    asked, _ = night(6, 1.0, 1.0)
-    earlier = told(store, asked)
+    tonight, _ = night(6, 1.0, 1.0)
+    earlier = spreads_of(store, tonight)
     assert list(earlier) == [CASE]
     first, second = earlier[CASE]
     assert first.ratios == pytest.approx([math.log(ratio) for ratio in (1.5, 1.51, 1.52)])
     assert second == ProcessRatios((pytest.approx(math.log(1.5)), pytest.approx(math.log(1.6))), 1e-6)
-    assert len(told(store, asked, nights=3)[CASE]) == 1
+    assert len(spreads_of(store, tonight, nights=3)[CASE]) == 1
 
 
 def test_disturbed_nights_are_left_out(store):
     nights = [night(1, 1.5, 1.6), night(2, 1.5, 2.6, verdict="disturbed")]
     take_in(store, [imported for _, imported in nights])
-    (only,) = told(store, night(3, 1.0, 1.0)[0])[CASE]
+    (only,) = spreads_of(store, night(3, 1.0, 1.0)[0])[CASE]
     assert only.ratios == pytest.approx([math.log(1.5), math.log(1.6)])
 
 
 def test_no_nights(store):
-    assert told(store, night(1, 1.0, 1.0)[0]) == {}
+    assert spreads_of(store, night(1, 1.0, 1.0)[0]) == {}

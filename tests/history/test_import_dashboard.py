@@ -143,17 +143,20 @@ def page(text):
 
 
 def test_drawn_tables_and_those_of_markdown():
-    found = page(
+    runs_read = page(
         "# One #\n## Two\nA title\n```\n# no heading\n"
         "+---+----+\n| a | b  |\n+---+----+\n| 1 | x y |\n+---+----+\n"
         "```\n# Three\n\nOther\n\n| c | d |\n|:--|---:|\n| 2 | p \\| q |\n| 3 |  |\nend\n"
     ).tables
-    assert [(t.headings, t.title, t.columns) for t in found] == [
+    assert [(t.headings, t.title, t.columns) for t in runs_read] == [
         (("One", "Two"), "# no heading", ["a", "b"]),
         (("Three",), "Other", ["c", "d"]),
     ]
-    assert [cells for _, cells in found[0].rows] == [["1", "x y"]]
-    assert [(where.line, cells) for where, cells in found[1].rows] == [(18, ["2", "p | q"]), (19, ["3", ""])]
+    assert [cells for _, cells in runs_read[0].rows] == [["1", "x y"]]
+    assert [(where.line, cells) for where, cells in runs_read[1].rows] == [
+        (18, ["2", "p | q"]),
+        (19, ["3", ""]),
+    ]
 
 
 def test_a_table_of_prettytable_is_read():

@@ -25,10 +25,10 @@ BRIEF = ImportOptions(started="2024-01-01", threads=1, host="box")
 TOLD = replace(BRIEF, suite="s", dtype="float32", scenario="inference", backend="b", device="cpu")
 
 
-def attempt(path, told=None):
+def attempt(path, options=None):
     """What an import may do: give runs that are whole, or refuse."""
     try:
-        runs = read([path], told)
+        runs = read([path], options)
     except UsageError as error:
         message = str(error)
         assert message.isprintable(), message
@@ -146,7 +146,7 @@ def test_limits(tmp_path, monkeypatch):
         foreign_files.whole_text(path, 10)
 
 
-def test_told_values_are_checked(tmp_path):
+def test_given_values_are_checked(tmp_path):
     path = tmp_path / "f.csv"
     path.write_bytes(HEAD + b"cpu,a,1,1.5\n")
     for changes, message in (
@@ -183,15 +183,15 @@ def damaged(draw):
 HERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=trials(100))
 
 
-@pytest.mark.parametrize("told", [None, TOLD], ids=["nothing", "told"])
-def test_damaged_files_are_imported_or_refused(tmp_path, told):
+@pytest.mark.parametrize("options", [None, TOLD], ids=["nothing", "options"])
+def test_damaged_files_are_imported_or_refused(tmp_path, options):
     path = tmp_path / "f"
 
     @HERE
     @given(damaged())
     def check(data):
         path.write_bytes(data)
-        attempt(path, told)
+        attempt(path, options)
 
     check()
 
@@ -229,13 +229,13 @@ def test_the_examples_themselves_are_whole(tmp_path):
 def test_every_prefix_of_a_file_is_the_whole_or_refused(tmp_path):
     """Nothing half-read: a file cut off anywhere gives no rows, or rows of whole lines only."""
     for original in SAMPLES:
-        told = TOLD if original.name == "old_harness.csv" else BRIEF
+        options = TOLD if original.name == "old_harness.csv" else BRIEF
         copy = tmp_path / original.name
-        whole = {(run.run.name, row.case): row for run in read([original], told) for row in run.rows}
+        whole = {(run.run.name, row.case): row for run in read([original], options) for row in run.rows}
         data = original.read_bytes()
         for length in range(0, len(data), 7):
             copy.write_bytes(data[:length])
-            for run in attempt(copy, told) or []:
+            for run in attempt(copy, options) or []:
                 for row in run.rows:
                     same = whole.get((run.run.name, row.case))
                     assert same is None or row.values.items() <= same.values.items()

@@ -14,9 +14,9 @@ FILES = Path(__file__).parents[1] / "fixtures" / "imports"
 TOLD = ImportOptions(started="2024-02-03", threads=1, host="box")
 
 
-def read(paths, told=None):
+def read(paths, options=None):
     """importers.read, told what no file says unless the test tells it."""
-    return importing.read(paths, told or ImportOptions(started="mtime", threads=1, host="box"))
+    return importing.read(paths, options or ImportOptions(started="mtime", threads=1, host="box"))
 
 
 def record(metric="speedup", values=(1.5,), **changes):
@@ -150,7 +150,7 @@ def test_userbenchmark_cpu():
     assert (unknown.values, unknown.others) == ({}, {"latency_ms": 335.0})
 
 
-def test_userbenchmark_names_what_it_does_not_know_when_told():
+def test_userbenchmark_refuses_another_back_end_than_the_given():
     with pytest.raises(UsageError, match="line 7: says backend 'eager', but --backend 'inductor'"):
         read(
             [FILES / "metrics-20230420004336.json"],
@@ -215,7 +215,7 @@ def test_regression_has_two_sides():
     assert control.rows[0].details["origin"] == {"file": "regression-20240507000000.yaml", "line": 12}
 
 
-def test_regression_told_times():
+def test_regression_with_given_times():
     control, treatment = read([FILES / "regression-20240507000000.yaml"], TOLD)
     assert (control.run.started, treatment.run.started) == ("2024-02-02T23:59:59Z", "2024-02-03T00:00:00Z")
 

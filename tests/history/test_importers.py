@@ -17,9 +17,9 @@ STEM = "inductor_timm_models_float32_inference_cpu"
 TOLD = ImportOptions(started="2024-02-03T04:05:06+01:00", host="box", host_class="box x 8", threads=4)
 
 
-def read(paths, told=None):
+def read(paths, options=None):
     """importers.read, told what no file says unless the test tells it."""
-    return importing.read(paths, told or ImportOptions(started="mtime", threads=1, host="box"))
+    return importing.read(paths, options or ImportOptions(started="mtime", threads=1, host="box"))
 
 
 def by_model(run):
@@ -58,14 +58,18 @@ def test_a_format_is_recognised_by_content_not_by_name(name, importer, tmp_path)
 
 
 def test_importers_have_what_a_registration_needs():
-    found = importers()
-    assert len({importer.NAME for importer in found}) == len(found) == 5
-    assert all(importer.TITLE and importer.__doc__ for importer in found)
+    registered = importers()
+    assert len({importer.NAME for importer in registered}) == len(registered) == 5
+    assert all(importer.TITLE and importer.__doc__ for importer in registered)
 
 
 def test_the_pair_is_one_run_whichever_file_is_named():
-    one, two = FILES / f"{STEM}_performance.csv", FILES / f"{STEM}_accuracy.csv"
-    (first,), (second,), (both,) = read([one], TOLD), read([two], TOLD), read([two, one, one], TOLD)
+    performance, accuracy = FILES / f"{STEM}_performance.csv", FILES / f"{STEM}_accuracy.csv"
+    (first,), (second,), (both,) = (
+        read([performance], TOLD),
+        read([accuracy], TOLD),
+        read([accuracy, performance, performance], TOLD),
+    )
     assert first == second == both
     assert first.content == both.content
     assert first.key == both.key
@@ -123,11 +127,11 @@ def test_memory_is_bytes_on_cuda_and_a_failed_row_may_be_short():
     assert imported.run.imported["started"].startswith("modification time")
 
 
-def test_what_the_name_does_not_say_must_be_told():
+def test_what_the_name_does_not_say_must_be_given():
     path = FILES / "old_harness.csv"
     with pytest.raises(UsageError, match="does not say the dtype: give --dtype, or name the file"):
         read([path])
-    told = ImportOptions(
+    options = ImportOptions(
         suite="torchbench",
         dtype="float32",
         scenario="inference",
@@ -136,19 +140,19 @@ def test_what_the_name_does_not_say_must_be_told():
         threads=1,
         host="box",
     )
-    (imported,) = read([path], told)
+    (imported,) = read([path], options)
     assert by_model(imported)["resnet18"].case == Case("torchbench", "resnet18")
     assert by_model(imported)["resnet18"].values == {
         "speedup": 1.1615, "compilation_s": 8.449, "compression_ratio": 0.917,
     }  # fmt: skip
 
 
-def test_what_is_told_and_what_the_name_says_must_agree():
+def test_what_is_given_and_what_the_name_says_must_agree():
     with pytest.raises(UsageError, match="says suite 'timm', but --suite 'torchbench'"):
         read([FILES / f"{STEM}_performance.csv"], ImportOptions(suite="torchbench", threads=1, host="box"))
 
 
-def test_a_suite_of_ones_own_is_found_in_the_name_when_told(csv):
+def test_a_suite_of_ones_own_is_found_in_the_name_when_given(csv):
     path = csv("dev,name,batch_size,speedup", "cpu,m,1,1.5", stem="aot_eager_my_own_float32_inference_cpu")
     with pytest.raises(UsageError, match="--suite"):
         read([path])
@@ -270,7 +274,7 @@ def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("options", "message"),
     [
         (
             ImportOptions(threads=1, host="box"),
@@ -280,6 +284,6 @@ def test_no_folder_of_a_user_is_kept_in_a_row(tmp_path):
         (ImportOptions(started="mtime", threads=1), "on what it was measured: give --host or --host-class"),
     ],
 )
-def test_what_nobody_says_is_asked_for(told, message):
+def test_what_nobody_says_is_asked_for(options, message):
     with pytest.raises(UsageError, match=message):
-        importing.read([FILES / f"{STEM}_performance.csv"], told)
+        importing.read([FILES / f"{STEM}_performance.csv"], options)

@@ -80,12 +80,12 @@ def test_a_case_twice_is_refused(store):
 
 
 def test_what_differs_makes_another_testbed(store):
-    others = [
+    variants = [
         run("2026-11-02", [row()], host_class="Xeon x 8"),
         run("2026-11-03", [row()], setting={"allocator": "default"}),
         run("2026-11-04", [row()], host="farm2"),
     ]
-    take_in(store, [run(rows=[row()]), *others])
+    take_in(store, [run(rows=[row()]), *variants])
     with store.read() as connection:
         beds = [line.testbed_id for line in list_runs(connection)]
     assert len(set(beds)) == 3

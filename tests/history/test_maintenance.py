@@ -90,8 +90,8 @@ def test_pruned_runs_are_told_apart(store):
 
     def contents():
         with store.read() as connection:
-            found = connection.execute(sa.select(schema.runs.c.name, schema.runs.c.content))
-            return {line.name: line.content for line in found}
+            rows = connection.execute(sa.select(schema.runs.c.name, schema.runs.c.content))
+            return {line.name: line.content for line in rows}
 
     bare = run("2026-11-03", [row("a")])
     take_in(store, [run(f"2026-11-0{day}", [sampled()]) for day in (1, 2)] + [bare])

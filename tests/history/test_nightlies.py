@@ -22,8 +22,8 @@ MORNING = "2026-11-01T06:00:00Z"
 
 def begun(store, *some):
     with store.write() as connection:
-        for each in some:
-            nightlies.begin(connection, each)
+        for nightly in some:
+            nightlies.begin(connection, nightly)
 
 
 def ended(store, night=None, *, state=OK, at=MORNING, **more):
@@ -49,9 +49,9 @@ def test_begun_again_it_goes_on(store):
     begun(store, NIGHT)
     ended(store, state=FAILED, why="torch")
     begun(store, replace(NIGHT, begun="2026-11-01T09:00:00Z", every_s=7200))
-    (found,) = every(store)
-    assert (found.begun, found.state, found.ended, found.why) == (NIGHT.begun, RUNNING, None, None)
-    assert found.every_s == 7200
+    (nightly,) = every(store)
+    assert (nightly.begun, nightly.state, nightly.ended, nightly.why) == (NIGHT.begun, RUNNING, None, None)
+    assert nightly.every_s == 7200
 
 
 def test_what_was_expected_and_lacks_makes_it_partial(store):
@@ -64,9 +64,9 @@ def test_what_was_expected_and_lacks_makes_it_partial(store):
 
 def test_an_incomplete_run_makes_it_partial(store):
     begun(store, NIGHT)
-    one = run("2026-11-01", [row()], expected=3)
-    take_in(store, [one])
-    assert ended(store, why="slow").why == f"slow; {one.run.name} has 1 of 3 cases"
+    night_run = run("2026-11-01", [row()], expected=3)
+    take_in(store, [night_run])
+    assert ended(store, why="slow").why == f"slow; {night_run.run.name} has 1 of 3 cases"
 
 
 def test_only_runs_of_its_time_or_those_it_names_count(store):
@@ -88,9 +88,9 @@ def test_what_failed_stays_failed(store):
 def test_the_latest_is_ended_unless_it_is_named(store):
     begun(store, NIGHT, replace(NIGHT, night="n2", begun="2026-11-02T00:00:00Z"))
     ended(store, state=FAILED)
-    assert [each.state for each in every(store)] == [RUNNING, FAILED]
+    assert [nightly.state for nightly in every(store)] == [RUNNING, FAILED]
     ended(store, "n1", state=FAILED)
-    assert [each.state for each in every(store)] == [FAILED, FAILED]
+    assert [nightly.state for nightly in every(store)] == [FAILED, FAILED]
     for night in ("n3", "n1'; drop table nightlies"):
         with pytest.raises(UsageError, match="was begun"):
             ended(store, night)
@@ -125,36 +125,36 @@ def test_pruning_leaves_the_latest_of_each_job(store):
     nights = [replace(NIGHT, night=f"n{day}", begun=f"2026-11-0{day}T00:00:00Z") for day in range(1, 5)]
     begun(store, *nights, replace(NIGHT, job="gpu"))
     assert maintenance.prune_nightlies(store, "2026-11-03") == 2
-    assert [(each.job, each.night) for each in every(store)] == [
+    assert [(nightly.job, nightly.night) for nightly in every(store)] == [
         ("gpu", "n1"),
         ("xeon", "n3"),
         ("xeon", "n4"),
     ]
     assert maintenance.prune_nightlies(store, "2027") == 1
-    assert [(each.job, each.night) for each in every(store)] == [("gpu", "n1"), ("xeon", "n4")]
+    assert [(nightly.job, nightly.night) for nightly in every(store)] == [("gpu", "n1"), ("xeon", "n4")]
 
 
 def test_a_merge_brings_nightlies_and_commits(store, tmp_path):
     with open_store(str(tmp_path / "other.db")) as source:
-        one = run("2026-11-01", [row()])
-        one.run.environment["worker"]["commits"] = {"timm": "c" * 40}
-        take_in(source, [one])
+        night_run = run("2026-11-01", [row()])
+        night_run.run.environment["worker"]["commits"] = {"timm": "c" * 40}
+        take_in(source, [night_run])
         begun(source, NIGHT, replace(NIGHT, night="n2", begun="2026-11-02T00:00:00Z"))
         ended(source, "n1")
         begun(store, NIGHT, replace(NIGHT, night="n2", begun="2026-11-02T00:00:00Z"))
         ended(store, "n2", state=FAILED, at="2026-11-02T03:00:00Z")
         for _ in range(2):
             maintenance.merge(store, source)
-    assert [(each.night, each.state) for each in every(store)] == [("n1", OK), ("n2", FAILED)]
+    assert [(nightly.night, nightly.state) for nightly in every(store)] == [("n1", OK), ("n2", FAILED)]
     with store.read() as connection:
         assert list_runs(connection)[0].commits == {"timm": "c" * 40}
 
 
 def test_a_store_of_before_is_migrated_whole(tmp_path):
     path = tmp_path / "history.db"
-    one = run("2026-11-01", [row()])
+    night_run = run("2026-11-01", [row()])
     with open_store(str(path)) as made:
-        take_in(made, [one])
+        take_in(made, [night_run])
     with sqlite3.connect(path) as connection:  # as 0001 left it
         connection.execute("drop table nightlies")
         connection.execute("drop table acts")

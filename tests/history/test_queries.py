@@ -42,25 +42,25 @@ def test_a_series_and_a_panel(store):
             ("2026-01-03", 7.0),
         ]
         assert points[1].torch_git_version == f"{2:040x}"
-        found = panel(connection, runs, ["backend_ms", "eager_ms"])
-    by_case = dict(zip(found.case_ids, found.values["backend_ms"].tolist(), strict=True))
+        values = panel(connection, runs, ["backend_ms", "eager_ms"])
+    by_case = dict(zip(values.case_ids, values.values["backend_ms"].tolist(), strict=True))
     assert by_case[numbers[case("a")]] == [1.0, 2.0, 3.0]
     assert by_case[numbers[case("b")]][0::2] == [5.0, 7.0]
     assert math.isnan(by_case[numbers[case("b")]][1])
-    assert found.statuses[found.case_ids.index(numbers[case("b")])].tolist() == ["pass", "", "pass"]
-    assert math.isnan(found.values["eager_ms"][0][0])
+    assert values.statuses[values.case_ids.index(numbers[case("b")])].tolist() == ["pass", "", "pass"]
+    assert math.isnan(values.values["eager_ms"][0][0])
 
 
 def test_what_was_disturbed_is_not_in_a_panel(store):
     spoilt = replace(row("spoilt"), verdict="disturbed")
     take_in(store, [run("2026-11-09", [spoilt, row("fine")])])
     with store.read() as connection:
-        found = panel(connection, [find_run(connection, "last")], ["backend_ms", "compilation_s"])
-        names = {number: case.model for number, case in cases_by_id(connection, found.case_ids).items()}
-    models = [names[number] for number in found.case_ids]
-    measured = dict(zip(models, np.isfinite(found.values["backend_ms"][:, 0]).tolist(), strict=True))
+        values = panel(connection, [find_run(connection, "last")], ["backend_ms", "compilation_s"])
+        names = {number: case.model for number, case in cases_by_id(connection, values.case_ids).items()}
+    models = [names[number] for number in values.case_ids]
+    measured = dict(zip(models, np.isfinite(values.values["backend_ms"][:, 0]).tolist(), strict=True))
     assert measured == {"spoilt": False, "fine": True}
-    assert np.isfinite(found.values["compilation_s"]).all(), "compiling is not sampled"
+    assert np.isfinite(values.values["compilation_s"]).all(), "compiling is not sampled"
 
 
 def test_a_panel_of_no_runs(store):

@@ -52,7 +52,7 @@ class Built:
         return [command for command in self.commands if script in command["script"]]
 
     def parts(self, kind: str) -> list[dict[str, Any]]:
-        return [each for each in self.published if each["kind"] == kind]
+        return [entry for entry in self.published if entry["kind"] == kind]
 
 
 class Controller:
@@ -108,17 +108,24 @@ def check(scratch: Path, *jenkinsfiles: Path) -> list[list[str]]:
     """What is wrong with the syntax of each: `line N: what`."""
     scenario = {"check": [str(path) for path in jenkinsfiles], "number": 0}
     answer = run_groovy(scratch, scenario, 120)
-    found: list[list[str]] = answer["syntax"]
-    return found
+    errors: list[list[str]] = answer["syntax"]
+    return errors
 
 
 def run_groovy(root: Path, scenario: dict[str, Any], timeout: float) -> dict[str, Any]:
     folder = root / "builds" / str(scenario["number"])
     folder.mkdir(parents=True, exist_ok=True)
-    told, answer = folder / "scenario.json", folder / "answer.json"
-    told.write_text(json.dumps({"root": str(root), **scenario}))
+    scenario_path, answer = folder / "scenario.json", folder / "answer.json"
+    scenario_path.write_text(json.dumps({"root": str(root), **scenario}))
     assert GROOVY is not None, "no groovy here: ci/groovy.sh installs it"
-    words = [GROOVY, "-cp", compiled(), str(HERE / "harness" / "main.groovy"), str(told), str(answer)]
+    words = [
+        GROOVY,
+        "-cp",
+        compiled(),
+        str(HERE / "harness" / "main.groovy"),
+        str(scenario_path),
+        str(answer),
+    ]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=java(), cwd=root,
         start_new_session=True,
@@ -129,27 +136,27 @@ def run_groovy(root: Path, scenario: dict[str, Any], timeout: float) -> dict[str
             os.killpg(process.pid, signal.SIGTERM)  # it ends what its steps have started
             raise
     assert answer.exists(), out
-    said: dict[str, Any] = json.loads(answer.read_text())
-    return said
+    answer_json: dict[str, Any] = json.loads(answer.read_text())
+    return answer_json
 
 
 def harness(root: Path, scenario: dict[str, Any], timeout: float) -> Built:
     """A build. What the harness or the pipeline's own Groovy did not expect is an error of the test."""
-    said = run_groovy(root, scenario, timeout)
+    answer = run_groovy(root, scenario, timeout)
     folder = root / "builds" / str(scenario["number"])
     log = (folder / "log").read_text() if (folder / "log").exists() else ""
-    assert not said["syntax"], said["syntax"]
-    assert said["unexpected"] is None, said["unexpected"] + "\n" + log
+    assert not answer["syntax"], answer["syntax"]
+    assert answer["unexpected"] is None, answer["unexpected"] + "\n" + log
     return Built(
         folder,
         log,
-        said["result"],
-        {stage["name"]: stage["result"] for stage in said["stages"]},
-        {stage["name"]: stage["node"] for stage in said["stages"]},
-        said["commands"],
-        said["mails"],
-        said["published"],
-        said["params"],
+        answer["result"],
+        {stage["name"]: stage["result"] for stage in answer["stages"]},
+        {stage["name"]: stage["node"] for stage in answer["stages"]},
+        answer["commands"],
+        answer["mails"],
+        answer["published"],
+        answer["params"],
     )
 
 
@@ -165,8 +172,8 @@ def compiled() -> str:
 
 def java() -> dict[str, str]:
     """Debian's groovy looks for the default Java, which need not be the one that is there."""
-    found = shutil.which("java")
-    home = str(Path(found).resolve().parents[1]) if found else ""
+    path = shutil.which("java")
+    home = str(Path(path).resolve().parents[1]) if path else ""
     return {**os.environ, "JAVA_HOME": home, "JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 

@@ -23,7 +23,7 @@ def build(tmp_path: Path, scm: Path, name: str, faults: str, clock: float = 1) -
 
 
 def published(built: Built) -> list[str]:
-    return [each["kind"] for each in built.published]
+    return [entry["kind"] for entry in built.published]
 
 
 # What breaks; what the build then is, what is published, and whether it is still posted.

@@ -16,7 +16,7 @@ SECRET = "ghp_not-a-real-one"
 TWO = {"SUITES": "timm,huggingface", "ALARM_TO": "team@example.org"}
 
 
-def kept(built: Built, number: int = 1) -> list[str]:
+def archived(built: Built, number: int = 1) -> list[str]:
     """The cells whose raw results are in the artifacts."""
     return [
         cell
@@ -31,7 +31,7 @@ def test_a_night_as_it_should_be(nightly: Controller) -> None:
     posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", **{f"{kind}_CREDENTIAL": kind for kind in kinds}}
     built = nightly.build(params={"SUITES": "timm, mine.toml", "BISECT": "yes", **posting})
     assert built.result == "SUCCESS", built.log
-    assert kept(built) == ["timm-cpu-float32-1", "own-cpu-float32-1"]
+    assert archived(built) == ["timm-cpu-float32-1", "own-cpu-float32-1"]
     assert "suites=mine.toml devices=cpu dtypes=float32 shard= " in built.artifact(
         "runs/nightly/build-1/cells/own-cpu-float32-1/measure.log"
     )
@@ -40,7 +40,7 @@ def test_a_night_as_it_should_be(nightly: Controller) -> None:
         "gather.sh", "merge.sh", "detect.sh", "report.sh", "post.sh", "gather.sh", "bisect.sh", "report.sh",
         "post.sh", "publish.sh", "heartbeat.sh", "notify.sh",
     ]  # fmt: skip
-    assert [each["kind"] for each in built.published] == ["junit", "html", "html", *["plot"] * 4]
+    assert [entry["kind"] for entry in built.published] == ["junit", "html", "html", *["plot"] * 4]
     assert built.artifact("runs/nightly/build-1/notify.log").endswith("arguments=\n")
     assert "No artifacts match" not in built.log  # allowEmptyArchive is for what failed
     assert built.ran("heartbeat.sh end ok")
@@ -116,7 +116,10 @@ def test_a_wrong_parameter_ends_the_build_before_anything_is_done(
 def test_a_cell_that_fails_loses_only_itself(nightly: Controller) -> None:
     built = nightly.build(params=TWO, env={"FAULTS": "measure:timm-cpu-float32-1"})
     assert built.result == "FAILURE"
-    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]  # also what it had until then
+    assert archived(built) == [
+        "timm-cpu-float32-1",
+        "huggingface-cpu-float32-1",
+    ]  # also what it had until then
     assert built.ran("merge.sh")
     assert built.ran("publish.sh")
     # The chat hears of it too: the other cell's news would not say it.
@@ -132,17 +135,17 @@ def test_a_cell_that_takes_too_long_is_a_failure(nightly: Controller) -> None:
         params={**TWO, "CELL_MINUTES": "6"}, env={"FAULTS": "measure=hang:timm-cpu-float32-1"}
     )
     assert built.result == "FAILURE", built.log
-    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
     assert built.ran("heartbeat.sh end partial")
     assert len(built.mails) == 1
 
 
-def test_a_hung_agent_is_ended_by_jenkins_and_told(nightly: Controller) -> None:
+def test_a_hung_agent_is_ended_by_jenkins_and_reported(nightly: Controller) -> None:
     # Its 160 minutes take 12 seconds; the limit within the script is longer.
     built = nightly.build(params={**TWO, "CELL_MINUTES": "100"}, clock=12 / 9600,
                           env={"FAULTS": "measure=hang:timm-cpu-float32-1"})  # fmt: skip
     assert built.result == "ABORTED", built.log
-    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
     assert built.ran("report.sh")
     assert not built.ran("confirm.sh")
     assert "aborted" in built.mails[0]["subject"]
@@ -152,7 +155,7 @@ def test_a_cell_that_cannot_be_kept_ends_nothing_else(nightly: Controller) -> No
     built = nightly.build(params=TWO, no_room_for="cells/timm")
     assert built.result == "FAILURE", built.log
     # What was measured is with the night's own artifacts, from its stash.
-    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
     assert built.ran("heartbeat.sh end partial")
     assert len(built.mails) == 1
 
@@ -163,7 +166,7 @@ def test_a_stage_that_breaks_holds_up_nothing_else(nightly: Controller, stage: s
     built = nightly.build(params={**TWO, **posting}, env={"FAULTS": stage})
     assert built.result == "FAILURE"
     if stage != "setup":
-        assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+        assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
     ran = [name for name in ("detect", "report", "post", "publish", "notify") if built.ran(f"{name}.sh")]
     assert ran == ["detect", "report", "post", "publish", "notify"]
     assert [mail["to"] for mail in built.mails] == ["team@example.org"]
@@ -176,7 +179,7 @@ def test_a_regression_makes_the_build_unstable_and_is_no_breakage(nightly: Contr
     assert not built.mails
 
 
-def test_it_is_told_when_mail_is_refused_too(nightly: Controller) -> None:
+def test_it_is_reported_when_mail_is_refused_too(nightly: Controller) -> None:
     """Jenkins cannot send: the other way is still tried, and the build is red."""
     built = nightly.build(params=TWO, mail_refused=True, env={"FAULTS": "notify"})
     assert built.result == "FAILURE"
@@ -184,10 +187,10 @@ def test_it_is_told_when_mail_is_refused_too(nightly: Controller) -> None:
     assert built.ran("broken.sh")
 
 
-def test_a_missing_credential_is_told(nightly: Controller) -> None:
+def test_a_missing_credential_is_reported(nightly: Controller) -> None:
     posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "GITHUB_CREDENTIAL": "none such"}
     built = nightly.build(params={**TWO, **posting})
     assert built.result == "FAILURE"
     assert "could not find credentials entry with ID 'none such'" in built.log
-    assert kept(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
+    assert archived(built) == ["timm-cpu-float32-1", "huggingface-cpu-float32-1"]
     assert len(built.mails) == 1

@@ -92,10 +92,10 @@ def test_a_night_and_one_in_which_much_breaks(site: Site) -> None:
     # A comment for each night, edited when posted again.
     assert len(site.hub.of(3)) == 1
     # The history knows both nights, and how they ended.
-    said = [line.split() for line in perfdash(job, "nightly", "list").splitlines()]
-    assert [words[1] for words in said] == ["build-1", "build-2"], said
-    assert "ok" in said[0], said
-    assert "partial" in said[1], said
+    listed = [line.split() for line in perfdash(job, "nightly", "list").splitlines()]
+    assert [words[1] for words in listed] == ["build-1", "build-2"], listed
+    assert "ok" in listed[0], listed
+    assert "partial" in listed[1], listed
     assert (job.workspace("xeon") / "site" / "index.html").exists()
 
 
@@ -103,7 +103,7 @@ def whole(built: Built, night: str) -> None:
     """The one cell that was measured is kept, and in all that was made of it; the token is nowhere."""
     raw = [name for name in built.artifacts if name.startswith(f"{night}/cells/") and "results.jsonl" in name]
     assert len(raw) == 1, built.artifacts
-    assert [each["kind"] for each in built.published] == ["junit", "html", "html", *["plot"] * 4]
+    assert [entry["kind"] for entry in built.published] == ["junit", "html", "html", *["plot"] * 4]
     assert f"{night}/comment.md" in built.artifacts
     assert TOKEN not in built.log
     assert not [name for name in built.artifacts if TOKEN.encode() in built.archived(name).read_bytes()]

@@ -115,8 +115,8 @@ def test_variables(built: Built) -> None:
 def test_files(built: Built) -> None:
     assert built.artifacts == ["a/d.txt"]
     assert built.stages["Files"] == "UNSTABLE"
-    for said in ('file pattern "none/**"', "stash nothing: no files", "no such saved stash 'never'"):
-        assert said in built.log
+    for message in ('file pattern "none/**"', "stash nothing: no files", "no such saved stash 'never'"):
+        assert message in built.log
     assert built.stages["Elsewhere"] == "SUCCESS", built.log
 
 

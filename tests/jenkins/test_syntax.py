@@ -68,7 +68,7 @@ def test_the_pipelines_keep_to_the_syntax(name: str, tmp_path: Path) -> None:
     assert check(tmp_path, ROOT / name) == [[]]
 
 
-def test_what_is_against_the_syntax_is_told(tmp_path: Path) -> None:
+def test_what_is_against_the_syntax_is_reported(tmp_path: Path) -> None:
     texts = [GOOD]
     for old, new, _ in WRONG:
         assert old in GOOD, old
@@ -81,7 +81,7 @@ def test_what_is_against_the_syntax_is_told(tmp_path: Path) -> None:
     assert good == []
     unseen = [
         (old, new, errors)
-        for (old, new, said), errors in zip(WRONG, bad, strict=True)
-        if not any(said in error for error in errors)
+        for (old, new, message), errors in zip(WRONG, bad, strict=True)
+        if not any(message in error for error in errors)
     ]
     assert unseen == []

@@ -26,10 +26,10 @@ class Chat:
                 self.send_response(answer)
                 for name, value in chat.headers.items():
                     self.send_header(name, value)
-                said = f"you asked {self.path}".encode()
-                self.send_header("Content-Length", str(len(said)))
+                echo = f"you asked {self.path}".encode()
+                self.send_header("Content-Length", str(len(echo)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(echo)
 
             def log_message(self, *_):
                 pass

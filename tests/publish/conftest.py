@@ -34,21 +34,21 @@ def clock():
 
 
 @pytest.fixture
-def told():
+def messages():
     return []
 
 
 @pytest.fixture
-def talk(hub, clock, told):
-    return make(hub, clock, told)
+def talk(hub, clock, messages):
+    return make(hub, clock, messages)
 
 
-def make(hub, clock, told, **more):
-    given = {"token": TOKEN, "base_url": hub.url, "timeout_s": 2, **more}
-    return GitHubClient(**given, sleep=clock.sleep, now=clock.now, log=told.append)
+def make(hub, clock, messages, **more):
+    options = {"token": TOKEN, "base_url": hub.url, "timeout_s": 2, **more}
+    return GitHubClient(**options, sleep=clock.sleep, now=clock.now, log=messages.append)
 
 
 @pytest.fixture
-def another(hub, clock, told):
+def another(hub, clock, messages):
     """Another command against the same GitHub."""
-    return lambda **more: make(hub, clock, told, **more)
+    return lambda **more: make(hub, clock, messages, **more)

@@ -142,7 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
         with hub.lock:
             hub.requests.append(line)
             hub.headers.append(self.headers)
-            fault = next((one for one in hub.faults if re.search(one.pattern, line)), None)
+            fault = next(
+                (planned_fault for planned_fault in hub.faults if re.search(planned_fault.pattern, line)),
+                None,
+            )
             if fault:
                 fault.times -= 1
                 if not fault.times:
@@ -228,27 +231,27 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, {"data": {"viewer": {"login": hub.account["login"]}}}, {}
         if path == "/repos/team/perf":
             return 200, {"full_name": "team/perf", "id": 1}, {}
-        if found := re.fullmatch(r"/repos/team/perf/issues/(\d+)/comments", path):
-            return self._comments(int(found[1]), query, sent)
-        if found := re.fullmatch(r"/repos/team/perf/issues/comments/(\d+)", path):
-            return self._comment(int(found[1]), sent)
+        if match := re.fullmatch(r"/repos/team/perf/issues/(\d+)/comments", path):
+            return self._comments(int(match[1]), query, sent)
+        if match := re.fullmatch(r"/repos/team/perf/issues/comments/(\d+)", path):
+            return self._comment(int(match[1]), sent)
         if path == "/repos/team/perf/issues":
             return self._issues(query, sent)
-        if found := re.fullmatch(r"/repos/team/perf/issues/(\d+)(/labels)?", path):
-            return self._issue(int(found[1]), bool(found[2]), sent)
-        if found := re.fullmatch(r"/repos/team/perf/labels(/[\w-]+)?", path):
+        if match := re.fullmatch(r"/repos/team/perf/issues/(\d+)(/labels)?", path):
+            return self._issue(int(match[1]), bool(match[2]), sent)
+        if match := re.fullmatch(r"/repos/team/perf/labels(/[\w-]+)?", path):
             if self.command == "POST":
                 if sent["name"] in hub.labels:
                     return 422, {"message": "Validation Failed", "errors": [{"code": "already_exists"}]}, {}
                 hub.labels.add(sent["name"])
                 return 201, sent, {}
-            there = (found[1] or "")[1:] in hub.labels
-            return (200, {"name": found[1]}, {}) if there else (404, {"message": "Not Found"}, {})
+            there = (match[1] or "")[1:] in hub.labels
+            return (200, {"name": match[1]}, {}) if there else (404, {"message": "Not Found"}, {})
         return 404, {"message": "Not Found"}, {}
 
     def _comments(self, issue: int, query: dict[str, list[str]], sent: Any) -> Said:
         hub = self.hub
-        if all(one["number"] != issue for one in hub.issues):
+        if all(known_issue["number"] != issue for known_issue in hub.issues):
             return 404, {"message": "Not Found"}, {}
         if self.command == "POST":
             if issue in hub.locked:
@@ -257,28 +260,28 @@ class _Handler(BaseHTTPRequestHandler):
                 return 422, {"message": "Validation Failed", "errors": [{"message": "body is too long"}]}, {}
             return 201, hub.add_comment(sent["body"], issue=issue), {}
         since = query.get("since", [""])[0]
-        found = [
+        comments = [
             comment
             for comment in hub.comments
             if comment["issue"] == issue and comment["updated_at"] >= since
         ]
-        if hub.lag and found:
+        if hub.lag and comments:
             hub.lag -= 1
-            found.pop()
-        return self._page(found, query)
+            comments.pop()
+        return self._page(comments, query)
 
     def _comment(self, number: int, sent: Any) -> Said:
         hub = self.hub
-        found = next((comment for comment in hub.comments if comment["id"] == number), None)
-        if found is None:
+        stored = next((comment for comment in hub.comments if comment["id"] == number), None)
+        if stored is None:
             return 404, {"message": "Not Found"}, {}
-        if found["user"]["id"] != hub.account["id"]:
+        if stored["user"]["id"] != hub.account["id"]:
             return 403, {"message": "Must have admin rights to Repository."}, {}
         if self.command == "DELETE":
-            hub.comments.remove(found)
+            hub.comments.remove(stored)
             return 204, None, {}
-        found["body"] = sent["body"]
-        return 200, found, {}
+        stored["body"] = sent["body"]
+        return 200, stored, {}
 
     def _issues(self, query: dict[str, list[str]], sent: Any) -> Said:
         hub = self.hub
@@ -286,25 +289,25 @@ class _Handler(BaseHTTPRequestHandler):
             labels = [{"name": name} for name in sent["labels"]] if hub.may_label else []
             return 201, hub.add_issue(sent["title"], body=sent["body"], labels=labels), {}
         label = query["labels"][0]
-        found = [issue for issue in hub.issues if label in [each["name"] for each in issue["labels"]]]
-        return self._page(found, query)
+        issues = [issue for issue in hub.issues if label in [tag["name"] for tag in issue["labels"]]]
+        return self._page(issues, query)
 
     def _issue(self, number: int, labels: bool, sent: Any) -> Said:
         hub = self.hub
-        found = next((issue for issue in hub.issues if issue["number"] == number), None)
-        if found is None:
+        stored = next((issue for issue in hub.issues if issue["number"] == number), None)
+        if stored is None:
             return 404, {"message": "Not Found"}, {}
         if labels:
             if not hub.may_label:
                 return 403, {"message": "Must have triage rights."}, {}
-            found["labels"] += [{"name": name} for name in sent["labels"]]
-            return 200, found["labels"], {}
+            stored["labels"] += [{"name": name} for name in sent["labels"]]
+            return 200, stored["labels"], {}
         if self.command == "PATCH":
-            found.update(sent)
-        return 200, found, {}
+            stored.update(sent)
+        return 200, stored, {}
 
-    def _page(self, found: list[Any], query: dict[str, list[str]]) -> Said:
+    def _page(self, entries: list[Any], query: dict[str, list[str]]) -> Said:
         size, page = int(query.get("per_page", ["30"])[0]), int(query.get("page", ["1"])[0])
-        rest = len(found) > size * page
+        rest = len(entries) > size * page
         link = {"Link": f'<{self.hub.url}/next?page={page + 1}>; rel="next"'} if rest else {}
-        return 200, found[size * (page - 1) : size * page], link
+        return 200, entries[size * (page - 1) : size * page], link

@@ -140,8 +140,8 @@ class _Handler(socketserver.BaseRequestHandler):
                 more += (
                     ["AUTH PLAIN LOGIN"] if self.post.users and (self.secure or not self.post.files) else []
                 )
-                for each in ["loopback", *more]:
-                    self._say(f"250-{each}")
+                for heard in ["loopback", *more]:
+                    self._say(f"250-{heard}")
                 self._say("250 8BITMIME")
             elif command == "STARTTLS":
                 self._say("220 go")
@@ -161,8 +161,8 @@ class _Handler(socketserver.BaseRequestHandler):
             elif command == "DATA":
                 self._say("354 go on")
                 lines = []
-                while (each := self._hear()) != ".":
-                    lines.append(each.removeprefix(".") if each.startswith("..") else each)
+                while (heard := self._hear()) != ".":
+                    lines.append(heard.removeprefix(".") if heard.startswith("..") else heard)
                 if not self._fault("END"):
                     self.post.got.append(Got(sender, to, "\n".join([*lines, ""]), self.secure, self.user))
                     self._say("250 taken")

@@ -7,7 +7,7 @@ from perfdash.publish.comments import Comment, Create, Edit, Remove, planned_act
 
 
 def carried_out(existing, actions):
-    there = {one.id: one.body for one in existing}
+    there = {comment.id: comment.body for comment in existing}
     fresh = max(there, default=0)
     for action in actions:
         if isinstance(action, Edit):
@@ -29,7 +29,7 @@ bodies = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=6)
 def test_exactly_what_is_wanted_in_its_order(there, wanted):
     existing = [Comment(number, body) for number, body in there.items()]
     after = carried_out(existing, planned_actions(existing, wanted))
-    assert [one.body for one in sorted(after, key=lambda one: one.id)] == wanted
+    assert [comment.body for comment in sorted(after, key=lambda comment: comment.id)] == wanted
     assert planned_actions(after, wanted) == []
 
 

@@ -86,7 +86,7 @@ def test_parts_that_a_person_removed_come_again_in_order(hub, talk):
     check(hub)
 
 
-def test_quotes_and_copies_by_others_are_left_alone(hub, talk, told):
+def test_quotes_and_copies_by_others_are_left_alone(hub, talk, messages):
     quoted = "\n".join(f"> {line}" for line in texts()[0].split("\n")[:3])
     copied = texts()[0]
     hub.add_comment(quoted, user=ALICE)
@@ -94,7 +94,7 @@ def test_quotes_and_copies_by_others_are_left_alone(hub, talk, told):
     hub.add_comment(f"I quote:\n{copied}")
     post(talk)
     assert hub.of() == [quoted, copied, f"I quote:\n{copied}", *texts()]
-    assert told == ["1 such comments are by another account: they are left as they are"]
+    assert messages == ["1 such comments are by another account: they are left as they are"]
 
 
 def test_a_comment_of_a_removed_account_does_no_harm(hub, talk):
@@ -113,17 +113,17 @@ def test_an_app_knows_its_comments_by_its_kind(hub, talk, another):
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_another_apps_comments_are_left_alone(hub, talk, another, told, tells):
+def test_another_apps_comments_are_left_alone(hub, talk, another, messages, tells):
     hub.is_app, hub.tells_login = True, tells
     theirs = texts()[0] + "theirs"
     hub.add_comment(theirs, user={"id": 99, "login": "jenkins[bot]", "type": "Bot"})
     post(talk)
     post(another())
     assert hub.of() == [theirs, *texts()]
-    assert ("1 such comments are by another account: they are left as they are" in told) == tells
+    assert ("1 such comments are by another account: they are left as they are" in messages) == tells
 
 
-def test_an_app_that_may_not_edit_is_told(hub, talk):
+def test_an_app_that_may_not_edit_is_reported(hub, talk):
     hub.is_app = True
     hub.add_comment(texts()[0] + "theirs", user={"id": 99, "login": "jenkins[bot]", "type": "Bot"})
     hub.locked.add(3)
@@ -166,11 +166,11 @@ def test_older_comments_are_not_asked_for(hub, talk):
     place = find_issue(talk, "team/perf", 3)
     before = len(hub.requests)
     upsert(talk, place, texts(), KIND, earliest("2026-11-21T01:00:00Z", 2e9), run=RUN)
-    asked = "GET /repos/team/perf/issues/3/comments"
-    assert hub.requests[before:].count(asked) == 4  # all of them once, in two pages, before it makes any
+    request = "GET /repos/team/perf/issues/3/comments"
+    assert hub.requests[before:].count(request) == 4  # all of them once, in two pages, before it makes any
     before = len(hub.requests)
     upsert(talk, place, texts(), KIND, earliest("2026-11-21T01:00:00Z", 2e9), run=RUN)
-    assert hub.requests[before:] == [asked]
+    assert hub.requests[before:] == [request]
 
 
 def test_a_run_whose_clock_was_days_ahead(hub, talk):
@@ -215,7 +215,7 @@ FAULTS = {
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_set_of_comments_whatever_fails(hub, talk, another, clock, told, fault, method, times):
+def test_one_set_of_comments_whatever_fails(hub, talk, another, clock, messages, fault, method, times):
     kind, more = FAULTS[fault]
     for _ in range({"GET": 1, "POST": 0, "PATCH": 3, "DELETE": 6}[method]):
         hub.add_comment(texts()[1] + "old")
@@ -225,17 +225,17 @@ def test_one_set_of_comments_whatever_fails(hub, talk, another, clock, told, fau
     assert not hub.faults
     if method == "POST" and kind in ("lose", "broken"):  # it acted: nothing was sent twice
         assert len(hub.writes()) == len(texts())
-    assert told  # that it waited, and why
+    assert messages  # that it waited, and why
     assert sum(clock.slept) > 0
     post(another())
     check(hub)
 
 
-def test_waits_as_long_as_it_is_asked_to(hub, talk, clock, told):
+def test_waits_as_long_as_it_is_asked_to(hub, talk, clock, messages):
     hub.fault("POST", 403, message="You have exceeded a secondary rate limit", headers={"Retry-After": "77"})
     post(talk)
     assert 77 in clock.slept
-    assert f"127.0.0.1:{hub.server.server_address[1]} limits how often one may ask: waiting 77 s" in told
+    assert f"127.0.0.1:{hub.server.server_address[1]} limits how often one may ask: waiting 77 s" in messages
     hub.fault("GET", 429, headers={"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(clock.time + 50)})
     post(talk)
     assert 51 in clock.slept
@@ -277,7 +277,7 @@ def test_a_slow_server_that_acts_after_the_client_gave_up(hub, another):
 
     def release(line):
         seen.append(line)
-        if len([each for each in seen if each.startswith("POST")]) == 2:  # while it is sent again
+        if len([request for request in seen if request.startswith("POST")]) == 2:  # while it is sent again
             hub.released.set()
 
     hub.before = release
@@ -328,13 +328,13 @@ def test_two_who_post_at_once_leave_one_set(hub, another, clock):
     hub.before = meet
     failed = []
 
-    def one():
+    def post_comment():
         try:
             post(another())
         except Exception as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=one) for _ in range(2)]
+    threads = [threading.Thread(target=post_comment) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -360,7 +360,7 @@ def refused(hub, talk, status, message=""):
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "said"),
+    ("status", "message", "advice"),
     [
         (401, "Bad credentials", "token in GITHUB_TOKEN is wrong, expired or revoked"),
         (403, "Resource not accessible by personal access token", "needs Issues: read and write"),
@@ -372,24 +372,24 @@ def refused(hub, talk, status, message=""):
         (307, "Temporary", "has moved"),
     ],
 )
-def test_each_refusal_in_its_own_words(hub, talk, status, message, said):
-    told = refused(hub, talk, status, message)
-    assert said in told
-    assert message in told
-    assert "repository team/perf" in told
+def test_each_refusal_in_its_own_words(hub, talk, status, message, advice):
+    refusal = refused(hub, talk, status, message)
+    assert advice in refusal
+    assert message in refusal
+    assert "repository team/perf" in refusal
 
 
 def test_what_the_server_says_does_not_break_the_line(hub, talk):
-    told = refused(hub, talk, 403, "no\n\x1b[31mred" + "x" * 1000)
-    assert "\n" not in told
-    assert "\x1b" not in told
-    assert len(told) < 700
+    refusal = refused(hub, talk, 403, "no\n\x1b[31mred" + "x" * 1000)
+    assert "\n" not in refusal
+    assert "\x1b" not in refusal
+    assert len(refusal) < 700
 
 
 @pytest.mark.parametrize("before", ["", "x" * 290, "Authorization: token "])
 def test_a_server_that_repeats_the_token_does_not_get_it_printed(hub, talk, before):
-    told = refused(hub, talk, 403, f"{before}{TOKEN} is not allowed")
-    assert TOKEN[:8] not in told
+    refusal = refused(hub, talk, 403, f"{before}{TOKEN} is not allowed")
+    assert TOKEN[:8] not in refusal
     hub.fault("GET", 307, message="x", headers={"Location": f"/{TOKEN}"})
     with pytest.raises(Refused) as caught:
         post(talk)

@@ -104,14 +104,14 @@ def test_no_redirect_leads_to_another_server(hub, other, talk, location, request
 
 
 def test_a_redirect_keeps_what_was_asked_for(hub, talk):
-    asked = []
+    requests_seen = []
     hub.moved = {"/repos/old/name/issues/3/comments": f"{REPO}/issues/3/comments"}
     for number in range(150):
         hub.add_comment(f"talk {number}")
-    hub.before = asked.append
+    hub.before = requests_seen.append
     items = list(talk.pages("/repos/old/name/issues/3/comments", "this", {"since": "2020-01-01T00:00:00Z"}))
     assert [item["body"] for item in items] == [f"talk {number}" for number in range(150)]
-    assert len(asked) == 4
+    assert len(requests_seen) == 4
 
 
 def test_a_redirect_with_a_query_of_its_own(hub, talk):

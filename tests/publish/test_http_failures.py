@@ -43,10 +43,12 @@ def test_a_time_is_seconds_or_a_date():
     assert retry_after(Response(503, {}), NOW) is None
 
 
-def test_what_validation_says_is_told():
+def test_what_validation_says_is_shown():
     data = {"message": "Validation Failed", "errors": [{"resource": "Issue", "code": "custom"}, "spam", 3]}
-    said = str(refusal(read(422, {}, json.dumps(data)), "opening an issue", "ghe"))
-    assert said.startswith('opening an issue: ghe answers 422 ("Validation Failed; Issue custom; spam; 3").')
+    message = str(refusal(read(422, {}, json.dumps(data)), "opening an issue", "ghe"))
+    assert message.startswith(
+        'opening an issue: ghe answers 422 ("Validation Failed; Issue custom; spam; 3").'
+    )
 
 
 anything = st.recursive(

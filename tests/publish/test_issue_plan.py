@@ -15,8 +15,8 @@ def there(number=5, is_open=True, left="open", alert=ALERT, rest="by a person\ne
     return ExistingIssue(number, is_open, f"{alert.marker_line(left)}\n{rest}")
 
 
-def moved(found):
-    (step,) = found
+def moved(steps):
+    (step,) = steps
     assert isinstance(step, UpdateIssue)
     assert step.body == f"{ALERT.marker_line('open' if step.open else 'closed')}\nby a person\nedited"
     return step.open, step.note
@@ -51,17 +51,17 @@ def test_what_someone_knows_of_is_left_as_it_is(is_open, left):
     assert planned_steps([there(is_open=is_open, left=left)], [KNOWN]) == []
 
 
-def test_who_is_to_blame_is_told_once_where_the_issue_is_open():
+def test_who_is_to_blame_is_reported_once_where_the_issue_is_open():
     blamed = replace(ALERT, blame="Bisected: culprit")
     (step,) = planned_steps([there()], [blamed])
     assert isinstance(step, UpdateIssue)
     assert (step.open, step.note) == (True, "Bisected: culprit")
     assert step.body == f"{ALERT.marker_line('open', blamed.blame_digest)}\nby a person\nedited"
-    told = ExistingIssue(5, True, step.body)
-    assert planned_steps([told], [blamed]) == []
-    assert planned_steps([told], [ALERT]) == []  # the history was made anew: nobody knows who it was
+    existing = ExistingIssue(5, True, step.body)
+    assert planned_steps([existing], [blamed]) == []
+    assert planned_steps([existing], [ALERT]) == []  # the history was made anew: nobody knows who it was
     assert planned_steps([there(is_open=False)], [blamed]) == []  # a person closed it
-    (step,) = planned_steps([told], [replace(FIXED, blame=blamed.blame)])
+    (step,) = planned_steps([existing], [replace(FIXED, blame=blamed.blame)])
     assert isinstance(step, UpdateIssue)
     assert step.body.startswith(ALERT.marker_line("closed", blamed.blame_digest))
 
@@ -106,5 +106,5 @@ def test_an_issue_whose_alert_is_gone_is_closed():
 
 def test_closing_comes_before_opening():
     other = replace(ALERT, series="s2", state="fixed", open=False)
-    found = planned_steps([there(alert=other)], [ALERT, other])
-    assert [type(step) for step in found] == [UpdateIssue, OpenIssue]
+    steps = planned_steps([there(alert=other)], [ALERT, other])
+    assert [type(step) for step in steps] == [UpdateIssue, OpenIssue]

@@ -49,7 +49,7 @@ def test_one_issue_each_and_only_once(hub, talk, another):
     assert len(hub.writes()) == before
 
 
-def test_a_cap_and_the_rest_told(hub, talk):
+def test_a_cap_and_the_rest_reported(hub, talk):
     done = sync_issues(talk, "team/perf", WANTED, 2)
     assert titles(hub) == ["Regression 0", "Regression 1"]
     assert done.waiting == 2
@@ -144,8 +144,8 @@ def test_faults_while_closing(hub, talk, another, fault, where):
     assert not hub.faults
     sync_issues(another(), "team/perf", gone, 10)
     assert {issue["state"] for issue in ours(hub)} == {"closed"}
-    for one in ours(hub):
-        assert len(hub.of(one["number"])) == 1
+    for our in ours(hub):
+        assert len(hub.of(our["number"])) == 1
 
 
 def test_two_at_once_leave_one_open_issue_each(hub, another):
@@ -194,7 +194,7 @@ def test_many_pages_of_issues(hub, talk):
     assert len(ours(hub)) == 151
 
 
-def test_who_may_not_label_is_told_and_leaves_nothing_open(hub, talk):
+def test_who_may_not_label_is_reported_and_leaves_nothing_open(hub, talk):
     hub.labels.add(LABEL)
     hub.may_label = False
     with pytest.raises(MachineError, match="give the token's account the Triage role"):

@@ -28,9 +28,9 @@ def a_mail(body="It is ün-\nusual.\n", to=TO):
     return message("perf@example.org", to, "perfdash: 2 regressions", body)
 
 
-def sent(post, clock, told=None, timeout_s=5, to=TO, **more):
+def sent(post, clock, messages=None, timeout_s=5, to=TO, **more):
     server = MailServer("127.0.0.1", post.port, **more)
-    send(server, a_mail(to=to), timeout_s=timeout_s, sleep=clock.sleep, log=(told or []).append)
+    send(server, a_mail(to=to), timeout_s=timeout_s, sleep=clock.sleep, log=(messages or []).append)
 
 
 def test_a_mail_arrives_whole(clock):
@@ -44,7 +44,7 @@ def test_a_mail_arrives_whole(clock):
     assert clock.slept == []
 
 
-def test_it_is_encrypted_before_the_password_is_said(trusted, clock):
+def test_it_is_encrypted_before_the_password_is_sent(trusted, clock):
     with Post(trusted, users={"bot": SECRET}) as post:
         sent(post, clock, user="bot", password=SECRET)
     (got,) = post.got
@@ -85,9 +85,9 @@ def test_a_server_elsewhere_must_encrypt(clock, monkeypatch):
     ({"RCPT": ["450 greylisted", "450 greylisted"]}, 2),
     ({"END": ["drop"]}, 2),
 ])  # fmt: skip
-def test_what_may_pass_is_tried_again(clock, told, faults, tries):
+def test_what_may_pass_is_tried_again(clock, messages, faults, tries):
     with Post(faults=faults) as post:
-        sent(post, clock, told)
+        sent(post, clock, messages)
     assert len(post.got) == 1
     assert len(clock.slept) == tries - 1
 
@@ -106,7 +106,7 @@ def test_a_server_that_loses_the_farewell_has_the_mail(clock):
     ({"END": ["554 no: pa55-word"]}, "answers 554", 0),
     ({"CONNECT": ["silent"] * 9}, "did not answer within 0.3 s", 2),
 ])  # fmt: skip
-def test_what_stays_impossible_is_told(clock, faults, why, pauses):
+def test_what_stays_impossible_is_reported(clock, faults, why, pauses):
     with Post(faults=faults) as post, pytest.raises(MachineError, match=why) as caught:
         sent(post, clock, timeout_s=0.3)
     assert SECRET not in str(caught.value)
@@ -122,19 +122,19 @@ def test_no_server(clock):
     assert len(clock.slept) == 2
 
 
-def test_a_wrong_password_is_in_no_message(trusted, clock, told):
+def test_a_wrong_password_is_in_no_message(trusted, clock, messages):
     with (
         Post(trusted, users={"bot": "other"}) as post,
         pytest.raises(MachineError, match="refuses user and password") as caught,
     ):
-        sent(post, clock, told, user="bot", password=SECRET)
+        sent(post, clock, messages, user="bot", password=SECRET)
     assert SECRET not in repr(caught.value)
     assert caught.value.__cause__ is None
-    assert told == []
+    assert messages == []
     assert SECRET not in repr(MailServer("h", 1, "bot", SECRET))
 
 
-def test_an_address_that_is_refused_is_told_and_the_others_have_it(clock):
+def test_an_address_that_is_refused_is_reported_and_the_others_have_it(clock):
     with Post(refused={"me@example.org"}) as post:
         with pytest.raises(MachineError, match=r"went out, but .* refuses me@example\.org"):
             sent(post, clock)
@@ -160,7 +160,7 @@ def test_addresses_by_commas():
     assert checked_addresses(["a@b, c@d", "a@b"], "--mail-to") == ["a@b", "c@d"]
 
 
-@pytest.mark.parametrize(("given", "why"), [
+@pytest.mark.parametrize(("address", "why"), [
     (("", None, None, False), "no server"),
     (("host:99999", None, None, False), "no server"),
     (("smtp://host", None, None, False), "no server"),
@@ -168,9 +168,9 @@ def test_addresses_by_commas():
     (("host", None, SECRET, False), "--smtp-user"),
     (("host", "bot", SECRET, True), "could be read"),
 ])  # fmt: skip
-def test_servers_that_are_none(given, why):
+def test_servers_that_are_none(address, why):
     with pytest.raises(UsageError, match=why) as caught:
-        checked_server(*given)
+        checked_server(*address)
     assert SECRET not in str(caught.value)
 
 

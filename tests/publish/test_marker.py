@@ -21,18 +21,18 @@ def test_any_name_is_read_back(name, part):
     assert "--" not in inner
     assert ">" not in inner
     assert not inner.rstrip().endswith("-")
-    told = read(f"{line}\nbody", "comment")
-    assert told is not None
-    assert told["part"] == str(part)
+    values = read(f"{line}\nbody", "comment")
+    assert values is not None
+    assert values["part"] == str(part)
     if name < "\ud800" or name.isascii():
-        assert told["run"] == known_as(name)
+        assert values["run"] == known_as(name)
 
 
 @given(names, names)
-def test_different_names_stay_different(one, other):
-    told = [read(marker("comment", run=name), "comment")["run"] for name in (one, other)]
-    whole = [name.encode("utf-8", "replace") for name in (one, other)]
-    assert (told[0] == told[1]) == (whole[0] == whole[1])
+def test_different_names_stay_different(first, other):
+    runs_read = [read(marker("comment", run=name), "comment")["run"] for name in (first, other)]
+    whole = [name.encode("utf-8", "replace") for name in (first, other)]
+    assert (runs_read[0] == runs_read[1]) == (whole[0] == whole[1])
 
 
 def test_only_the_first_line_of_the_right_kind_counts():
@@ -53,11 +53,11 @@ def test_what_a_body_says_without_its_marker():
 
 
 def test_which_alert():
-    one = {"series": "s", "born": "run1", "opened": "t1"}
-    assert same(one, one)
-    assert same(one, {**one, "opened": "t2"})  # the history was made anew
-    assert same(one, {**one, "born": ""})  # it was pruned
-    assert not same(one, {**one, "born": "run2"})  # a further step, judged in the same second
-    assert not same(one, {**one, "series": "other"})
-    assert not same(one, {"series": "s", "born": "", "opened": "t2"})
+    alert = {"series": "s", "born": "run1", "opened": "t1"}
+    assert same(alert, alert)
+    assert same(alert, {**alert, "opened": "t2"})  # the history was made anew
+    assert same(alert, {**alert, "born": ""})  # it was pruned
+    assert not same(alert, {**alert, "born": "run2"})  # a further step, judged in the same second
+    assert not same(alert, {**alert, "series": "other"})
+    assert not same(alert, {"series": "s", "born": "", "opened": "t2"})
     assert not same({"series": "s"}, {"series": "s"})

@@ -30,12 +30,12 @@ def test_no_proxy_reads_the_address(clock, monkeypatch):
 
 
 @pytest.mark.parametrize("answers", [(500, 200), (503, 502, 204), (None, 200), (429, 200)])
-def test_what_may_pass_is_tried_again(clock, told, answers):
+def test_what_may_pass_is_tried_again(clock, messages, answers):
     with Chat(*answers) as chat:
-        send(chat.url, "x", sleep=clock.sleep, log=told.append)
+        send(chat.url, "x", sleep=clock.sleep, log=messages.append)
     assert len(chat.got) == len(answers)
-    assert len(told) == len(clock.slept) == len(answers) - 1
-    assert SECRET not in "".join(told)
+    assert len(messages) == len(clock.slept) == len(answers) - 1
+    assert SECRET not in "".join(messages)
 
 
 def test_it_waits_as_long_as_it_is_asked_to_but_not_for_ever(clock):
@@ -54,7 +54,7 @@ def test_it_waits_as_long_as_it_is_asked_to_but_not_for_ever(clock):
     (404, 1, "wrong or was revoked"), (403, 1, "answers 403"), (302, 1, "has moved"), (500, 3, "answers 500"),
     (None, 3, "lost"),
 ])  # fmt: skip
-def test_what_stays_impossible_is_told_without_the_address(clock, answer, tries, why):
+def test_what_stays_impossible_is_reported_without_the_address(clock, answer, tries, why):
     with Chat(answer) as chat:
         chat.headers["Location"] = chat.url
         with pytest.raises(MachineError, match=why) as caught:

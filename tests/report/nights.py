@@ -115,8 +115,10 @@ def all_failed():
 
 def suite_missing():
     gone = [
-        RunChange(VANISHED, each.case, "no longer measured", good=GOOD, bad=BAD, state="new", alert=number)
-        for number, each in enumerate(HUGGINGFACE, 10)
+        RunChange(
+            VANISHED, case_row.case, "no longer measured", good=GOOD, bad=BAD, state="new", alert=number
+        )
+        for number, case_row in enumerate(HUGGINGFACE, 10)
     ]
     return Night(imported(TORCHBENCH + TIMM), tuple(gone), "30 runs before it, the last x")
 
@@ -130,7 +132,9 @@ def huge(models=30):
         for number in range(models)
         for size in (1,)
     ]
-    changes = [replace(CHANGES[1], case=each.case, alert=place) for place, each in enumerate(rows[:70])]
+    changes = [
+        replace(CHANGES[1], case=case_row.case, alert=place) for place, case_row in enumerate(rows[:70])
+    ]
     return Night(imported(rows), tuple(changes), "30 runs before it, the last x")
 
 
@@ -140,12 +144,12 @@ def hostile():
         row(HOSTILE, HOSTILE, backend=HOSTILE, details={"error": error}),
         row("timm", HOSTILE, float("nan"), "crash", details={"error": error}),
     ]
-    changed = [replace(CHANGES[1], case=each.case, notes=(HOSTILE,), what=HOSTILE) for each in rows]
+    changed = [replace(CHANGES[1], case=case_row.case, notes=(HOSTILE,), what=HOSTILE) for case_row in rows]
     return Night(imported(rows, name=HOSTILE, host_class=HOSTILE), tuple(changed), HOSTILE)
 
 
 def after_a_bad_nightly():
-    told = (
+    story = (
         "Before this nightly: 2 missing after 2026-11-17; 2026-11-17 partial (timm cpu amp was not measured)"
     )
     ends = [replace(GOOD, commits={"own": letter * 40, "same": "e" * 40}) for letter in "bc"]
@@ -159,7 +163,7 @@ def after_a_bad_nightly():
     night = Night(
         imported(TIMM, environment={"worker": worker}), (bisected,), "30 runs before it, the last x"
     )
-    return replace(night, nightly=told)
+    return replace(night, nightly=story)
 
 
 NIGHTS = {

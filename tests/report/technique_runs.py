@@ -63,15 +63,15 @@ def measured(model="resnet18", backend="eager", dtype="float32", size=1, status=
     }  # fmt: skip
     if basis != "within":
         values |= {"speedup_low": low, "speedup_high": high}
-    told = {"conditions": {"allocator": "steady", "baseline_dtype": baseline}}
+    facts = {"conditions": {"allocator": "steady", "baseline_dtype": baseline}}
     if distance is not None:
-        told["accuracy"] = {
+        facts["accuracy"] = {
             "status": "pass",
             "detail": "x",
             "distance": {"relative_rmse": distance, "cosine": 1.0},
         }
     if f1 is not None:
-        told["quality"] = {
+        facts["quality"] = {
             "metric": "f1", "value": f1, "eager_value": 0.9723, "samples": 360, "top1": f1,
             "eager_top1": 0.9723, "agreement": 0.99, "classes": 10,
         }  # fmt: skip
@@ -80,7 +80,7 @@ def measured(model="resnet18", backend="eager", dtype="float32", size=1, status=
         Case(suite, model, dtype=dtype, batch_size=size, backend=backend, **amp, **case), status, values,
         verdict="inconclusive" if basis == "within" else verdict, basis=basis,
         samples={"backend_ms": tuple(middle * (0.99 + 0.0005 * (n * 37 % 100)) for n in range(count))},
-        details=told | (details or {}),
+        details=facts | (details or {}),
     )  # fmt: skip
 
 
@@ -106,13 +106,13 @@ def grid_of(model="resnet18", sizes=SIZES, *, scored=True, ways=tuple(WAYS), **m
 
 def changed(rows, backend, dtype, sizes, new):
     """The rows, those of a way and batch sizes as `new` makes them; None leaves one out."""
-    found = []
+    changed_rows = []
     for row in rows:
         case = row.case
         mine = (case.backend, case.dtype) == (backend, dtype) and case.batch_size in sizes
         row = new(row) if mine else row
-        found += [row] if row else []
-    return found
+        changed_rows += [row] if row else []
+    return changed_rows
 
 
 def night(rows, **other):

@@ -51,12 +51,12 @@ def test_a_status_and_a_count_that_were_measured_again():
     details = {"before": "pass", "after": "crash", "remeasured": {"old": "pass", "new": "crash"}}
     shown = alert_list([AlertEvidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD)])
     assert "measured again: pass -> crash" in shown
-    told = of_alert(AlertEvidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD), BAD.id)
-    assert "measured again: pass -> crash" in told.notes
+    change = of_alert(AlertEvidence(replace(STATUS, details=details), case("vit"), GOOD, BAD, BAD), BAD.id)
+    assert "measured again: pass -> crash" in change.notes
 
 
 def test_the_size_of_a_change_is_that_of_its_interval():
-    told = of_alert(SHOWN[0], BAD.id)
-    low, high = told.interval
-    assert low < told.change < high
-    assert any("by the nights +15.0%" in note for note in told.notes)
+    change = of_alert(SHOWN[0], BAD.id)
+    low, high = change.interval
+    assert low < change.change < high
+    assert any("by the nights +15.0%" in note for note in change.notes)

@@ -23,7 +23,7 @@ from tests.report.nights import HOSTILE
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def found():
+def found_case():
     script = Script.step(100, at=63, by=1.08, metric="backend")
     linked = dataclasses.replace(script.revisions[63], link="https://github.com/o/r/commit/3f")
     script.revisions[63] = linked
@@ -64,17 +64,18 @@ def hostile():
         for n in range(30)
     ]
     script.unbuildable = {nasty[n].label: HOSTILE for n in (9, 14, 15)}
-    script.levels = {each.label: 1.1 if n >= 10 else 1.0 for n, each in enumerate(nasty)}
+    script.levels = {item.label: 1.1 if n >= 10 else 1.0 for n, item in enumerate(nasty)}
     script.revisions = nasty
     return script
 
 
 CASES = {
-    each.__name__: each for each in (found, a_set, not_reproduced, statuses, inside_a_merge, printed, hostile)
+    item.__name__: item
+    for item in (found_case, a_set, not_reproduced, statuses, inside_a_merge, printed, hostile)
 }
 
 
-def told(script, folder, **more):
+def page_of(script, folder, **more):
     """The account, as if all had been done at one time."""
     bisected(script, folder, notes=["3 files have changes that are not committed"], **more)
     return result_of(Bisection(at_once(read(folder))))
@@ -90,7 +91,7 @@ def at_once(recorded):
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name, tmp_path):
-    text = markdown(told(CASES[name](), tmp_path))
+    text = markdown(page_of(CASES[name](), tmp_path))
     path = GOLDEN / f"bisection_{name}.md"
     if os.environ.get("PERFDASH_UPDATE_GOLDEN"):
         path.write_text(text)
@@ -99,21 +100,21 @@ def test_golden(name, tmp_path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_page_is_whole_and_nothing_in_it_runs(name, tmp_path):
-    said = told(CASES[name](), tmp_path)
-    text = page(said)
+    markup = page_of(CASES[name](), tmp_path)
+    text = page(markup)
     assert "<script" not in text
     assert 'href="javascript' not in text
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ET.fromstring(svg)
-    assert text.count("<svg") == len(said.ranges)
-    json.dumps(said.to_json(), allow_nan=False)
+    assert text.count("<svg") == len(markup.ranges)
+    json.dumps(markup.to_json(), allow_nan=False)
 
 
 def test_a_bisection_on_its_way_says_where_it_is(tmp_path):
     script = Script.step(60, at=20)
     begin(script, tmp_path)
-    said = result_of(Bisection(read(tmp_path)))
-    assert "Not finished: comparing the two ends" in markdown(said)
+    result = result_of(Bisection(read(tmp_path)))
+    assert "Not finished: comparing the two ends" in markdown(result)
     with pytest.raises(LimitReached):
         go_on(script, tmp_path, most_builds=4)
     text = markdown(result_of(Bisection(read(tmp_path))))
@@ -126,7 +127,7 @@ def test_an_end_that_cannot_be_measured(tmp_path):
 
 
 def test_eager_that_moved_as_well_is_not_blamed_on_the_back_end(tmp_path):
-    script = found()
+    script = found_case()
     measure = script.measure
 
     def both(built, log, fresh):
@@ -135,9 +136,9 @@ def test_eager_that_moved_as_well_is_not_blamed_on_the_back_end(tmp_path):
         return dataclasses.replace(reading, beside={"eager_ms": reading.beside["eager_ms"] * slower}), record
 
     script.measure = both
-    said = result_of(bisected(script, tmp_path))
-    assert "it moved as well" in markdown(said)
-    assert headline(said) == "compiled latency of timm/resnet18: found 63"
+    result = result_of(bisected(script, tmp_path))
+    assert "it moved as well" in markdown(result)
+    assert headline(result) == "compiled latency of timm/resnet18: found 63"
 
 
 def test_what_did_not_stand_is_in_the_headline(tmp_path):
@@ -149,16 +150,16 @@ def test_what_did_not_stand_is_in_the_headline(tmp_path):
         return measure(built, log, fresh)
 
     script.measure = otherwise
-    said = result_of(bisected(script, tmp_path))
-    assert "did not stand being measured again" in headline(said)
-    assert "not confirmed against `9`" in markdown(said)
+    result = result_of(bisected(script, tmp_path))
+    assert "did not stand being measured again" in headline(result)
+    assert "not confirmed against `9`" in markdown(result)
 
 
 def test_of_two_culprits_only_the_one_that_fell_is_said_to_have_fallen(tmp_path):
     script = Script.step(64, at=20, by=1.1)
     script.levels.update({str(n): 1.32 for n in range(45, 64)})
-    said = result_of(bisected(script, tmp_path))
-    one, other = said.culprits
+    result = result_of(bisected(script, tmp_path))
+    culprit, other = result.culprits
     fell = dataclasses.replace(other, confirmed="not confirmed")
-    said = dataclasses.replace(said, word="found, not confirmed", culprits=(one, fell))
-    assert "found 20; 45 was found and did not stand" in headline(said)
+    result = dataclasses.replace(result, word="found, not confirmed", culprits=(culprit, fell))
+    assert "found 20; 45 was found and did not stand" in headline(result)

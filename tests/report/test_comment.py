@@ -113,23 +113,23 @@ def test_a_quiet_night_says_so():
 
 def cells(text):
     """{(suite, table, model): [(batch size, cell)]} of a comment in the form of the dashboard."""
-    found, suite, title = {}, "", ""
+    by_title, suite, title = {}, "", ""
     for line in text.splitlines():
         if match := re.match(r"## (\w+) suite with", line):
             suite = {"timm_models": "timm"}.get(match[1], match[1])
         elif line.startswith("|") and suite:
             name, *rest = [cell.strip() for cell in line.strip("|").split("|")]
             if name != "name" and len(rest) == 2:
-                found.setdefault((suite, title, name), []).append(tuple(rest))
+                by_title.setdefault((suite, title, name), []).append(tuple(rest))
         elif line.strip() and not line.startswith(("+", "```", "|")):
             title = line.strip()
-    return found
+    return by_title
 
 
 def test_the_reference_dashboard_comes_out_again():
     """All rows of the four tables, equal to the last digit shown."""
-    told = ImportOptions(host="aws", host_class="Xeon 8375C", started="2023-01-01")
-    (run,) = dashboard.read([REFERENCE], told)
+    options = ImportOptions(host="aws", host_class="Xeon 8375C", started="2023-01-01")
+    (run,) = dashboard.read([REFERENCE], options)
     reference = cells(REFERENCE.read_text())
     titles = {title for _, title, _ in reference}
     ours = {key: value for key, value in cells(comment(Night(run))).items() if key[1] in titles}

@@ -73,25 +73,25 @@ def test_short_enough_stays_as_it_is():
 
 def test_a_table_goes_on_under_its_head():
     text = "# Night\n\n" + fold("timm", f"~~~\n{table(40)}\n~~~") + "\n\nlast words"
-    found = split_text(text, 1200)
-    assert len(found) > 2
-    for number, part in enumerate(found, start=1):
-        assert part.startswith(f"*Part {number} of {len(found)}*\n\n")
+    parts = split_text(text, 1200)
+    assert len(parts) > 2
+    for number, part in enumerate(parts, start=1):
+        assert part.startswith(f"*Part {number} of {len(parts)}*\n\n")
         assert size(part) <= 1200
         check_whole(part)
         if "row" in part:
             assert "| speedup |" in part
             assert "<summary>timm</summary>" in part
-    assert rows_in("\n".join(found)) == [f"row{number}" for number in range(40)]
-    assert found[-1].endswith("last words")
+    assert rows_in("\n".join(parts)) == [f"row{number}" for number in range(40)]
+    assert parts[-1].endswith("last words")
 
 
 def test_a_cut_between_sections_is_preferred():
-    text = "\n\n".join(fold(f"suite{one}", f"```\n{table(8, one * 8)}\n```") for one in range(6))
-    found = split_text(text, 2000)
-    assert all(part.endswith("</details>") for part in found)
-    assert all(part.count("<details>") == part.count("| speedup |") for part in found)
-    assert sum(part.count("<details>") for part in found) == 6
+    text = "\n\n".join(fold(f"suite{number}", f"```\n{table(8, number * 8)}\n```") for number in range(6))
+    parts = split_text(text, 2000)
+    assert all(part.endswith("</details>") for part in parts)
+    assert all(part.count("<details>") == part.count("| speedup |") for part in parts)
+    assert sum(part.count("<details>") for part in parts) == 6
 
 
 def test_a_heading_stays_with_what_follows():
@@ -103,47 +103,47 @@ def test_a_heading_stays_with_what_follows():
 @pytest.mark.parametrize("limit", [1000, 1340, 2020, 2870])
 def test_a_title_stays_with_its_table_below_the_headings(limit):
     suites = [
-        f"{what} of row{n}:\n\n```\n{table(5, n)}\n```" for n in range(9) for what in ("Speed", "Memory")
+        f"{title} of row{n}:\n\n```\n{table(5, n)}\n```" for n in range(9) for title in ("Speed", "Memory")
     ]
     text = "\n\n".join(
         ["# inference bfloat16", "## Summary", *suites, "# training float32", "## All", *suites]
     )
-    found = split_text(text, limit)
-    for part in found:
+    parts = split_text(text, limit)
+    for part in parts:
         assert size(part) <= limit
         check_whole(part)
         assert re.match(r"\*Part .*\*\n\n# (inference bf|training f).*\n\n## (Summary|All)\n", part)
         for before, _ in re.findall(r"(.*)\n+(```\n\+)", part):
             assert re.fullmatch(r"(Speed|Memory) of row\d+:", before)
-    assert sum(part.count("# inference") for part in found) > 2
+    assert sum(part.count("# inference") for part in parts) > 2
     assert split_text(text) == [text]
 
 
 @pytest.mark.parametrize("around", ["{}", "```\n{}\n```", "| a |\n| --- |\n| {} |"])
 def test_one_monstrous_line(around):
     words = [f"row{number}" for number in range(2000)]
-    found = split_text(around.format(" ".join(words)), 2000)
-    assert max(map(size, found)) <= 2000
-    assert rows_in("\n".join(found)) == words
-    for part in found:
+    parts = split_text(around.format(" ".join(words)), 2000)
+    assert max(map(size, parts)) <= 2000
+    assert rows_in("\n".join(parts)) == words
+    for part in parts:
         assert part.count("```") % 2 == 0
-    found = split_text(around.format("😀" * 3000), 1500)
-    assert max(map(size, found)) <= 1500
-    assert sum(part.count("😀") for part in found) == 3000
+    parts = split_text(around.format("😀" * 3000), 1500)
+    assert max(map(size, parts)) <= 1500
+    assert sum(part.count("😀") for part in parts) == 3000
 
 
 def test_monstrous_titles_and_heads_are_not_repeated():
     made = PrettyTable(["model" * 100, "speedup"])
     for number in range(50):
         made.add_row([f"row{number}", "1"])
-    found = split_text(fold("title " * 150, f"```\n{made}\n```"), 4000)
-    assert max(map(size, found)) <= 4000
-    assert rows_in("\n".join(found)) == [f"row{number}" for number in range(50)]
+    parts = split_text(fold("title " * 150, f"```\n{made}\n```"), 4000)
+    assert max(map(size, parts)) <= 4000
+    assert rows_in("\n".join(parts)) == [f"row{number}" for number in range(50)]
 
 
 def test_lone_surrogates_and_strange_line_ends_do_no_harm():
-    found = split_text("row1\ud800\r\n\x00\u2028" * 300, 1000)
-    assert len(rows_in("".join(found))) == 300
+    parts = split_text("row1\ud800\r\n\x00\u2028" * 300, 1000)
+    assert len(rows_in("".join(parts))) == 300
 
 
 blocks = st.lists(
@@ -158,7 +158,7 @@ blocks = st.lists(
 def test_nothing_is_lost_and_each_part_is_whole(wanted, limit):
     texts, number = [], 0
     for kind, rows in wanted:
-        names = [f"row{one}" for one in range(number, number + rows)]
+        names = [f"row{place}" for place in range(number, number + rows)]
         if kind == "words":
             text = "\n".join(f"{name} of words, with `code` and <b>more</b>" for name in names)
         elif kind == "bordered":
@@ -174,9 +174,9 @@ def test_nothing_is_lost_and_each_part_is_whole(wanted, limit):
         texts.append(text)
         number += rows
     text = "\n\n".join(texts)
-    found = split_text(text, limit)
-    assert rows_in("\n".join(found)) == rows_in(text)
-    for part in found:
+    parts = split_text(text, limit)
+    assert rows_in("\n".join(parts)) == rows_in(text)
+    for part in parts:
         assert size(part) <= limit
         check_whole(part)
 
@@ -185,11 +185,11 @@ def test_nothing_is_lost_and_each_part_is_whole(wanted, limit):
 @pytest.mark.parametrize("name", NIGHTS)
 def test_every_kind_of_comment(name, limit):
     text = comment(NIGHTS[name]())
-    found = split_text(text, limit)
-    kept = [line for line in text.split("\n") if re.match(r"\|.*[0-9]", line)]
-    again = [line for part in found for line in part.split("\n") if re.match(r"\|.*[0-9]", line)]
-    heads = {line for line in kept if kept.count(line) > 1}
-    assert [line for line in again if line not in heads] == [line for line in kept if line not in heads]
-    for part in found:
+    parts = split_text(text, limit)
+    lines = [line for line in text.split("\n") if re.match(r"\|.*[0-9]", line)]
+    again = [line for part in parts for line in part.split("\n") if re.match(r"\|.*[0-9]", line)]
+    heads = {line for line in lines if lines.count(line) > 1}
+    assert [line for line in again if line not in heads] == [line for line in lines if line not in heads]
+    for part in parts:
         assert size(part) <= limit
         check_whole(part)

@@ -40,16 +40,16 @@ def side(results, **change):
 
 
 @pytest.fixture(scope="module")
-def found():
+def compared():
     return compare(side(OLD), side(NEW, id="2026-11-22T00-00-00Z_host"))
 
 
-def test_golden(found):
-    golden("comparison.txt", comparison(found) + "\n")
+def test_golden(compared):
+    golden("comparison.txt", comparison(compared) + "\n")
 
 
-def test_csv_has_a_line_a_case(found):
-    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
+def test_csv_has_a_line_a_case(compared):
+    lines = list(csv.DictReader(io.StringIO(to_csv(compared))))
     by_model = {line["model"]: line for line in lines}
     assert set(by_model) == {"same", "slower", "noisy", "breaks"}
     assert float(by_model["slower"]["speedup_ratio"]) == pytest.approx(0.8)
@@ -58,21 +58,21 @@ def test_csv_has_a_line_a_case(found):
     assert by_model["breaks"]["new_status"] == "crash"
 
 
-def test_json_is_json(found):
-    plain = json.loads(json.dumps(to_plain(found)))
-    assert {one["case"]["model"] for one in plain["cases"] if one["regressed"]} == {"slower", "breaks"}
+def test_json_is_json(compared):
+    plain = json.loads(json.dumps(to_plain(compared)))
+    assert {entry["case"]["model"] for entry in plain["cases"] if entry["regressed"]} == {"slower", "breaks"}
     assert [case["model"] for case in plain["only_new"]] == ["appeared", "other_batch"]
     assert plain["means"][0]["metric"] == "speedup"
     assert plain["means"][0]["cases"] == 3
 
 
 def test_nothing_in_common():
-    found = compare(side(OLD[5:]), side(NEW[5:]))
-    text = comparison(found)
+    compared = compare(side(OLD[5:]), side(NEW[5:]))
+    text = comparison(compared)
     assert "0 cases in both" in text
     assert "Nothing to compare: no case is in both (batch_size 1 | 8)" in text
     assert "Nothing changed" not in text
-    assert to_plain(found)["nothing_to_compare"] == "no case is in both (batch_size 1 | 8)"
+    assert to_plain(compared)["nothing_to_compare"] == "no case is in both (batch_size 1 | 8)"
 
 
 def test_cases_that_were_measured_on_one_side_only():

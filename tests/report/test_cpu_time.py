@@ -37,19 +37,19 @@ def test_show(clock):
     result.conditions["clock"] = clock
     text = summary([result, good("other", 1.2, "faster")], info(2))
     assert (NOTE in text.splitlines()) == (clock == "cpu")
-    (line,) = [each for each in lines_with(text, "model") if "10.000" in each]
+    (line,) = [shown_line for shown_line in lines_with(text, "model") if "10.000" in shown_line]
     assert ("14.000 cpu |" in line and "10.000 cpu |" in line) == (clock == "cpu")
-    (line,) = [each for each in lines_with(text, "other") if "10.000" in each]
+    (line,) = [shown_line for shown_line in lines_with(text, "other") if "10.000" in shown_line]
     assert "cpu" not in line
 
 
 def test_comment():
     text = comment(Night(imported([by_clock("cpu", "disturbed"), by_clock("wall", "quiet")])))
     assert text.count(NOTE) == 1
-    (line,) = [each for each in lines_with(text, "disturbed") if "12.000" in each]
+    (line,) = [shown_line for shown_line in lines_with(text, "disturbed") if "12.000" in shown_line]
     assert " 12.000 cpu |" in line
     assert " 10.000 cpu |" in line
-    assert not any(" cpu |" in each for each in lines_with(text, "quiet"))
+    assert not any(" cpu |" in shown_line for shown_line in lines_with(text, "quiet"))
 
 
 def test_grid():
@@ -81,7 +81,7 @@ def test_history_show(tmp_path):
     (line,) = lines_with(text, "disturbed") or [text]
     assert " 12.000 cpu |" in line
     assert " 10.000 cpu |" in line
-    assert not any(" cpu" in each for each in lines_with(text, "quiet"))
+    assert not any(" cpu" in shown_line for shown_line in lines_with(text, "quiet"))
 
 
 def test_csv():

@@ -23,9 +23,9 @@ def golden(name, text):
 
 
 def test_golden():
-    found = (replace(CHANGES[1], notes=("culprit: 0123456789ab Slower by Ann (confirmed)",)), *CHANGES[2:])
+    changes = (replace(CHANGES[1], notes=("culprit: 0123456789ab Slower by Ann (confirmed)",)), *CHANGES[2:])
     night = replace(
-        bad_night(), changes=found, nightly="Before this nightly: 2026-11-19 partial (timm cpu amp)"
+        bad_night(), changes=changes, nightly="Before this nightly: 2026-11-19 partial (timm cpu amp)"
     )
     golden("digest_mail.txt", run_digest(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").mail())
     golden("digest_chat.txt", run_digest(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").chat())
@@ -34,17 +34,17 @@ def test_golden():
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_every_night_is_short(name):
-    told = run_digest(NIGHTS[name](), site_url=SITE)
-    assert len(told.chat()) < 10_000
-    assert told.mail().startswith(told.title)
-    assert told.title.startswith("perfdash: ")
+    text = run_digest(NIGHTS[name](), site_url=SITE)
+    assert len(text.chat()) < 10_000
+    assert text.mail().startswith(text.title)
+    assert text.title.startswith("perfdash: ")
 
 
 def test_a_quiet_night():
-    told = run_digest(good_night())
-    assert told.title == "perfdash: Nothing changed"
-    assert len(told.lines) == 2
-    assert told.links == ()
+    text = run_digest(good_night())
+    assert text.title == "perfdash: Nothing changed"
+    assert len(text.lines) == 2
+    assert text.links == ()
 
 
 def test_many_changes_are_counted():
@@ -52,7 +52,7 @@ def test_many_changes_are_counted():
     assert line == "- and 60 more"
 
 
-def test_what_is_acknowledged_is_not_told():
+def test_what_is_acknowledged_is_not_reported():
     assert "graph breaks" not in run_digest(bad_night()).mail()
 
 
@@ -69,7 +69,7 @@ def test_hostile_names_stay_in_their_block():
 
 
 def test_a_long_story_is_cut():
-    told = broken_nightly("\n".join(f"line {number} " + "x" * 999 for number in range(99)))
-    assert len(told.lines) == 21
-    assert told.lines[-1] == "and 79 more lines"
+    text = broken_nightly("\n".join(f"line {number} " + "x" * 999 for number in range(99)))
+    assert len(text.lines) == 21
+    assert text.lines[-1] == "and 79 more lines"
     assert broken_nightly("").mail() == "perfdash: the nightly broke\n\n"

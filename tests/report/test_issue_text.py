@@ -28,20 +28,24 @@ def rendered(text):
 
 @pytest.mark.parametrize("place", range(len(SHOWN)))
 def test_golden(place):
-    each = SHOWN[place]
-    page = "https://perf.example/beds/x/models/y.html" if each.case else None
-    text = f"{title(each)}\n\n{body(each, page=page, ran=('perfdash', 'run', '--suite', 'mine.toml'))}\n"
-    notes = [note(replace(each, alert=replace(each.alert, state=s))) for s in (FIXED, DISMISSED, REOPENED)]
-    golden(f"issue_text_{each.alert.kind}.md", text + "\n".join(notes) + "\n")
-    assert "\n" not in title(each)
+    evidence = SHOWN[place]
+    page = "https://perf.example/beds/x/models/y.html" if evidence.case else None
+    text = (
+        f"{title(evidence)}\n\n{body(evidence, page=page, ran=('perfdash', 'run', '--suite', 'mine.toml'))}\n"
+    )
+    notes = [
+        note(replace(evidence, alert=replace(evidence.alert, state=s))) for s in (FIXED, DISMISSED, REOPENED)
+    ]
+    golden(f"issue_text_{evidence.alert.kind}.md", text + "\n".join(notes) + "\n")
+    assert "\n" not in title(evidence)
 
 
 def test_nothing_that_a_model_is_called_becomes_markup():
     hostile = case(HOSTILE, backend=HOSTILE)
-    each = AlertEvidence(
+    evidence = AlertEvidence(
         replace(SLOWER, details={"changed": [HOSTILE, "```\n</details>"]}), hostile, GOOD, BAD, None
     )
-    html = rendered(body(each) + note(each))
+    html = rendered(body(evidence) + note(evidence))
     assert "<script" not in html
     assert "<img" not in html
     assert "</details" not in html
@@ -54,26 +58,26 @@ def test_nothing_that_a_model_is_called_becomes_markup():
             outside = before + rest.partition(f"</{mark}>")[2]
     assert "@all" not in outside
     assert "#1" not in outside
-    head = title(each)
+    head = title(evidence)
     assert len(head) <= 200
     assert not set(head) & set("\n\x1b\u202e`")
 
 
-def test_the_culprit_is_told_and_becomes_no_markup():
+def test_the_culprit_is_reported_and_becomes_no_markup():
     commits = [{"label": "c" * 10, "title": HOSTILE, "author": HOSTILE}]
-    told = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
-    each = AlertEvidence(replace(SLOWER, details={"bisected": told}), case("x"), GOOD, BAD, None)
-    change = replace(of_alert(each, 11), group=REGRESSION)
+    culprit = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
+    evidence = AlertEvidence(replace(SLOWER, details={"bisected": culprit}), case("x"), GOOD, BAD, None)
+    change = replace(of_alert(evidence, 11), group=REGRESSION)
     comment = changes_section(replace(good_night(), changes=(change,)), None, fold=True)
-    for text in (body(each), comment, blame(each)):
+    for text in (body(evidence), comment, blame(evidence)):
         (line,) = [line for line in text.splitlines() if "culprit: cccccccccc" in line]
         assert "@all" not in line
         assert "#1" not in line
         html = rendered(text)
         assert "cccccccccc a|b`c``@" in unescape(html).replace("<!-- -->", "")
         assert not re.search("<script|<img|<a [^>]*x.example", html)
-        assert html.count("<table>") == (0 if text == blame(each) else 1)
-    (line,) = [line for line in alert_list([each]).splitlines() if "culprit" in line]
+        assert html.count("<table>") == (0 if text == blame(evidence) else 1)
+    (line,) = [line for line in alert_list([evidence]).splitlines() if "culprit" in line]
     assert "\x1b" not in line
     assert "culprit: cccccccccc a|b" in run_digest(replace(good_night(), changes=(change,))).mail()
 
@@ -93,7 +97,7 @@ def test_what_is_not_known_is_not_made_up():
     assert "inf " not in text
 
 
-def test_what_a_failing_model_said():
+def test_output_of_a_failing_model():
     text = body(SHOWN[2], error="RuntimeError: @all\n```\n<b>\x1b" + "x" * 500)
     assert "````\nRuntimeError: @all\n```\n<b>\\u001b" in text
     assert max(map(len, text.splitlines())) < 400

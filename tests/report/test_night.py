@@ -18,7 +18,7 @@ from tests.detect.simulated import farm, slower
 from tests.history.made import row, run
 
 
-def happened(night, model, values):
+def changed_values(night, model, values):
     """model03 is slower on nights 26 to 31; model05 vanishes on the 29th, model07 is new on the 30th."""
     values = slower("model03", 26, 1.2, until=32)(night, model, values)
     if (model == "model05" and night >= 29) or (model == "model07" and night < 30):
@@ -33,9 +33,9 @@ def fails(night, model):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def history_nights(tmp_path_factory):
     """{night: what is told of it}, after all 36 nights were judged one by one."""
-    nights = farm(36, models=24, change=happened, statuses=fails)
+    nights = farm(36, models=24, change=changed_values, statuses=fails)
     with open_store(str(tmp_path_factory.mktemp("history") / "h.db")) as store:
         take_in(store, nights[:25])
         judge_new(store, latest=1)
@@ -69,8 +69,8 @@ def test_a_night_that_nobody_judged_says_so(tmp_path):
 def test_the_first_nights_have_little_to_compare_with(tmp_path):
     nights = farm(3, models=4, change=slower("model01", 1, 3.0))
     with open_store(str(tmp_path / "h.db")) as store:
-        for each in nights:
-            take_in(store, [each])
+        for night_run in nights:
+            take_in(store, [night_run])
             judge_new(store)
         with store.read() as connection:
             first, second, _ = (of_history(connection, night) for night in nights)
@@ -81,76 +81,78 @@ def test_the_first_nights_have_little_to_compare_with(tmp_path):
 
 def test_a_night_by_a_new_method_says_what_is_not_compared_yet(tmp_path):
     nights = farm(9, models=4, change=slower("model01", 5, 3.0))
-    for place, each in enumerate(nights):
-        nights[place] = replace(each, run=replace(each.run, method={"latency": 2} if place >= 5 else {}))
+    for place, night_run in enumerate(nights):
+        nights[place] = replace(
+            night_run, run=replace(night_run.run, method={"latency": 2} if place >= 5 else {})
+        )
     with open_store(str(tmp_path / "h.db")) as store:
-        for each in nights:
-            take_in(store, [each])
+        for night_run in nights:
+            take_in(store, [night_run])
             judge_new(store)
         with store.read() as connection:
-            told = [of_history(connection, night) for night in nights[4:]]
-    assert [night.changes for night in told] == [()] * 5
-    said = "changes of latency (measured by a new method since 2026-01-06), which need 3 nights before"
-    assert [night.caution for night in told] == [None, said, said, said, None]
-    assert headline(told[1]) == "No change that could be told"
+            shown = [of_history(connection, night) for night in nights[4:]]
+    assert [night.changes for night in shown] == [()] * 5
+    message = "changes of latency (measured by a new method since 2026-01-06), which need 3 nights before"
+    assert [night.caution for night in shown] == [None, message, message, message, None]
+    assert headline(shown[1]) == "No change that could be told"
 
 
 def test_statuses_by_a_new_method_are_held_against_the_night_before(tmp_path):
     nights = farm(7, models=4)
     method = {"accuracy": 2, "memory": 2}
-    for place, each in enumerate(nights):
-        nights[place] = replace(each, run=replace(each.run, method=method if place >= 4 else {}))
+    for place, night_run in enumerate(nights):
+        nights[place] = replace(night_run, run=replace(night_run.run, method=method if place >= 4 else {}))
     with open_store(str(tmp_path / "h.db")) as store:
         take_in(store, nights)
         judge_new(store)
         with store.read() as connection:
-            told = [of_history(connection, night).caution for night in nights[4:6]]
+            shown = [of_history(connection, night).caution for night in nights[4:6]]
     memory = "changes of memory (measured by a new method since 2026-01-05), which need 3 nights before"
     accuracy = "changes of accuracy (measured by a new method since 2026-01-05), which need a night before"
-    assert told == [f"{accuracy}; {memory}", memory]
+    assert shown == [f"{accuracy}; {memory}", memory]
 
 
 def test_a_night_with_a_run_for_each_setting(tmp_path):
     """Six runs a night on one testbed: each is told of by its own kind."""
 
-    def of(each, threads):
-        rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in each.rows)
-        name = f"{each.run.name}_{threads}"
-        started = each.run.started.replace("T01", f"T{threads + 1:02}")
-        return Imported(replace(each.run, name=name, started=started, uid=name), rows)
+    def of(night_run, threads):
+        rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night_run.rows)
+        name = f"{night_run.run.name}_{threads}"
+        started = night_run.run.started.replace("T01", f"T{threads + 1:02}")
+        return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
 
     nights = farm(12, models=4, change=slower("model01", 9, 1.5))
     runs = [of(night, threads) for night in nights for threads in range(1, 7)]
     with open_store(str(tmp_path / "h.db")) as store:
-        for each in runs:
-            take_in(store, [each])
+        for night_run in runs:
+            take_in(store, [night_run])
             judge_new(store)
         with store.read() as connection:
-            last = [of_history(connection, each) for each in runs[-6:]]
+            last = [of_history(connection, night_run) for night_run in runs[-6:]]
     for threads, night in enumerate(last, 1):
-        told = {change.case for change in night.changes if change.group == REGRESSION}
-        assert {(one.model, one.threads) for one in told} == {("model01", threads)}
+        cases = {change.case for change in night.changes if change.group == REGRESSION}
+        assert {(case.model, case.threads) for case in cases} == {("model01", threads)}
 
 
-def test_a_quiet_night(told):
-    assert headline(told[25]) == "Nothing changed"
-    assert "25 runs before it" in told[25].against
+def test_a_quiet_night(history_nights):
+    assert headline(history_nights[25]) == "Nothing changed"
+    assert "25 runs before it" in history_nights[25].against
 
 
-def test_a_regression_has_its_size_its_interval_and_its_builds(told):
-    ((model, what),) = of(told[28], REGRESSION)
-    assert (model, what) == ("model03", "compiled latency")
-    (one,) = [change for change in told[28].changes if change.group == REGRESSION]
-    low, high = one.interval
+def test_a_regression_has_its_size_its_interval_and_its_builds(history_nights):
+    ((model, description),) = of(history_nights[28], REGRESSION)
+    assert (model, description) == ("model03", "compiled latency")
+    (entry,) = [change for change in history_nights[28].changes if change.group == REGRESSION]
+    low, high = entry.interval
     assert low < math.log(1.2) < high
-    assert (one.good.started[:10], one.bad.started[:10]) == ("2026-01-26", "2026-01-27")
-    assert not one.fresh
+    assert (entry.good.started[:10], entry.bad.started[:10]) == ("2026-01-26", "2026-01-27")
+    assert not entry.fresh
 
 
-def test_it_is_told_of_every_night_that_has_it_and_of_none_after(told):
+def test_it_is_reported_of_every_night_that_has_it_and_of_none_after(history_nights):
     slow = ("model03", "compiled latency")
-    ill = [number for number, night in told.items() if slow in of(night, REGRESSION)]
-    fixed = [number for number, night in told.items() if slow in of(night, REPAIRED)]
+    ill = [number for number, night in history_nights.items() if slow in of(night, REGRESSION)]
+    fixed = [number for number, night in history_nights.items() if slow in of(night, REPAIRED)]
     assert len(fixed) == 1
     assert 32 <= fixed[0] <= 34
     # On its first night it may not be certain yet; until it is surely gone it stands.
@@ -158,18 +160,18 @@ def test_it_is_told_of_every_night_that_has_it_and_of_none_after(told):
     assert ill == list(range(ill[0], fixed[0]))
 
 
-def test_a_failure_is_new_and_then_fixed(told):
-    assert of(told[28], NEW_FAILURE) == [("model09", "status")]
-    (one,) = [change for change in told[28].changes if change.group == NEW_FAILURE]
-    assert (one.before, one.after, one.fresh) == ("pass", "fail_accuracy", True)
-    assert not of(told[27], NEW_FAILURE)
-    assert ("model09", "status") in of(told[30], REPAIRED)
+def test_a_failure_is_new_and_then_fixed(history_nights):
+    assert of(history_nights[28], NEW_FAILURE) == [("model09", "status")]
+    (entry,) = [change for change in history_nights[28].changes if change.group == NEW_FAILURE]
+    assert (entry.before, entry.after, entry.fresh) == ("pass", "fail_accuracy", True)
+    assert not of(history_nights[27], NEW_FAILURE)
+    assert ("model09", "status") in of(history_nights[30], REPAIRED)
 
 
-def test_cases_that_came_and_went(told):
-    assert of(told[29], VANISHED) == [("model05", "no longer measured")]
-    assert of(told[30], APPEARED) == [("model07", "not measured before")]
-    assert not of(told[31], APPEARED)
+def test_cases_that_came_and_went(history_nights):
+    assert of(history_nights[29], VANISHED) == [("model05", "no longer measured")]
+    assert of(history_nights[30], APPEARED) == [("model07", "not measured before")]
+    assert not of(history_nights[31], APPEARED)
 
 
 def test_a_named_baseline():
@@ -182,7 +184,7 @@ def test_a_named_baseline():
     assert of(night, APPEARED) == [("came", "not measured before")]
 
 
-def test_a_speedup_is_told_only_where_its_sides_could_not_be_tested():
+def test_a_speedup_is_reported_only_where_its_sides_could_not_be_tested():
     def nights(first, factor):
         return tuple(
             run(f"2026-11-{day:02}", [row("a", eager_ms=20.0 + day / 100, backend_ms=ms, speedup=2 / factor)])
@@ -194,8 +196,8 @@ def test_a_speedup_is_told_only_where_its_sides_could_not_be_tested():
         nights(6, 1.3)[-1], compare(ComparedRuns("old", nights(1, 1.0)), ComparedRuns("new", nights(6, 1.3)))
     )
     assert of(night, REGRESSION) == [("a", "compiled latency")]
-    (one,) = [change for change in night.changes if change.group == REGRESSION]
-    assert one.interval[0] < one.change < one.interval[1]
+    (entry,) = [change for change in night.changes if change.group == REGRESSION]
+    assert entry.interval[0] < entry.change < entry.interval[1]
 
 
 def test_what_could_not_be_tested_is_not_called_unchanged():

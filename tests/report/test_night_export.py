@@ -30,16 +30,16 @@ def test_a_name_is_one_cell_whatever_is_in_it():
 
 def test_every_result_has_its_command():
     night = Night(imported([row("timm", "a")]))
-    (told,) = json.loads(json.dumps(to_plain(night)))["results"]
-    assert told["command"].startswith("perfdash run --suite timm --models a --batch-size 1 ")
-    (told,) = to_plain(Night(imported([row("timm", "a")], origin="dynamo-csv")))["results"]
-    assert told["command"] is None
+    (result,) = json.loads(json.dumps(to_plain(night)))["results"]
+    assert result["command"].startswith("perfdash run --suite timm --models a --batch-size 1 ")
+    (result,) = to_plain(Night(imported([row("timm", "a")], origin="dynamo-csv")))["results"]
+    assert result["command"] is None
 
 
 def test_eager_against_itself_has_means():
-    found = summarize([row("timm", name, 1.01, backend="eager", graphs=0, calls_captured=0) for name in "ab"])
-    assert (found.measured, found.passed) == (2, 2)
-    assert found.speedup == pytest.approx(1.01)
+    means = summarize([row("timm", name, 1.01, backend="eager", graphs=0, calls_captured=0) for name in "ab"])
+    assert (means.measured, means.passed) == (2, 2)
+    assert means.speedup == pytest.approx(1.01)
 
 
 @pytest.mark.parametrize(

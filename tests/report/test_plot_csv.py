@@ -22,13 +22,13 @@ def test_a_column_a_setting_and_both_means():
     rows = [row("a", 2.0), row("b", 0.5), row("c", 1.0, "crash"), row("d", 1.0, "skipped"),
             row("a", 3.0, backend="onnxruntime", threads=4, dtype="amp", amp_dtype="bfloat16")]  # fmt: skip
     files = {name: read(text) for name, text in plot_csv(rows).items()}
-    one, other = "timm inductor cpu float32 1t inference", "timm onnxruntime cpu amp-bfloat16 4t inference"
+    first, other = "timm inductor cpu float32 1t inference", "timm onnxruntime cpu amp-bfloat16 4t inference"
     assert files == {
-        "speedup_geometric_mean.csv": {one: "1", other: "3"},
-        "speedup_geometric_mean_clipped_at_1.csv": {one: "1.41421", other: "3"},
-        "pass_rate_percent.csv": {one: "66.6667", other: "100"},
-        "compilation_seconds_mean.csv": {one: "10", other: "10"},
-        "compression_ratio_geometric_mean.csv": {one: "1.5", other: "1.5"},
+        "speedup_geometric_mean.csv": {first: "1", other: "3"},
+        "speedup_geometric_mean_clipped_at_1.csv": {first: "1.41421", other: "3"},
+        "pass_rate_percent.csv": {first: "66.6667", other: "100"},
+        "compilation_seconds_mean.csv": {first: "10", other: "10"},
+        "compression_ratio_geometric_mean.csv": {first: "1.5", other: "1.5"},
     }
 
 

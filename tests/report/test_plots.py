@@ -99,20 +99,20 @@ def test_who_has_no_mark_is_named_with_its_status(kind):
     text = only(kind, rows)
     for word in ("good", "wrong", "fail_accuracy", "left_out", "skipped", "uncaptured", "nothing captured"):
         assert word in text
-    assert not any("3.0" in each for each in text if "fail" in each)
+    assert not any("3.0" in text_line for text_line in text if "fail" in text_line)
 
 
-def test_back_ends_lie_side_by_side_and_a_missing_one_is_told():
+def test_back_ends_lie_side_by_side_and_a_missing_one_is_reported():
     rows = [row("a"), row("a", 1.1, backend="onnxruntime"), row("b"),
             failed("c", "oom", backend="onnxruntime"), row("c")]  # fmt: skip
     text = only("speedup", rows)
     assert {"inductor", "onnxruntime", "onnxruntime: oom", "onnxruntime: no such case"} <= set(text)
 
 
-def test_an_interval_that_is_not_known_is_told():
-    one = row()
-    del one.values["speedup_low"]
-    assert "hollow: no interval known" in only("speedup", [one])
+def test_an_interval_that_is_not_known_is_reported():
+    unknown_row = row()
+    del unknown_row.values["speedup_low"]
+    assert "hollow: no interval known" in only("speedup", [unknown_row])
 
 
 def test_batch_sizes_make_panels_and_a_model_with_one_makes_none():
@@ -137,8 +137,8 @@ def test_a_batch_size_of_0_is_not_known():
     """Importers give it to models that failed."""
     rows = [row("many", batch_size=size) for size in (0, 1, 4)]
     rows += [failed("many", batch_size=0, backend="aot-eager"), row("one", batch_size=0), row("one")]
-    for one in (rows[0], rows[4]):
-        one.values.update(eager_ms=3.0, backend_ms=2.0)
+    for unknown_row in (rows[0], rows[4]):
+        unknown_row.values.update(eager_ms=3.0, backend_ms=2.0)
     for kind in ("latency", "throughput"):
         (axis,) = figure_of(kind, rows).axes
         assert axis.get_title(loc="left") == "many"
@@ -148,8 +148,8 @@ def test_a_batch_size_of_0_is_not_known():
 
 def test_eager_beside_several_back_ends_is_their_median():
     rows = [row("m", batch_size=size, backend=name) for size in (1, 2) for name in ("a", "b", "c")]
-    for one, latency in zip(rows, (1.0, 2.0, 30.0, 5.0, 6.0, 7.0), strict=True):
-        one.values["eager_ms"] = latency
+    for unknown_row, latency in zip(rows, (1.0, 2.0, 30.0, 5.0, 6.0, 7.0), strict=True):
+        unknown_row.values["eager_ms"] = latency
     (axis,) = figure_of("latency", rows).axes
     assert list(axis.lines[0].get_ydata()) == [2.0, 6.0]
 
@@ -180,14 +180,16 @@ def test_nothing_to_draw_makes_no_file(kind):
 def test_only_failures_are_a_picture():
     text = only("speedup", [failed("a"), failed("b", "oom")])
     assert {"a", "b", "crash", "oom"} <= set(text)
-    assert any("no speedup counts" in each for each in text)
+    assert any("no speedup counts" in text_line for text_line in text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300, 1e-300, 5e-324])
 def test_odd_numbers_break_nothing(kind, odd):
-    rows = [row("good", batch_size=size, backend=each) for size in (1, 2) for each in ("inductor", "eager")]
+    rows = [
+        row("good", batch_size=size, backend=backend) for size in (1, 2) for backend in ("inductor", "eager")
+    ]
     for name in row().values:
         rows.append(row(f"odd_{name}", batch_size=1))
         rows.append(row(f"odd_{name}", batch_size=2))

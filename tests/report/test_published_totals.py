@@ -93,8 +93,8 @@ def shown(tmp_path, edit):
 
 
 def test_two_sections_each_beside_its_own_rows(tmp_path):
-    found = shown(tmp_path, lambda again: again.replace("1.07x", "1.27x"))
-    assert {title: "1.27x" in part for title, part in found.items()} == {FLOAT32: False, BFLOAT16: True}
+    output = shown(tmp_path, lambda again: again.replace("1.07x", "1.27x"))
+    assert {title: "1.27x" in part for title, part in output.items()} == {FLOAT32: False, BFLOAT16: True}
 
 
 def test_sums_of_one_of_two_sections_are_not_the_others(tmp_path):

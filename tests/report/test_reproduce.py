@@ -21,7 +21,7 @@ def test_a_case_and_the_setting_it_was_measured_in():
     )
 
 
-def test_what_is_as_always_is_not_said():
+def test_what_is_as_always_is_not_reported():
     assert command(Case("timm", "x", backend="aot-eager", device="cuda", scenario="training")) == (
         "perfdash run --suite timm --models x --batch-size 1 --threads 1 --dtype float32 --device cuda "
         "--backend aot-eager --scenario training"
@@ -71,12 +71,12 @@ def test_a_name_is_no_wildcard():
     ],
 )
 def test_one_source_of_several(case, ran, source):
-    found = command(case, {}, ("perfdash", "run", *ran))
-    assert found == f"perfdash run {source} --batch-size 1 --threads 1 --dtype float32"
+    shown = command(case, {}, ("perfdash", "run", *ran))
+    assert shown == f"perfdash run {source} --batch-size 1 --threads 1 --dtype float32"
 
 
 def generic(rows, *ran):
-    return _generic(rows, [command(each.case, {}, ("perfdash", "run", *ran)) for each in rows])
+    return _generic(rows, [command(case_row.case, {}, ("perfdash", "run", *ran)) for case_row in rows])
 
 
 REST = "--threads 1 --dtype float32"
@@ -99,7 +99,7 @@ def test_commands_alike_are_one():
 def test_commands_left_out_are_counted():
     rows = [row("timm", "m", threads=count) for count in range(1, 26)]
     *lines, last = generic(rows).splitlines()
-    assert lines == [command(each.case) for each in rows[:20]]
+    assert lines == [command(case_row.case) for case_row in rows[:20]]
     assert last == "# and 5 more: perfdash report --format json has the command of each case"
     assert shlex.split(last, comments=True) == []
 

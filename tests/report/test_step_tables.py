@@ -29,14 +29,14 @@ def trained(model="resnet50", backend="eager", variant="norm=in_place", **values
         for name, by in (("eager", 1.0), ("backend", 2.0))
     }
     case = Case("s", model, batch_size=64, scenario="training", backend=backend)
-    known = {"eager_ms": 225.0, "backend_ms": 450.0, "eager_peak_bytes": 9e8, "backend_peak_bytes": 6e8}
+    usual = {"eager_ms": 225.0, "backend_ms": 450.0, "eager_peak_bytes": 9e8, "backend_peak_bytes": 6e8}
     details = {
         "parts_ms": sides,
         "spread_ms": {"backend": {"mean": 449.0, "stdev": 1.5, "n": 30}},
         "parameters": 25_560_000,
         "conditions": {"variant": variant} if variant else {},
     }
-    return Row(case, "pass", known | values, details=details)
+    return Row(case, "pass", usual | values, details=details)
 
 
 def generated(size, status="pass", backend="inductor", eager=1283.0, own=641.5):
@@ -51,10 +51,10 @@ def generated(size, status="pass", backend="inductor", eager=1283.0, own=641.5):
 
 
 def test_a_variant_stands_below_what_it_is_compared_with():
-    found = training([trained()])
-    assert found.head == ["model", "bs", "way", "params M", "forward ms", "backward ms", "step ms",
+    tables = training([trained()])
+    assert tables.head == ["model", "bs", "way", "params M", "forward ms", "backward ms", "step ms",
                           "samples/s", "peak MB"]  # fmt: skip
-    assert found.lines == [
+    assert tables.lines == [
         ["resnet50", "64", "eager float32", "25.56", "59.65+-0.07000", "164.4+-2.580", "225.0", "284.4",
          "900.0"],
         ["resnet50", "64", "eager float32, norm=in_place", "25.56", "119.3+-0.07000", "328.8+-2.580",
@@ -62,7 +62,7 @@ def test_a_variant_stands_below_what_it_is_compared_with():
     ]  # fmt: skip
 
 
-def test_eager_is_told_once_for_all_ways_and_not_against_itself():
+def test_eager_is_reported_once_for_all_ways_and_not_against_itself():
     rows = [trained(variant=""), trained(backend="inductor", variant=""), trained(backend="aot-eager")]
     assert [line[2].split(",")[0] for line in training(rows).lines] == [
         "eager float32",
@@ -77,9 +77,9 @@ def test_eager_that_ran_by_itself_was_not_out_of_memory():
     assert eager[-1] == eager[-2] == "oom"
     assert own[-2] != "oom"
     row.values["eager_peak_bytes"] = 1e8
-    found = generation([row])
-    assert found.lines[0][-2] == "oom beside"
-    assert [note for note in found.notes if note not in none] == [
+    tables = generation([row])
+    assert tables.lines[0][-2] == "oom beside"
+    assert [note for note in tables.notes if note not in none] == [
         "oom beside: there was room for eager by itself, and none for both in one process"
     ]
 
@@ -98,12 +98,12 @@ def test_what_was_read_and_written_for_each_prompt():
 
 
 def test_tokens_a_second_as_the_public_benchmark_counts_them():
-    found = generation([generated(1)])
-    assert found.head[3:] == ["init s", "first token ms", "ms per output token", "latency ms", "tokens/s",
+    tables = generation([generated(1)])
+    assert tables.head[3:] == ["init s", "first token ms", "ms per output token", "latency ms", "tokens/s",
                               "peak MB"]  # fmt: skip
-    assert found.lines[0] == ["gpt2", "1", "eager float32", "1.25", "20.00", digits(1263 / 99), "1,283",
+    assert tables.lines[0] == ["gpt2", "1", "eager float32", "1.25", "20.00", digits(1263 / 99), "1,283",
                               "77.94", "100.0"]  # fmt: skip
-    assert found.lines[1][-2] == "155.9"
+    assert tables.lines[1][-2] == "155.9"
     assert tokens_per_second(generated(2)) == 2 * 100 / 0.6415
 
 
@@ -118,7 +118,7 @@ def test_memory_that_ends_is_in_the_cells_of_the_side_that_had_none():
     ]
 
 
-def test_eager_that_ran_out_is_told_once_and_in_its_own_dtype():
+def test_eager_that_ran_out_is_reported_once_and_in_its_own_dtype():
     def way(backend, dtype, status, own=0.0):
         row = generated(8, status, backend, eager=0.0, own=own)
         conditions = {**row.details["conditions"], "baseline_dtype": "float32"} if dtype != "float32" else {}
@@ -127,15 +127,15 @@ def test_eager_that_ran_out_is_told_once_and_in_its_own_dtype():
 
     rows = [way("eager", "float32", "oom"), way("eager", "bfloat16", "eager_oom"),
             way("inductor", "float32", "eager_oom", own=641.5), generated(4)]  # fmt: skip
-    found = generation(rows)
-    assert [(line[1], line[2], line[-2]) for line in found.lines] == [
+    tables = generation(rows)
+    assert [(line[1], line[2], line[-2]) for line in tables.lines] == [
         ("8", "eager float32", "oom"),
         ("8", "eager bfloat16", "oom"),
         ("8", "inductor float32 ∄", "1,247"),
         ("4", "eager float32", "311.8"),
         ("4", "inductor float32", "623.5"),
     ]
-    assert [note[0] for note in found.notes[:-1]] == ["∄"]
+    assert [note[0] for note in tables.notes[:-1]] == ["∄"]
 
 
 def test_wrong_outputs_are_marked_and_what_broke_has_no_numbers():
@@ -154,8 +154,8 @@ def test_other_scenarios_have_no_such_table():
 
 
 def test_grid_and_comment_have_them():
-    told = night([trained(), generated(1), generated(2, "eager_oom", eager=0.0)])
-    page, text = technique_report(told), comment(told)
+    shown = night([trained(), generated(1), generated(2, "eager_oom", eager=0.0)])
+    page, text = technique_report(shown), comment(shown)
     assert "## Parts of a training step\n\n| model |" in page
     assert "| `resnet50` | `64` | `eager float32, norm=in_place` | 25.56 | 119.3+-0.07000 |" in page
     assert "## Generation\n\n| model |" in page

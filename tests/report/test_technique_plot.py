@@ -18,7 +18,7 @@ COMPARISONS = ("latency_comparison", "throughput_comparison")
 
 
 def words(content):
-    return [each.text or "" for each in ET.fromstring(content).iter("{http://www.w3.org/2000/svg}text")]
+    return [element.text or "" for element in ET.fromstring(content).iter("{http://www.w3.org/2000/svg}text")]
 
 
 def figure_of(kind, rows):
@@ -61,15 +61,15 @@ def test_every_way_has_a_name_and_looks_of_its_own():
 def test_who_is_not_drawn_is_named_with_the_status():
     content = dict(files_of_rows("latency_comparison", full().rows))
     text = " ".join(words(content["latency_comparison_resnet18_techniques_cpu_t1_inference.svg"]))
-    for told in (
+    for phrase in (
         "openvino float32 at batch size 1, 16, 32, 64: missing_dependency",
         "int8-dynamic int8 at batch size 64: oom",
         "inductor bfloat16 at batch size 32, 64: fail_accuracy",
     ):  # fmt: skip
-        assert told in text
+        assert phrase in text
 
 
-def test_what_nobody_has_checked_is_drawn_and_said():
+def test_what_nobody_has_checked_is_drawn_and_reported():
     rows = [measured(size=size, backend=name) for name in ("eager", "inductor") for size in (1, 16)]
     sure = " ".join(words(dict(files_of_rows("latency_comparison", rows)).popitem()[1]))
     assert "not checked" not in sure
@@ -102,9 +102,9 @@ def test_a_single_batch_size_and_odd_names():
 def test_names_are_moved_apart_within_the_axes():
     assert _apart([0.5]) == [0.5]
     for wanted in ([0.5] * 12, [0.0] * 5, [1.0] * 5, [0.5] * 40, [0.1, 0.9]):
-        found = _apart(wanted)
-        assert found == sorted(found)
-        assert -1e-9 <= found[0] <= found[-1] <= 1 + 1e-9
+        moved = _apart(wanted)
+        assert moved == sorted(moved)
+        assert -1e-9 <= moved[0] <= moved[-1] <= 1 + 1e-9
     assert _apart([0.1, 0.9]) == [0.1, 0.9]
 
 
@@ -113,11 +113,11 @@ def test_the_same_rows_give_the_same_bytes():
     assert dict(files_of_rows("latency_comparison", rows)) == dict(files_of_rows("latency_comparison", rows))
 
 
-def test_a_back_end_that_was_measured_without_eager_is_drawn_and_said():
+def test_a_back_end_that_was_measured_without_eager_is_drawn_and_reported():
     rows = [measured(scenario="generation"), measured(backend="inductor", scenario="generation", speedup=2.0)]
     alone = measured(backend="inductor", scenario="generation", size=4, status="eager_oom", speedup=2.0)
-    told = {"conditions": {"new_tokens": 10}}
-    rows = [replace(row, details=told) for row in (*rows, alone)]
+    facts = {"conditions": {"new_tokens": 10}}
+    rows = [replace(row, details=facts) for row in (*rows, alone)]
     (axis,) = figure_of("throughput_comparison", rows).axes
     assert axis.get_ylabel() == "new tokens a second (more is better)"
     marks = [line.get_ydata()[0] for line in axis.lines if len(line.get_xdata()) == 1][:3]

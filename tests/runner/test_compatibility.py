@@ -43,11 +43,11 @@ def test_what_differs_is_named():
 
 
 def test_the_same_version_of_another_commit():
-    one, other = (
+    first, other = (
         changed(worker={**ENVIRONMENT["worker"], "commits": {"timm": commit}}) for commit in ("a", "b")
     )
-    assert compatibility.differences(one, other) == ["commit of timm: a | b"]
-    assert compatibility.differences(one, one) == []
+    assert compatibility.differences(first, other) == ["commit of timm: a | b"]
+    assert compatibility.differences(first, first) == []
 
 
 def test_what_nobody_has_found_out_is_no_difference():

@@ -70,7 +70,7 @@ def test_what_was_given_the_lock_holds_it_longer(monkeypatch):
     Locks.take([NAME]).close()  # it waits for them
 
 
-def test_every_one_that_asks_is_told():
+def test_every_one_that_asks_is_reported():
     process = hold()
     assert {holder(NAME).split(" (")[0] for _ in range(20)} == {f"process {process.pid} of you"}
     process.kill()

@@ -64,8 +64,8 @@ class Client:
 
 
 def introduced(number):
-    said = {"environment": {"host_class": "h x 2", "worker": {}}, "where": {"slot": number}}
-    return json.dumps({"ok": said, "version": __version__})
+    answer = {"environment": {"host_class": "h x 2", "worker": {}}, "where": {"slot": number}}
+    return json.dumps({"ok": answer, "version": __version__})
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def executor(tmp_path):
     return make
 
 
-def test_a_worker_without_a_core_is_left_out_and_told(executor):
+def test_a_worker_without_a_core_is_left_out_and_reported(executor):
     run = executor({"tcp://farm:1": introduced(0), "tcp://farm:2": NO_CORE})
-    said = run.introduce([])
-    assert [each["where"] for each in said] == [{"slot": 0}]
-    assert said[0]["notes"] == [
+    answers = run.introduce([])
+    assert [answer["where"] for answer in answers] == [{"slot": 0}]
+    assert answers[0]["notes"] == [
         "no core is free for another slot on farm: the Dask worker tcp://farm:2 is left out of this run; "
         "stop one worker there, or what else measures on its cores"
     ]
@@ -170,13 +170,13 @@ def test_no_step_of_closing_keeps_the_others_from_being_done(executor, monkeypat
         if fails == "cancel":
             raise OSError
 
-    def one(function, workers=None):
+    def run_once(function, workers=None):
         ran.append((function.__name__, workers))
         if function.__name__ == fails:
             raise OSError
         return {}
 
     monkeypatch.setattr(client, "cancel", cancel)
-    monkeypatch.setattr(client, "run", one)
+    monkeypatch.setattr(client, "run", run_once)
     run.close()
     assert [name for name, _ in ran] == ["cancel", "release", "offer_slot", "offer_slot", "is_released"]

@@ -49,14 +49,16 @@ class Played:
         return self.messages.pop(0)
 
 
-def test_every_try_is_told_before_it_is_made(tmp_path):
-    told = []
-    search([planned(batch_size=4)], Played(try_eager=20), tmp_path, print, lambda _, size: told.append(size))
-    assert told[:4] == [4, 8, 16, 32]
+def test_every_try_is_reported_before_it_is_made(tmp_path):
+    messages = []
+    search(
+        [planned(batch_size=4)], Played(try_eager=20), tmp_path, print, lambda _, size: messages.append(size)
+    )
+    assert messages[:4] == [4, 8, 16, 32]
 
 
 @pytest.mark.parametrize(
-    ("device", "given_gib", "default", "said"),
+    ("device", "given_gib", "default", "message"),
     [
         ("cpu", 2.0, 1 << 34, "Memory limit: 2 GiB."),
         ("cpu", None, 1 << 34, "16.0 GiB, 90 % of the memory of this machine or container"),
@@ -70,43 +72,48 @@ def test_every_try_is_told_before_it_is_made(tmp_path):
         ),
     ],
 )
-def test_it_says_how_much_memory_is_filled(device, given_gib, default, said):
-    assert said in limit_words(device, given_gib, default)
+def test_it_says_how_much_memory_is_filled(device, given_gib, default, message):
+    assert message in limit_words(device, given_gib, default)
 
 
 @settings(deadline=None)
 @given(room=st.integers(0, 3 * MOST), start=st.integers(1, 3 * MOST))
 def test_the_search_ends_close_below_the_first_that_fails(room, start):
-    found = LargestBatch(Case("s", "m"), "eager")
-    while (size := next_size(start, found.fits, found.fails)) is not None:
+    size_search = LargestBatch(Case("s", "m"), "eager")
+    while (size := next_size(start, size_search.fits, size_search.fails)) is not None:
         assert 1 <= size <= MOST
-        found = judged(found, size, None if size <= room else Status.OOM, "")
-        assert found.tries < 40
-    assert found.fits <= room
-    if found.fails is None:
-        assert 2 * found.fits > MOST
+        size_search = judged(size_search, size, None if size <= room else Status.OOM, "")
+        assert size_search.tries < 40
+    assert size_search.fits <= room
+    if size_search.fails is None:
+        assert 2 * size_search.fits > MOST
     else:
-        assert found.fails > room
-        assert found.fails - found.fits <= max(1, found.fits // 32)
+        assert size_search.fails > room
+        assert size_search.fails - size_search.fits <= max(1, size_search.fits // 32)
 
 
 def test_each_side_by_itself(tmp_path):
     cases = [planned(batch_size=4), planned(backend="inductor", batch_size=4)]
     executor = Played(try_eager=21, try_backend=50)
     seen = []
-    found = search(cases, executor, tmp_path, seen.append)
-    assert [(each.side, each.case.backend, each.fits, each.fails) for each in found] == [
+    sizes = search(cases, executor, tmp_path, seen.append)
+    assert [
+        (largest_batch.side, largest_batch.case.backend, largest_batch.fits, largest_batch.fails)
+        for largest_batch in sizes
+    ] == [
         ("eager", "eager", 21, 22),
         ("backend", "inductor", 50, 51),
     ]
-    assert sorted(seen, key=str) == sorted(found, key=str)
+    assert sorted(seen, key=str) == sorted(sizes, key=str)
     assert [size for role, size in executor.tried if role == "try_eager"][:4] == [4, 8, 16, 32]
 
 
 def test_eager_is_looked_at_once_and_a_variant_is_another_side():
     plain, amp = planned(), planned(dtype="amp")
     cases = [plain, amp, planned(backend="inductor"), planned(backend="inductor", dtype="bfloat16")]
-    assert [(each.case.backend, each.case.dtype, side) for each, side in sides(cases)] == [
+    assert [
+        (planned_case.case.backend, planned_case.case.dtype, side) for planned_case, side in sides(cases)
+    ] == [
         ("eager", "float32", "eager"),
         ("eager", "amp", "eager"),
         ("inductor", "float32", "backend"),
@@ -125,26 +132,26 @@ def test_eager_is_looked_at_once_and_a_variant_is_another_side():
 
 
 def test_not_even_one(tmp_path):
-    (found,) = search([planned(batch_size=8)], Played(), tmp_path, lambda room: None)
-    assert (found.fits, found.fails, found.status) == (0, 1, None)
-    assert found.reason == "why"
+    (largest,) = search([planned(batch_size=8)], Played(), tmp_path, lambda room: None)
+    assert (largest.fits, largest.fails, largest.status) == (0, 1, None)
+    assert largest.reason == "why"
 
 
 def test_what_fails_for_another_reason_ends_its_search_with_it(tmp_path):
     executor = Played(other=failed("eager_fail_to_run", "more than 1 value"))
-    (found,) = search([planned()], executor, tmp_path, lambda room: None)
-    assert found.status is Status.EAGER_FAIL_TO_RUN
-    assert re.search("at batch size 1: more than 1 value", found.reason)
+    (largest,) = search([planned()], executor, tmp_path, lambda room: None)
+    assert largest.status is Status.EAGER_FAIL_TO_RUN
+    assert re.search("at batch size 1: more than 1 value", largest.reason)
     assert len(executor.tried) == 1
 
 
-def test_what_fitted_before_that_is_still_told(tmp_path):
+def test_what_fitted_before_that_is_still_reported(tmp_path):
     executor = Played(try_eager=4)
     executor.failing = failed("timeout", "took too long")
-    (found,) = search([planned()], executor, tmp_path, lambda room: None)
-    assert (found.fits, found.status) == (4, Status.TIMEOUT)
-    assert " 4 (timeout) |" in words([found])
-    assert "at batch size 8: took too long" in words([found])
+    (largest,) = search([planned()], executor, tmp_path, lambda room: None)
+    assert (largest.fits, largest.status) == (4, Status.TIMEOUT)
+    assert " 4 (timeout) |" in words([largest])
+    assert "at batch size 8: took too long" in words([largest])
 
 
 def test_a_slot_that_fails_is_an_error(tmp_path):

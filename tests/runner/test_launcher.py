@@ -185,7 +185,7 @@ def test_told_to_stop_it_ends_the_case(tmp_path, warm_workers):
     assert orphans.session_members(pid) == []
 
 
-def test_the_loss_of_the_fork_parent_is_told(tmp_path, warm_workers):
+def test_the_loss_of_the_fork_parent_is_reported(tmp_path, warm_workers):
     with ForkParent(LAUNCH) as parent:
         pid = parent._process.pid
         threading.Timer(2.0, os.kill, (pid, signal.SIGKILL)).start()

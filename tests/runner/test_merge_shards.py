@@ -80,7 +80,7 @@ def test_one_run_of_all_shards(shard, tmp_path):
     assert (plan["shard"], plan["mine"]) == (None, list(range(9)))
 
 
-def test_what_is_missing_is_told(shard, tmp_path):
+def test_what_is_missing_is_reported(shard, tmp_path):
     _, info, results, missing = merge(
         [read_shard(shard(1, 3)), read_shard(shard(3, 3, leave_out=1))], tmp_path / "runs"
     )
@@ -143,7 +143,7 @@ def test_model_files_need_not_be_where_it_is_merged(shard, tmp_path):
     cases = [replace(case, loader="python", target=f"{file}:f") for case in CASES]
     shards = [shard(1, cases=cases), shard(2, cases=cases)]
     file.unlink()
-    assert not merge([read_shard(each) for each in shards], tmp_path / "runs")[3]
+    assert not merge([read_shard(folder) for folder in shards], tmp_path / "runs")[3]
 
 
 def test_a_case_in_two_runs_is_refused(shard, tmp_path):

@@ -63,19 +63,19 @@ def planned(name, **settings):
 def run(tmp_path, cases, outcomes=(), slots=2):
     executor = Played(slots, dict(outcomes))
     seen = []
-    found = check(cases, executor, tmp_path, seen.append)
-    assert sorted(c.case.model for c in seen) == sorted(c.case.model for c in found)
-    assert [c.case for c in found] == [c.case for c in cases], "in the order of the plan"
-    return executor, {c.case.model: c for c in found}
+    outcome = check(cases, executor, tmp_path, seen.append)
+    assert sorted(c.case.model for c in seen) == sorted(c.case.model for c in outcome)
+    assert [c.case for c in outcome] == [c.case for c in cases], "in the order of the plan"
+    return executor, {c.case.model: c for c in outcome}
 
 
-def test_all_slots_and_what_is_told(tmp_path):
-    executor, found = run(tmp_path, [planned("a"), planned("b"), planned("c")])
+def test_all_slots_and_what_is_reported(tmp_path):
+    executor, outcomes = run(tmp_path, [planned("a"), planned("b"), planned("c")])
     assert executor.most == 2
     assert {order.role for order in executor.orders} == {"check"}
-    one = found["a"]
-    assert (one.status, one.reason, one.faulty) == (None, "", False)
-    assert (one.parameters, one.weights_bytes, one.load_s, one.eager_s) == (10, 40, 0.5, 0.25)
+    outcome = outcomes["a"]
+    assert (outcome.status, outcome.reason, outcome.faulty) == (None, "", False)
+    assert (outcome.parameters, outcome.weights_bytes, outcome.load_s, outcome.eager_s) == (10, 40, 0.5, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -83,22 +83,26 @@ def test_all_slots_and_what_is_told(tmp_path):
     [("model_fail_to_load", True), ("missing_data", True), ("skipped", False), ("eager_oom", False)],
 )
 def test_what_has_to_be_mended(tmp_path, status, faulty):
-    _, found = run(tmp_path, [planned("a")], {"a": failed(status)}, slots=1)
-    assert (found["a"].status, found["a"].phase, found["a"].reason) == (Status(status), "load", "why")
-    assert found["a"].faulty is faulty
+    _, outcomes = run(tmp_path, [planned("a")], {"a": failed(status)}, slots=1)
+    assert (outcomes["a"].status, outcomes["a"].phase, outcomes["a"].reason) == (
+        Status(status),
+        "load",
+        "why",
+    )
+    assert outcomes["a"].faulty is faulty
 
 
 def test_skipped_by_the_suite(tmp_path):
-    executor, found = run(tmp_path, [planned("a", skip_reason="too large"), planned("b")])
-    assert found["a"].status is Status.SKIPPED
+    executor, outcomes = run(tmp_path, [planned("a", skip_reason="too large"), planned("b")])
+    assert outcomes["a"].status is Status.SKIPPED
     assert len(executor.orders) == 1
 
 
 def test_another_number_of_parameters_than_stated(tmp_path):
-    _, found = run(tmp_path, [planned("a", parameters=11), planned("b", parameters=10)])
-    assert found["a"].reason == "it has 10 parameters, and its suite states 11"
-    assert (found["a"].status, found["a"].faulty) == (None, True)
-    assert not found["b"].reason
+    _, outcomes = run(tmp_path, [planned("a", parameters=11), planned("b", parameters=10)])
+    assert outcomes["a"].reason == "it has 10 parameters, and its suite states 11"
+    assert (outcomes["a"].status, outcomes["a"].faulty) == (None, True)
+    assert not outcomes["b"].reason
 
 
 def test_what_its_neighbours_may_have_done_is_tried_alone(tmp_path):
@@ -111,13 +115,13 @@ def test_what_its_neighbours_may_have_done_is_tried_alone(tmp_path):
     outcomes["e"] = [ProcessOutcome(OK[:1], signal.SIGKILL, oom_killed="machine"), ProcessOutcome(OK, 0)]
     large = {"event": "failed", "status": "eager_oom", "phase": "load", "type": "TooLarge", "message": "why"}
     outcomes["f"] = ProcessOutcome([large], 0)
-    executor, found = run(tmp_path, cases, outcomes)
+    executor, checked = run(tmp_path, cases, outcomes)
     names = [order.planned.case.model for order in executor.orders]
     assert names == [*"abcdefg", *"ace"]
-    assert found["a"].status is None
-    assert found["c"].status is Status.EAGER_OOM
-    assert found["e"].status is None
-    assert found["f"].kind == "TooLarge"
+    assert checked["a"].status is None
+    assert checked["c"].status is Status.EAGER_OOM
+    assert checked["e"].status is None
+    assert checked["f"].kind == "TooLarge"
 
 
 def test_alone_nothing_is_tried_again(tmp_path):
@@ -127,5 +131,5 @@ def test_alone_nothing_is_tried_again(tmp_path):
 
 def test_a_crash_comes_with_what_it_last_printed(tmp_path):
     crash = ProcessOutcome(OK[:1], signal.SIGSEGV, tail=["first", "free(): invalid pointer"])
-    _, found = run(tmp_path, [planned("a")], {"a": crash}, slots=1)
-    assert found["a"].reason.endswith("it last printed: free(): invalid pointer")
+    _, outcomes = run(tmp_path, [planned("a")], {"a": crash}, slots=1)
+    assert outcomes["a"].reason.endswith("it last printed: free(): invalid pointer")

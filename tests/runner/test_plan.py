@@ -32,21 +32,25 @@ def test_it_is_read_back():
     plan = cut(CASES, COSTS, (2, 3))
     again = plan_from_json(plan.to_json())
     assert (again.costs, again.shard, again.mine) == (plan.costs, plan.shard, plan.mine)
-    assert [each.case for each in again.cases] == [each.case for each in CASES]
+    assert [planned_case.case for planned_case in again.cases] == [
+        planned_case.case for planned_case in CASES
+    ]
     assert not differences(plan.to_json(), plan_from_json(plan.to_json()).to_json())
     with pytest.raises(UsageError, match="not a plan"):
         plan_from_json({"cases": []})
 
 
-def test_what_differs_is_told_but_limits_may():
+def test_what_differs_is_reported_but_limits_may():
     old = cut(CASES, COSTS, None).to_json()
     changed = [replace(CASES[0], tolerance=0.5), *CASES[2:], case("new")]
-    found = differences(old, cut(changed, [], None).to_json())
-    assert len(found) == 3
-    assert any(line.endswith("tolerance: 0.001 | 0.5") for line in found)
-    assert any("m1" in line and "not now" in line for line in found)
-    assert any("new" in line and "not planned then" in line for line in found)
-    slower = [replace(each, timeout_s=1.0, memory_limit_bytes=5, cost_s=3.0) for each in CASES]
+    reasons = differences(old, cut(changed, [], None).to_json())
+    assert len(reasons) == 3
+    assert any(line.endswith("tolerance: 0.001 | 0.5") for line in reasons)
+    assert any("m1" in line and "not now" in line for line in reasons)
+    assert any("new" in line and "not planned then" in line for line in reasons)
+    slower = [
+        replace(planned_case, timeout_s=1.0, memory_limit_bytes=5, cost_s=3.0) for planned_case in CASES
+    ]
     assert not differences(old, cut(slower, [], None).to_json())
 
 
@@ -86,9 +90,9 @@ def test_a_checkout_counts_by_its_files_and_not_by_its_place(tmp_path):
         config = {"checkout": str(tmp_path / folder)}
         return cut([case("m", loader="torchbench", target="m", config=config)], [], None).to_json()
 
-    one, same, other = plan("a", "1"), plan("b", "1"), plan("c", "2")
-    assert not differences(one, same)
-    (difference,) = differences(one, other)
+    first, same, other = plan("a", "1"), plan("b", "1"), plan("c", "2")
+    assert not differences(first, same)
+    (difference,) = differences(first, other)
     assert "source" in difference
 
 

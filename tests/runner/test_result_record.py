@@ -127,7 +127,7 @@ def test_eager_that_does_not_repeat_itself_stays_known_when_the_compiled_side_fa
     assert "out differs by 0.1" in result.notes[-1]
 
 
-def test_eager_that_differs_is_told_once_where_all_went_well():
+def test_eager_that_differs_is_reported_once_where_all_went_well():
     script = events(accuracy="eager_two_runs_differ")
     script[4]["differ"] = "out differs"
     result, _ = run(ProcessOutcome(script, status=0))
@@ -160,7 +160,7 @@ def test_peaks_that_are_too_small_have_no_ratio(device, transient, ratio):
     assert ("compression_ratio" in from_result(result).values) == (ratio is not None), "nor in the mean"
 
 
-def test_memory_that_grows_is_told():
+def test_memory_that_grows_is_reported():
     script = events()
     script[4]["memory"] |= {"grown_bytes": 8 * MB}
     result, _ = run(ProcessOutcome(script, status=0))
@@ -180,7 +180,7 @@ def test_memory_that_could_not_be_measured_costs_nothing_else():
     assert result.notes == ["no memory was left to measure the back end's in: no room"]
 
 
-def test_a_gpu_that_has_barely_room_is_told():
+def test_a_gpu_that_has_barely_room_is_reported():
     script = events()
     script[10] |= {"allocator_retries": 3}
     assert "took it anew 3 times" in run(ProcessOutcome(script, status=0))[0].notes[0]
@@ -264,8 +264,8 @@ def test_nothing_captured_is_noted():
 
 def test_no_message_holds_a_secret():
     planned = replace(PLANNED, env={"HF_TOKEN": "hf-0123456789abcdef"})
-    said = {"type": "ValueError", "message": "no hf-0123456789abcdef here"}
-    failed = {"event": "failed", "status": "fail_to_run", "phase": "compile", **said}
+    error = {"type": "ValueError", "message": "no hf-0123456789abcdef here"}
+    failed = {"event": "failed", "status": "fail_to_run", "phase": "compile", **error}
     outcome = ProcessOutcome(
         [*events(upto="compiled"), failed], status=0, tail=["HF_TOKEN=hf-0123456789abcdef"]
     )
@@ -310,7 +310,7 @@ def test_a_pass_without_a_judge_is_noted(metric, status, noted):
     assert any("without a float64 judge: no memory for it" in note for note in result.notes) == noted
 
 
-def test_what_dynamo_did_while_it_was_timed_is_told():
+def test_what_dynamo_did_while_it_was_timed_is_reported():
     script = events()
     script[10] |= {"recompiles": 2, "recompile_limit": None}
     result, _ = run(ProcessOutcome(script, status=0))

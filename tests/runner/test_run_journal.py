@@ -79,8 +79,8 @@ def test_a_case_measured_again_has_one_result_and_its_history(tmp_path):
     journal = RunJournal.create(tmp_path)
     first, other, again = result("one"), result("two"), result("one")
     again.status = Status.TIMEOUT
-    for each in (first, other, again):
-        journal.append(each)
+    for record in (first, other, again):
+        journal.append(record)
     assert [(r.case.model, r.status) for r in read_results(journal.folder)] == [
         ("one", Status.TIMEOUT),
         ("two", Status.PASS),
@@ -133,11 +133,11 @@ def damaged_run(tmp_path, *lines):
     return journal.folder
 
 
-def test_damaged_lines_are_told_and_the_rest_is_read(tmp_path):
+def test_damaged_lines_are_reported_and_the_rest_is_read(tmp_path):
     folder = damaged_run(tmp_path, b'{"case": {"sui', b"\0\0\xff", b"[]", b"{}")
     results, damaged = read_readable(folder)
     assert [r.case.model for r in results] == ["one", "two"]
-    assert [each.number for each in damaged] == [2, 3, 4, 5]
+    assert [line.number for line in damaged] == [2, 3, 4, 5]
     assert damaged[0].bytes == b'{"case": {"sui'
     assert str(damaged[3]).startswith(f"{folder}/results.jsonl, line 5: not a perfdash result record")
 
@@ -147,7 +147,7 @@ def test_reopened_damaged_lines_are_set_aside_and_a_copy_stays(tmp_path):
     with (folder / "results.jsonl").open("ab") as file:
         file.write(b'{"torn')
     journal = RunJournal.reopen(folder)
-    assert [each.number for each in journal.damaged] == [2, 3]
+    assert [line.number for line in journal.damaged] == [2, 3]
     assert journal.set_aside.read_bytes() == b"\0\0\xff\n[]\n"
     journal.append(result("three"))
     journal.close()
@@ -197,7 +197,7 @@ def test_a_line_that_is_left_out_is_named(measured):
     assert read_saved(measured)[2] == []
     path.write_bytes(path.read_bytes() + b'{"schema": 1')
     _, results, (warning,) = read_saved(measured)
-    assert [each.case.model for each in results] == ["one"]
+    assert [record.case.model for record in results] == ["one"]
     assert "results.jsonl, line 2: the line is cut short" in warning
 
 
@@ -292,10 +292,10 @@ def test_not_a_run_folder(tmp_path):
 
 def test_a_record_is_on_the_disk_when_append_returns(tmp_path, monkeypatch):
     journal = RunJournal.create(tmp_path)
-    path, kept, synced = journal.folder / "results.jsonl", os.fsync, []
+    path, real_fsync, synced = journal.folder / "results.jsonl", os.fsync, []
 
     def fsync(descriptor):
-        kept(descriptor)
+        real_fsync(descriptor)
         synced.append(path.read_bytes() if path.exists() else b"")
 
     monkeypatch.setattr(os, "fsync", fsync)

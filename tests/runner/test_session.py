@@ -150,7 +150,7 @@ def test_torch_and_torchvision_that_do_not_match_are_one_message(start):
         start([case("a")], Played(hello={**HELLO, "cuda_initialized": True})).run()
 
 
-def test_the_machines_fault_is_tried_again_and_told(start):
+def test_the_machines_fault_is_tried_again_and_reported(start):
     run = start([case("a"), case("b")], Played(script={"a": [INFRA, INFRA]}))
     run.run()
     assert [r.status for r in run.results] == [Status.PASS] * 2
@@ -329,8 +329,8 @@ def test_a_full_disk_is_waited_for(start, monkeypatch):
 def test_resumed_it_measures_what_is_left_and_keeps_the_rest(start):
     first = start([case("a"), case("b"), case("c")])
     first.run()
-    kept = [r for r in first.results if r.case.model != "b"]
-    second = start([case("b")], done=kept, journal=first.journal)
+    earlier = [r for r in first.results if r.case.model != "b"]
+    second = start([case("b")], done=earlier, journal=first.journal)
     second.info.environment = first.info.environment
     second.run()
     assert [order.planned.case.model for _, order in second.executor.orders] == ["b"]
@@ -379,9 +379,9 @@ def test_the_worst_null_is_over_all_sessions():
 
 @pytest.mark.parametrize(("ratio", "loud"), [(1.176, True), (0.824, True), (1.03, False), (1.001, False)])
 def test_a_null_far_out_of_bounds_is_loud_on_one_slot_too(ratio, loud):
-    info, said = RunInfo("r", "t", "h", [], {}, {}, 1, "0"), []
-    noise.null_at_start(Played(nulls=[ratio]), case("a"), info, said.append)
-    warnings = [line for line in said if line.startswith("WARNING: this machine was disturbed")]
+    info, messages = RunInfo("r", "t", "h", [], {}, {}, 1, "0"), []
+    noise.null_at_start(Played(nulls=[ratio]), case("a"), info, messages.append)
+    warnings = [line for line in messages if line.startswith("WARNING: this machine was disturbed")]
     assert len(warnings) == loud
     assert not loud or "was off by 17.6%" in warnings[0]
 
@@ -425,9 +425,9 @@ def test_a_disturbed_result_is_not_lost_to_a_failure(start):
     run = start([case("a"), case("b")], Played(script={"a": [disturbed(), failed]}), processes=1)
     run.run()
     assert len(run.executor.orders) == 3
-    kept = next(result for result in read_results(run.journal.folder) if result.case.model == "a")
-    assert (kept.status, kept.speedup.verdict) == (Status.PASS, "disturbed")
-    assert any("measured again without a result: oom" in note for note in kept.notes)
+    kept_result = next(result for result in read_results(run.journal.folder) if result.case.model == "a")
+    assert (kept_result.status, kept_result.speedup.verdict) == (Status.PASS, "disturbed")
+    assert any("measured again without a result: oom" in note for note in kept_result.notes)
 
 
 def test_strict_refuses_a_noisy_machine(start):
@@ -457,9 +457,9 @@ def test_larger_batches_are_not_run_after_one_that_was_out_of_memory(start):
     orders = [order.planned.case for _, order in executor.orders]
     assert [case.batch_size for case in orders if case.model == "a"] == [1, 2]
     assert [case.batch_size for case in orders if case.model == "b"] == [8]
-    found = {(result.case.model, result.case.batch_size): result for result in session.results}
-    assert [str(found["a", size].status) for size in (1, 2, 4, 8)] == ["pass", "oom", "oom", "oom"]
-    assert found["a", 4].error.message == "not run: batch size 2 was out of memory"
+    results = {(result.case.model, result.case.batch_size): result for result in session.results}
+    assert [str(results["a", size].status) for size in (1, 2, 4, 8)] == ["pass", "oom", "oom", "oom"]
+    assert results["a", 4].error.message == "not run: batch size 2 was out of memory"
     assert len(read_results(session.journal.folder)) == 5, "each has its row"
 
 
@@ -546,9 +546,9 @@ def test_a_disturbed_case_of_a_run_that_was_ended_is_measured_again_once(start):
     resumed.run()
     assert len(resumed.executor.orders) == 1
     assert not is_to_be_repeated(read_all(ended.journal.folder)[-1]), "a kill would not lose it"
-    (kept,) = resumed.results
-    assert (kept.status, kept.speedup.verdict) == (Status.PASS, "disturbed")
-    assert not is_to_be_repeated(kept)
+    (result,) = resumed.results
+    assert (result.status, result.speedup.verdict) == (Status.PASS, "disturbed")
+    assert not is_to_be_repeated(result)
 
 
 def test_the_testbed_counts_cases_that_really_ran_side_by_side(start):
@@ -567,7 +567,7 @@ def test_time_left_is_known_once_a_duration_is(start):
     run.watcher.case_started = lambda number, total, case, left_s: left.append(left_s)
     run.run()
     assert left[0] == 0.0
-    known = start([case("a"), case("b")], costs=[TYPICAL_S, 100.0])
-    known.watcher.case_started = lambda number, total, case, left_s: left.append(left_s)
-    known.run()
+    session = start([case("a"), case("b")], costs=[TYPICAL_S, 100.0])
+    session.watcher.case_started = lambda number, total, case, left_s: left.append(left_s)
+    session.run()
     assert left[2] > 100.0

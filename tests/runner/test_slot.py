@@ -19,7 +19,7 @@ def slot(monkeypatch):
     slot = Slot((0,), Options(python="python", threads=1))
     slot.asked, slot.lent = [], []
 
-    def probe(like, each, role="probe"):
+    def probe(like, case, role="probe"):
         slot.asked.append(role)
         return {"vector_isa": "avx512", "whole": True}
 
@@ -79,11 +79,11 @@ def parents(monkeypatch):
 
 
 def test_each_process_of_a_case_has_another_parent(parents, tmp_path):
-    told = []
+    starts = []
     for _ in range(2):
-        answer = parents.measure(Order(planned("eager"), 2), tmp_path / "log", told.append)
+        answer = parents.measure(Order(planned("eager"), 2), tmp_path / "log", starts.append)
         assert len(answer.outcomes) == 2
-    assert [event["name"] for event in told] == ["process 2 of 2, 2.00x so far"] * 2
+    assert [event["name"] for event in starts] == ["process 2 of 2, 2.00x so far"] * 2
     assert [parent.forks for parent in parents.started] == [2, 2], "parents are kept from case to case"
 
 
@@ -119,12 +119,12 @@ def test_a_core_that_is_measured_on_is_not_free(monkeypatch):
     assert slots.free_slots(1) == [(1_000_001,), (1_000_002,)]
 
 
-@pytest.mark.parametrize(("phase", "told"), [("load", ["mine.py:f"]), ("start", [])])
-def test_a_back_end_that_is_missing_is_no_slip_in_the_model(parents, monkeypatch, phase, told):
+@pytest.mark.parametrize(("phase", "message"), [("load", ["mine.py:f"]), ("start", [])])
+def test_a_back_end_that_is_missing_is_no_slip_in_the_model(parents, monkeypatch, phase, message):
     failed = {"event": "failed", "status": "missing_dependency", "phase": phase}
     monkeypatch.setattr(Parent, "run", lambda *_, **__: ProcessOutcome([failed], status=0))
     mine = replace(planned("eager"), case=Case("own", "mine.f", backend="eager"), target="mine.py:f")
-    assert list(parents._unloadable(mine, [mine])) == told
+    assert list(parents._unloadable(mine, [mine])) == message
 
 
 def test_a_further_process_takes_as_long_as_loading_and_sampling_did():

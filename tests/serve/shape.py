@@ -14,8 +14,8 @@ def complaints(value, schema, schemas, place="$"):
         name = schema["$ref"].removeprefix("#/components/schemas/")
         return complaints(value, schemas[name], schemas, place)
     if "anyOf" in schema:
-        found = [complaints(value, one, schemas, place) for one in schema["anyOf"]]
-        return [] if any(not one for one in found) else found[0]
+        results = [complaints(value, option, schemas, place) for option in schema["anyOf"]]
+        return [] if any(not option for option in results) else results[0]
     kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
     if not any(_is(value, kind) for kind in kinds):
         return [f"{place}: {value!r} is no {kinds}"]

@@ -26,16 +26,16 @@ def described(server):
 def ask(server, described):
     """Asks an endpoint; a good answer must be as described."""
 
-    def asked(name, status=200, **parameters):
+    def get(name, status=200, **parameters):
         reply = server.get(f"/api/{name}?{urlencode(parameters)}")
         assert reply.status == status, reply.text
         assert reply.headers["content-type"] == "application/json"
-        told = described["paths"][f"/api/{name}"]["get"]["responses"][str(status)]
-        schema = told["content"]["application/json"]["schema"]
+        response = described["paths"][f"/api/{name}"]["get"]["responses"][str(status)]
+        schema = response["content"]["application/json"]["schema"]
         assert complaints(reply.json, schema, described["components"]["schemas"]) == []
         return reply.json
 
-    return asked
+    return get
 
 
 def bed_of(ask, name=LAST):
@@ -106,8 +106,8 @@ def test_a_run_and_its_results(ask):
 def test_a_case_over_the_nights(ask):
     bed = bed_of(ask)
     (case,) = ask("cases", testbed=bed, model="model3")["cases"]
-    found = ask("series", case=case["id"], testbed=bed, metric="backend_ms", limit=1000)
-    values = [point["value"] for point in found["points"]]
+    series = ask("series", case=case["id"], testbed=bed, metric="backend_ms", limit=1000)
+    values = [point["value"] for point in series["points"]]
     assert len(values) == NIGHTS
     assert values[14] / values[13] == pytest.approx(1.3, rel=0.02)
     assert ask("series", case=case["id"], testbed=bed, since="2026-10-20")["total"] == 5
@@ -117,13 +117,13 @@ def test_a_case_over_the_nights(ask):
 
 
 def test_anything_compared_with_anything(ask):
-    found = ask("compare", old="2026-10-08..2026-10-13", new="2026-10-15..2026-10-20")
-    first = found["cases"][0]
+    comparison = ask("compare", old="2026-10-08..2026-10-13", new="2026-10-15..2026-10-20")
+    first = comparison["cases"][0]
     assert first["case"]["model"] == "model3"
     assert first["regressed"]
     assert first["metrics"]["backend_ms"]["ratio"] == pytest.approx(1.3, rel=0.01)
-    assert found["total"] == 13
-    assert found["means"][0]["metric"] == "speedup"
+    assert comparison["total"] == 13
+    assert comparison["means"][0]["metric"] == "speedup"
     assert len(ask("compare", old="2026-10-01", new="2026-10-02", limit=3)["cases"]) == 3
     assert ask("compare", old=LAST, new=LAST)["cases"]
 
@@ -208,9 +208,9 @@ KINDS = st.sampled_from(["text", "number", "time", ("a", "b")])
 
 @given(KINDS, st.text())
 def test_no_text_breaks_a_parameter(kind, text):
-    known = [Parameter("p", "about", kind)]
+    parameters = [Parameter("p", "about", kind)]
     try:
-        value = read_all(known, [("p", text)])["p"]
+        value = read_all(parameters, [("p", text)])["p"]
     except UsageError:
         assert kind != "text" or len(text) > 300
     else:

@@ -29,7 +29,7 @@ class Clock:
     def go_on(self, seconds):
         end = self.now + seconds
         while due := [timer for timer in self.waiting if timer.at <= end]:
-            timer = min(due, key=lambda each: each.at)
+            timer = min(due, key=lambda timer_due: timer_due.at)
             self.waiting.remove(timer)
             self.now = timer.at
             if not timer.cancelled:

@@ -126,9 +126,9 @@ def test_equal_requests_are_answered_by_one_computation(history, monkeypatch):
 
     monkeypatch.setattr(live_pages, "overview", overview)
     with serving(history) as server, ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(server.get, "/") for _ in range(6)]
+        futures = [pool.submit(server.get, "/") for _ in range(6)]
         waiting.wait()
-        replies = [each.result(30) for each in asked]
+        replies = [future.result(30) for future in futures]
     assert {reply.status for reply in replies} == {200}
     assert len({reply.body for reply in replies}) == 1
     assert len(made) == 1

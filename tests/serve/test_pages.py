@@ -18,19 +18,19 @@ HREF = re.compile(r'(?:href|src)="([^"]*)"')
 
 def crawl(server, start="/"):
     """Every page that is reached from the first one, by path."""
-    found, left = {}, [start]
+    pages_read, left = {}, [start]
     while left:
         path = left.pop()
-        if path in found:
+        if path in pages_read:
             continue
         reply = server.get(path)
-        found[path] = reply
+        pages_read[path] = reply
         if reply.headers["content-type"].startswith("text/html"):
             for href in HREF.findall(reply.text):
                 target = urlsplit(urljoin(f"http://x{path}", unescape(href)))
                 assert target.netloc == "x", f"{path} leads to {href}"
                 left.append(target.path)
-    return found
+    return pages_read
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_nothing_in_common_is_not_called_unchanged(tmp_path):
         ("old=%22%3E%3Cscript%3Ealert(1)&new=last", 404, "&#34;&gt;&lt;script&gt;alert(1)"),
     ],
 )
-def test_what_cannot_be_compared_is_told_on_the_page(server, query, status, message):
+def test_what_cannot_be_compared_is_reported_on_the_page(server, query, status, message):
     reply = server.get(f"/compare.html?{query}")
     assert reply.status == status
     assert message in reply.text

@@ -27,9 +27,9 @@ def started(history, tmp_path, *arguments):
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     line = process.stdout.readline()
-    found = re.search(r"on (http://\S+/) \(Ctrl-C ends it\)", line)
-    assert found, line + process.stderr.read()
-    address = found[1]
+    match = re.search(r"on (http://\S+/) \(Ctrl-C ends it\)", line)
+    assert match, line + process.stderr.read()
+    address = match[1]
     for _ in range(100):  # from then on it takes signals, also where they were ignored when it began
         try:
             urllib.request.urlopen(f"{address.replace('0.0.0.0', '127.0.0.1')}healthz", timeout=30).close()

@@ -32,14 +32,14 @@ def result(
     *,
     night: int = 0,
     status: str = "pass",
-    others: Mapping[str, float] | None = None,
+    other_values: Mapping[str, float] | None = None,
     **values: float,
 ) -> Row:
     """A result with all that a real one has; its numbers differ from night to night."""
     backend = level * (1 + 0.01 * math.sin(7.0 * night + len(case.model)))
     eager = 1.3 * level * (1 + 0.01 * math.cos(5.0 * night))
     speedup = eager / backend
-    known = {
+    numbers = {
         "eager_ms": eager, "eager_ms_low": eager * 0.99, "eager_ms_high": eager * 1.01,
         "backend_ms": backend, "backend_ms_low": backend * 0.99, "backend_ms_high": backend * 1.01,
         "speedup": speedup, "speedup_low": speedup * 0.97, "speedup_high": speedup * 1.03,
@@ -52,14 +52,14 @@ def result(
     if status != "pass":
         message = f"no <b>kernel</b> for {case.model}"
         details = {"error": {"type": "Error", "message": message}, "failed_phase": "compile"}
-        known, samples = {"wall_s": 3.0}, {}
+        numbers, samples = {"wall_s": 3.0}, {}
     return Row(
         case,
         status,
-        {**known, **values},
+        {**numbers, **values},
         verdict="faster",
         basis="pooled",
-        others=others or {},
+        others=other_values or {},
         samples=samples,
         details=details,
     )
@@ -143,8 +143,8 @@ def pages(folder: Path) -> Iterator[tuple[Path, Page]]:
 
 def check(folder: Path) -> int:
     """Fails on anything that a static host under a strict policy would not serve; the number of pages."""
-    known = {path.resolve(): page for path, page in pages(folder)}
-    for path, page in known.items():
+    pages_by_path = {path.resolve(): page for path, page in pages(folder)}
+    for path, page in pages_by_path.items():
         assert not page.open, (path, page.open)
         assert len(page.ids) == len(set(page.ids)), path
         assert path.stat().st_size < 1_000_000, path
@@ -157,11 +157,11 @@ def check(folder: Path) -> int:
                 assert "src" in attributes or attributes.get("type") == "application/json", here
             for name in ("href", "src", "xlink:href"):
                 if name in attributes:
-                    _resolves(path, attributes[name], known, here)
-    return len(known)
+                    _resolves(path, attributes[name], pages_by_path, here)
+    return len(pages_by_path)
 
 
-def _resolves(path: Path, target: str, known: dict[Path, Page], here: object) -> None:
+def _resolves(path: Path, target: str, pages_by_path: dict[Path, Page], here: object) -> None:
     parts = urlsplit(target)
     assert not parts.scheme, here
     assert not parts.netloc, here
@@ -169,4 +169,4 @@ def _resolves(path: Path, target: str, known: dict[Path, Page], here: object) ->
     there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
     assert there.is_file(), here
     if parts.fragment:
-        assert parts.fragment in known[there].ids, here
+        assert parts.fragment in pages_by_path[there].ids, here

@@ -208,11 +208,11 @@ def test_no_password_is_left_in_the_folder(store, site):
 @pytest.mark.postgres
 def test_a_server_gives_the_same_site_as_a_file(store, site, tmp_path, postgres_address):
     with open_store(postgres_address) as served:
-        for each in (store, served):
-            fill(each, range(105))
+        for database in (store, served):
+            fill(database, range(105))
             rows = [result(Case("bench", "x", batch_size=0), others={"tokens/s": 3.5})]
-            take_in(each, [run("2026-06-01", rows, origin="benchmark-json", host_class="unknown")])
-            for _ in judge_new(each):
+            take_in(database, [run("2026-06-01", rows, origin="benchmark-json", host_class="unknown")])
+            for _ in judge_new(database):
                 pass
         assert fresh(store, site) == fresh(served, tmp_path / "served")
 

@@ -34,8 +34,8 @@ def store(tmp_path):
 def level(store, levels, status="pass", start=0):
     """A night each: compiled latency of the one case; None where it failed."""
     for place, value in enumerate(levels, start=start):
-        one = result(CASE, status="crash") if value is None else result(CASE, backend_ms=value)
-        take_in(store, [run(str(FIRST + timedelta(days=place)), [one])])
+        night_result = result(CASE, status="crash") if value is None else result(CASE, backend_ms=value)
+        take_in(store, [run(str(FIRST + timedelta(days=place)), [night_result])])
 
 
 def read(store, cache=None, **other):
@@ -46,27 +46,27 @@ def read(store, cache=None, **other):
 
 def test_old_nights_are_weeks_and_the_rest_is_drawn_one_by_one(store):
     level(store, [10.0, 12.0, None, 11.0, 30.0, 10.5, 11.5] + [10.0] * (DAYS + 13))
-    found = read(store)
-    first = found.recent[found.daily].started[:10]
+    history = read(store)
+    first = history.recent[history.daily].started[:10]
     assert first == str(FIRST + timedelta(days=14))  # 111 nights less 91 days, back to a Monday
-    assert [str(day) for day in found.weeks.mondays] == [str(FIRST), str(FIRST + timedelta(days=7))]
-    assert found.weeks.values["backend_ms"][0, 0].tolist() == [11.25, 10.0, 30.0]
-    assert found.weeks.tried[0].tolist() == [7, 7]
-    assert found.weeks.passed[0].tolist() == [6, 7]
+    assert [str(day) for day in history.weeks.mondays] == [str(FIRST), str(FIRST + timedelta(days=7))]
+    assert history.weeks.values["backend_ms"][0, 0].tolist() == [11.25, 10.0, 30.0]
+    assert history.weeks.tried[0].tolist() == [7, 7]
+    assert history.weeks.passed[0].tolist() == [6, 7]
 
 
 def test_all_nights_are_kept_where_there_are_few(store):
     level(store, [10.0] * 5)
-    found = read(store)
-    assert (found.daily, len(found.recent), found.weeks.mondays) == (0, 5, [])
+    history = read(store)
+    assert (history.daily, len(history.recent), history.weeks.mondays) == (0, 5, [])
 
 
 def test_many_runs_a_day_are_weeks_sooner(store):
     level(store, [10.0] * 20)
-    found = read(store, nights=3)
-    assert len(found.recent) == 3
-    assert found.daily == 0
-    assert found.weeks.tried[0].sum() == 17
+    history = read(store, nights=3)
+    assert len(history.recent) == 3
+    assert history.daily == 0
+    assert history.weeks.tried[0].sum() == 17
 
 
 def test_nights_are_dates_however_many_runs_each_has(store):
@@ -74,13 +74,13 @@ def test_nights_are_dates_however_many_runs_each_has(store):
         for hour in range(4):
             at = f"{FIRST + timedelta(days=day)}T0{hour}:00:00Z"
             take_in(store, [run(at[:10], [result(CASE)], name=at, started=at)])
-    found = read(store, nights=5)
-    assert len(found.recent) == 5 * 4
-    assert found.recent[0].started[:10] == str(FIRST + timedelta(days=1))
-    assert found.daily == 0
+    history = read(store, nights=5)
+    assert len(history.recent) == 5 * 4
+    assert history.recent[0].started[:10] == str(FIRST + timedelta(days=1))
+    assert history.daily == 0
     with store.read() as connection:
         (bed,) = beds(connection)
-        (trend,) = read_trends(connection, bed, found.runs)
+        (trend,) = read_trends(connection, bed, history.runs)
     assert len(latest_days([run for run, _ in trend.nights], 2)) == 2 * 4
     assert latest_days([], 2) == []
 
@@ -89,10 +89,10 @@ def test_what_was_skipped_is_no_failure(store):
     statuses = ["pass", "skipped", "pass", "crash", "pass_due_to_skip", *["skipped"] * 7]
     for day, status in enumerate([*statuses, *["pass"] * (DAYS + 7)]):
         take_in(store, [run(str(FIRST + timedelta(days=day)), [result(CASE, status=status)])])
-    found = read(store)
-    assert found.weeks.tried[0].tolist() == [7, 7]
-    assert found.weeks.failed[0].tolist() == [1, 0]
-    assert found.weeks.passed[0].tolist() == [3, 2]
+    history = read(store)
+    assert history.weeks.tried[0].tolist() == [7, 7]
+    assert history.weeks.failed[0].tolist() == [1, 0]
+    assert history.weeks.passed[0].tolist() == [3, 2]
 
 
 def test_values_of_a_failure_are_of_something_else(store):
@@ -124,16 +124,16 @@ def test_only_what_is_new_is_read(store, tmp_path, monkeypatch):
     fill(store, range(120))
     read(store, ArrayCache(tmp_path / "kept"))
     take_in(store, [night(120)])
-    asked = []
+    queries = []
     real = module.panel
 
     def panel(connection, runs, *other):
-        asked.extend(run.name for run in runs)
+        queries.extend(run.name for run in runs)
         return real(connection, runs, *other)
 
     monkeypatch.setattr(module, "panel", panel)
     read(store, ArrayCache(tmp_path / "kept"))
-    assert asked == [night(120).run.name]
+    assert queries == [night(120).run.name]
 
 
 def test_the_cache_forgets_what_nobody_asks_for(tmp_path):
@@ -157,14 +157,14 @@ def test_the_cache_unpickles_nothing(tmp_path):
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=8))
-def test_three(values):
-    known = [value for value in values if math.isfinite(value)]
-    found = three(np.array([values or [math.nan]], dtype=np.float32))[0]
-    if known:
-        assert found[1:].tolist() == [min(known), max(known)]
-        assert min(known) <= found[0] <= max(known)
+def test_summary_of_three_numbers(values):
+    finite = [value for value in values if math.isfinite(value)]
+    summary = three(np.array([values or [math.nan]], dtype=np.float32))[0]
+    if finite:
+        assert summary[1:].tolist() == [min(finite), max(finite)]
+        assert min(finite) <= summary[0] <= max(finite)
     else:
-        assert np.isnan(found).all()
+        assert np.isnan(summary).all()
 
 
 def test_a_trend_leaves_out_runs_of_a_few_cases(store):

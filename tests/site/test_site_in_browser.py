@@ -61,10 +61,10 @@ def folder(tmp_path_factory):
     with open_store(str(home / "history.db")) as store:
         fill(store, range(110))
         for number in range(110, 113):
-            one = night(number)
-            rows = [*one.rows, result(Case("timm", "failing"), status="timeout")]
+            night_run = night(number)
+            rows = [*night_run.rows, result(Case("timm", "failing"), status="timeout")]
             rows[0] = slow(number)
-            take_in(store, [Imported(one.run, tuple(rows))])
+            take_in(store, [Imported(night_run.run, tuple(rows))])
         judge_new(store)
         return built(store, home / "site")
 
@@ -88,16 +88,16 @@ def test_all_is_seen(browser: Browser, serve, folder, kind, world):  # noqa: F81
     for width, scheme in ((1280, "light"), (360, "dark")):
         browser.open(address, width=width, scheme=scheme)
         browser.wait("document.readyState === 'complete'")
-        found = json.loads(str(browser.ask(LOOK)))
-        assert found["styled"] != "block", "the style sheet was not taken"
-        assert found["charts"] >= CHARTS.get(kind, 0)
-        assert (found["undrawn"], found["unseen"]) == (0, 0), found
+        look = json.loads(str(browser.ask(LOOK)))
+        assert look["styled"] != "block", "the style sheet was not taken"
+        assert look["charts"] >= CHARTS.get(kind, 0)
+        assert (look["undrawn"], look["unseen"]) == (0, 0), look
         assert browser.sideways() == 0, (kind, width)
-        colours.add((found["back"], found["front"]))
+        colours.add((look["back"], look["front"]))
         # Under the policy the browser says that the script is not run: that is all it may say.
-        said = browser.complaints()
-        assert world == "jenkins" or said == []
-        assert all("Blocked script execution" in line for line in said), said
+        complaints = browser.complaints()
+        assert world == "jenkins" or complaints == []
+        assert all("Blocked script execution" in line for line in complaints), complaints
     assert len(colours) == 2, "no dark scheme"
 
 
@@ -113,7 +113,7 @@ def test_any_two_nights_with_a_script(browser: Browser, folder):  # noqa: F811
     rows = f"Array.from(document.querySelectorAll('#two tbody tr'), row => {cells})"
     shown = {name: cells for name, *cells in json.loads(str(browser.ask(f"JSON.stringify({rows})")))}
     for old, new in zip(night(109).rows, (slow(112), *night(112).rows[1:]), strict=True):
-        before, after = (float(f"{one.values['backend_ms']:.6g}") for one in (old, new))
+        before, after = (float(f"{entry.values['backend_ms']:.6g}") for entry in (old, new))
         assert shown[old.case.name][:3] == [f"{before:.4g}", f"{after:.4g}", f"{after / before:.3f}"]
     text = str(browser.ask("document.querySelector('#any-two').textContent"))
     assert f"perfdash compare {nights[-4]['name']} {nights[-1]['name']}" in text

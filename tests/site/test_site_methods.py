@@ -108,10 +108,10 @@ def test_levels_and_change_points_are_of_one_method(store):
     with store.read() as connection:
         bed, number = opened(store, connection)
         history = read_history(connection, bed)
-        found = case_changes(history, number)
+        changes = case_changes(history, number)
         (trend_,) = read_trends(connection, bed, history.runs)
         view = suite_view(history, trend_, rows_of(connection, history.runs[-1].id))
-    starts = [event.run[:10] for event in found if event.metric == "backend_ms"]
+    starts = [event.run[:10] for event in changes if event.metric == "backend_ms"]
     assert starts == [str(FIRST + timedelta(days=30))]
     (heat,) = view.heat
     assert heat.ratios[:20] == [1.0] * 20, "not half as fast as by the new method"
@@ -185,8 +185,8 @@ def test_a_series_says_where_another_method_begins(store):
         nights = trend(connection, "timm")
     assert [point.method for point in points[0]] == [{"latency": 1}, {"latency": 1}, {"latency": 2}]
     assert [night["method"] for night in nights] == [{}, {}, LATENCY]
-    said = series_table(CASE, names, points).splitlines()[-1]
-    assert said == (
+    row = series_table(CASE, names, points).splitlines()[-1]
+    assert row == (
         "backend_ms: another method from 2026-01-07T01-00-00Z_farm on (latency 1 -> 2), "
         "not comparable with before"
     )

@@ -41,7 +41,7 @@ def page(folder, pattern):
     return Page(path)
 
 
-def test_it_is_told_how_long_before_the_other_night_was(store, site):
+def test_it_is_reported_how_long_before_the_other_night_was(store, site):
     fill(store, (0, 60))
     folder = site()
     for path in ("beds/*/compare.html", "index.html"):
@@ -101,20 +101,20 @@ def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch)
     names = [f"model{k}" for k in range(8)]
     fill(store, range(20), names=names)
     for number in (20, 21, 22):
-        one = night(number, names)
+        night_run = night(number, names)
         rows = [
             result(row.case, {"model0": 40.0, "model1": 40.0, "model2": 2.0}.get(row.case.model, 10.0))
-            if row.case.model in names[:3] else row for row in one.rows
+            if row.case.model in names[:3] else row for row in night_run.rows
         ]  # fmt: skip
-        take_in(store, [replace(one, rows=tuple(rows))])
+        take_in(store, [replace(night_run, rows=tuple(rows))])
         judge_new(store)
-    for most, known in ((30, 100), (2, 100), (1, 1)):
+    for most, count in ((30, 100), (2, 100), (1, 1)):
         monkeypatch.setattr("perfdash.site.overview_page.SHOWN", most)
-        monkeypatch.setattr(standing_alerts, "__defaults__", (known,))
-        assert "4 worse than before: 4 regressions" in page(site(), "index.html").text, (most, known)
+        monkeypatch.setattr(standing_alerts, "__defaults__", (count,))
+        assert "4 worse than before: 4 regressions" in page(site(), "index.html").text, (most, count)
 
 
-def test_noise_is_told_with_its_night(store, site):
+def test_noise_is_reported_with_its_night(store, site):
     fill(store, range(2), noise={"null": {"worst": 0.01}})
     fill(store, range(2, 4))
     assert "Noise on 2026-01-06" in page(site(), "index.html").text
@@ -134,10 +134,10 @@ def test_the_culprit_of_an_alert_stands_beside_it(store, site):
     judge_new(store)
     assert "culprit" not in page(site(), "regressions.html").text
     with store.write() as connection:
-        alert = next(each for each in kept.load(connection) if each.state in kept.LIVE)
+        alert = next(candidate for candidate in kept.load(connection) if candidate.state in kept.LIVE)
         commits = [{"id": "c" * 40, "label": "cccccccccc", "title": TITLE, "author": "<b>Eve</b>"}]
-        told = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
-        details = {**alert.details, "bisected": told}
+        bisected = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
+        details = {**alert.details, "bisected": bisected}
         kept.save(connection, replace(alert, details=details, changed="2026-02-20T00:00:00Z"), note=TITLE)
     folder = site()
     source = (folder / "regressions.html").read_text()

@@ -76,9 +76,9 @@ def test_a_run_without_results(store, site):
 @pytest.mark.parametrize("nights", [1, 3, 100])
 def test_only_failures(store, site, nights):
     for number in range(nights):
-        one = night(number)
-        rows = tuple(result(row.case, status="timeout") for row in one.rows)
-        take_in(store, [replace(one, rows=rows)])
+        night_run = night(number)
+        rows = tuple(result(row.case, status="timeout") for row in night_run.rows)
+        take_in(store, [replace(night_run, rows=rows)])
     folder = site()
     assert "0%, 0/3" in page(folder, "index.html").text
     model = page(folder, "beds/*/models/*resnet18*_t1_*.html")
@@ -117,9 +117,9 @@ def test_testbeds_are_kept_apart(store, site):
     folder = site()
     overview = page(folder, "index.html").text
     assert overview.count("Last night:") == 2
-    found = sorted(folder.glob("beds/*"))
-    assert len(found) == 2
-    for bed in found:
+    folders = sorted(folder.glob("beds/*"))
+    assert len(folders) == 2
+    for bed in folders:
         text = (bed / "compare.html").read_text()
         assert ("Xeon x 8" in text) != ("Xeon x 100" in text)
         assert len(list(bed.glob("data/2026*.js"))) == 3
@@ -156,7 +156,7 @@ def test_alerts_stand_on_top_and_on_the_model(store, site):
     assert [name for name in regressions.ids if name.startswith("alert-")]
 
 
-def test_nights_that_nobody_judged_are_told(store, site):
+def test_nights_that_nobody_judged_are_reported(store, site):
     fill(store, range(3))
     text = page(site(), "index.html").text
     assert "3 of the last runs were not looked at yet" in text
@@ -235,13 +235,13 @@ def test_what_was_not_checked_stands_below_and_says_so(store, site):
 
 def test_what_was_skipped_is_no_failure_on_any_chart(store, site):
     for number in range(20):
-        one = night(number)
+        night_run = night(number)
         flaky = result(Case("timm", "flaky"), night=number)
         if number >= 10:
             flaky = replace(flaky, status="skipped", values={}, samples={}, details={"skip_reason": "why"})
         if number == 5:
             flaky = replace(flaky, values={**flaky.values, "graphs": 0})
-        take_in(store, [replace(one, rows=(*one.rows, flaky))])
+        take_in(store, [replace(night_run, rows=(*night_run.rows, flaky))])
     folder = site()
     (path,) = folder.glob("beds/*/models/*flaky*.html")
     text = path.read_text()
@@ -254,7 +254,7 @@ def test_what_was_skipped_is_no_failure_on_any_chart(store, site):
     assert [a for tag, a in suite.tags if tag == "span" and a.get("class") == "badge info"]
 
 
-def test_a_model_links_only_to_alerts_that_are_told(store, site):
+def test_a_model_links_only_to_alerts_that_are_reported(store, site):
     """`check` fails on a link that leads nowhere: of many that ended the page has the latest hundred."""
     fill(store, range(6))
     with store.write() as connection:
@@ -262,8 +262,8 @@ def test_a_model_links_only_to_alerts_that_are_told(store, site):
         bed = runs[0].testbed_id
         number = min(case_numbers(connection, bed).values())
         kept.set_judged(connection, [line.id for line in runs], "2026-01-20")
-        for each in range(110):
-            at = f"2026-01-09T{each // 60:02}:{each % 60:02}"
+        for alert_number in range(110):
+            at = f"2026-01-09T{alert_number // 60:02}:{alert_number % 60:02}"
             ids = runs[3].id, runs[4].id, runs[-1].id
             alert = kept.Alert(
                 "metric", bed, number, "backend_ms", "fixed", 1, *ids, at, at, 10, 12, 0.2, 1e-5, {}
@@ -273,12 +273,12 @@ def test_a_model_links_only_to_alerts_that_are_told(store, site):
     hrefs = {a.get("href", "") for path in folder.glob("beds/*/models/*.html") for _, a in Page(path).tags}
     assert len([href for href in hrefs if "#alert-" in href]) == 100
     with store.read() as connection:
-        (one,) = beds(connection)
-        view = read_model_view(connection, one, number)
+        (night_run,) = beds(connection)
+        view = read_model_view(connection, night_run, number)
     assert (folder / view.page).read_text() == render_model(view)
 
 
-def test_graph_breaks_and_how_an_interval_came_about_are_told(store, site):
+def test_graph_breaks_and_how_an_interval_came_about_are_reported(store, site):
     broken = result(Case("timm", "broken"), graphs=3, graph_breaks=2)
     details = {"break_reasons": ["call to print"], "notes": ["eager differed by 2 %"]}
     within = replace(result(Case("timm", "within")), basis="within")
@@ -476,12 +476,15 @@ def test_an_excluded_run_is_struck_through_and_in_no_chart(store, site):
         (bed,) = beds(connection)
         history = read_history(connection, bed)
         view = live_pages.machines(connection)
-    kept = [runs[0], runs[1], runs[3]]
-    assert ([run.name for run in history.runs], [run.name for run in history.excluded]) == (kept, [runs[2]])
+    counted = [runs[0], runs[1], runs[3]]
+    assert ([run.name for run in history.runs], [run.name for run in history.excluded]) == (
+        counted,
+        [runs[2]],
+    )
     model = next(folder.glob("beds/*/models/*.html")).read_text()
     assert f"<s>{runs[2]}</s>" in model
     assert "excluded: a stray &lt;build&gt;" in model
     assert f"<s>{runs[2]}</s>" in view
-    for name in kept:
+    for name in counted:
         curation.exclude(store, name, "all of it")
     assert "The history holds no run yet" in page(site(), "index.html").text

@@ -42,7 +42,7 @@ def test_an_error_is_raised_here():
         mapped(fails, range(8), 2)
 
 
-def test_a_killed_process_is_told():
+def test_a_killed_process_is_reported():
     def dies(item):
         if item == 3:
             os.kill(os.getpid(), signal.SIGKILL)

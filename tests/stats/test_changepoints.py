@@ -45,22 +45,22 @@ def stepped(logs, *steps):
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_no_change(kind):
     rng = np.random.default_rng(1)
-    found = [len(change_points(stepped(KINDS[kind](rng)))) for _ in range(400)]
-    assert sum(found) <= 0.02 * 400 + 8, "20 in 1,000 series, and the luck of 400 draws"
+    counts = [len(change_points(stepped(KINDS[kind](rng)))) for _ in range(400)]
+    assert sum(counts) <= 0.02 * 400 + 8, "20 in 1,000 series, and the luck of 400 draws"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_found_and_dated(kind):
     rng = np.random.default_rng(2)
-    found = near = held = 0
+    dated = near = held = 0
     for _ in range(200):
         night = int(rng.integers(30, NIGHTS - 30))
         changes = change_points(stepped(KINDS[kind](rng), (night, 1.1)))
         close = [change for change in changes if abs(change.index - night) <= 8]
-        found += bool(close)
+        dated += bool(close)
         near += any(abs(change.index - night) <= 1 for change in close)
         held += any(change.low <= night <= change.high for change in close)
-    assert found >= 0.97 * 200
+    assert dated >= 0.97 * 200
     assert near >= 0.86 * 200
     assert held >= 0.92 * 200
 
@@ -168,11 +168,11 @@ def test_persistence():
 @pytest.mark.parametrize("total", [0.1, 0.3, 1.0])
 def test_a_slow_drift_is_not_a_stair(total):
     rng = np.random.default_rng(11)
-    found = [
+    counts = [
         len(change_points(10 * np.exp(np.linspace(0, total, NIGHTS) + rng.normal(0, 0.01, NIGHTS))))
         for _ in range(50)
     ]
-    assert np.mean(found) <= 0.5
+    assert np.mean(counts) <= 0.5
 
 
 def test_a_step_within_a_drift_has_its_own_size():
@@ -189,22 +189,24 @@ def test_a_noisy_month_is_not_many_changes():
     rng = np.random.default_rng(13)
     deviation = np.full(NIGHTS, 0.01)
     deviation[300:] = 0.05
-    found = [len(change_points(np.exp(rng.normal(0, deviation)))) for _ in range(50)]
-    assert np.mean(found) <= 1
+    counts = [len(change_points(np.exp(rng.normal(0, deviation)))) for _ in range(50)]
+    assert np.mean(counts) <= 1
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
 def test_noise_is_estimated_in_spite_of_steps(rho):
     rng = np.random.default_rng(14)
     steps = ((70, 1.3), (150, 0.7), (300, 1.2))
-    told = [noise(stepped(autocorrelated(rng, rho, 0.02), *steps)) for _ in range(50)]
-    assert np.mean([n.deviation for n in told]) == pytest.approx(0.02, rel=0.15)
-    assert np.mean([n.rho for n in told]) == pytest.approx(rho, abs=0.1)
-    assert told[0].inflation(1) == pytest.approx(1)
-    assert told[0].inflation(10_000) == pytest.approx((1 + told[0].rho) / (1 - told[0].rho), rel=0.02)
+    deviations = [noise(stepped(autocorrelated(rng, rho, 0.02), *steps)) for _ in range(50)]
+    assert np.mean([n.deviation for n in deviations]) == pytest.approx(0.02, rel=0.15)
+    assert np.mean([n.rho for n in deviations]) == pytest.approx(rho, abs=0.1)
+    assert deviations[0].inflation(1) == pytest.approx(1)
+    assert deviations[0].inflation(10_000) == pytest.approx(
+        (1 + deviations[0].rho) / (1 - deviations[0].rho), rel=0.02
+    )
 
 
-def test_no_noise_is_told_of_too_few_values():
+def test_no_noise_is_given_for_too_few_values():
     assert noise([1.0, 2.0]).deviation == 0
     assert noise([3.0] * 20).deviation == 0
 
@@ -245,6 +247,6 @@ def test_a_real_history():
     """TigerBeetle's: the changes that the eye sees at once (docs/detection.md)."""
     points = sorted(json.loads(HISTORY.read_text()), key=lambda point: point["timestamp"])
     values = [m["value"] for point in points for m in point["metrics"] if m["name"] == "load_accepted"]
-    found = [change.index for change in change_points(values, min_change=0.02)]
-    assert found[:4] == [15, 61, 71, 95]
-    assert len(found) <= 7
+    places = [change.index for change in change_points(values, min_change=0.02)]
+    assert places[:4] == [15, 61, 71, 95]
+    assert len(places) <= 7

@@ -13,7 +13,7 @@ from perfdash.stats.confirmation_test import PAIRS, decide, pairs_needed, plan
 ratios = st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=PAIRS)
 
 
-def measure(rng, true, sd, *, known=True, kind="gaussian", pairs=PAIRS, **options):
+def measure(rng, true, sd, *, spread_known=True, kind="gaussian", pairs=PAIRS, **options):
     """Runs pairs until decided; the last word and how many it took."""
 
     def run():
@@ -25,16 +25,18 @@ def measure(rng, true, sd, *, known=True, kind="gaussian", pairs=PAIRS, **option
     while True:
         seen.append(true + run() - run())
         # The alarm's robust deviation of such noise is three quarters of its standard deviation.
-        given_sd = sd * (0.74 if kind == "t3" else 1.0) if known else None
-        found = decide(seen, suspected=0.05, sd=given_sd, df=200.0 if known else None, pairs=pairs, **options)
-        if found.decision != "more":
-            return found
+        given_sd = sd * (0.74 if kind == "t3" else 1.0) if spread_known else None
+        decision = decide(
+            seen, suspected=0.05, sd=given_sd, df=200.0 if spread_known else None, pairs=pairs, **options
+        )
+        if decision.decision != "more":
+            return decision
 
 
 def test_nothing_measured_yet():
-    found = decide([], suspected=0.1, sd=0.01)
-    assert (found.decision, found.pairs) == ("more", 0)
-    assert math.isnan(found.estimate)
+    decision = decide([], suspected=0.1, sd=0.01)
+    assert (decision.decision, decision.pairs) == ("more", 0)
+    assert math.isnan(decision.estimate)
 
 
 @pytest.mark.parametrize("wrong", [0.0, math.nan])
@@ -57,15 +59,15 @@ def test_clear_cases():
 
 def test_one_outlier_neither_makes_nor_breaks_a_change():
     assert decide([0.3, 0.0, 0.01, -0.01, 0.0], suspected=0.1, sd=0.01).decision == "dismissed"
-    kept = decide([0.1, -0.2, 0.1, 0.11, 0.1, 0.09, 0.1, 0.11], suspected=0.1, sd=0.01)
-    assert kept.decision == "stands"
-    assert kept.estimate == pytest.approx(0.1, abs=0.02)
+    decision = decide([0.1, -0.2, 0.1, 0.11, 0.1, 0.09, 0.1, 0.11], suspected=0.1, sd=0.01)
+    assert decision.decision == "stands"
+    assert decision.estimate == pytest.approx(0.1, abs=0.02)
 
 
 def test_what_is_certain_but_too_small_does_not_stand():
-    found = decide([0.01] * PAIRS, suspected=0.01, sd=0.001)
-    assert found.decision == "dismissed"
-    assert found.low > 0
+    decisions = decide([0.01] * PAIRS, suspected=0.01, sd=0.001)
+    assert decisions.decision == "dismissed"
+    assert decisions.low > 0
 
 
 @given(ratios, st.one_of(st.none(), st.floats(0.001, 0.1)))
@@ -122,38 +124,38 @@ def test_the_plan_keeps_its_two_errors():
 @pytest.mark.parametrize("kind", ["gaussian", "t3", "outliers"])
 def test_suspects_without_a_change(kind):
     rng = np.random.default_rng(1)
-    found = [measure(rng, 0.0, 0.03, kind=kind) for _ in range(1500)]
+    decisions = [measure(rng, 0.0, 0.03, kind=kind) for _ in range(1500)]
     # One in a thousand is promised; 99.9 % of a Poisson count of 1.5 is at most 6.
-    assert sum(f.decision == "stands" for f in found) <= 6
-    assert np.mean([f.pairs for f in found]) < 4.3
+    assert sum(f.decision == "stands" for f in decisions) <= 6
+    assert np.mean([f.pairs for f in decisions]) < 4.3
 
 
 def test_a_lenient_boundary_would_let_them_stand():
     rng = np.random.default_rng(1)
-    found = [measure(rng, 0.0, 0.03, false_alarm=0.1) for _ in range(300)]
-    assert sum(f.decision == "stands" for f in found) >= 7
+    decisions = [measure(rng, 0.0, 0.03, false_alarm=0.1) for _ in range(300)]
+    assert sum(f.decision == "stands" for f in decisions) >= 7
 
 
 @pytest.mark.parametrize(("step", "sd"), [(0.10, 0.03), (0.05, 0.01)])
 def test_changes_stand(step, sd):
     rng = np.random.default_rng(2)
-    found = [measure(rng, math.log1p(step), sd) for _ in range(500)]
-    assert sum(f.decision == "stands" for f in found) >= 0.98 * 500
+    decisions = [measure(rng, math.log1p(step), sd) for _ in range(500)]
+    assert sum(f.decision == "stands" for f in decisions) >= 0.98 * 500
 
 
 def test_an_unknown_spread_costs_power_not_honesty():
     rng = np.random.default_rng(3)
-    null = [measure(rng, 0.0, 0.01, known=False) for _ in range(500)]
+    null = [measure(rng, 0.0, 0.01, spread_known=False) for _ in range(500)]
     assert sum(f.decision == "stands" for f in null) <= 3
-    moved = [measure(rng, 0.10, 0.01, known=False) for _ in range(200)]
+    moved = [measure(rng, 0.10, 0.01, spread_known=False) for _ in range(200)]
     assert sum(f.decision == "stands" for f in moved) >= 180
 
 
 @pytest.mark.parametrize("true", [0.0, 0.05, 0.1])
 def test_the_interval_covers_wherever_one_stops(true):
     rng = np.random.default_rng(4)
-    found = [measure(rng, true, 0.03) for _ in range(500)]
-    assert np.mean([f.low <= true <= f.high for f in found]) >= 0.94
+    decisions = [measure(rng, true, 0.03) for _ in range(500)]
+    assert np.mean([f.low <= true <= f.high for f in decisions]) >= 0.94
 
 
 def test_a_night_noisier_than_known_widens_the_scale():

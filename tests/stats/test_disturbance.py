@@ -48,8 +48,8 @@ def test_with_too_few_of_them_cpu_time_counts():
 
 @pytest.mark.parametrize("clean", [0, 9])
 def test_five_disturbed_runs_agree_by_cpu_time(clean):
-    found = [value(counted_pairs([disturbed(clean=clean, seed=seed)])) for seed in range(5)]
-    assert max(found) / min(found) < 1.01
+    values = [value(counted_pairs([disturbed(clean=clean, seed=seed)])) for seed in range(5)]
+    assert max(values) / min(values) < 1.01
 
 
 @pytest.mark.parametrize(("change", "why"), [

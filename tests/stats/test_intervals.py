@@ -77,6 +77,6 @@ def test_the_log_ratio_lies_between_two_states_of_a_model():
 
 
 def test_one_pair_has_no_deviation():
-    one = np.array([2.0])
-    assert log_ratio_deviation(one, one) == math.inf
-    assert log_ratio(one, one) == 0.0
+    single = np.array([2.0])
+    assert log_ratio_deviation(single, single) == math.inf
+    assert log_ratio(single, single) == 0.0

@@ -54,8 +54,8 @@ def host(seed, series=300, nights=70, sd=0.02):
 def test_row_medians_are_numpys(rows):
     values = np.array(rows)
     for mine, row in zip(row_medians(values), values, strict=True):
-        known = row[np.isfinite(row)]
-        assert mine == pytest.approx(np.median(known)) if len(known) else np.isnan(mine)
+        finite = row[np.isfinite(row)]
+        assert mine == pytest.approx(np.median(finite)) if len(finite) else np.isnan(mine)
 
 
 @given(st.floats(1e-3, 1e3))
@@ -89,10 +89,10 @@ def test_autocorrelation_widens_the_mean_of_nights():
     values = rng.normal(size=(400, 60))
     for night in range(1, 60):
         values[:, night] = 0.5 * values[:, night - 1] + np.sqrt(0.75) * values[:, night]
-    found = noise_level(values, floor=1e-4).inflation.mean(axis=0)
+    inflation = noise_level(values, floor=1e-4).inflation.mean(axis=0)
     lags = np.arange(1, 10)
     exact = [1 + 2 * np.sum((m - lags[lags < m]) / m * 0.5 ** lags[lags < m]) for m in range(1, 11)]
-    assert found == pytest.approx(exact, rel=0.06)
+    assert inflation == pytest.approx(exact, rel=0.06)
     assert noise_level(host(4), floor=1e-4).inflation.max() < 1.15
 
 
@@ -100,21 +100,21 @@ def test_spread_and_level_are_not_moved_by_outliers():
     values = host(5, sd=0.01)
     level = values.mean(axis=1)
     values[:, ::33] += 0.5
-    found = noise_level(values, floor=1e-4)
-    assert found.sd == pytest.approx(0.01, rel=0.3), "the plain one is 0.09"
-    assert np.abs(found.level - level).max() < 0.007
+    noise = noise_level(values, floor=1e-4)
+    assert noise.sd == pytest.approx(0.01, rel=0.3), "the plain one is 0.09"
+    assert np.abs(noise.level - level).max() < 0.007
 
 
 def test_tails_are_those_of_the_pool():
     rng = np.random.default_rng(6)
     pool = rng.standard_t(3, 200_000)
     tails = Tails(pool, 5.0, 3)
-    one = np.ones(1, dtype=int)
+    single = np.ones(1, dtype=int)
     for score in (-4.0, -2.0, 1.0, 3.0):
         exact = 2 * stats.t(3).sf(abs(score))
-        assert tails.p(np.array([score]), one)[0] == pytest.approx(exact, rel=0.06)
+        assert tails.p(np.array([score]), single)[0] == pytest.approx(exact, rel=0.06)
     pairs = np.clip(pool, -5, 5).reshape(-1, 2).sum(axis=1) / np.sqrt(2)
-    assert tails.p(np.array([3.0]), 2 * one)[0] == pytest.approx(2 * np.mean(pairs >= 3.0), rel=0.1)
+    assert tails.p(np.array([3.0]), 2 * single)[0] == pytest.approx(2 * np.mean(pairs >= 3.0), rel=0.1)
 
 
 def test_a_small_pool_claims_nothing_of_its_tails():
@@ -137,14 +137,14 @@ def test_a_step_is_found_with_its_size_and_nights():
     values = host(7, sd=0.01)
     values[0, -3:] += 0.08
     values[1, -1] -= 0.06
-    found = judge(values)
-    assert found.alarm[0]
-    assert found.window[0] == 3
-    assert found.change[0] == pytest.approx(0.08, abs=0.02)
-    assert found.suspect[1]
-    assert found.change[1] == pytest.approx(-0.06, abs=0.03)
-    assert not found.alarm[2:].any()
-    assert found.baseline == pytest.approx(values[:, :60].mean(axis=1), abs=0.006)
+    verdicts = judge(values)
+    assert verdicts.alarm[0]
+    assert verdicts.window[0] == 3
+    assert verdicts.change[0] == pytest.approx(0.08, abs=0.02)
+    assert verdicts.suspect[1]
+    assert verdicts.change[1] == pytest.approx(-0.06, abs=0.03)
+    assert not verdicts.alarm[2:].any()
+    assert verdicts.baseline == pytest.approx(values[:, :60].mean(axis=1), abs=0.006)
 
 
 @settings(max_examples=trials(15))
@@ -155,11 +155,11 @@ def test_neither_order_nor_unit_nor_sign_matters(seed, unit):
     order = np.random.default_rng(seed).permutation(60)
     # An odd number of series where the median is one of them either way.
     values, order = values[:59], order[order < 59]
-    one, other, mirrored = judge(values), judge(values[order] + unit), judge(-values)
-    assert other.p == pytest.approx(one.p[order], rel=1e-6)
-    assert (other.suspect == one.suspect[order]).all()
-    assert mirrored.change == pytest.approx(-one.change, abs=1e-9)
-    assert mirrored.p == pytest.approx(one.p, rel=1e-6)
+    verdicts, other, mirrored = judge(values), judge(values[order] + unit), judge(-values)
+    assert other.p == pytest.approx(verdicts.p[order], rel=1e-6)
+    assert (other.suspect == verdicts.suspect[order]).all()
+    assert mirrored.change == pytest.approx(-verdicts.change, abs=1e-9)
+    assert mirrored.p == pytest.approx(verdicts.p, rel=1e-6)
 
 
 def test_what_lies_before_the_start_is_ignored():
@@ -168,9 +168,9 @@ def test_what_lies_before_the_start_is_ignored():
     since = np.zeros(300, dtype=int)
     assert judge(values).suspect[0]
     since[0] = 40
-    found = judge(values, start=since)
-    assert not found.suspect[0]
-    assert found.baseline[0] == pytest.approx(values[0, 40:60].mean(), abs=0.01)
+    verdicts = judge(values, start=since)
+    assert not verdicts.suspect[0]
+    assert verdicts.baseline[0] == pytest.approx(values[0, 40:60].mean(), abs=0.01)
 
 
 def test_constant_series_neither_fail_nor_alarm_until_they_change():
@@ -179,26 +179,26 @@ def test_constant_series_neither_fail_nor_alarm_until_they_change():
     values[0, -1] += 0.03
     values[1, -2:] -= 0.03
     values[2, -1] += 0.01  # less than what matters
-    found = judge(values)
-    assert np.flatnonzero(found.suspect).tolist() == [0, 1]
-    assert found.alarm[1]
+    verdicts = judge(values)
+    assert np.flatnonzero(verdicts.suspect).tolist() == [0, 1]
+    assert verdicts.alarm[1]
 
 
 def test_a_series_that_flips_between_two_values_is_noise():
     rng = np.random.default_rng(9)
     values = np.where(rng.random((300, 70)) < 0.15, 0.05, 0.0)
-    found = judge(values)
-    assert not found.alarm.any()
+    verdicts = judge(values)
+    assert not verdicts.alarm.any()
     flipped = values[:, -1] > 0
-    assert found.suspect[~flipped].mean() < 0.05
-    assert np.nanmin(found.p[flipped]) > 0.001
+    assert verdicts.suspect[~flipped].mean() < 0.05
+    assert np.nanmin(verdicts.p[flipped]) > 0.001
 
 
 def test_constant_series_do_not_spoil_the_noise_of_others():
     values = np.vstack([host(10, series=100, sd=0.03), np.zeros((400, 70))])
-    found = judge(values)
-    assert found.sd[:100] == pytest.approx(0.03, rel=0.1)
-    assert not found.suspect[100:].any()
+    verdicts = judge(values)
+    assert verdicts.sd[:100] == pytest.approx(0.03, rel=0.1)
+    assert not verdicts.suspect[100:].any()
 
 
 def test_few_nights_and_missing_nights():
@@ -208,11 +208,11 @@ def test_few_nights_and_missing_nights():
     values[2, -1] = np.nan
     values[3] = np.nan
     values[4, :8], values[4, -1] = np.nan, values[4, -1] + 0.3
-    found = judge(values)
-    assert found.judged[:5].tolist() == [False, True, False, False, True]
-    assert np.isnan(found.p[[0, 2, 3]]).all()
-    assert found.suspect[4]
-    assert abs(found.score[1]) < abs(values[1, -1] - found.baseline[1]) / found.sd[1]
+    verdicts = judge(values)
+    assert verdicts.judged[:5].tolist() == [False, True, False, False, True]
+    assert np.isnan(verdicts.p[[0, 2, 3]]).all()
+    assert verdicts.suspect[4]
+    assert abs(verdicts.score[1]) < abs(values[1, -1] - verdicts.baseline[1]) / verdicts.sd[1]
     nothing = judge(np.full((3, 5), np.nan))
     assert not nothing.judged.any()
     assert not judge(host(1, nights=1)).judged.any()
@@ -241,29 +241,29 @@ def test_the_move_of_a_host_is_one_event():
     values = host(12, sd=0.02)
     values[:, -3:] += 0.06
     values[0, -3:] += 0.12
-    found = judge(values)
-    assert found.shift.change == pytest.approx(0.06, abs=0.01)
-    assert found.shift.p < 1e-6
-    assert found.shift.nights == 3
-    assert np.flatnonzero(found.alarm).tolist() == [0]
+    verdicts = judge(values)
+    assert verdicts.shift.change == pytest.approx(0.06, abs=0.01)
+    assert verdicts.shift.p < 1e-6
+    assert verdicts.shift.nights == 3
+    assert np.flatnonzero(verdicts.alarm).tolist() == [0]
     # Another amount than the host's: all of it is told, not what the host leaves.
-    assert found.change[0] == pytest.approx(0.18, abs=0.04)
+    assert verdicts.change[0] == pytest.approx(0.18, abs=0.04)
     # A tenth is suspected for tonight alone, as on any night.
-    assert found.with_host[1:].mean() > 0.8
-    assert not (found.with_host & (found.suspect | found.alarm)).any()
+    assert verdicts.with_host[1:].mean() > 0.8
+    assert not (verdicts.with_host & (verdicts.suspect | verdicts.alarm)).any()
     assert judge(values[:, :-3]).shift.nights == 0
 
 
 def test_series_that_stood_still_while_the_host_moved_are_not_alarmed():
     values = host(13, sd=0.01)
     values[:220, -1] += 0.08
-    found = judge(values)
-    assert found.shift.p < 1e-6
-    assert not found.suspect[220:].any()
+    verdicts = judge(values)
+    assert verdicts.shift.p < 1e-6
+    assert not verdicts.suspect[220:].any()
 
 
 @pytest.mark.parametrize("share", [0.6, 0.8])
-def test_a_step_of_most_series_is_told_once_however_old(simulation, share):
+def test_a_step_of_most_series_is_reported_once_however_old(simulation, share):
     rng = np.random.default_rng(21)
     seen = simulation.together(rng, "gaussian", 0.01, share, series=40)
     assert seen.shift_alerts == 20
@@ -280,11 +280,11 @@ def test_a_step_of_few_series_is_theirs(simulation):
 def test_the_shift_of_a_host_does_not_fade(age):
     values = host(23, series=40, nights=60 + age, sd=0.01)
     values[:28, 60:] += 0.08
-    found = judge(values)
-    assert found.shift.change == pytest.approx(0.08, abs=0.008), "the median of the mixture is 0.067"
-    assert found.shift.nights == age
-    assert found.with_host[:28].mean() > 0.8
-    assert not found.with_host[28:].any()
+    verdicts = judge(values)
+    assert verdicts.shift.change == pytest.approx(0.08, abs=0.008), "the median of the mixture is 0.067"
+    assert verdicts.shift.nights == age
+    assert verdicts.with_host[:28].mean() > 0.8
+    assert not verdicts.with_host[28:].any()
 
 
 def test_what_a_series_does_after_the_hosts_step_is_its_own():
@@ -292,12 +292,12 @@ def test_what_a_series_does_after_the_hosts_step_is_its_own():
     values[:28, 60:] += 0.08
     values[0, -3:] += 0.1
     values[39, -3:] -= 0.1
-    found = judge(values)
-    assert found.alarm[[0, 39]].all()
-    assert found.change[[0, 39]] == pytest.approx([0.1, -0.1], abs=0.03)
+    verdicts = judge(values)
+    assert verdicts.alarm[[0, 39]].all()
+    assert verdicts.change[[0, 39]] == pytest.approx([0.1, -0.1], abs=0.03)
 
 
-def test_when_it_is_even_who_moved_no_series_is_told():
+def test_no_series_is_reported_when_half_of_them_moved():
     values = host(25, series=40, nights=61, sd=0.01)
     values[:20, -1] += 0.08
     assert not judge(values).alarm.any()
@@ -307,19 +307,19 @@ def test_many_changes_do_not_make_others_false():
     # With 120 of 400 changed a false-discovery rate alone lets 13 false ones through.
     values = host(26, series=400, nights=64, sd=0.01)
     values[:120, 60:] += np.where(np.arange(120) % 2, 0.08, -0.08)[:, None]
-    found = judge(values)
-    assert found.alarm[:120].all()
-    assert found.alarm[120:].sum() <= 1
+    verdicts = judge(values)
+    assert verdicts.alarm[:120].all()
+    assert verdicts.alarm[120:].sum() <= 1
 
 
 def test_constant_series_of_a_host_that_moves():
     values = np.zeros((30, 70))
     values[:20, -4:] += 0.08
-    found = judge(values)
-    assert found.shift.change == pytest.approx(0.08, abs=0.001)
-    assert found.shift.nights == 4
-    assert found.with_host.tolist() == [True] * 20 + [False] * 10
-    assert not found.suspect.any()
+    verdicts = judge(values)
+    assert verdicts.shift.change == pytest.approx(0.08, abs=0.001)
+    assert verdicts.shift.nights == 4
+    assert verdicts.with_host.tolist() == [True] * 20 + [False] * 10
+    assert not verdicts.suspect.any()
 
 
 def test_a_step_of_most_series_is_no_drift_of_any():
@@ -331,9 +331,9 @@ def test_a_step_of_most_series_is_no_drift_of_any():
 def test_a_few_series_tell_no_common_shift():
     values = host(14, series=3)
     values[:2, -2:] += 0.2
-    found = judge(values)
-    assert found.shift.change == 0
-    assert found.suspect[:2].all()
+    verdicts = judge(values)
+    assert verdicts.shift.change == 0
+    assert verdicts.suspect[:2].all()
 
 
 def wavering(seed, nights):
@@ -347,19 +347,19 @@ def test_nights_before_the_first_value_of_all_do_not_count():
         values = wavering(seed, 6)
         within = np.full(values.shape, 0.005**2)
         empty = np.full((len(values), 40), np.nan)
-        found = judge(np.hstack([empty, values]), within=np.hstack([empty, within]))
+        verdicts = judge(np.hstack([empty, values]), within=np.hstack([empty, within]))
         wanted = judge(values, within=within)
-        assert found.shift == wanted.shift
-        np.testing.assert_array_equal(found.p, wanted.p)
+        assert verdicts.shift == wanted.shift
+        np.testing.assert_array_equal(verdicts.p, wanted.p)
 
 
 def test_nights_with_few_series_say_nothing_of_the_hosts_spread():
-    told = 0
+    nights_told = 0
     for seed in range(40):
         values = wavering(seed, 60)
         values[: len(values) - 5, :30] = np.nan  # a run of five models at a desk, night after night
-        told += judge(values).shift.nights > 0
-    assert told <= 1
+        nights_told += judge(values).shift.nights > 0
+    assert nights_told <= 1
 
 
 def test_a_night_noisy_within_counts_less():
@@ -367,9 +367,9 @@ def test_a_night_noisy_within_counts_less():
     values[:2, -1] += 0.05
     within = np.full(values.shape, 0.005**2)
     within[1, -1] = 0.05**2
-    found = judge(values, within=within)
-    assert found.suspect[0]
-    assert not found.suspect[1]
+    verdicts = judge(values, within=within)
+    assert verdicts.suspect[0]
+    assert not verdicts.suspect[1]
     unknown = judge(values, within=np.full(values.shape, np.nan))
     assert unknown.score == pytest.approx(judge(values).score)
 
@@ -416,8 +416,8 @@ def test_without_autocorrelation_wandering_series_alarm(a_month, monkeypatch):
     original = nightly_test.noise_level
 
     def independent(values, **options):
-        found = original(values, **options)
-        return replace(found, inflation=np.ones_like(found.inflation))
+        inflation = original(values, **options)
+        return replace(inflation, inflation=np.ones_like(inflation.inflation))
 
     monkeypatch.setattr(nightly_test, "noise_level", independent)
     assert a_month("autoregressive", 0.03, 0.1).false > 40
@@ -457,10 +457,10 @@ def test_drift_that_never_alarms_night_against_night():
     values[10, :] += np.where(np.arange(160) < 60, -0.2, 0.0)  # accepted on night 60
     since = np.zeros(200, dtype=int)
     since[10] = 60
-    found = drift(values, start=since)
-    assert found.drifting[:10].all()
-    assert not found.drifting[10:].any()
-    assert found.change[:10] == pytest.approx(0.0006 * (153 - 9.5), abs=0.02)
+    drifts = drift(values, start=since)
+    assert drifts.drifting[:10].all()
+    assert not drifts.drifting[10:].any()
+    assert drifts.change[:10] == pytest.approx(0.0006 * (153 - 9.5), abs=0.02)
     assert not drift(values[:, :30]).judged.any()
 
 
@@ -469,6 +469,6 @@ def test_wandering_noise_is_no_drift():
     values = rng.normal(0, 0.03, (1000, 150))
     for night in range(1, 150):
         values[:, night] = 0.5 * values[:, night - 1] + np.sqrt(0.75) * values[:, night]
-    found = drift(values)
-    assert found.drifting.sum() <= 1
-    assert np.mean(found.p < 0.01) < 0.025
+    drifts = drift(values)
+    assert drifts.drifting.sum() <= 1
+    assert np.mean(drifts.p < 0.01) < 0.025

@@ -44,7 +44,7 @@ def test_the_interval_of_two_processes_covers_the_truth(median):
 
 def test_earlier_nights_help_the_noisiest_most():
     rng = np.random.default_rng(2)
-    alone, told = [], []
+    alone, with_history = [], []
     for _ in range(15):
         between = spreads(rng)
         noisy = between >= np.quantile(between, 0.75)
@@ -52,9 +52,9 @@ def test_earlier_nights_help_the_noisiest_most():
         nights = [simulated(rng, between) for _ in range(6)]
         earlier = [[night[place] for night in nights] for place in range(MODELS)]
         alone += list(np.array(held(cases, spread_of_run(cases)))[noisy])
-        told += list(np.array(held(cases, spread_of_run(cases, earlier)))[noisy])
-    assert np.mean(told) > np.mean(alone) + 0.02
-    assert np.mean(told) > 0.88
+        with_history += list(np.array(held(cases, spread_of_run(cases, earlier)))[noisy])
+    assert np.mean(with_history) > np.mean(alone) + 0.02
+    assert np.mean(with_history) > 0.88
 
 
 def test_changes_between_nights_are_not_noise():
@@ -73,7 +73,7 @@ def test_a_model_against_itself_is_surely_one_in_98_of_100():
     for _ in range(20):
         cases = simulated(rng, spreads(rng))
         spread = spread_of_run(cases)
-        called += [not one for one in held(cases, spread, 0.985)]
+        called += [not equal for equal in held(cases, spread, 0.985)]
     assert np.mean(called) < 0.03
 
 

@@ -29,8 +29,8 @@ def measured(rng, truth, between, count, models=1):
     results = []
     for number in range(models):
         ratios = ratios_of([process(rng, truth, between) for _ in range(count)])
-        kept = [math.exp(ratio) for ratio in ratios.ratios]
-        results.append(result(f"m{number}", *kept, within=ratios.within))
+        exponentials = [math.exp(ratio) for ratio in ratios.ratios]
+        results.append(result(f"m{number}", *exponentials, within=ratios.within))
     set_speedups(results)
     return [made.speedup for made in results]
 
@@ -52,9 +52,9 @@ def test_a_slow_spell_that_both_samples_of_a_pair_share_cancels():
 @pytest.mark.parametrize(("count", "models"), [(2, 20), (3, 5), (6, 1)])
 def test_interval_over_processes_covers_the_truth(count, models):
     rng = np.random.default_rng(count)
-    found = [one for _ in range(300 // models) for one in measured(rng, 1.4, 0.015, count, models)]
-    assert {one.basis for one in found} == {"processes"}
-    assert np.mean([one.ci_low <= 1.4 <= one.ci_high for one in found]) >= 0.92
+    speedups = [speedup for _ in range(300 // models) for speedup in measured(rng, 1.4, 0.015, count, models)]
+    assert {speedup.basis for speedup in speedups} == {"processes"}
+    assert np.mean([speedup.ci_low <= 1.4 <= speedup.ci_high for speedup in speedups]) >= 0.92
 
 
 def test_pooled_interval_covers_the_truth():
@@ -63,8 +63,8 @@ def test_pooled_interval_covers_the_truth():
     for _ in range(150):
         ratios = [ratios_of([process(rng, 1.4, 0.015) for _ in range(n)]) for n in (1, 3, 3)]
         results = [
-            result(f"m{place}", *map(math.exp, one.ratios), within=one.within)
-            for place, one in enumerate(ratios)
+            result(f"m{place}", *map(math.exp, case_ratios.ratios), within=case_ratios.within)
+            for place, case_ratios in enumerate(ratios)
         ]
         set_speedups(results)
         assert results[0].speedup.basis == "pooled"
@@ -74,16 +74,16 @@ def test_pooled_interval_covers_the_truth():
 
 def test_one_process_alone_is_too_narrow_and_gives_no_verdict():
     rng = np.random.default_rng(5)
-    found = [one for _ in range(200) for one in measured(rng, 1.4, 0.015, 1)]
-    assert sum(one.ci_low <= 1.4 <= one.ci_high for one in found) < 0.85 * 200
-    assert {one.verdict for one in found} == {"inconclusive"}
+    speedups = [speedup for _ in range(200) for speedup in measured(rng, 1.4, 0.015, 1)]
+    assert sum(speedup.ci_low <= 1.4 <= speedup.ci_high for speedup in speedups) < 0.85 * 200
+    assert {speedup.verdict for speedup in speedups} == {"inconclusive"}
 
 
 @pytest.mark.parametrize("between", [0.002, 0.015])
 def test_a_model_against_itself_is_not_called_faster_or_slower(between):
     rng = np.random.default_rng(6)
-    found = [one for _ in range(25) for one in measured(rng, 1.0, between, 2, 20)]
-    wrong = sum(one.verdict in ("faster", "slower") for one in found)
+    speedups = [speedup for _ in range(25) for speedup in measured(rng, 1.0, between, 2, 20)]
+    wrong = sum(speedup.verdict in ("faster", "slower") for speedup in speedups)
     assert wrong <= 0.02 * 500 + 5, "2 % and the luck of 500 draws"
 
 
@@ -91,9 +91,9 @@ def test_the_interval_of_another_run_is_wider_by_the_root_of_two():
     rng = np.random.default_rng(7)
     held = 0
     for _ in range(20):
-        for one, other in zip(*(measured(rng, 1.4, 0.015, 2, 20) for _ in range(2)), strict=True):
-            reach = math.sqrt(2) * math.log(one.ci_high / one.ci_low) / 2
-            held += abs(math.log(one.value / other.value)) <= reach
+        for speedup, other in zip(*(measured(rng, 1.4, 0.015, 2, 20) for _ in range(2)), strict=True):
+            reach = math.sqrt(2) * math.log(speedup.ci_high / speedup.ci_low) / 2
+            held += abs(math.log(speedup.value / other.value)) <= reach
     assert held >= 0.925 * 400
 
 
@@ -212,8 +212,8 @@ def test_the_ratio_of_cpu_times_is_taken_in():
 
 def test_what_threads_had_no_core_for_widens_the_interval():
     plain, disturbed = result("a", 1.5, 1.51, 1.49), result("a", 1.5, 1.51, 1.49, widened_by=0.1)
-    for one in (plain, disturbed):
-        set_speedups([one])
+    for speedup in (plain, disturbed):
+        set_speedups([speedup])
     assert disturbed.speedup.ci_low == pytest.approx(plain.speedup.ci_low / 1.1, rel=1e-5)
     assert disturbed.speedup.ci_high == pytest.approx(plain.speedup.ci_high * 1.1, rel=1e-5)
     assert disturbed.speedup.value == plain.speedup.value
@@ -232,12 +232,14 @@ def test_records_without_samples_stay_as_they_are():
 
 def test_what_earlier_nights_tell_is_kept_and_counts():
     nights = [ProcessRatios((0.0, 0.05), 1e-6)] * 8
-    plain, told = result("a", 1.5, 1.51), result("a", 1.5, 1.51)
-    keep_earlier(told, nights)
-    for one in (plain, told):
-        set_speedups([one])
-    assert told.speedup.ci_high - told.speedup.ci_low > 1.5 * (plain.speedup.ci_high - plain.speedup.ci_low)
-    assert json.loads(json.dumps(told.conditions))["earlier_processes"] == [[[0.0, 0.05], 1e-6]] * 8
+    plain, informed = result("a", 1.5, 1.51), result("a", 1.5, 1.51)
+    keep_earlier(informed, nights)
+    for speedup in (plain, informed):
+        set_speedups([speedup])
+    assert informed.speedup.ci_high - informed.speedup.ci_low > 1.5 * (
+        plain.speedup.ci_high - plain.speedup.ci_low
+    )
+    assert json.loads(json.dumps(informed.conditions))["earlier_processes"] == [[[0.0, 0.05], 1e-6]] * 8
     unsampled = Result(Case("s", "f"), "t", 1.0, Status.CRASH)
     keep_earlier(unsampled, nights)
     assert unsampled.conditions == {}

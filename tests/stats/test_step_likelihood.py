@@ -60,45 +60,45 @@ def by_plain_integration(builds):
 @pytest.mark.parametrize("step", [0.0, 0.015, 0.03])
 def test_evidence_is_the_integral_it_says(step):
     builds = noisy(np.random.default_rng(3), [0, 0, step, step], [5, 2, 3, 5])
-    found = weigh(builds)
+    weighed = weigh(builds)
     cuts, none = by_plain_integration(builds)
-    assert found.cut - found.cut[0] == pytest.approx(cuts - cuts[0], abs=0.15)
-    assert found.none - found.cut[0] == pytest.approx(none - cuts[0], abs=0.25)
+    assert weighed.cut - weighed.cut[0] == pytest.approx(cuts - cuts[0], abs=0.15)
+    assert weighed.none - weighed.cut[0] == pytest.approx(none - cuts[0], abs=0.25)
 
 
 def test_a_step_its_size_and_its_interval():
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(40):
-        found = weigh(noisy(rng, [1, 1, 1.04, 1.04], [8, 4, 4, 8]))
-        assert int(np.argmax(found.cut)) == 1
-        held += found.low <= 0.04 <= found.high
+        weighed = weigh(noisy(rng, [1, 1, 1.04, 1.04], [8, 4, 4, 8]))
+        assert int(np.argmax(weighed.cut)) == 1
+        held += weighed.low <= 0.04 <= weighed.high
     assert held >= 32  # 95 % are wanted; 31 or fewer of 40 would be one in 100,000
 
 
 @given(rows)
 @settings(max_examples=trials(40))
 def test_shifted_and_mirrored_values(builds):
-    found = weigh(builds)
+    weighed = weigh(builds)
     shifted = weigh([[value + 0.5 for value in build] for build in builds])
     mirrored = weigh([[-value for value in build] for build in builds])
     backwards = weigh([build[::-1] for build in builds])
     for other, sign in ((shifted, 1), (mirrored, -1), (backwards, 1)):
-        assert other.cut - other.none == pytest.approx(found.cut - found.none, abs=0.03)
-        assert other.sd == pytest.approx(found.sd, rel=0.01)
-        if np.sum(found.cut > found.cut.max() - 1e-3) == 1:
-            assert other.step == pytest.approx(sign * found.step, abs=1e-3)
-    assert found.low <= found.step <= found.high
+        assert other.cut - other.none == pytest.approx(weighed.cut - weighed.none, abs=0.03)
+        assert other.sd == pytest.approx(weighed.sd, rel=0.01)
+        if np.sum(weighed.cut > weighed.cut.max() - 1e-3) == 1:
+            assert other.step == pytest.approx(sign * weighed.step, abs=1e-3)
+    assert weighed.low <= weighed.step <= weighed.high
 
 
 def test_one_outlier_says_little():
     rng = np.random.default_rng(1)
     builds = noisy(rng, [0, 0, 0.05, 0.05], [6, 3, 3, 6])
     builds[1][0] = 0.3
-    found = weigh(builds)
-    assert int(np.argmax(found.cut)) == 1
-    assert found.cut[1] - np.delete(found.cut, 1).max() > 3
-    assert found.step == pytest.approx(0.05, abs=0.01)
+    weighed = weigh(builds)
+    assert int(np.argmax(weighed.cut)) == 1
+    assert weighed.cut[1] - np.delete(weighed.cut, 1).max() > 3
+    assert weighed.step == pytest.approx(0.05, abs=0.01)
 
 
 def test_repeats_of_one_build_never_outweigh_its_bias():
@@ -133,10 +133,10 @@ def test_values_that_lump():
 
 def test_what_is_known_of_the_noise_counts_where_little_was_measured():
     builds = [[0.0, 0.001], [0.02, 0.021]]
-    free, told = weigh(builds), weigh(builds, known=KnownNoise(0.02))
-    assert free.cut[0] - free.none > told.cut[0] - told.none
-    assert told.sd > 3 * free.sd
-    assert told.high - told.low > free.high - free.low
+    free, informed = weigh(builds), weigh(builds, known=KnownNoise(0.02))
+    assert free.cut[0] - free.none > informed.cut[0] - informed.none
+    assert informed.sd > 3 * free.sd
+    assert informed.high - informed.low > free.high - free.low
 
 
 @pytest.mark.parametrize("wrong", [[[1.0]], [[1.0], []], [[1.0], [math.nan]], [[1.0], [math.inf]]])
@@ -147,10 +147,10 @@ def test_builds_without_values(wrong):
 
 def test_values_far_apart_and_of_any_size():
     for size in (1e-9, 1.0, 1e6, 1e12):
-        found = weigh([[0.0, size * 1e-3, 0.0], [0.0], [size, size * 1.001, size]])
-        assert int(np.argmax(found.cut)) == (1 if size > 1e-3 else int(np.argmax(found.cut)))
-        assert np.all(np.isfinite(found.cut))
-        assert math.isfinite(found.none)
+        weighed = weigh([[0.0, size * 1e-3, 0.0], [0.0], [size, size * 1.001, size]])
+        assert int(np.argmax(weighed.cut)) == (1 if size > 1e-3 else int(np.argmax(weighed.cut)))
+        assert np.all(np.isfinite(weighed.cut))
+        assert math.isfinite(weighed.none)
 
 
 def test_levels():
@@ -178,10 +178,10 @@ def test_answers():
 
 
 def test_one_wrong_answer_is_not_believed():
-    found = weigh_answers(
+    weighed = weigh_answers(
         [[False] * 2, [False] * 2, [True, False, False], [False] * 3, [True] * 2, [True] * 2]
     )
-    assert int(np.argmax(found.cut)) == 3
+    assert int(np.argmax(weighed.cut)) == 3
 
 
 def test_a_drift_is_taken_out_and_a_steady_host_left_alone():

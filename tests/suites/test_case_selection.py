@@ -86,9 +86,9 @@ def test_skips_by_device(write):
 
 
 def test_skips_by_dtype_and_several_of_them(write):
-    one = GOOD.replace('devices = ["cuda"] }', 'dtypes = ["amp", "float16"] }')
+    text = GOOD.replace('devices = ["cuda"] }', 'dtypes = ["amp", "float16"] }')
     dtypes = ("float32", "float16", "amp")
-    planned = select([load_suite(write(one))], RunSettings(models=("b_large",), dtype=dtypes))
+    planned = select([load_suite(write(text))], RunSettings(models=("b_large",), dtype=dtypes))
     assert [p.skip_reason for p in planned] == [None, "too large", "too large"]
     several = GOOD.replace(
         'skip = { reason = "too large", devices = ["cuda"] }',
@@ -164,8 +164,8 @@ def test_unknown_names_come_with_near_ones(write):
 
 def test_several_suites(write):
     mine, timm = load_suite(write(GOOD)), load_suite("timm")
-    found = select([mine, timm, mine], RunSettings(models=("a_small", "lcnet_050")))
-    assert [(p.case.suite, p.case.model) for p in found] == [("mine", "a_small"), ("timm", "lcnet_050")]
+    planned = select([mine, timm, mine], RunSettings(models=("a_small", "lcnet_050")))
+    assert [(p.case.suite, p.case.model) for p in planned] == [("mine", "a_small"), ("timm", "lcnet_050")]
 
 
 def test_own_models_of_one_name_are_told_apart(tmp_path):

@@ -48,7 +48,7 @@ def suite(tmp_path):
 
 
 def ways(planned):
-    return [(each.case.backend, each.case.dtype) for each in planned]
+    return [(entry.case.backend, entry.case.dtype) for entry in planned]
 
 
 def test_the_ways_of_the_suite_where_none_is_asked_for(suite):
@@ -73,8 +73,8 @@ def test_what_is_asked_for_comes_in_every_combination(suite):
 
 def test_only_what_is_meant_to_differ_has_a_bound_for_its_distance(suite):
     planned = select([suite], RunSettings(models=("a",)))
-    assert [each.distance_bound for each in planned] == [None, 0.5, 0.05, 0.2]
-    assert [each.baseline_dtype for each in planned] == [None, "float32", "float32", None]
+    assert [entry.distance_bound for entry in planned] == [None, 0.5, 0.05, 0.2]
+    assert [entry.baseline_dtype for entry in planned] == [None, "float32", "float32", None]
 
 
 def test_a_back_end_is_skipped_in_what_it_does_not_take(suite):
@@ -87,14 +87,14 @@ def test_a_compiler_is_needed_by_what_generates_code(suite):
     planned = select(
         [suite], RunSettings(models=("a",), backend=("eager", "inductor-freezing", "torchscript"))
     )
-    assert [each.needs_cpp for each in planned] == [False, True, False]
+    assert [entry.needs_cpp for entry in planned] == [False, True, False]
 
 
 def test_training_has_its_own_settings(suite):
     planned = select([suite], RunSettings(backend=("eager",), scenario="training"))
-    assert [(each.case.batch_size, each.tolerance) for each in planned] == [(2, 0.1), (3, 0.1)]
+    assert [(entry.case.batch_size, entry.tolerance) for entry in planned] == [(2, 0.1), (3, 0.1)]
     inference = select([suite], RunSettings(backend=("eager",)))
-    assert [(each.case.batch_size, each.tolerance) for each in inference] == [(8, 1e-3), (8, 1e-3)]
+    assert [(entry.case.batch_size, entry.tolerance) for entry in inference] == [(8, 1e-3), (8, 1e-3)]
 
 
 def test_data_go_to_the_models_that_take_them(suite, tmp_path):
@@ -103,8 +103,8 @@ def test_data_go_to_the_models_that_take_them(suite, tmp_path):
     (texts / "data.csv").write_text("text,label\n")
     kinds = [
         [
-            (each.data, each.data_path)
-            for each in select([suite], RunSettings(backend=("eager",), data=str(path)))
+            (entry.data, entry.data_path)
+            for entry in select([suite], RunSettings(backend=("eager",), data=str(path)))
         ]
         for path in (images, texts, texts / "data.csv")
     ]
@@ -143,9 +143,9 @@ def test_the_null_is_always_the_same_small_model(suite, tmp_path):
 def test_a_plan_of_before_these_settings_is_the_same_plan(suite):
     plan = cut(select([suite], RunSettings(models=("a",), backend=("inductor",))), [], None)
     old = plan.to_json()
-    for each in old["cases"]:
+    for entry in old["cases"]:
         for key in ("optimizer", "variant", "new_tokens", "cache", "until_oom", "backend_file", "data"):
-            del each[key]
+            del entry[key]
     assert differences(old, plan.to_json()) == []
 
 
@@ -175,9 +175,9 @@ def test_a_back_end_of_ones_own_is_a_file(suite, tmp_path, monkeypatch):
         "int8-dynamic",
     )
     planned = select([suite], RunSettings(models=("a",), backend=(str(mine),), dtype=("float32", "amp")))
-    assert [each.case.backend for each in planned] == ["my-way", "my-way"]
-    assert [bool(each.skip_reason) for each in planned] == [False, True]
-    assert {each.backend_file for each in planned} == {str(mine)}
+    assert [entry.case.backend for entry in planned] == ["my-way", "my-way"]
+    assert [bool(entry.skip_reason) for entry in planned] == [False, True]
+    assert {entry.backend_file for entry in planned} == {str(mine)}
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,6 @@ def test_weights_are_a_word_or_a_file(tmp_path, monkeypatch):
 
 def test_a_variant_under_autocast_is_judged_by_its_distance():
     suite = load_suite("training-variants")
-    bounds = {each.case.model: each.distance_bound for each in select([suite], RunSettings())}
+    bounds = {entry.case.model: entry.distance_bound for entry in select([suite], RunSettings())}
     assert bounds["resnet50_autocast"] == 0.5
     assert bounds["resnet50_channels_last"] is None

@@ -109,8 +109,8 @@ def test_tolerances(suites: dict[str, Suite], suite: str, name: str, tolerance: 
     [("drq", 1e-2), ("phlippe_resnet", 1e-3)],  # yaml: both of higher_fp16, drq of higher_bf16 too
 )
 def test_tolerances_by_dtype(suites: dict[str, Suite], name: str, bfloat16: float) -> None:
-    found = settings(suites["torchbench"], name, "tolerance")
-    assert found == {"float32": 1e-3, "bfloat16": bfloat16, "float16": 1e-2, "amp": 1e-2}
+    tolerances = settings(suites["torchbench"], name, "tolerance")
+    assert tolerances == {"float32": 1e-3, "bfloat16": bfloat16, "float16": 1e-2, "amp": 1e-2}
 
 
 def test_inference_is_as_it_was(suites: dict[str, Suite]) -> None:

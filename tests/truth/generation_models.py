@@ -29,21 +29,21 @@ class Waits(transformers.GPT2LMHeadModel):
     """Reading the prompt waits 20 ms, each further token 10 ms."""
 
     def forward(self, input_ids=None, past_key_values=None, use_cache=None, logits_to_keep=0):
-        found = super().forward(
+        output = super().forward(
             input_ids=input_ids,
             past_key_values=past_key_values,
             use_cache=use_cache,
             logits_to_keep=logits_to_keep,
         )
-        found.logits = wait(found.logits, PREFILL_S if input_ids.shape[1] > 1 else STEP_S)
-        return found
+        output.logits = wait(output.logits, PREFILL_S if input_ids.shape[1] > 1 else STEP_S)
+        return output
 
 
 class Grows(transformers.GPT2LMHeadModel):
     """A sample needs 256 MiB in eager, and 4 MiB compiled."""
 
     def forward(self, input_ids=None, past_key_values=None, use_cache=None, logits_to_keep=0):
-        found = super().forward(
+        output = super().forward(
             input_ids=input_ids,
             past_key_values=past_key_values,
             use_cache=use_cache,
@@ -51,8 +51,8 @@ class Grows(transformers.GPT2LMHeadModel):
         )
         share = 1 if torch.compiler.is_compiling() else 64
         space = torch.ones(input_ids.shape[0], share, MIB)
-        found.logits = found.logits + 0 * space[:, 0, :1]
-        return found
+        output.logits = output.logits + 0 * space[:, 0, :1]
+        return output
 
 
 def prompts(batch_size):

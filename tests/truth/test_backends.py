@@ -38,24 +38,24 @@ def on_zeros(tmp_path_factory) -> dict:
 
 
 def test_a_back_end_that_is_wrong_by_three_percent_is_that_far_away(on_digits):
-    found = on_digits["off-by-three-percent"]
-    assert found.accuracy["distance"]["relative_rmse"] == pytest.approx(0.03, rel=1e-4)
-    assert found.accuracy["distance"]["cosine"] == pytest.approx(1.0)
-    assert found.status is Status.PASS, "the suite allows int8 so much"
-    assert found.quality["agreement"] == 1.0, "larger scores have the same order"
-    assert found.quality["value"] == found.quality["eager_value"] > 0.95
+    result = on_digits["off-by-three-percent"]
+    assert result.accuracy["distance"]["relative_rmse"] == pytest.approx(0.03, rel=1e-4)
+    assert result.accuracy["distance"]["cosine"] == pytest.approx(1.0)
+    assert result.status is Status.PASS, "the suite allows int8 so much"
+    assert result.quality["agreement"] == 1.0, "larger scores have the same order"
+    assert result.quality["value"] == result.quality["eager_value"] > 0.95
 
 
 def test_a_back_end_that_is_wrong_on_known_samples_loses_these(on_digits):
-    found = on_digits["wrong-first"]
-    batches = -(-found.quality["samples"] // 16)
-    assert found.quality["agreement"] == pytest.approx(1 - batches / found.quality["samples"])
-    lost = found.quality["eager_top1"] - found.quality["top1"]
-    assert lost == pytest.approx(batches / found.quality["samples"], abs=0.01)
-    assert found.quality["value"] < found.quality["eager_value"] - 0.03
-    assert found.status is Status.FAIL_ACCURACY
-    assert found.notes[0] == "the first of each batch is wrong"
-    assert found.backend_ms is not None, "a wrong one is measured all the same"
+    result = on_digits["wrong-first"]
+    batches = -(-result.quality["samples"] // 16)
+    assert result.quality["agreement"] == pytest.approx(1 - batches / result.quality["samples"])
+    lost = result.quality["eager_top1"] - result.quality["top1"]
+    assert lost == pytest.approx(batches / result.quality["samples"], abs=0.01)
+    assert result.quality["value"] < result.quality["eager_value"] - 0.03
+    assert result.status is Status.FAIL_ACCURACY
+    assert result.notes[0] == "the first of each batch is wrong"
+    assert result.backend_ms is not None, "a wrong one is measured all the same"
 
 
 def test_a_back_end_that_cannot_be_had_says_why(on_digits):
@@ -68,8 +68,8 @@ def test_a_back_end_that_cannot_be_had_says_why(on_digits):
 
 @pytest.mark.parametrize("name", ["holds-64", "holds-64-unseen"])
 def test_a_back_end_needs_the_memory_that_it_takes(on_zeros, name):
-    found = on_zeros[name]
-    assert found.memory["backend"]["held_bytes"] == pytest.approx(64 * MIB, rel=0.03)
-    assert found.backend_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
-    assert found.status is Status.PASS
-    assert not found.capture, "dynamo was not asked"
+    result = on_zeros[name]
+    assert result.memory["backend"]["held_bytes"] == pytest.approx(64 * MIB, rel=0.03)
+    assert result.backend_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
+    assert result.status is Status.PASS
+    assert not result.capture, "dynamo was not asked"

@@ -13,7 +13,7 @@ PREFILL_MS, STEP_MS, NEW_TOKENS = 20, 10, 9  # generation_models.py and generati
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     suite = HERE / "truth" / "generation.toml"
     ran = perfdash(
         "run", "--suite", str(suite), "--backend", "aot_eager", "--processes", "1",
@@ -23,8 +23,8 @@ def found(tmp_path_factory):
     return {(result.case.model, result.case.batch_size): result for result in ran.every}
 
 
-def test_prefill_and_decode_are_timed_apart(found):
-    result = found["waits", 2]
+def test_prefill_and_decode_are_timed_apart(results):
+    result = results["waits", 2]
     assert result.status is Status.PASS, result.accuracy
     for side in ("eager", "backend"):
         parts = result.parts_ms[side]
@@ -39,8 +39,8 @@ def test_prefill_and_decode_are_timed_apart(found):
         assert steps["median"] <= steps["slowest"]
 
 
-def test_batches_grow_until_memory_ends(found):
-    sizes = {size: result for (model, size), result in found.items() if model == "grows"}
+def test_batches_grow_until_memory_ends(results):
+    sizes = {size: result for (model, size), result in results.items() if model == "grows"}
     statuses = [str(sizes[size].status) for size in (1, 2, 16, 2048, 4096)]
     assert statuses == ["pass", "pass", "eager_oom", "oom", "oom"]
     assert sizes[1].speedup is not None
@@ -54,7 +54,7 @@ def test_batches_grow_until_memory_ends(found):
     assert sizes[4096].error.message == "not run: batch size 2048 was out of memory"
 
 
-def test_what_cannot_generate_says_why(found):
-    assert found["no_cache", 1].status is Status.SKIPPED
-    assert found["too_long", 1].status is Status.SKIPPED
-    assert "has 64 positions" in found["too_long", 1].skip_reason
+def test_what_cannot_generate_says_why(results):
+    assert results["no_cache", 1].status is Status.SKIPPED
+    assert results["too_long", 1].status is Status.SKIPPED
+    assert "has 64 positions" in results["too_long", 1].skip_reason

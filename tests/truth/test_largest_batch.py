@@ -32,9 +32,9 @@ def test_a_gibibyte_more_is_so_many_samples_more(tmp_path):
     # Told to one part in 32, on both ends.
     step = more["eager"]["fits"] // 32 + less["eager"]["fits"] // 32 + 2
     assert more["eager"]["fits"] - less["eager"]["fits"] == pytest.approx(1024 / SAMPLE_MIB, abs=step)
-    for found in (*less.values(), *more.values()):
-        assert found["fits"] < found["fails"] <= found["fits"] + max(1, found["fits"] // 32)
-        assert found["status"] is None
+    for sizes in (*less.values(), *more.values()):
+        assert sizes["fits"] < sizes["fails"] <= sizes["fits"] + max(1, sizes["fits"] // 32)
+        assert sizes["status"] is None
 
 
 @pytest.mark.parametrize("other", [["--dry-run"], ["--resume", "last"]])

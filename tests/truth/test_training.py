@@ -34,47 +34,47 @@ def eager(tmp_path_factory):
 def test_forward_and_backward_are_timed_apart(compiled):
     from tests.truth.training_models import BACKWARD_S, FORWARD_S
 
-    found = compiled["waits"]
-    assert found.status is Status.PASS, found.accuracy
+    result = compiled["waits"]
+    assert result.status is Status.PASS, result.accuracy
     for side in ("eager", "backend"):
-        parts = found.parts_ms[side]
+        parts = result.parts_ms[side]
         # A sleep is never shorter, and how much longer is the machine's.
         assert FORWARD_S * 1e3 <= parts["forward"]["median"] < FORWARD_S * 1e3 * 1.7
         assert BACKWARD_S * 1e3 <= parts["backward"]["median"] < BACKWARD_S * 1e3 * 1.4
         assert parts["optimizer"]["median"] < 3
-    whole = sum(part["mean"] for part in found.parts_ms["eager"].values())
-    assert whole == pytest.approx(found.eager_ms.mean, rel=0.1)
+    whole = sum(part["mean"] for part in result.parts_ms["eager"].values())
+    assert whole == pytest.approx(result.eager_ms.mean, rel=0.1)
 
 
 def test_the_memory_of_a_step_holds_what_backward_needs(eager):
     from tests.truth.training_models import MIB
 
-    found = eager["saves"]
-    assert found.status is Status.PASS
-    assert found.eager_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
-    assert found.backend_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
+    result = eager["saves"]
+    assert result.status is Status.PASS
+    assert result.eager_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
+    assert result.backend_peak_bytes == pytest.approx(96 * MIB, rel=0.03)
 
 
 def test_the_state_of_an_optimizer_is_held_on_both_sides(tmp_path):
     from tests.truth.training_models import MIB
 
-    found = run(tmp_path, "layer", backend="eager", more=("--optimizer", "adam"))["layer"]
-    assert found.status is Status.PASS
-    assert found.backend_peak_bytes == pytest.approx(found.eager_peak_bytes, rel=0.03)
+    result = run(tmp_path, "layer", backend="eager", more=("--optimizer", "adam"))["layer"]
+    assert result.status is Status.PASS
+    assert result.backend_peak_bytes == pytest.approx(result.eager_peak_bytes, rel=0.03)
     # Parameters, adam's two averages, gradients, and for a moment adam's copy of the parameters.
-    assert found.eager_peak_bytes == pytest.approx(5 * 9 * MIB, rel=0.05)
+    assert result.eager_peak_bytes == pytest.approx(5 * 9 * MIB, rel=0.05)
 
 
 def test_a_wrong_gradient_is_found(compiled):
-    found = compiled["wrong_gradient"]
-    assert found.status is Status.FAIL_ACCURACY
-    assert "gradients" in found.accuracy["detail"]
+    result = compiled["wrong_gradient"]
+    assert result.status is Status.FAIL_ACCURACY
+    assert "gradients" in result.accuracy["detail"]
 
 
 def test_wrong_running_statistics_are_found(compiled):
-    found = compiled["wrong_statistics"]
-    assert found.status is Status.FAIL_ACCURACY
-    assert "buffers" in found.accuracy["detail"]
+    result = compiled["wrong_statistics"]
+    assert result.status is Status.FAIL_ACCURACY
+    assert "buffers" in result.accuracy["detail"]
 
 
 def test_dropout_is_checked_with_the_random_numbers_of_eager(compiled):

@@ -67,8 +67,8 @@ def precise(tmp_path_factory) -> Ran:
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory) -> Ran:
-    others = (name for name in STATUSES if name not in PRECISE)
-    return run_failures(tmp_path_factory.mktemp("failures"), others, quickly=True)
+    imprecise = (name for name in STATUSES if name not in PRECISE)
+    return run_failures(tmp_path_factory.mktemp("failures"), imprecise, quickly=True)
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def memory(tmp_path_factory) -> Ran:
 
 def test_every_case_has_one_row_and_its_own_status(failures, precise):
     assert (failures.code, precise.code) == (0, 0), failures.err + precise.err
-    found = {name: result.status for name, result in {**failures.results, **precise.results}.items()}
-    assert found == STATUSES
+    statuses = {name: result.status for name, result in {**failures.results, **precise.results}.items()}
+    assert statuses == STATUSES
     assert failures.info.state == precise.info.state == "done"
 
 
@@ -90,7 +90,7 @@ def test_only_what_may_be_the_machines_fault_was_tried_again(failures):
     assert again == {"killed": 2, "disk_full": 2}
 
 
-def test_limits_are_told(failures):
+def test_limits_are_reported(failures):
     assert failures.results["hangs"].error.limit["what"] == "time"
     for name in ("eager_eats_memory", "compiled_eats_memory"):
         assert failures.results[name].error.limit["limit"] == 4 << 30
@@ -125,18 +125,18 @@ def test_known_latency_ratio(precise, name):
     assert result.speedup.verdict == "faster"
     assert result.eager_ms.median == pytest.approx(120, rel=0.02)
     # What only waits is not disturbed by what the hypervisor takes; what computes may be, and says so.
-    told = any("other programs used this core" in note for note in result.notes)
-    assert (result.conditions["pairs"] == "clean") != told
-    assert name == "spins" or not told
+    disturbed = any("other programs used this core" in note for note in result.notes)
+    assert (result.conditions["pairs"] == "clean") != disturbed
+    assert name == "spins" or not disturbed
 
 
-def test_capture_is_told(failures, precise):
+def test_capture_is_reported(failures, precise):
     assert precise.results["itself"].capture["graphs"] == 1
     assert failures.results["graph_break"].capture["graph_breaks"] >= 1
     assert failures.results["graph_break"].capture["break_reasons"]
 
 
-def test_what_dynamo_did_while_timing_is_told(failures, precise):
+def test_what_dynamo_did_while_timing_is_reported(failures, precise):
     assert precise.results["itself"].capture["recompile_limit"] is None
     result = failures.results["recompiles"]
     assert "limit" in result.capture["recompile_limit"]

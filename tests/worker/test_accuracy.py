@@ -63,9 +63,9 @@ def out_of_memory(module, x):
 
 
 def test_without_a_judge_twice_the_right_value_is_wrong():
-    found = verdict(in_float32, lambda module, x: 2 * x.sin())
-    assert (found["status"], found["metric"]) == ("fail", "relative_rmse")
-    assert found["distance"]["cosine"] == pytest.approx(1.0)
+    outcome = verdict(in_float32, lambda module, x: 2 * x.sin())
+    assert (outcome["status"], outcome["metric"]) == ("fail", "relative_rmse")
+    assert outcome["distance"]["cosine"] == pytest.approx(1.0)
     assert verdict(in_float32, lambda module, x: 1.004 * x.sin())["status"] == "pass"
 
 
@@ -85,10 +85,10 @@ def test_fewer_bits_may_be_further_away_without_a_judge(dtype, by, status):
 
 @pytest.mark.parametrize("until_oom", [False, True])
 def test_a_judge_that_had_no_memory_says_so(until_oom):
-    found = verdict(out_of_memory, lambda module, x: 1.004 * x.sin(), until_oom=until_oom)
-    assert "no float64 judge: no memory for it" in found["detail"]
-    assert found["no_judge"].startswith("no memory for it")
-    assert found["status"] == ("skipped" if until_oom else "pass")
+    outcome = verdict(out_of_memory, lambda module, x: 1.004 * x.sin(), until_oom=until_oom)
+    assert "no float64 judge: no memory for it" in outcome["detail"]
+    assert outcome["no_judge"].startswith("no memory for it")
+    assert outcome["status"] == ("skipped" if until_oom else "pass")
 
 
 NAN, INF = float("nan"), float("inf")
@@ -105,9 +105,9 @@ NAN, INF = float("nan"), float("inf")
     ],
 )
 def test_where_no_output_is_finite_nothing_was_compared(outputs):
-    found = verdict(lambda module, x: outputs(x))
-    assert found["status"] == "no_finite_output"
-    assert "nothing could be compared" in found["detail"]
+    outcome = verdict(lambda module, x: outputs(x))
+    assert outcome["status"] == "no_finite_output"
+    assert "nothing could be compared" in outcome["detail"]
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,15 @@ def plain(module, x):
 
 
 def in_place(module, x):
-    found = x.sin()
+    y = x.sin()
     x.add_(1)
-    return found
+    return y
 
 
 def other_place(module, x):
-    found = x.sin()
+    y = x.sin()
     x.add_(2)
-    return found
+    return y
 
 
 def counts(module, x):
@@ -180,9 +180,9 @@ def deletes(module, x):
     (in_place, in_place, None), (counts, counts, None), (plain, plain, None),
 ])  # fmt: skip
 def test_what_a_call_leaves_behind_is_part_of_its_answer(eager, compiled, says):
-    found = verdict(eager, compiled, buffer=torch.zeros(()))
-    assert found["status"] == ("pass" if says is None else "fail"), found
-    assert says is None or says in found["detail"]
+    outcome = verdict(eager, compiled, buffer=torch.zeros(()))
+    assert outcome["status"] == ("pass" if says is None else "fail"), outcome
+    assert says is None or says in outcome["detail"]
 
 
 def test_a_model_that_is_converted_elsewhere_may_leave_updates_out_but_not_change_its_inputs():

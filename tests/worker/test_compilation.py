@@ -19,24 +19,24 @@ def forget():
 
 
 def test_a_branch_that_depends_on_data_is_a_graph_break():
-    with compilation.capture_figures() as found:
+    with compilation.capture_figures() as figures:
         torch.compile(modules.branches, backend="eager")(torch.ones(3))
-    assert found["graphs"] == 2
-    assert (found["graph_breaks"], found["unique_graph_breaks"]) == (1, 1)
-    (reason,) = found["break_reasons"]
+    assert figures["graphs"] == 2
+    assert (figures["graph_breaks"], figures["unique_graph_breaks"]) == (1, 1)
+    (reason,) = figures["break_reasons"]
     assert "depends on data in modules.py:" in reason
 
 
 def test_any_other_break_counts_once_as_before():
-    with compilation.capture_figures() as found:
+    with compilation.capture_figures() as figures:
         torch.compile(modules.breaks, backend="eager")(torch.ones(3))
-    assert (found["graphs"], found["graph_breaks"]) == (2, 1)
-    with compilation.capture_figures() as found:
+    assert (figures["graphs"], figures["graph_breaks"]) == (2, 1)
+    with compilation.capture_figures() as figures:
         torch.compile(torch.sin, backend="eager")(torch.ones(3))
-    assert found["graph_breaks"] == 0
+    assert figures["graph_breaks"] == 0
 
 
-def test_the_limit_of_recompiles_is_told_when_it_is_reached_later():
+def test_the_limit_of_recompiles_is_reported_when_it_is_reached_later():
     module = modules.Counts()
     with torch._dynamo.config.patch(recompile_limit=3), compilation.capture_figures():
         model = torch.compile(module, backend="eager")

@@ -79,9 +79,9 @@ def test_tests_of_vector_instructions_are_lent_where_they_passed(tmp_path):
     lent = tmp_path / "lent"
     compiler_caches.share_vector_tests(str(lent))
     compiler_caches.use_in(str(tmp_path / "second"), str(lent))
-    found = tmp_path / "second" / "inductor" / "ab"
-    assert sorted(os.listdir(found)) == ["good.main.so", "good.main.so.load_ok"]
-    assert (found / "good.main.so").read_bytes() == b"good.main.so"
+    cached = tmp_path / "second" / "inductor" / "ab"
+    assert sorted(os.listdir(cached)) == ["good.main.so", "good.main.so.load_ok"]
+    assert (cached / "good.main.so").read_bytes() == b"good.main.so"
 
 
 @pytest.mark.slow
@@ -183,13 +183,13 @@ def all_files(folder):
 
 
 def test_what_is_shared_is_kept_for_the_next_run(tmp_path, cache):
-    kept = compiler_caches.kept_folder()
-    compiler_caches.keep(shared_folder(tmp_path / "first"), kept)
-    (Path(kept) / "b.h.gch.17.part").write_text("a process was killed here")
+    folder = compiler_caches.kept_folder()
+    compiler_caches.keep(shared_folder(tmp_path / "first"), folder)
+    (Path(folder) / "b.h.gch.17.part").write_text("a process was killed here")
     (tmp_path / "second").mkdir()
     compiler_caches.take_kept(compiler_caches.kept_folder(), str(tmp_path / "second"))
     assert all_files(tmp_path / "second") == all_files(tmp_path / "first")
-    assert stat.S_IMODE(os.stat(kept).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
 
 
 def test_nothing_is_taken_before_anything_is_kept(tmp_path, cache):
@@ -210,13 +210,13 @@ def test_only_the_last_used_compilers_are_kept(tmp_path, cache):
 
 @pytest.mark.parametrize("fault", ["others may write", "a link", "a file"])
 def test_a_folder_that_cannot_be_trusted_is_not_used(tmp_path, cache, fault):
-    kept = Path(compiler_caches.kept_folder())
+    folder = Path(compiler_caches.kept_folder())
     if fault == "others may write":
-        kept.mkdir()
-        kept.chmod(0o777)
+        folder.mkdir()
+        folder.chmod(0o777)
     elif fault == "a link":
         (tmp_path / "elsewhere").mkdir()
-        kept.symlink_to(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
     else:
         cache.rmdir()
         cache.write_text("")
@@ -229,10 +229,10 @@ def test_a_full_disk_keeps_nothing_and_fails_nothing(tmp_path, cache, monkeypatc
         Path(new).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    kept = compiler_caches.kept_folder()
+    folder = compiler_caches.kept_folder()
     shared = shared_folder(tmp_path / "shared")
     monkeypatch.setattr(compiler_caches.shutil, "copy", no_room)
-    compiler_caches.keep(shared, kept)
+    compiler_caches.keep(shared, folder)
     assert all_files(cache) == []
     assert "No space left" in capsys.readouterr().err
 

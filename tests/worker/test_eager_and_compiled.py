@@ -19,8 +19,8 @@ def made(dtype, baseline=None):
     inputs = (torch.randn(3, 4), torch.arange(3))
     case = Case("s", "m", dtype=dtype, amp_dtype="bfloat16" if dtype == "amp" else None)
     job = Job(case, "python", "", baseline_dtype=baseline)
-    one = eager_and_compiled.eager_side(module, inputs, job, torch.device("cpu"))
-    return one, eager_and_compiled.compiled_side(one, job)
+    side = eager_and_compiled.eager_side(module, inputs, job, torch.device("cpu"))
+    return side, eager_and_compiled.compiled_side(side, job)
 
 
 def test_the_same_dtype_shares_model_and_inputs():
@@ -65,7 +65,7 @@ def test_data_are_cast_as_the_inputs_are():
     assert eager.convert_inputs({"x": torch.randn(1)})["x"].dtype == torch.float32
 
 
-def kept(module, inputs, parameters=False):
+def bytes_kept(module, inputs, parameters=False):
     side = eager_and_compiled.eager_side(
         module, inputs, Job(Case("s", "m"), "python", ""), torch.device("cpu")
     )
@@ -88,7 +88,7 @@ def kept(module, inputs, parameters=False):
 def test_inputs_whose_elements_share_memory_come_back(make):
     x = torch.randn(3, 10)
     tensor = make(x)
-    side = kept(torch.nn.ReLU(), (tensor,))
+    side = bytes_kept(torch.nn.ReLU(), (tensor,))
     before, strides = tensor.clone(), tensor.stride()
     side.restore()
     x.mul_(2)
@@ -99,7 +99,7 @@ def test_inputs_whose_elements_share_memory_come_back(make):
 
 def test_what_lies_beside_an_input_is_left_alone():
     whole = torch.arange(20.0)
-    side = kept(torch.nn.ReLU(), (whole[4:10].unfold(0, 3, 1),))
+    side = bytes_kept(torch.nn.ReLU(), (whole[4:10].unfold(0, 3, 1),))
     whole.zero_()
     side.restore()
     assert whole.tolist() == [0.0] * 4 + [4.0, 5.0, 6.0, 7.0, 8.0, 9.0] + [0.0] * 10
@@ -108,7 +108,7 @@ def test_what_lies_beside_an_input_is_left_alone():
 def test_buffers_come_back_in_inference_too():
     module = modules.Remembers()
     x = torch.ones(1, 2)
-    side = kept(module, (x,))
+    side = bytes_kept(module, (x,))
     with torch.no_grad():
         first, second = module(x), module(x)
         side.restore()
@@ -149,7 +149,7 @@ def to_a_module(module):
 @pytest.mark.parametrize("change", [to_none, deleted, to_a_plain_value, to_a_module])
 def test_a_buffer_that_is_no_tensor_any_more_is_changed_and_comes_back(change):
     module = torch.nn.Sequential(modules.Calls(None, torch.ones(2)))
-    side, buffer = kept(module, ()), module[0].seen
+    side, buffer = bytes_kept(module, ()), module[0].seen
     assert side.changed() == {}
     change(module[0])
     assert side.changed() == {"buffer 0.seen": None}
@@ -167,7 +167,7 @@ def test_a_buffer_that_is_no_tensor_any_more_is_changed_and_comes_back(change):
 def test_a_module_that_was_replaced_comes_back(other):
     inner = torch.nn.BatchNorm1d(2)
     module = torch.nn.Sequential(torch.nn.Sequential(inner))
-    side = kept(module, (), parameters=True)
+    side = bytes_kept(module, (), parameters=True)
     side.saves_parameters = False
     module[0] = other()
     assert side.changed() == dict.fromkeys([f"buffer 0.0.{name}" for name in inner.state_dict()])
@@ -181,7 +181,7 @@ def test_a_module_that_was_replaced_comes_back(other):
 def test_nested_inputs_are_left_out(layout):
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=getattr(torch, layout))
     x = torch.ones(2)
-    side = kept(torch.nn.ReLU(), (nested, x))
+    side = bytes_kept(torch.nn.ReLU(), (nested, x))
     side.restore()
     side.inputs[1].zero_()
     assert list(side.changed()) == ["inputs[1]"]

@@ -61,8 +61,8 @@ def test_statuses(phase, error, status):
 def test_what_may_be_memory_is_where_little_of_it_is_left(monkeypatch, text, share, status):
     monkeypatch.setattr(linux, "share_of_data_limit", lambda: share)
     assert classify("latency", RuntimeError(text)) is status
-    told = "could not create a primitive descriptor for a matmul primitive"
-    assert classify("latency", RuntimeError(told)) is Status.FAIL_TO_RUN
+    message = "could not create a primitive descriptor for a matmul primitive"
+    assert classify("latency", RuntimeError(message)) is Status.FAIL_TO_RUN
 
 
 def test_the_share_of_a_limit():

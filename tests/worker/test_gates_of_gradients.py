@@ -48,7 +48,8 @@ def compared(seed, harm=lambda module: None, by=1.2e-7, bound=None, build=networ
             tensor.mul_(1 + (torch.rand(tensor.shape, generator=generator) * 2 - 1) * by)
     harm(moved)
     eager_side, compiled_side = (
-        eager_and_compiled.eager_side(each, inputs, JOB, torch.device("cpu")) for each in (module, moved)
+        eager_and_compiled.eager_side(candidate, inputs, JOB, torch.device("cpu"))
+        for candidate in (module, moved)
     )
     eager_side.save_state(), compiled_side.save_state()
 
@@ -66,8 +67,8 @@ def compared(seed, harm=lambda module: None, by=1.2e-7, bound=None, build=networ
 
 
 def test_gates_that_rounding_opens_are_no_fault():
-    found = [accuracy.of_case(compared(seed), None) for seed in SEEDS]
-    assert [each["status"] for each in found] == ["pass"] * len(SEEDS)
+    outcomes = [accuracy.of_case(compared(seed), None) for seed in SEEDS]
+    assert [outcome["status"] for outcome in outcomes] == ["pass"] * len(SEEDS)
 
 
 def test_by_eagers_own_error_leaf_by_leaf_they_would_be():
@@ -88,9 +89,9 @@ def test_a_wrong_gradient_is_found_among_them(by, place):
         module[place][0].weight.register_hook(lambda gradient: gradient * by)
 
     for seed in (0, 1):
-        found = accuracy.of_case(compared(seed, harm), None)
-        assert found["status"] == "fail"
-        assert f"{place}.0.weight" in found["detail"]
+        outcome = accuracy.of_case(compared(seed, harm), None)
+        assert outcome["status"] == "fail"
+        assert f"{place}.0.weight" in outcome["detail"]
 
 
 def test_eager_is_asked_from_parameters_nearby_and_left_as_it_was():
@@ -119,9 +120,9 @@ def smooth(seed):
     (smooth, 4e-3, 0.05, "pass"), (smooth, 0.3, 0.05, "fail"),
 ])  # fmt: skip
 def test_fewer_bits_are_not_judged_where_they_make_another_network_of_it(build, by, bound, status):
-    found = accuracy.of_case(compared(0, by=by, bound=bound, build=build), None)
-    assert found["status"] == status, found["detail"]
-    assert ("not judged" in found["detail"]) == (status == "skipped")
+    outcome = accuracy.of_case(compared(0, by=by, bound=bound, build=build), None)
+    assert outcome["status"] == status, outcome["detail"]
+    assert ("not judged" in outcome["detail"]) == (status == "skipped")
 
 
 def test_a_gradient_that_is_not_finite_is_wrong_in_any_bits():
@@ -143,8 +144,8 @@ def test_what_chance_moves_elsewhere_does_not_excuse_a_gradient_that_was_left_ou
 
     whole = accuracy.of_case(compared(0, by=4e-3, bound=0.2, build=with_head), None)
     assert whole["status"] == "skipped", whole["detail"]
-    found = accuracy.of_case(compared(0, harm, by=4e-3, bound=0.2, build=with_head), None)
-    assert found["status"] == "fail", found["detail"]
+    outcome = accuracy.of_case(compared(0, harm, by=4e-3, bound=0.2, build=with_head), None)
+    assert outcome["status"] == "fail", outcome["detail"]
 
 
 def test_memory_that_only_asking_again_lacks_leaves_the_verdict(monkeypatch):
@@ -156,6 +157,6 @@ def test_memory_that_only_asking_again_lacks_leaves_the_verdict(monkeypatch):
 
     monkeypatch.setattr(accuracy, "_perturbed_runs", none)
     for bound in (None, 0.05):
-        found = accuracy.of_case(compared(0, harm, bound=bound), None)
-        assert found["status"] == "fail"
-        assert "no memory was left to ask eager again" in found["detail"]
+        outcome = accuracy.of_case(compared(0, harm, bound=bound), None)
+        assert outcome["status"] == "fail"
+        assert "no memory was left to ask eager again" in outcome["detail"]

@@ -202,7 +202,7 @@ def test_inputs_that_are_no_prompts_are_refused():
 
 
 @MODELS
-def test_linear_layers_say_what_conv1d_layers_said(name):
+def test_linear_layers_compute_what_conv1d_layers_did(name):
     module = model(name)
     changed = int8_weights.with_linear_layers(copy.deepcopy(module))
     assert not [layer for layer in changed.modules() if type(layer).__name__ == "Conv1D"]
@@ -232,15 +232,15 @@ def test_int8_is_near_and_the_original_untouched(name, dtype):
 @pytest.mark.parametrize(
     ("name", "heads"), [("gpt2", 4), ("multi_query", 1), ("bloom", 4)], ids=["gpt2", "multi_query", "bloom"]
 )
-def test_the_cache_is_as_large_as_said(name, heads):
+def test_the_cache_is_as_large_as_calculated(name, heads):
     module = model(name)
     # 2 (keys and values) x 2 layers x 3 prompts x heads x 13 positions x 16 values x 4 bytes
     assert greedy_decoding.cache_bytes(module.config, 3, 13, torch.float32) == 2 * 2 * 3 * heads * 13 * 16 * 4
     made = transformers.StaticCache(config=module.config, max_cache_len=13)
     with torch.no_grad():
         module(**prompts(), past_key_values=made, use_cache=True)
-    kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in made.layers)
-    assert kept == greedy_decoding.cache_bytes(module.config, 3, 13, torch.float32)
+    cache_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in made.layers)
+    assert cache_bytes == greedy_decoding.cache_bytes(module.config, 3, 13, torch.float32)
 
 
 def test_estimate_by_hand():
@@ -261,10 +261,10 @@ def test_estimate_of_the_reference_size_needs_no_memory():
     with torch.device("meta"):
         module = transformers.BloomForCausalLM(transformers.BloomConfig(**shape))
     assert greedy_decoding.weight_bytes(module, torch.bfloat16) == 2 * 1_311_535_104
-    one = greedy_decoding.least_bytes(module, 1, 8, 100, torch.bfloat16)
-    assert 2.6e9 < one < 2.7e9
+    estimate = greedy_decoding.least_bytes(module, 1, 8, 100, torch.bfloat16)
+    assert 2.6e9 < estimate < 2.7e9
     # Keys and values of a bfloat16 token: 196,608 bytes.
-    assert greedy_decoding.least_bytes(module, 1920, 8, 100, torch.bfloat16) - one > 1919 * 107 * 196_608
+    assert greedy_decoding.least_bytes(module, 1920, 8, 100, torch.bfloat16) - estimate > 1919 * 107 * 196_608
 
 
 def error(actual, expected):

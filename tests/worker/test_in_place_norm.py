@@ -45,8 +45,8 @@ def test_the_same_as_batch_norm_and_activation(dtype, tolerance, activation, tra
     x = (3 * torch.randn(4, 5, 6, 7, dtype=dtype) + 1).to(memory_format=layout)
     grad = torch.randn_like(x)
     plain, in_place = (step(norm.train(training), x, grad) for norm in norms)
-    for expected, found in zip(plain, in_place, strict=True):
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=10 * tolerance)
+    for expected, actual in zip(plain, in_place, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=tolerance, atol=10 * tolerance)
     for name, state in norms[0].state_dict().items():
         torch.testing.assert_close(norms[1].state_dict()[name], state)
 
@@ -69,12 +69,12 @@ def test_with_a_shortcut_it_is_norm_sum_and_activation():
     plain, in_place = pair("none")
     in_place.slope = 0.01
     x, shortcut, grad = (torch.randn(4, 5, 6, 7) for _ in range(3))
-    kept = shortcut.clone()
-    found = step(in_place, x, grad, shortcut)
+    saved = shortcut.clone()
+    actual = step(in_place, x, grad, shortcut)
     expected = step(lambda_norm(plain, lambda out: F.leaky_relu(out + shortcut, 0.01)), x, grad)
-    for one, other in zip(expected, found, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-4)
-    assert torch.equal(shortcut, kept)
+    for first, other in zip(expected, actual, strict=True):
+        torch.testing.assert_close(other, first, rtol=1e-5, atol=1e-4)
+    assert torch.equal(shortcut, saved)
 
 
 def lambda_norm(norm, after):
@@ -105,17 +105,17 @@ def test_writes_over_its_input_only_where_that_is_allowed():
 
 def test_an_input_that_somebody_kept_is_refused_in_the_backward_pass():
     x = torch.randn(2, 5, 3, 3, requires_grad=True)
-    kept = torch.sigmoid(x)
+    saved = torch.sigmoid(x)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        norm_activation.InPlaceNorm(5)(kept).sum().backward()
+        norm_activation.InPlaceNorm(5)(saved).sum().backward()
 
 
 def test_keeps_its_output_alone():
     x = torch.randn(2, 5, 3, 3, requires_grad=True)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
         norm_activation.InPlaceNorm(5)(x + 0)
-    assert sorted(kept) == [5, 5, 5, x.numel()]
+    assert sorted(saved) == [5, 5, 5, x.numel()]
 
 
 def test_a_weight_of_zero_counts_as_eps():
@@ -149,9 +149,9 @@ def test_under_autocast():
         assert out.dtype == torch.bfloat16
         out.float().square().sum().backward()
         grads.append([parameter.grad for parameter in module.parameters()])
-    for expected, found in zip(*grads, strict=True):
-        assert found.dtype == torch.float32
-        assert (found - expected).norm() <= 0.02 * expected.norm()
+    for expected, actual in zip(*grads, strict=True):
+        assert actual.dtype == torch.float32
+        assert (actual - expected).norm() <= 0.02 * expected.norm()
 
 
 # Dynamo looks at the gradient of a tensor that is handed over the break.
@@ -166,10 +166,10 @@ def test_compiled_with_a_break_in_the_graph():
     torch.testing.assert_close(*grads)
 
 
-@pytest.mark.parametrize(("one", "other"), [("mish", "mish_naive"), ("swish", "swish_naive")])
-def test_naive_activations_compute_the_same(one, other):
+@pytest.mark.parametrize(("activation", "other"), [("mish", "mish_naive"), ("swish", "swish_naive")])
+def test_naive_activations_compute_the_same(activation, other):
     x = torch.randn(100, dtype=torch.float64, requires_grad=True)
-    y, z = norm_activation.ACTIVATIONS[one](x), norm_activation.ACTIVATIONS[other](x)
+    y, z = norm_activation.ACTIVATIONS[activation](x), norm_activation.ACTIVATIONS[other](x)
     torch.testing.assert_close(z, y)
     torch.testing.assert_close(torch.autograd.grad(z.sum(), x), torch.autograd.grad(y.sum(), x))
 

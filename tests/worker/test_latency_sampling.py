@@ -65,25 +65,25 @@ class Decodes:
 
 
 def test_the_last_part_is_the_sum_of_its_steps():
-    found = latency.sample_pairs(
+    pairs = latency.sample_pairs(
         Decodes(), Decodes(), Script(), Sampling(min_pairs=6, min_s=0, max_pairs=6), 0
     )
-    assert found["parts"] == ["prefill", "decode"]
-    assert found["eager_parts_ns"] == found["backend_parts_ns"] == [[10, 60]] * 6
-    assert found["eager_steps_ns"] == [20, 40]
+    assert pairs["parts"] == ["prefill", "decode"]
+    assert pairs["eager_parts_ns"] == pairs["backend_parts_ns"] == [[10, 60]] * 6
+    assert pairs["eager_steps_ns"] == [20, 40]
     assert latency.folded([1, 2, 3], 3) == [1, 2, 3]
     assert latency.of_last_part([[1, 2, 3]], 3) == latency.of_last_part([], 3) == []
 
 
 def test_short_calls_are_batched_to_a_millisecond():
-    found = latency.sample_pairs(
+    pairs = latency.sample_pairs(
         lambda: 100_000, lambda: 30_000, Script(), Sampling(min_pairs=10, min_s=0, max_pairs=20), 0
     )
-    assert found["repeats"] == {"eager": 10, "backend": 34}
-    assert found["eager_ns"][0] == 100_000
-    assert found["backend_ns"][0] == 30_000
-    assert found["stopped"] == "precision"
-    assert len(found["clean"]) == 10
+    assert pairs["repeats"] == {"eager": 10, "backend": 34}
+    assert pairs["eager_ns"][0] == 100_000
+    assert pairs["backend_ns"][0] == 30_000
+    assert pairs["stopped"] == "precision"
+    assert len(pairs["clean"]) == 10
 
 
 def test_it_goes_on_until_there_are_enough_clean_pairs():
@@ -96,10 +96,10 @@ def test_it_goes_on_until_there_are_enough_clean_pairs():
             return device.Sample(sample.wall_ns, sample.wall_ns * 0.9, involuntary=1) if lost else sample
 
     sampling = Sampling(min_pairs=30, min_s=0, max_pairs=400)
-    found = latency.sample_pairs(lambda: 4e6, lambda: 2e6, Disturbed(), sampling, 0)
-    assert found["stopped"] == "precision"
-    assert sum(found["clean"]) == 30
-    assert len(found["clean"]) > 30
+    pairs = latency.sample_pairs(lambda: 4e6, lambda: 2e6, Disturbed(), sampling, 0)
+    assert pairs["stopped"] == "precision"
+    assert sum(pairs["clean"]) == 30
+    assert len(pairs["clean"]) > 30
 
 
 def test_who_else_was_at_work_is_recorded(monkeypatch):
@@ -107,10 +107,10 @@ def test_who_else_was_at_work_is_recorded(monkeypatch):
     monkeypatch.setattr(linux, "stolen_ticks", lambda cores: next(ticks))
     monkeypatch.setattr(linux, "waited_s", lambda: next(waited))
     sampling = Sampling(min_pairs=6, min_s=0, max_pairs=6)
-    found = latency.sample_pairs(lambda: 2e6, lambda: 2e6, Script(), sampling, 0)
-    assert found["steal"] == 0.03
-    assert found["no_core"] > 1, "the thread that waited longest, not one that was not there before"
-    assert found["waiting"] == 0.0
+    pairs = latency.sample_pairs(lambda: 2e6, lambda: 2e6, Script(), sampling, 0)
+    assert pairs["steal"] == 0.03
+    assert pairs["no_core"] > 1, "the thread that waited longest, not one that was not there before"
+    assert pairs["waiting"] == 0.0
 
 
 def test_what_the_kernel_tells_of_waiting():
@@ -140,7 +140,7 @@ def test_the_order_within_pairs_is_random_and_seeded():
     first = run()
     firsts = first[0::2]
     assert 8 < firsts.count("a") < 32
-    assert all({one, two} == {"a", "b"} for one, two in zip(first[0::2], first[1::2], strict=True))
+    assert all({left, two} == {"a", "b"} for left, two in zip(first[0::2], first[1::2], strict=True))
     assert run() == first
 
 

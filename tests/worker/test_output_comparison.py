@@ -61,7 +61,7 @@ def test_without_a_judge_direction_and_distance_both_count(change, status):
     assert "relative rmse to eager" in verdict["detail"]
 
 
-def test_what_may_be_away_without_a_judge_is_told_by_the_caller():
+def test_what_may_be_away_without_a_judge_is_reported_by_the_caller():
     x = torch.linspace(1, 2, 100)
     assert comparison.compare(x, x * 1.04, None, tolerance=1e-3, factor=2, unjudged=0.05)["status"] == "pass"
     assert comparison.compare(x, x * 1.06, None, tolerance=1e-3, factor=2, unjudged=0.05)["status"] == "fail"
@@ -77,10 +77,10 @@ def test_a_suite_that_asks_for_the_cosine_still_gets_the_size_checked():
 
 def test_a_gate_that_rounding_opens_is_allowed_without_a_judge_too():
     x = torch.linspace(1, 2, 100)
-    one, other = {"gradients": {"w": x}}, {"gradients": {"w": x * 1.02}}
+    first, other = {"gradients": {"w": x}}, {"gradients": {"w": x * 1.02}}
     allowed = {"tolerance": 1e-3, "factor": 2, "of_group": 0.01}
-    assert comparison.compare(one, other, None, gated=("gradients",), **allowed)["status"] == "pass"
-    assert comparison.compare(one, other, None, **allowed)["status"] == "fail"
+    assert comparison.compare(first, other, None, gated=("gradients",), **allowed)["status"] == "pass"
+    assert comparison.compare(first, other, None, **allowed)["status"] == "fail"
 
 
 def test_integers_must_be_equal():
@@ -127,8 +127,8 @@ def test_outputs_that_are_not_dense(convert):
 
 def test_sparse_whole_numbers():
     x = torch.eye(4, dtype=torch.int64)
-    found = comparison.compare(x.to_sparse(), (2 * x).to_sparse(), None, tolerance=1e-3, factor=2)
-    assert (found["status"], found["value"]) == ("fail", 4)
+    compared = comparison.compare(x.to_sparse(), (2 * x).to_sparse(), None, tolerance=1e-3, factor=2)
+    assert (compared["status"], compared["value"]) == ("fail", 4)
     assert (
         comparison.compare(x.to_sparse(), x.to_sparse(), None, tolerance=1e-3, factor=2)["status"] == "pass"
     )
@@ -163,9 +163,9 @@ def test_rounding_of_bfloat16_is_no_difference():
 
 def test_the_distance_is_that_of_the_worst_leaf():
     x = torch.tensor([3.0, 4.0])
-    found = comparison.distance({"a": x, "b": x, "n": 1}, {"a": x * 1.1, "b": x * 1.01, "n": 2})
-    assert found["relative_rmse"] == pytest.approx(0.1, rel=1e-5)
-    assert found["cosine"] == pytest.approx(1.0)
+    distances = comparison.distance({"a": x, "b": x, "n": 1}, {"a": x * 1.1, "b": x * 1.01, "n": 2})
+    assert distances["relative_rmse"] == pytest.approx(0.1, rel=1e-5)
+    assert distances["cosine"] == pytest.approx(1.0)
     turned = comparison.distance(x, torch.tensor([4.0, -3.0]))
     assert turned["cosine"] == pytest.approx(0.0, abs=1e-7)
     assert turned["relative_rmse"] == pytest.approx(2**0.5)
@@ -208,9 +208,9 @@ def test_what_is_zero_but_for_rounding_is_judged_as_part_of_its_group():
     compiled["gradients"]["bias"] = eager["gradients"]["bias"] * 1.1
     judge = {key: value.double() if key == "loss" else {k: v.double() for k, v in value.items()}
              for key, value in eager.items()}  # fmt: skip
-    found = comparison.compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
-    assert found["status"] == "fail"
-    assert "bias" in found["detail"]
+    compared = comparison.compare(eager, compiled, judge, tolerance=1e-3, factor=2, of_group=0.01)
+    assert compared["status"] == "fail"
+    assert "bias" in compared["detail"]
 
 
 def test_nothing_to_compare_is_not_within_a_bound():
@@ -239,11 +239,11 @@ def _gradients(**leaves):
 def test_errors_of_a_group_are_relative_to_each_leaf():
     judge = _gradients(a=torch.full((4,), 2.0), b=torch.full((4,), 1.0), tiny=torch.full((4,), 1e-9))
     eager = _gradients(a=torch.full((4,), 2.02), b=torch.full((4,), 1.03), tiny=torch.full((4,), -1e-9))
-    found = comparison.relative_errors(eager, judge, 0.01)
-    assert found["out['gradients'"] == pytest.approx(0.03 / 1.03), (
+    compared = comparison.relative_errors(eager, judge, 0.01)
+    assert compared["out['gradients'"] == pytest.approx(0.03 / 1.03), (
         "one that is zero but for rounding has no say"
     )
-    assert found["out['loss'"] == 0.0
+    assert compared["out['loss'"] == 0.0
 
 
 @pytest.mark.parametrize(("by", "verdict"), [(1.02, "pass"), (1.06, "fail"), (0.0, "fail"), (-1.0, "fail")])
@@ -254,10 +254,10 @@ def test_no_leaf_need_be_nearer_than_eagers_others_are(by, verdict):
     other = _gradients(a=torch.full((4,), by), b=torch.full((4,), 1.0))
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01}
     noise = comparison.relative_errors(eager, judge, 0.01)
-    found = comparison.compare(eager, other, judge, noise=noise, **arguments)
-    assert found["status"] == verdict
+    compared = comparison.compare(eager, other, judge, noise=noise, **arguments)
+    assert compared["status"] == verdict
     assert comparison.compare(eager, other, judge, **arguments)["status"] == "fail"
-    assert verdict == "pass" or "relative to their size" in found["detail"]
+    assert verdict == "pass" or "relative to their size" in compared["detail"]
 
 
 @pytest.mark.parametrize(("rounding", "verdict"), [(3e-4, "pass"), (3e-3, "fail")])
@@ -285,17 +285,17 @@ def test_one_gate_moves_a_gradient_by_near_to_a_per_cent(by, gated, verdict):
 @pytest.mark.parametrize(
     ("by", "verdict"), [(1.3, "pass"), (1.9, "skipped"), (0.0, "skipped"), (4.0, "fail")]
 )
-def test_where_eager_is_too_far_away_nothing_can_be_said(by, verdict):
+def test_no_verdict_where_eager_is_too_far_away(by, verdict):
     """Least of all that a gradient that was left out is right."""
     judge = _gradients(a=torch.full((4,), 1.0))
     other = _gradients(a=torch.full((4,), by))
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "gated": ["gradients"]}
-    found = comparison.compare(judge, other, judge, noise={"out['gradients'": 0.4}, **arguments)
-    assert found["status"] == verdict
-    assert ("not judged" in found["detail"]) == (verdict == "skipped")
+    compared = comparison.compare(judge, other, judge, noise={"out['gradients'": 0.4}, **arguments)
+    assert compared["status"] == verdict
+    assert ("not judged" in compared["detail"]) == (verdict == "skipped")
 
 
-def test_one_that_is_wrong_is_told_before_one_that_cannot_be_judged():
+def test_one_that_is_wrong_is_reported_before_one_that_cannot_be_judged():
     judge = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 1.0))
     arguments = {"tolerance": 1e-3, "factor": 2.0, "of_group": 0.01, "noise": {"out['gradients'": 0.4}}
     for wrong in ("a", "b"):
@@ -304,9 +304,9 @@ def test_one_that_is_wrong_is_told_before_one_that_cannot_be_judged():
 
 
 def test_distances_of_each_leaf():
-    one = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 2.0))
+    first = _gradients(a=torch.full((4,), 1.0), b=torch.full((4,), 2.0))
     two = _gradients(a=torch.full((4,), 1.5), b=torch.full((4,), 2.0))
-    assert comparison.distances(one, two) == {
+    assert comparison.distances(first, two) == {
         "out['loss']": 0.0,
         "out['gradients']['a']": 0.5,
         "out['gradients']['b']": 0.0,

@@ -60,8 +60,8 @@ def test_a_tensor_that_is_held_twice_counts_once():
 
 
 def test_what_is_kept_with_every_call_is_seen():
-    kept = []
-    keeps = peak_memory.transient_bytes(lambda: kept.append(modules.mib(8).add_(1)), nullcontext)
+    outputs = []
+    keeps = peak_memory.transient_bytes(lambda: outputs.append(modules.mib(8).add_(1)), nullcontext)
     assert keeps["grown_bytes"] == pytest.approx(8 * MIB, rel=0.1)
     assert peak_memory.transient_bytes(lambda: modules.mib(8).add_(1), nullcontext)["grown_bytes"] < MIB
 

@@ -57,10 +57,10 @@ def test_scores_do_not_depend_on_the_batch_size_and_batches_are_whole(batch_size
         shapes.add(tuple(inputs[0].shape))
         return -inputs[0]
 
-    found = quality.score(same, backend, data_of(images, labels, 3), batch_size)
+    scores = quality.score(same, backend, data_of(images, labels, 3), batch_size)
     assert shapes == {(batch_size, 3)}
     eager, other = images.argmax(1), images.argmin(1)
-    assert found == {
+    assert scores == {
         "metric": "f1",
         "value": quality.macro_f1(labels, other, 3),
         "eager_value": quality.macro_f1(labels, eager, 3),
@@ -95,11 +95,11 @@ def test_inputs_by_keyword_and_a_back_end_wrong_by_a_known_amount():
         wrong = (inputs["row"] < 10)[:, None]
         return {"logits": torch.where(wrong, torch.tensor([1.0, 0, 0, 0]), inputs["values"])}
 
-    found = quality.score(lambda inputs: inputs["values"], backend, quality.Labelled(100, 4, batches), 16)
-    assert (found["eager_value"], found["eager_top1"]) == (1, 1)
-    assert (found["top1"], found["agreement"]) == (0.93, 0.93)
+    scores = quality.score(lambda inputs: inputs["values"], backend, quality.Labelled(100, 4, batches), 16)
+    assert (scores["eager_value"], scores["eager_top1"]) == (1, 1)
+    assert (scores["top1"], scores["agreement"]) == (0.93, 0.93)
     f1 = [2 * 25 / (50 + 7), 2 * 22 / (44 + 3), 2 * 23 / (46 + 2), 2 * 23 / (46 + 2)]
-    assert found["value"] == pytest.approx(sum(f1) / 4)
+    assert scores["value"] == pytest.approx(sum(f1) / 4)
 
 
 def test_a_model_that_changes_its_inputs_changes_nothing_for_the_other():
@@ -109,19 +109,19 @@ def test_a_model_that_changes_its_inputs_changes_nothing_for_the_other():
         inputs[0].neg_()
         return -inputs[0]
 
-    found = quality.score(eager, same, data_of(images, torch.arange(4)), 4)
-    assert (found["value"], found["eager_value"], found["agreement"]) == (1, 1, 1)
+    scores = quality.score(eager, same, data_of(images, torch.arange(4)), 4)
+    assert (scores["value"], scores["eager_value"], scores["agreement"]) == (1, 1, 1)
     assert torch.equal(images, torch.eye(4))
 
 
 def test_nan_counts_as_wrong_and_is_noted():
     images = torch.eye(4)
     images[1, 2] = float("nan")
-    found = quality.score(
+    scores = quality.score(
         lambda inputs: torch.nan_to_num(inputs[0]), same, data_of(images, torch.arange(4), notes=["first"]), 3
     )
-    assert (found["top1"], found["eager_top1"]) == (0.75, 1)
-    assert found["notes"] == ["first", "the back end gives NaN for 1 of 4 samples; they count as wrong"]
+    assert (scores["top1"], scores["eager_top1"]) == (0.75, 1)
+    assert scores["notes"] == ["first", "the back end gives NaN for 1 of 4 samples; they count as wrong"]
 
 
 @pytest.mark.parametrize("bad", [-1, 3, 1000])
@@ -151,10 +151,8 @@ def test_where_logits_are():
         (torch.tensor(1.0), torch.ones(2, 5, dtype=torch.long), logits, torch.randn(2, 7)),
         [logits.bfloat16(), logits],
     ):
-        found = quality.logits(outputs)
-        assert torch.equal(
-            found.float(), logits if found.dtype == torch.float32 else logits.bfloat16().float()
-        )
+        leaf = quality.logits(outputs)
+        assert torch.equal(leaf.float(), logits if leaf.dtype == torch.float32 else logits.bfloat16().float())
 
 
 def test_logits_of_a_transformers_output():
@@ -165,7 +163,7 @@ def test_logits_of_a_transformers_output():
 
 
 @pytest.mark.parametrize(
-    ("outputs", "said"),
+    ("outputs", "message"),
     [
         (lambda: torch.zeros(2, 3, 4), r"a tensor \(2, 3, 4\) of float32"),
         (lambda: torch.zeros(2, 3, dtype=torch.long), "of int64"),
@@ -175,6 +173,6 @@ def test_logits_of_a_transformers_output():
         (lambda: 3, "a int"),
     ],
 )
-def test_outputs_without_logits(outputs, said):
-    with pytest.raises(ValueError, match=said):
+def test_outputs_without_logits(outputs, message):
+    with pytest.raises(ValueError, match=message):
         quality.logits(outputs())

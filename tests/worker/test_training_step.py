@@ -67,10 +67,11 @@ def test_a_step_that_is_left_out_done_twice_or_turned_round_is_wrong(monkeypatch
     side.restore()
     kind = type("Kind", (modules.WrongSgd,), {"times": times, "sign": sign})
     monkeypatch.setattr(torch.optim, "SGD", kind)
-    found = output_comparison.compare(right, pytree.detach(step.observe()), right, tolerance=1e-2, factor=2.0,
-                             of_group=training.OF_GROUP)  # fmt: skip
-    assert found["status"] == verdict
-    assert verdict == "pass" or "updates" in found["detail"]
+    compared = output_comparison.compare(
+        right, pytree.detach(step.observe()), right, tolerance=1e-2, factor=2.0, of_group=training.OF_GROUP
+    )
+    assert compared["status"] == verdict
+    assert verdict == "pass" or "updates" in compared["detail"]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -55,9 +55,9 @@ def dropped(monkeypatch):
 def test_eager_without_room_beside_the_back_end_leaves_it_alone(dropped):
     case, events = played(latency=NO_ROOM)
     case.latency()
-    (lost, told), measured = events
+    (lost, message), measured = events
     assert lost == "eager_lost"
-    assert told["status"] == "eager_oom"
+    assert message["status"] == "eager_oom"
     assert measured == ("latency", {"alone": True})
     assert len(dropped) == 1
 
@@ -79,25 +79,25 @@ def test_a_replica_is_of_both_sides_or_fails():
 def test_a_check_without_room_is_skipped_and_says_so():
     case, events = played(accuracy=MemoryError())
     case.accuracy()
-    ((event, told),) = events
-    assert (event, told["status"]) == ("accuracy", "skipped")
-    assert "no memory was left for the check" in told["detail"]
+    ((event, message),) = events
+    assert (event, message["status"]) == ("accuracy", "skipped")
+    assert "no memory was left for the check" in message["detail"]
     assert not case.eager_lost
 
 
 def test_what_was_timed_is_not_lost_for_its_memory():
     case, events = played(memory=NO_ROOM)
     case.memory()
-    ((event, told),) = events
-    assert (event, told["transient_bytes"]) == ("memory", None)
-    assert "can't allocate memory" in told["lost"]
+    ((event, message),) = events
+    assert (event, message["transient_bytes"]) == ("memory", None)
+    assert "can't allocate memory" in message["lost"]
 
 
 def test_eager_may_have_room_for_one_run_and_not_for_two():
     assert played()[0].eager_repeats() == {"differ": None}
-    found = played(differs=MemoryError())[0].eager_repeats()
-    assert found["differ"] is None
-    assert "no memory was left to see" in found["unrepeated"]
+    repeats = played(differs=MemoryError())[0].eager_repeats()
+    assert repeats["differ"] is None
+    assert "no memory was left to see" in repeats["unrepeated"]
 
 
 def test_eager_without_room_by_itself():

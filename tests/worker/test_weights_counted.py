@@ -17,10 +17,10 @@ def held(module):
 
 
 def test_tied_weights_count_once():
-    one = torch.nn.Linear(256, 256, bias=False)
+    linear = torch.nn.Linear(256, 256, bias=False)
     other = torch.nn.Linear(256, 256, bias=False)
-    other.weight = one.weight
-    assert held(torch.nn.Sequential(one, other)) == 256 * 256 * 4
+    other.weight = linear.weight
+    assert held(torch.nn.Sequential(linear, other)) == 256 * 256 * 4
 
 
 def test_a_quantised_layer_counts_once():

@@ -93,11 +93,11 @@ def test_names_that_do_not_matter(tmp_path):
     assert_same(module, {**state, "1.num_batches_tracked": torch.tensor(0)})
 
 
-@pytest.mark.parametrize("kept", ["embedding.weight", "head.weight"])
-def test_a_tied_weight_under_one_of_its_names(tmp_path, kept):
+@pytest.mark.parametrize("names", ["embedding.weight", "head.weight"])
+def test_a_tied_weight_under_one_of_its_names(tmp_path, names):
     value = torch.randn(6, 4)
     module = modules.Tied()
-    weights.load_into(module, saved({kept: value}, tmp_path / "w.safetensors"))
+    weights.load_into(module, saved({names: value}, tmp_path / "w.safetensors"))
     assert module.head.weight is module.embedding.weight
     assert torch.equal(module.head.weight, value)
 
@@ -113,11 +113,11 @@ def test_a_folder_of_transformers(tmp_path):
 
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = BertConfig(vocab_size=20, max_position_embeddings=8, **sizes)
-    one = BertForMaskedLM(config)
-    one.save_pretrained(tmp_path)
+    model = BertForMaskedLM(config)
+    model.save_pretrained(tmp_path)
     other = BertForMaskedLM(config)
     weights.load_into(other, str(tmp_path / "model.safetensors"))
-    assert_same(other, one.state_dict())
+    assert_same(other, model.state_dict())
 
 
 class Malicious:
@@ -156,7 +156,7 @@ def test_broken_files(tmp_path, name, content):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (lambda: {"epoch": 3}, "'epoch' is a int"),
         (dict, "it is empty"),
@@ -164,8 +164,8 @@ def test_broken_files(tmp_path, name, content):
         (lambda: torch.zeros(1), "holds a Tensor"),
     ],
 )
-def test_files_of_something_else(tmp_path, content, said):
-    with pytest.raises(ValueError, match=said):
+def test_files_of_something_else(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
         weights.load_into(small(), saved(content(), tmp_path / "w.pt"))
 
 

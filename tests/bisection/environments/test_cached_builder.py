@@ -157,8 +157,8 @@ def test_what_a_killed_one_has_started_is_ended(tmp_path, repo):
 def test_two_processes_build_once(tmp_path, repo):
     recipe = slow(tmp_path)
     both = [start(tmp_path, recipe, repo) for _ in range(2)]
-    said = sorted(process.communicate(timeout=120)[0].split()[1] for process in both)
-    assert said == ["False", "True"]
+    outputs = sorted(process.communicate(timeout=120)[0].split()[1] for process in both)
+    assert outputs == ["False", "True"]
     assert words(tmp_path) == ["began", "ended"]
 
 
@@ -242,7 +242,7 @@ def test_read_only_files_are_removed(tmp_path):
     assert there(cache) == []
 
 
-def test_no_space_is_told_before_the_build(tmp_path, repo, monkeypatch):
+def test_no_space_is_reported_before_the_build(tmp_path, repo, monkeypatch):
     recipe = load_recipe(str(slow(tmp_path))).with_settings({"build.disk_gib": 3})
     where = BuildContext(python=Path(sys.executable), repo=repo.folder, cache=tmp_path / "cache")
     revisions = open_source(recipe, where).revisions("main~1", "main")
@@ -275,10 +275,10 @@ def test_what_is_needed_is_learned(tmp_path, repo, monkeypatch):
     first, second = open_source(recipe, where).revisions("main~1", "main")
     with open_builder(recipe, where) as builder:
         builder.build(first)
-        asked = []
-        monkeypatch.setattr(Cache, "make_room", lambda self, needed, what: asked.append(needed))
+        rooms = []
+        monkeypatch.setattr(Cache, "make_room", lambda self, needed, purpose: rooms.append(needed))
         builder.build(second)
-    assert 16 << 20 < asked[0] < 20 << 20
+    assert 16 << 20 < rooms[0] < 20 << 20
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
@@ -311,8 +311,8 @@ def test_torn_files_are_as_if_not_there(tmp_path, repo):
         assert not builder.build(first).reused
 
 
-def wait_for(what, patience_s=60):
+def wait_for(condition, patience_s=60):
     deadline = time.monotonic() + patience_s
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -81,7 +81,7 @@ def test_pure_python_by_path(pure, where):
     _, revisions = listed(recipe, where)
     with open_builder(recipe, where) as builder:
         built = [builder.build(revision) for revision in revisions]
-        assert [ask(one, "import lib; print(lib.n)") for one in built] == ["1", "2", "1"]
+        assert [ask(build, "import lib; print(lib.n)") for build in built] == ["1", "2", "1"]
         assert built[0].pythonpath == (built[0].folder,)
         assert built[2].reused, "the same files as the first"
         assert built[2].key == built[0].key != built[1].key
@@ -150,11 +150,11 @@ def test_built_with_a_compiler_and_overlaid(compiled, where, tmp_path):
     with open_builder(recipe, where) as builder:
         assert builder.costs(revisions, touched) == [100.0] * 6
         c1, py2, docs3, c4, py5, py6 = [builder.build(revision) for revision in revisions]
-        assert [ask(one, ASK) for one in (c1, py2, docs3, c4, py5, py6)] == (
+        assert [ask(build, ASK) for build in (c1, py2, docs3, c4, py5, py6)] == (
             ["1 a", "1 b", "1 b", "4 b", "4 new", "4 new"]
         )  # fmt: skip
         assert counted(tmp_path) == (2, 2), "c1 and c4"
-        assert [one.compiled_from for one in (c1, py2, c4, py5)] == [
+        assert [build.compiled_from for build in (c1, py2, c4, py5)] == [
             None, revisions[0].id, None, revisions[3].id
         ]  # fmt: skip
         assert docs3.reused
@@ -219,20 +219,20 @@ def test_a_build_that_fails(pure, where, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("cc1: fatal error: No space left on device", "no space left"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "memory did not suffice"),
         ("fatal: Temporary failure in name resolution", "the network failed"),
     ],
 )
-def test_what_is_not_the_commits_fault_is_not_remembered(pure, where, tmp_path, line, said):
+def test_what_is_not_the_commits_fault_is_not_remembered(pure, where, tmp_path, line, message):
     command = f"touch $PREFIX/x; [ -e {tmp_path}/well ] || {{ echo {line}; exit 1; }}"
     recipe = own(tmp_path, f"[build]\ncommand = '{command}'")
     where = replace(where, repo=pure.folder)
     _, revisions = listed(recipe, where)
     with open_builder(recipe, where) as builder:
-        with pytest.raises(MachineError, match=said):
+        with pytest.raises(MachineError, match=message):
             builder.build(revisions[0])
         (tmp_path / "well").touch()
         assert not builder.build(revisions[0]).reused
@@ -273,13 +273,13 @@ def test_variables_of_a_build(pure, where, tmp_path, monkeypatch):
     _, revisions = listed(recipe, where)
     with open_builder(recipe, where) as builder:
         built = builder.build(revisions[0])
-    said = (built.folder / "env").read_text().splitlines()
-    env = dict(line.split("=", 1) for line in said[:-1] if "=" in line)
+    lines = (built.folder / "env").read_text().splitlines()
+    env = dict(line.split("=", 1) for line in lines[:-1] if "=" in line)
     assert env["MINE"] == "yes"
     assert env["MAX_JOBS"] == "1"
     assert env["REVISION"] == revisions[0].id
     assert env["PYTHON"] == sys.executable
-    assert Path(said[-1]).parent == Path(sys.executable).parent
+    assert Path(lines[-1]).parent == Path(sys.executable).parent
     assert "GIT_INDEX_FILE" not in env
     assert "PYTHONPATH" not in env
-    assert "s3cret" not in "".join(said), "a build runs code of others, and its log is read by others"
+    assert "s3cret" not in "".join(lines), "a build runs code of others, and its log is read by others"

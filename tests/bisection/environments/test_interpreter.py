@@ -48,8 +48,8 @@ def test_packages_where_nobody_looks(pure, where, tmp_path):
     where = replace(where, repo=pure.folder, python=tmp_path / "base" / "bin" / "python")
     recipe = load_recipe("git")
     last = listed(recipe, where, "main~1")[1][-1]
-    said = r"""imports lib from .*base.*in python/: say so \(--set 'pythonpath=\["python"\]'"""
-    with open_builder(recipe, where) as builder, pytest.raises(MachineError, match=said):
+    message = r"""imports lib from .*base.*in python/: say so \(--set 'pythonpath=\["python"\]'"""
+    with open_builder(recipe, where) as builder, pytest.raises(MachineError, match=message):
         builder.build(last)
     with open_builder(recipe, replace(where, settings={"pythonpath": ["python"]})) as builder:
         assert ask(builder.build(last), "import lib; print(lib.n)") == "7"
@@ -112,8 +112,8 @@ def test_an_overlay_is_not_enough_for_a_new_package(pure, where, tmp_path):
     _, revisions = listed(recipe, where)
     with open_builder(recipe, where) as builder:
         built = [builder.build(revisions[place]) for place in (0, 3, 4)]
-        assert [ask(one, "import lib; print(lib.n)") for one in built] == ["1", "9", "8"]
-        assert [one.compiled_from for one in built] == [None, None, revisions[3].id]
+        assert [ask(build, "import lib; print(lib.n)") for build in built] == ["1", "9", "8"]
+        assert [build.compiled_from for build in built] == [None, None, revisions[3].id]
         assert not (built[2].folder / "more").exists()
 
 

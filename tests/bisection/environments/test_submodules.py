@@ -70,7 +70,7 @@ def interpreter(monkeypatch):
     monkeypatch.setattr(commits_builder, "probe", lambda python: fake)
 
 
-def said(built):
+def imported(built):
     return (built.folder / "said").read_text().split()
 
 
@@ -80,9 +80,9 @@ def test_submodules_follow(made):
     before = picture(outer.folder)
     with open_builder(recipe, where) as builder:
         for revision, number, pin in zip(revisions, "144", "aab", strict=True):
-            assert said(builder.build(revision))[:3] == [f"i{number}", "d1", pin * 40]
+            assert imported(builder.build(revision))[:3] == [f"i{number}", "d1", pin * 40]
         # back again in the same lane
-        assert said(builder.build(revisions[0], fresh=True))[:3] == ["i1", "d1", "a" * 40]
+        assert imported(builder.build(revisions[0], fresh=True))[:3] == ["i1", "d1", "a" * 40]
     assert picture(outer.folder) == before
 
 
@@ -92,8 +92,8 @@ def test_from_the_users_own_clones_without_the_remote(made):
     for gone in (inner, deep):
         shutil.rmtree(gone.folder)
     with open_builder(recipe, where) as builder:
-        assert said(builder.build(revisions[0]))[0] == "i1"
-        assert said(builder.build(revisions[2]))[0] == "i4"
+        assert imported(builder.build(revisions[0]))[0] == "i1"
+        assert imported(builder.build(revisions[2]))[0] == "i4"
 
 
 def test_from_the_remote_where_the_user_has_not_got_it(made, tmp_path):
@@ -103,8 +103,8 @@ def test_from_the_remote_where_the_user_has_not_got_it(made, tmp_path):
     where = replace(where, repo=tmp_path / "elsewhere" / "user")
     revisions = open_source(recipe, where).revisions("main~2", "main")
     with open_builder(recipe, where) as builder:
-        assert said(builder.build(revisions[0]))[:2] == ["i1", "d1"]
-        assert said(builder.build(revisions[1]))[:2] == ["i4", "d1"]
+        assert imported(builder.build(revisions[0]))[:2] == ["i1", "d1"]
+        assert imported(builder.build(revisions[1]))[:2] == ["i4", "d1"]
 
 
 def test_a_folder_that_becomes_a_submodule_and_back(tmp_path):
@@ -127,7 +127,7 @@ def test_a_folder_that_becomes_a_submodule_and_back(tmp_path):
     revisions = open_source(recipe, where).revisions("main~2", "main~1")
     revisions += open_source(recipe, where).revisions("main~1", "main")[1:]
     with open_builder(recipe, where) as builder:
-        assert [said(builder.build(revisions[place])) for place in (0, 1, 2)] == [
+        assert [imported(builder.build(revisions[place])) for place in (0, 1, 2)] == [
             ["plain"],
             ["i1"],
             ["again"],
@@ -144,7 +144,7 @@ def test_taken_back_with_submodules(made, tmp_path):
     own = tmp_path / "own"
     back = reverted(outer.folder, revisions[-1], revisions[1], own)
     with open_builder(recipe, replace(where, repo=own)) as builder:
-        assert said(builder.build(back))[:2] == ["i1", "d1"]
+        assert imported(builder.build(back))[:2] == ["i1", "d1"]
     assert "T0KEN" not in (own / "config").read_text()
 
 
@@ -196,8 +196,8 @@ def test_inside_a_pin(made):
     assert [revision.title for revision in revisions] == ["i1", "i2", "i3", "i4"]
     with open_builder(recipe, there) as builder:
         built = [builder.build(revision) for revision in (revisions[2], revisions[0])]
-        assert [said(one)[0] for one in built] == ["i3", "i1"]
-        assert said(built[0])[2] == "a" * 40, "all else is as the outer commit has it"
+        assert [imported(build)[0] for build in built] == ["i3", "i1"]
+        assert imported(built[0])[2] == "a" * 40, "all else is as the outer commit has it"
         assert builder.costs(revisions)[0] == 0.0
         assert builder.costs(revisions)[1] > 0
 
@@ -210,7 +210,7 @@ def test_inside_a_pin(made):
     there = replace(where, inside=deeper)
     revisions = open_source(recipe, there).revisions("main~1", "main")
     with open_builder(recipe, there) as builder:
-        assert said(builder.build(revisions[1]))[:2] == ["i3", "d2"]
+        assert imported(builder.build(revisions[1]))[:2] == ["i3", "d2"]
 
 
 def test_inside_a_file_that_pins(made):
@@ -219,4 +219,4 @@ def test_inside_a_file_that_pins(made):
     there = replace(where, inside=InsidePin(pin=pin, repo=inner.folder, outer=outer.head))
     revisions = open_source(recipe, there).revisions("main~1", "main")
     with open_builder(recipe, there) as builder:
-        assert said(builder.build(revisions[0]))[2] == revisions[0].id
+        assert imported(builder.build(revisions[0]))[2] == revisions[0].id

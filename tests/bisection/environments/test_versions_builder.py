@@ -51,8 +51,8 @@ def test_no_such_interpreter(tmp_path, where):
     bad = tmp_path / "python"
     bad.write_text("#!/bin/sh\necho broken >&2; exit 1\n")
     bad.chmod(0o755)
-    for python, said in ((tmp_path / "none", "cannot be run"), (bad, "no working interpreter: broken")):
-        with pytest.raises(UsageError, match=said):
+    for python, message in ((tmp_path / "none", "cannot be run"), (bad, "no working interpreter: broken")):
+        with pytest.raises(UsageError, match=message):
             open_builder(recipe(), BuildContext(python=python, cache=tmp_path / "c"))
 
 
@@ -76,8 +76,8 @@ def test_an_interpreter_that_says_more(tmp_path):
     ],
 )
 def test_whose_fault_it_was(log, fault):
-    said = pip_calls.machine_fault(log)
-    assert (fault in said) if fault else said is None
+    blame = pip_calls.machine_fault(log)
+    assert (fault in blame) if fault else blame is None
 
 
 def test_a_version_is_laid_over_the_base(tmp_path, where):
@@ -88,7 +88,7 @@ def test_a_version_is_laid_over_the_base(tmp_path, where):
     with open_builder(recipe(), place) as builder:
         assert not builder.known(revisions[0])
         built = [builder.build(revision) for revision in revisions]
-        assert [imported(one) for one in built] == ["1.0", "2.0"]
+        assert [imported(build) for build in built] == ["1.0", "2.0"]
         assert built[0].packages == {"alpha": "1.0"}
         assert not built[0].reused
         again = builder.build(revisions[0])
@@ -205,7 +205,7 @@ def test_a_base_without_pip(tmp_path):
         assert imported(builder.build(first)) == "1.0"
 
 
-def test_what_the_user_has_told_pip_elsewhere(tmp_path, where, monkeypatch):
+def test_the_users_own_pip_settings(tmp_path, where, monkeypatch):
     for version in ("1.0", "2.0"):
         make_wheel(tmp_path / "w", "alpha", version)
     place = where(str(tmp_path / "w"))
@@ -249,9 +249,9 @@ def test_secrets_stay_secret(tmp_path, where, monkeypatch):
     with open_builder(recipe(), place) as builder, pytest.raises((Unbuildable, MachineError)) as failure:
         builder.build(revision)
     assert "s3cret" not in str(failure.value)
-    kept = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert any(path.suffix == ".log" for path in kept)
-    for path in kept:
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".log" for path in files)
+    for path in files:
         assert b"s3cret" not in path.read_bytes(), path
 
 

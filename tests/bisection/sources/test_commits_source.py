@@ -39,20 +39,20 @@ def where(repo: Repository) -> BuildContext:
 
 
 def test_first_parents_oldest_first(repo):
-    found = GitCommits(repo.folder).revisions("v1", "main")
-    assert titles(found) == ["first", "second", "Merge branch 'side'", "last <script>|`x`"]
-    assert found[-1].id == repo.head
-    assert found[-1].label == repo.head[:10]
-    assert found[-1].author == "Ann Author"
-    assert found[-1].date.startswith("2023-11-1")
-    assert len(found[2].parents) == 2
+    revisions = GitCommits(repo.folder).revisions("v1", "main")
+    assert titles(revisions) == ["first", "second", "Merge branch 'side'", "last <script>|`x`"]
+    assert revisions[-1].id == repo.head
+    assert revisions[-1].label == repo.head[:10]
+    assert revisions[-1].author == "Ann Author"
+    assert revisions[-1].date.startswith("2023-11-1")
+    assert len(revisions[2].parents) == 2
 
 
-def test_all_commits_when_told(repo):
-    found = titles(GitCommits(repo.folder, first_parent=False).revisions("v1", "main"))
-    assert found[0] == "first"
-    assert sorted(found[1:-2]) == ["s1", "s2", "second"]
-    assert found.index("s1") < found.index("s2")
+def test_all_commits_on_request(repo):
+    commits = titles(GitCommits(repo.folder, first_parent=False).revisions("v1", "main"))
+    assert commits[0] == "first"
+    assert sorted(commits[1:-2]) == ["s1", "s2", "second"]
+    assert commits.index("s1") < commits.index("s2")
 
 
 def test_what_a_merge_brought(repo):
@@ -71,7 +71,7 @@ def test_what_each_touches(repo):
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "said"),
+    ("good", "bad", "message"),
     [
         ("main", "v1", "are swapped"),
         ("main", "HEAD", "are the same commit"),
@@ -83,23 +83,27 @@ def test_what_each_touches(repo):
         ("orphan", "main", "no commit in common"),
     ],
 )
-def test_bad_ends(repo, good, bad, said):
+def test_bad_ends(repo, good, bad, message):
     repo.git("checkout", "--quiet", "--orphan", "orphan")
     repo.commit("alone")
     repo.git("checkout", "--quiet", "main")
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         GitCommits(repo.folder).revisions(good, bad)
 
 
-def test_good_beside_the_line_is_told(repo):
+def test_good_beside_the_line_is_reported(repo):
     source = GitCommits(repo.folder)
     assert titles(source.revisions("side", "main"))[0] == "s2"
     assert "not on the line of first parents" in source.notes[0]
 
 
 def test_no_repository(tmp_path):
-    for folder, said in ((None, "--repo PATH"), (tmp_path, "no git repository"), (tmp_path / "x", "no such")):
-        with pytest.raises(UsageError, match=said):
+    for folder, message in (
+        (None, "--repo PATH"),
+        (tmp_path, "no git repository"),
+        (tmp_path / "x", "no such"),
+    ):
+        with pytest.raises(UsageError, match=message):
             open_source(load_recipe("git"), BuildContext(python=Path("python"), repo=folder))
 
 
@@ -142,7 +146,7 @@ def test_bare_repositories_and_linked_worktrees(repo, tmp_path):
         assert source.notes == []
 
 
-def test_names_by_sha256_are_told(tmp_path):
+def test_names_by_sha256_are_reported(tmp_path):
     subprocess.run(["git", "init", "--quiet", "--object-format=sha256", tmp_path / "new"], check=True)
     with pytest.raises(UsageError, match="SHA-256"):
         GitCommits(tmp_path / "new")
@@ -201,9 +205,9 @@ def test_a_thousand_commits(tmp_path):
             f"commit refs/heads/main\ncommitter A <a@b> {1_700_000_000 + number} +0000\ndata 2\nc\n"
             f"M 644 inline f{number % 7}\ndata {len(str(number))}\n{number}\n"
         )
-    given = "".join(stream).encode()
-    subprocess.run(["git", "fast-import", "--quiet"], cwd=repo.folder, input=given, check=True)
+    stream_text = "".join(stream).encode()
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=repo.folder, input=stream_text, check=True)
     source = GitCommits(repo.folder)
-    found = source.revisions("main~999", "main")
-    assert len(found) == 1000
-    assert source.touched(found)[1:8] == [(f"f{n % 7}",) for n in range(1, 8)]
+    revisions = source.revisions("main~999", "main")
+    assert len(revisions) == 1000
+    assert source.touched(revisions)[1:8] == [(f"f{n % 7}",) for n in range(1, 8)]

@@ -47,12 +47,15 @@ def test_a_build_of_main_itself(repo):
 
 
 def test_what_is_in_the_way(tmp_path, repo):
-    one = installed(tmp_path, "one", repo.git("rev-parse", "nightly"))
+    first = installed(tmp_path, "one", repo.git("rev-parse", "nightly"))
     lost = installed(tmp_path, "lost", "1" * 40)
     none = installed(tmp_path, "none", "Unknown")
-    for before, after, said in ((one, one, "both builds are of"), (one, lost, "fetch the nightly branch"),
-                                (none, one, "does not say which commit")):  # fmt: skip
-        with pytest.raises(UsageError, match=said):
+    for before, after, message in (
+        (first, first, "both builds are of"),
+        (first, lost, "fetch the nightly branch"),
+        (none, first, "does not say which commit"),
+    ):
+        with pytest.raises(UsageError, match=message):
             between(NIGHTLY, repo.folder, before, after)
     repo.git("checkout", "--quiet", "nightly")
     repo.commit(f"2026-11-03 nightly release ({'2' * 40})")

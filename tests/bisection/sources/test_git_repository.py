@@ -50,7 +50,7 @@ def test_a_merge_is_taken_back_whole(repository, tmp_path):
     assert git("ls-tree", "--name-only", made.id, cwd=tmp_path / "own").split() == [b"a", b"b", b"c"]
 
 
-def test_later_changes_of_the_same_lines_are_said(repository, tmp_path):
+def test_later_changes_of_the_same_lines_are_reported(repository, tmp_path):
     repository.commit("again", {"a": "1\nslower\n3\n"})
     _, culprit, _, bad = listed(repository, "HEAD~3")
     with pytest.raises(UsageError, match="the same lines"):

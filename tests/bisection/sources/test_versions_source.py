@@ -39,14 +39,14 @@ def test_versions_of_a_folder_in_order(tmp_path, where):
     make_wheel(tmp_path / "w", "beta", "2.6")
     source = open_source(recipe(), where(str(tmp_path / "w")))
     for bad, last in (("3.0", "3.0"), ("2.0+cpu", "2.0+cpu")):
-        found = [revision.label for revision in source.revisions("1.0", bad)]
-        assert found == ["1.0", "1.9", "1.9.1rc1", "1.10", last]
+        versions = [revision.label for revision in source.revisions("1.0", bad)]
+        assert versions == ["1.0", "1.9", "1.9.1rc1", "1.10", last]
     without = where(str(tmp_path / "w"), **{"versions.pre": False})
     assert "1.9.1rc1" not in labels(recipe(), without, "1.9", "1.10")
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "said"),
+    ("good", "bad", "message"),
     [
         ("3.0", "1.0", "are swapped"),
         ("1.0", "1.0.0", "are the same version"),
@@ -55,9 +55,9 @@ def test_versions_of_a_folder_in_order(tmp_path, where):
         ("1.0", "2.0", "may be 2.0\\+cpu or 2.0\\+cu128: say which"),
     ],
 )
-def test_bad_ends(good, bad, said):
+def test_bad_ends(good, bad, message):
     source = PackageVersions(recipe(), ["3.0", "2.0+cpu", "2.0+cu128", "1.0", "2004b"])
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         source.revisions(good, bad)
 
 
@@ -70,18 +70,18 @@ def test_nightlies_by_date(tmp_path, where):
     make_wheel(folder, "torch", "2.14.0")
     nightly, place = recipe("nightly"), where(str(folder))
     source = open_source(nightly, place)
-    found = source.revisions("2026-10-30", "20261102")
-    assert [one.date for one in found] == ["2026-10-30", "2026-10-31", "2026-11-02"]
-    assert found[1].title == "torch 2.15.0.dev20261031+cpu of commit 1111111111"
-    assert source.touched(found) == [(), (), ()]
-    assert source.inside(found[0]) == []
+    revisions = source.revisions("2026-10-30", "20261102")
+    assert [revision.date for revision in revisions] == ["2026-10-30", "2026-10-31", "2026-11-02"]
+    assert revisions[1].title == "torch 2.15.0.dev20261031+cpu of commit 1111111111"
+    assert source.touched(revisions) == [(), (), ()]
+    assert source.inside(revisions[0]) == []
     with pytest.raises(UsageError, match="the nearest: 2026-10-31 and 2026-11-02"):
         source.revisions("2026-11-01", "2026-11-02")
 
 
 def test_wheels_have_to_be_somewhere(tmp_path, where):
-    for links, said in ((None, "say where the wheels are"), (str(tmp_path / "x"), "no such folder")):
-        with pytest.raises(UsageError, match=said):
+    for links, message in ((None, "say where the wheels are"), (str(tmp_path / "x"), "no such folder")):
+        with pytest.raises(UsageError, match=message):
             open_source(recipe(), where(links))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=f"no version of alpha .* in {tmp_path}/empty"):

@@ -38,7 +38,7 @@ def test_the_fastest_within_the_bound():
     )
     assert choice.fastest.technique == technique("onnxruntime")
     assert choice.as_fast == ()
-    assert [(each.technique, why) for each, why in choice.left_out] == [
+    assert [(entry.technique, why) for entry, why in choice.left_out] == [
         (technique("int8-static"), "fail_accuracy")
     ]
 
@@ -49,16 +49,16 @@ def test_intervals_that_overlap_cannot_be_told_apart():
         measured(backend="c", speedup=1.5),
     )  # fmt: skip
     assert choice.fastest.technique == technique("a")
-    assert [each.technique for each in choice.as_fast] == [technique("b")]
+    assert [entry.technique for entry in choice.as_fast] == [technique("b")]
 
 
 @pytest.mark.parametrize(
-    ("drop", "kept"), [(QUALITY_DROP, True), (QUALITY_DROP + 0.001, False), (-0.1, True)]
+    ("drop", "names"), [(QUALITY_DROP, True), (QUALITY_DROP + 0.001, False), (-0.1, True)]
 )
-def test_the_score_may_fall_by_so_much(drop, kept):
+def test_the_score_may_fall_by_so_much(drop, names):
     choice = only(measured(backend="int8-static", speedup=2.0, f1=0.9723 - drop))
-    assert (choice.fastest is not None) == kept
-    if not kept:
+    assert (choice.fastest is not None) == names
+    if not names:
         assert choice.left_out[0][1] == "F1 is 0.0110 below eager's"
 
 
@@ -67,10 +67,10 @@ def test_the_score_may_fall_by_so_much(drop, kept):
     [(0.9, 0.02, False), (1.0, 0.001, False), (1.01, 0.005, False), (1.05, 0.1, False), (1.05, 0.01, True)],
 )
 def test_nothing_but_what_is_surely_faster_beats_eager(speedup, reach, beats):
-    found = of(measured(backend="inductor", speedup=speedup, reach=reach))
-    assert set(found.ship) == ({technique("inductor")} if beats else {None})
+    choice = of(measured(backend="inductor", speedup=speedup, reach=reach))
+    assert set(choice.ship) == ({technique("inductor")} if beats else {None})
     if not beats:
-        assert found.choices[0].next_best.technique == technique("inductor")
+        assert choice.choices[0].next_best.technique == technique("inductor")
 
 
 def test_one_process_is_known_as_such():
@@ -94,7 +94,7 @@ def test_what_is_not_checked_or_not_compiled_or_measured_against_another_is_left
         measured(backend="onnxruntime", dtype="bfloat16", speedup=3.0, baseline=None),
     )
     assert choice.fastest is None
-    assert {each.technique.backend: why for each, why in choice.left_out} == {
+    assert {entry.technique.backend: why for entry, why in choice.left_out} == {
         "inductor": "nothing was captured: it is eager",
         "torchscript": "its outputs were not checked",
         "onnxruntime": "it was compared with eager bfloat16",
@@ -105,15 +105,15 @@ def test_one_way_serves_as_many_batch_sizes_as_it_can():
     rows = [measured(size=size) for size in (2, 4, 8)]
     rows += [measured(backend="a", size=size, speedup=2.0) for size in (1, 2)]
     rows += [measured(backend="b", size=size, speedup=1.97) for size in (1, 2, 4)]
-    found = of(*rows)
-    assert found.ship == {technique("b"): (1, 2, 4), None: (8,)}
-    assert [choice.fastest and choice.fastest.technique.backend for choice in found.choices] == [
+    recommended = of(*rows)
+    assert recommended.ship == {technique("b"): (1, 2, 4), None: (8,)}
+    assert [choice.fastest and choice.fastest.technique.backend for choice in recommended.choices] == [
         "a",
         "a",
         "b",
         None,
     ]
-    assert found.candidate(technique("b"), 1).speed.value == 1.97
+    assert recommended.candidate(technique("b"), 1).speed.value == 1.97
 
 
 def test_the_smallest_memory_and_what_is_as_small():
@@ -121,15 +121,15 @@ def test_the_smallest_memory_and_what_is_as_small():
         measured(backend="a", peak=3e7), measured(backend="b", peak=3.05e7), measured(backend="c", peak=4e7),
         measured(backend="wrong", peak=1e7, status="fail_accuracy"),
     )  # fmt: skip
-    assert [each.technique.backend for each in choice.smallest] == ["a", "b"]
+    assert [entry.technique.backend for entry in choice.smallest] == ["a", "b"]
     assert choice.eager_peak_bytes == 5e7
 
 
 def test_nothing_measured_is_nothing_to_ship():
     (group,) = groups([failed("m", "inductor", "float32", 1, "crash", "")])
-    found = recommend(group)
-    assert found.ship == {}
-    assert not found.choices[0].measured
+    choice = recommend(group)
+    assert choice.ship == {}
+    assert not choice.choices[0].measured
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([1, 2, 4]), st.floats(0.2, 5),
@@ -137,12 +137,12 @@ def test_nothing_measured_is_nothing_to_ship():
 def test_each_batch_size_is_served_once_by_what_cannot_be_told_from_the_fastest(given_):
     rows = {(name, size): measured(backend=name, size=size, speedup=speedup, reach=reach)
             for name, size, speedup, reach in given_}  # fmt: skip
-    found = of(*rows.values())
-    assert sorted(size for sizes in found.ship.values() for size in sizes) == sorted(
-        choice.batch_size for choice in found.choices
+    recommended = of(*rows.values())
+    assert sorted(size for sizes in recommended.ship.values() for size in sizes) == sorted(
+        choice.batch_size for choice in recommended.choices
     )
-    for shipped, sizes in found.ship.items():
-        for choice in found.choices:
+    for shipped, sizes in recommended.ship.items():
+        for choice in recommended.choices:
             if choice.batch_size in sizes:
-                alike = {each.technique for each in (choice.fastest, *choice.as_fast) if each}
+                alike = {entry.technique for entry in (choice.fastest, *choice.as_fast) if entry}
                 assert shipped in alike if shipped else choice.fastest is None

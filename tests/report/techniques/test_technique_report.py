@@ -38,14 +38,14 @@ def rendered(text):
 
 def tables(text):
     """{title: {row label: cells}} of a report of one model."""
-    found, title = {}, ""
+    by_title, title = {}, ""
     for line in text.splitlines():
         if match := re.match(r"\*\*(.+?)\*\*", line):
             title = match[1]
         elif line.startswith("|") and title:
             name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-            found.setdefault(title, {})[name.strip("`")] = cells
-    return found
+            by_title.setdefault(title, {})[name.strip("`")] = cells
+    return by_title
 
 
 @pytest.mark.parametrize("name", NIGHTS)
@@ -115,7 +115,7 @@ def test_few_samples_have_no_tail():
     assert tables(few)["p50 / p90 / p99 latency [ms/batch]"]["inductor float32"] == ["not measured"]
 
 
-def test_short_calls_are_told_to_be_means():
+def test_short_calls_are_reported_as_means():
     assert "a sample is their mean" not in technique_report(single_size())
     assert "a sample is their mean" in technique_report(night([measured(speedup=20.0)]))
 
@@ -202,9 +202,9 @@ def test_quality_and_distance_are_in_the_json():
     accuracy = {"status": "pass", "distance": {"relative_rmse": 0.1, "cosine": 0.99}}
     result = Result(Case("techniques", "m"), "2026-11-20T00:00:00Z", 1.0, Status.PASS, quality=quality,
                     accuracy=accuracy)  # fmt: skip
-    (told,) = to_plain(night([from_result(result)]))["results"]
-    assert told["details"]["quality"] == quality
-    assert told["details"]["accuracy"]["distance"] == accuracy["distance"]
+    (entry,) = to_plain(night([from_result(result)]))["results"]
+    assert entry["details"]["quality"] == quality
+    assert entry["details"]["accuracy"]["distance"] == accuracy["distance"]
 
 
 def test_hostile_text_is_there():

@@ -24,18 +24,18 @@ JOB = Job(Case("s", "m", device="cuda", dtype="float16", backend="deepspeed"), "
 @pytest.fixture
 def package(monkeypatch):
     """The package, which knows the layers of some models; what it was called with."""
-    asked = {}
+    requested = {}
 
     def init_inference(model, **options):
-        asked.update(options)
-        if asked["knows"]:
+        requested.update(options)
+        if requested["knows"]:
             model[0] = modules.Fused(4, 4)
         return types.SimpleNamespace(module=model)
 
     fake = types.ModuleType("deepspeed")
     fake.init_inference = init_inference
     monkeypatch.setitem(sys.modules, "deepspeed", fake)
-    return asked
+    return requested
 
 
 def test_a_copy_with_its_kernels(package):

@@ -92,12 +92,12 @@ def test_outputs_are_those_of_eager(backend, kind, tmp_path):
     before = copy.deepcopy(module.state_dict())
     model = prepared(backend, module, inputs, tmp_path)
     first = call(model, inputs)
-    kept = pytree.detach(first)
+    expected = pytree.detach(first)
     assert_like(backend, first, call(module, inputs))
-    _, others = case(kind, 3)
-    assert_like(backend, call(model, others), call(module, others))
+    _, other_inputs = case(kind, 3)
+    assert_like(backend, call(model, other_inputs), call(module, other_inputs))
     assert all(
-        torch.equal(a, b) for a, b in zip(pytree.tensors_in(first), pytree.tensors_in(kept), strict=True)
+        torch.equal(a, b) for a, b in zip(pytree.tensors_in(first), pytree.tensors_in(expected), strict=True)
     ), "a later call wrote into an earlier result"
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert all(isinstance(note, str) for note in getattr(find(backend), "notes", lambda model: [])(model))
@@ -115,8 +115,8 @@ def test_a_batch_of_one_may_grow(backend, tmp_path):
     module, inputs = case("cnn", 1)
     model = prepared(backend, module, inputs, tmp_path)
     for batch in (1, 5):
-        _, others = case("cnn", batch)
-        assert_like(backend, call(model, others), call(module, others))
+        _, other_inputs = case("cnn", batch)
+        assert_like(backend, call(model, other_inputs), call(module, other_inputs))
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "onnxruntime-int8", "openvino"])
@@ -174,7 +174,7 @@ def test_a_model_without_layers_to_quantise_is_skipped(tmp_path):
         assert caught.value.status is Status.SKIPPED
 
 
-def test_how_much_is_quantised_is_told(tmp_path):
+def test_how_much_is_quantised_is_reported(tmp_path):
     module, inputs = case("cnn")
     model = prepared("int8-dynamic", module, inputs, tmp_path)
     (note,) = find("int8-dynamic").notes(model)
@@ -192,8 +192,8 @@ def test_held_is_the_weights(backend, factor, layer, tmp_path):
     model = prepared(backend, nn.Sequential(module).eval(), inputs, tmp_path)
     call(model, inputs)
     held = sum(held_memory.storage_bytes(find(backend).held_tensors(model)).values())
-    known = factor * 4 * sum(parameter.numel() for parameter in module.parameters())
-    assert held == pytest.approx(known, rel=0.03)
+    size = factor * 4 * sum(parameter.numel() for parameter in module.parameters())
+    assert held == pytest.approx(size, rel=0.03)
 
 
 @pytest.mark.parametrize(("backend", "factor"), [("inductor-freezing", 1.0), ("int8-static", 0.25)])

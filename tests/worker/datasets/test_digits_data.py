@@ -44,9 +44,9 @@ def test_they_are_the_digits_split_by_class():
 def test_the_split_is_always_the_same():
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one, two = digits.testing(), digits.testing()
-    assert torch.equal(one[0], two[0])
-    assert one[1][:12].tolist() == FIRST
+    first, two = digits.testing(), digits.testing()
+    assert torch.equal(first[0], two[0])
+    assert first[1][:12].tolist() == FIRST
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -62,11 +62,11 @@ def test_batches():
 
 
 def test_calibration_is_of_whole_batches_of_training_images():
-    found = list(digits.calibration(job(1000), 3))
+    batches = list(digits.calibration(job(1000), 3))
     training, _ = digits.training()
-    assert [images.shape for (images,) in found] == [(1000, 1, 8, 8)] * 3
-    assert torch.equal(torch.cat([images for (images,) in found])[: len(training)], training)
-    assert torch.equal(found[1][0][438], training[0])
+    assert [images.shape for (images,) in batches] == [(1000, 1, 8, 8)] * 3
+    assert torch.equal(torch.cat([images for (images,) in batches])[: len(training)], training)
+    assert torch.equal(batches[1][0][438], training[0])
 
 
 def test_samples_are_repeated():

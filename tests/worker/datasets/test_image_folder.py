@@ -131,7 +131,7 @@ def test_one_batch_is_held_at_a_time(folder):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda path: None, "is no folder"),
         (lambda path: path.write_text("a file"), "is no folder"),
@@ -140,9 +140,9 @@ def test_one_batch_is_held_at_a_time(folder):
         (lambda path: (path / "val").mkdir(parents=True), "val has no images"),
     ],
 )
-def test_folders_that_are_none(tmp_path, make, said):
+def test_folders_that_are_none(tmp_path, make, message):
     make(tmp_path / "data")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         images.open_data(job(tmp_path / "data"))
 
 

@@ -94,7 +94,7 @@ def test_a_byte_order_mark(folder):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "data.csv is empty"),
         ("text,label\n", "no row after its first line"),
@@ -109,9 +109,9 @@ def test_a_byte_order_mark(folder):
         ("text,label\n" + "x" * 200_000 + ",1\n", "line 2: field larger than field limit"),
     ],
 )
-def test_what_is_wrong_with_a_file(folder, content, said):
+def test_what_is_wrong_with_a_file(folder, content, message):
     write(folder, content)
-    with pytest.raises(ValueError, match=f"data.csv.*{said}|{said}"):
+    with pytest.raises(ValueError, match=f"data.csv.*{message}|{message}"):
         text.open_data(job(folder))
 
 
@@ -159,8 +159,8 @@ def test_a_transformer_is_scored(folder):
         return model(**inputs)
 
     data = text.open_data(job(folder))
-    found = quality.score(run, run, data, 4)
-    assert (found["samples"], found["classes"], found["agreement"]) == (10, 2, 1)
+    scores = quality.score(run, run, data, 4)
+    assert (scores["samples"], scores["classes"], scores["agreement"]) == (10, 2, 1)
     write(folder, "text,label\ngood,1\nbad,7\n")
     with pytest.raises(ValueError, match="label 7 is none of the model's 2 classes"):
         quality.score(run, run, text.open_data(job(folder)), 4)

@@ -30,8 +30,8 @@ def test_size_and_seed(loader, target):
     assert images.shape == (2, 3, 64, 96)
     again, (other,) = load(loader, target, inputs={"size": [3, 64, 96]})
     assert torch.equal(images, other)
-    for one, two in zip(module.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, two)
+    for first, two in zip(module.parameters(), again.parameters(), strict=True):
+        assert torch.equal(first, two)
     with torch.no_grad():
         assert module.eval()(images).shape == (2, 1000)
 
@@ -88,8 +88,8 @@ def test_the_images_matter(target):
     """With untrained statistics, outputs of these are the same for all images but for rounding."""
     module, (images,) = load("torchvision", target, inputs={"size": [3, 96, 96]})
     with torch.no_grad():
-        one, other = module.eval()(images), module(torch.randn_like(images))
-    assert (one - other).norm() > 0.05 * one.norm()
+        first, other = module.eval()(images), module(torch.randn_like(images))
+    assert (first - other).norm() > 0.05 * first.norm()
 
 
 def test_quantised_weights_count():
@@ -101,5 +101,5 @@ def test_quantised_weights_count():
     held = sum(held_memory.storage_bytes(held_memory.weights(module)).values())
     assert 11.6e6 < held < 13e6, "11.7 million weights of a byte"
     with torch.no_grad():
-        one, other = module.eval()(images), module(torch.randn_like(images))
-    assert (one - other).norm() > 0.05 * one.norm()
+        first, other = module.eval()(images), module(torch.randn_like(images))
+    assert (first - other).norm() > 0.05 * first.norm()

@@ -28,10 +28,10 @@ def test_a_build_is_imported_although_the_file_lies_in_the_checkout(tmp_path):
         "import lib, beside\n\n\ndef make(batch_size):\n    return f'{lib.name} {beside.name}', ()\n"
     )
     path = ":".join([str(tmp_path / "build"), *filter(None, sys.path)])
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOAD, model], env={"PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert said.stdout.strip() == "build beside", said.stderr
+    assert process.stdout.strip() == "build beside", process.stderr
     alone = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{LOAD}", model],
         env={}, capture_output=True, text=True,

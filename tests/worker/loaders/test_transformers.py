@@ -81,7 +81,7 @@ def shapes(inputs):
     return {name: tuple(tensor.shape) for name, tensor in inputs.items()}
 
 
-@pytest.mark.parametrize(("target", "config", "expected", "logits"), TINY, ids=[each[0] for each in TINY])
+@pytest.mark.parametrize(("target", "config", "expected", "logits"), TINY, ids=[row[0] for row in TINY])
 def test_inputs_fit_the_head_and_a_seed_settles_all(target, config, expected, logits):
     module, inputs = load(target, config, {"sequence": 24})
     assert shapes(inputs) == expected
@@ -125,7 +125,7 @@ def test_speech_is_a_spectrogram_of_the_encoders_length():
         assert module(**inputs).logits.shape == (2, 8, 50)
 
 
-def test_an_unknown_class_is_told_with_near_names():
+def test_an_unknown_class_is_reported_with_near_names():
     with pytest.raises(LookupError, match="BertForMaskedLM") as caught:
         loader.load(job("BertForMaskLM"))
     assert failures.classify("load", caught.value) is Status.MODEL_FAIL_TO_LOAD
@@ -175,7 +175,7 @@ def stated():
     suites = [load_suite(name) for name in suite_names()]
     models = [(suite, model) for suite in suites for model in suite.models]
     seen = set()
-    for suite, model in sorted(models, key=lambda each: each[1].parameters or 0):
+    for suite, model in sorted(models, key=lambda pair: pair[1].parameters or 0):
         if suite.loader_of(model) == "transformers":
             target = model.target or model.name
             marks = [pytest.mark.slow] if target in seen else []

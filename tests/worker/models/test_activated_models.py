@@ -57,17 +57,17 @@ def kept_bytes(network, batch_size=2, size=64, **settings):
     torch.manual_seed(0)
     module, (images,) = build(network, batch_size, size=size, **settings)
     own = {tensor.untyped_storage().data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
-    kept = {}
+    saved = {}
 
     def keep(tensor):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage  # holds it, lest its address be used again
+            saved[storage.data_ptr()] = storage  # holds it, lest its address be used again
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = module(images).square().mean()
-    total = sum(storage.nbytes() for storage in kept.values())
+    total = sum(storage.nbytes() for storage in saved.values())
     assert loss.isfinite()
     return total
 
@@ -121,8 +121,8 @@ def test_gradients_of_a_whole_step_are_unchanged(network, norms, settings):
 
 def test_both_norms_have_the_same_state():
     modules = [activated_resnet.build(1, norm=norm)[0] for norm in ("plain", "in_place", "in_place_sum")]
-    plain, *others = ({name: value.shape for name, value in m.state_dict().items()} for m in modules)
-    assert all(other == plain for other in others)
+    plain, *variants = ({name: value.shape for name, value in m.state_dict().items()} for m in modules)
+    assert all(other == plain for other in variants)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_refused(make, message):
 def test_what_is_computed_again_leaves_the_statistics_alone():
     from perfdash.worker.models import activated_vgg
 
-    found = []
+    statistics = []
     for checkpoint in (None, "post", "pre"):
         torch.manual_seed(0)
         module, (images,) = activated_vgg.build(
@@ -179,8 +179,8 @@ def test_what_is_computed_again_leaves_the_statistics_alone():
         )
         torch.manual_seed(1)
         module.train()(images).sum().backward()
-        found.append(dict(module.named_buffers()))
-    plain, *others = found
-    for other in others:
+        statistics.append(dict(module.named_buffers()))
+    plain, *variants = statistics
+    for other in variants:
         for name, buffer in plain.items():
             torch.testing.assert_close(other[name], buffer, msg=name)

@@ -51,17 +51,17 @@ def test_f1_is_high_and_the_cache_serves_the_second(name, cache, monkeypatch):
         patched.setattr(torch.optim, "SGD", None)
         again, _ = build(name)
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()} == written != {}
-    for one, two in zip(module.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, two)
+    for first, two in zip(module.parameters(), again.parameters(), strict=True):
+        assert torch.equal(first, two)
     assert images.shape == (4, 1, 8, 8)
     assert not module.training
 
     def run(inputs):
         return module(*inputs)
 
-    found = quality.score(run, run, digits.open_data(None), 64)
-    assert found["value"] >= 0.97
-    assert found["samples"] == 359
+    scores = quality.score(run, run, digits.open_data(None), 64)
+    assert scores["value"] >= 0.97
+    assert scores["samples"] == 359
 
 
 def test_training_is_seeded_and_leaves_no_trace(cache, monkeypatch, tmp_path):
@@ -95,14 +95,14 @@ def test_a_broken_file_is_made_anew(monkeypatch, tmp_path, content):
         file.write_bytes(content)
     digits_training.trained(modules.Tiny)
     assert file.read_bytes() == good
-    assert [each.name for each in file.parent.iterdir()] == [file.name]
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("PERFDASH_CACHE", str(tmp_path / "file"))
     assert digits_training.trained(modules.Tiny)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_digest_follows_torch_and_the_sources(monkeypatch):
