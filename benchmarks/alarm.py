@@ -1,8 +1,11 @@
 """How often the nightly alarm and the re-measurement are wrong, and what they find, by simulation.
 
-    python benchmarks/alarm.py [--series N] [--hosts N]
+    python benchmarks/alarm.py [--series N] [--hosts N] [--months N] [--part NAME ...] [--results FILE]
 
-Every night of a month (30) is judged as it comes, after 60 nights of history, on hosts of N
+A part is `steps`, `sizes`, `hosts` or `drift`. A cell (a line) that is in FILE is not computed again, so that
+the benchmark can be interrupted.
+
+steps: every night of a month (30) is judged as it comes, after 60 nights of history, on hosts of N
 independent series. In 5 % of them a step happens on some night, half slower and half faster; the other
 95 % are the ones false alerts are counted in, at most one a series and month. A series that is
 alerted ends. Noise is of the log, with the sd given: Gaussian; Student's t(3) scaled to that sd;
@@ -16,11 +19,17 @@ run has a fresh Gaussian of the full sd. Real pairs, minutes apart, should be qu
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdash.files import write
 from perfdash.stats.confirmation_test import decide
 from perfdash.stats.drift import drift
 from perfdash.stats.nightly_test import judge
@@ -99,7 +108,7 @@ def month(
         tally.judged += int(judgement.judged.sum())
         if remeasured:
             alerts = np.zeros(series, dtype=bool)
-            for index in np.flatnonzero(judgement.suspect):
+            for index in np.flatnonzero(judgement.candidate):
                 true = change[index] if night >= when[index] else 0.0
                 pairs: list[float] = []
                 decision = "more"
@@ -182,6 +191,71 @@ def together(
     return Together(int((alarmed & moved).sum()), int((alarmed & ~moved).sum()), shift_alerts)
 
 
+def unchanged_months(
+    rng: np.random.Generator, kind: str, sd: float | None, series: int, months: int, group: int = 1
+) -> tuple[int, int, int]:
+    """Months without a change, on hosts of `series` series, until there are `months` series-months.
+
+    `group`: series that share half of their noise's variance, as the configurations of one model do. Returns
+    the series-months, the series with an alert, and the nights on which a series is suspected.
+    """
+    hosts = -(-months // series)
+    alerted = suspected = 0
+    for _ in range(hosts):
+        spread = np.exp(rng.uniform(np.log(0.005), np.log(0.04), (series, 1))) if sd is None else sd
+        values = noise(rng, kind, spread, (series, HISTORY + MONTH))
+        if group > 1:
+            shared = noise(rng, kind, 1.0, (-(-series // group), HISTORY + MONTH))
+            own = values / np.sqrt(2)
+            values = own + np.repeat(shared, group, axis=0)[:series] * spread / np.sqrt(2)
+        has_alert = np.zeros(series, dtype=bool)
+        for night in range(HISTORY, HISTORY + MONTH):
+            judgement = judge(values[:, : night + 1])
+            has_alert |= judgement.alarm
+            suspected += int((judgement.suspect & ~has_alert).sum())
+        alerted += int(has_alert.sum())
+    return hosts * series, alerted, suspected
+
+
+@dataclass(frozen=True)
+class Jumps:
+    """Series-months of series that jump between two levels, and of how many there is an alert."""
+
+    months: int
+    first: int
+    remeasured: int
+
+
+def jumps(rng: np.random.Generator, sd: float, size: float, series: int, months: int) -> Jumps:
+    """Series that jump to the other of two levels with 2 % a night, on hosts of `series`.
+
+    `first`: series whose first jump is an alert by the nights alone. `remeasured`: series with a candidate
+    that stands a re-measurement; both builds of a pair are on the level of the night.
+    """
+    hosts = -(-months // series)
+    first = stood = 0
+    for _ in range(hosts):
+        flips = np.cumsum(rng.random((series, HISTORY + MONTH)) < 0.02, axis=1) % 2
+        values = rng.normal(0, sd, flips.shape) + np.log1p(size) * flips
+        alerted, confirmed = np.zeros((2, series), dtype=bool)
+        for night in range(HISTORY, HISTORY + MONTH):
+            judgement = judge(values[:, : night + 1])
+            alerted |= judgement.alarm
+            for index in np.flatnonzero(judgement.candidate & ~confirmed):
+                change, spread, df = (
+                    float(part[index]) for part in (judgement.change, judgement.sd, judgement.df)
+                )
+                pairs: list[float] = []
+                decision = "more"
+                while decision == "more":
+                    pairs.append(float(rng.normal(0, sd * np.sqrt(2))))
+                    decision = decide(pairs, suspected=change, sd=spread, df=df).decision
+                confirmed[index] = decision == "stands"
+        first += int(alerted.sum())
+        stood += int(confirmed.sum())
+    return Jumps(hosts * series, first, stood)
+
+
 def row(label: str, tally: Tally, remeasured: bool) -> str:
     shares = "  ".join(f"{tally.found(k):6.1%}" for k in (1, 2, 3, 5))
     sides = "  ".join(f"{tally.found(1, side):6.1%}" for side in ("slower", "faster"))
@@ -189,42 +263,124 @@ def row(label: str, tally: Tally, remeasured: bool) -> str:
     return f"{label:<34}{tally.false_per_thousand:>6.2f} ({tally.false:>3})   {shares}   {sides}   {runs}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--series", type=int, default=2000)
-    parser.add_argument("--hosts", type=int, default=3)
-    options = parser.parse_args()
-    rng = np.random.default_rng(0)
+Cells = dict[str, str]
+
+
+def cell(cells: Cells, file: Path | None, name: str, compute: Callable[[np.random.Generator], str]) -> None:
+    """Print a line, computed unless the file has it; every cell has a seed of its own."""
+    if name not in cells:
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+        cells[name] = compute(np.random.default_rng(seed))
+        if file is not None:
+            write(file, json.dumps(cells, indent=0))
+    print(cells[name], flush=True)
+
+
+def step_line(
+    label: str,
+    kind: str,
+    sd: float | None,
+    step: float,
+    hosts: int,
+    rng: np.random.Generator,
+    *,
+    series: int,
+    remeasured: bool,
+    missing: float,
+) -> str:
+    tally = Tally()
+    for _ in range(hosts):
+        month(rng, tally, kind, sd, step, series=series, remeasured=remeasured, missing=missing)
+    return row(label, tally, remeasured)
+
+
+def steps(cells: Cells, file: Path | None, series: int, hosts: int) -> None:
     head = (
         f"{'noise':<34}{'false/1,000 (n)':<16}{'night 1':>7}{'by 2':>8}{'by 3':>8}{'by 5':>8}"
         f"{'slower':>10}{'faster':>8}   runs"
     )
-    cases: list[tuple[str, str, float | None, float, float]] = [
+    kinds: list[tuple[str, str, float | None, float, float]] = [
         (f"{kind} {sd:.0%}, step {step:.0%}", kind, sd, step, 0.0)
         for sd, step in ((0.03, 0.10), (0.01, 0.05))
         for kind in KINDS
     ]
-    cases += [
+    kinds += [
         ("gaussian 0.5..4 %, step 10%", "gaussian", None, 0.10, 0.0),
         ("gaussian 3%, 10% missing, step 10%", "gaussian", 0.03, 0.10, 0.1),
     ]
     for remeasured in (True, False):
         word = "with" if remeasured else "without"
-        print(f"\n{word} re-measurement, {options.hosts} x {options.series} series")
+        print(f"\n{word} re-measurement, {hosts} x {series} series")
         print(head)
-        for label, kind, sd, step, missing in cases:
-            tally = Tally()
-            for _ in range(options.hosts):
-                month(
-                    rng, tally, kind, sd, step, series=options.series, remeasured=remeasured, missing=missing
-                )
-            print(row(label, tally, remeasured), flush=True)
+        for label, kind, sd, step, missing in kinds:
+            compute = partial(
+                step_line, label, kind, sd, step, hosts, series=series, remeasured=remeasured, missing=missing
+            )
+            cell(cells, file, f"steps {word} {label} {hosts}x{series}", compute)
     print("\nslower, faster: found on the first night; runs: extra runs a series and night")
     print(
         "false alerts per 1,000 series-months of today's detectors, as gaussian/t3/autoregressive/outliers:"
     )
     print("  Otava 160/472/1250/596, ruptures KernelCPD 38/381/1835/902, asv 2/9/0/3")
-    hosts = 2 * options.hosts
+
+
+def size_line(
+    label: str,
+    kind: str,
+    sd: float | None,
+    series: int,
+    months: int,
+    group: int,
+    rng: np.random.Generator,
+) -> str:
+    count, false, suspected = unchanged_months(rng, kind, sd, series, months, group)
+    return (
+        f"{series:<18}{label:<34}{1000 * false / count:>11.1f} ({false:>4}){1000 * suspected / count:>18.0f}"
+    )
+
+
+def jump_line(series: int, months: int, rng: np.random.Generator) -> str:
+    seen = jumps(rng, 0.01, 0.10, series, months)
+    return (
+        f"{series:<18}{'gaussian 1%, 10%':<34}{1000 * seen.first / seen.months:>18.1f}"
+        f"{1000 * seen.remeasured / seen.months:>18.1f}"
+    )
+
+
+def sizes(cells: Cells, file: Path | None, months: int) -> None:
+    print(f"\nnothing changes, no re-measurement; per 1,000 series-months, from about {months}")
+    print(f"{'series of a host':<18}{'noise':<34}{'false alerts (n)':>18}{'suspected nights':>18}")
+    for series in (1, 5, 20, 200, 2000):
+        kinds: list[tuple[str, str, float | None, int]] = [(f"{kind} 3%", kind, 0.03, 1) for kind in KINDS]
+        if series > 1:
+            kinds += [
+                ("gaussian 0.5..4 %", "gaussian", None, 1),
+                ("t3 0.5..4 %", "t3", None, 1),
+                ("gaussian 3%, 4 series share half", "gaussian", 0.03, 4),
+            ]
+        for label, kind, sd, group in kinds:
+            compute = partial(size_line, label, kind, sd, series, months, group)
+            cell(cells, file, f"sizes {series} {label} {months}", compute)
+    print("\njumps between two levels, 2 % a night; per 1,000 series-months")
+    print(f"{'series of a host':<18}{'noise and size':<34}{'alert at a jump':>18}{'re-measured':>18}")
+    for series in (20, 200):
+        cell(cells, file, f"jumps {series} {months}", partial(jump_line, series, months))
+
+
+def host_line(series: int, sd: float, part: float, hosts: int, rng: np.random.Generator) -> str:
+    seen = [together(rng, "gaussian", sd, part, series=series) for _ in range(hosts)]
+    movers, unmoved, shift_alerts = (
+        np.mean([getattr(outcome, name) for outcome in seen])
+        for name in ("movers", "unmoved", "shift_alerts")
+    )
+    moving = round(part * series)
+    return (
+        f"{series:<10}{sd:>6.0%}{part:>8.0%}{movers:>12.1f} of {moving:<5}"
+        f"{unmoved:>10.1f} of {series - moving:<5}{shift_alerts:>13.1f}"
+    )
+
+
+def hosts_that_move(cells: Cells, file: Path | None, hosts: int) -> None:
     print(f"\nstep of 8 % in a share of a host's series, judged for 20 nights, mean of {hosts} hosts")
     print(
         f"{'series':<10}{'noise':>6}{'moved':>8}{'alarmed of moved':>20}{'of unmoved':>18}{'nights told':>14}"
@@ -232,23 +388,45 @@ def main() -> None:
     for series in (40, 400):
         for sd in (0.01, 0.03):
             for part in (0.0, 0.3, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
-                seen = [together(rng, "gaussian", sd, part, series=series) for _ in range(hosts)]
-                movers, unmoved, shift_alerts = (
-                    np.mean([getattr(outcome, name) for outcome in seen])
-                    for name in ("movers", "unmoved", "shift_alerts")
-                )
-                moving = round(part * series)
-                print(
-                    f"{series:<10}{sd:>6.0%}{part:>8.0%}{movers:>12.1f} of {moving:<5}"
-                    f"{unmoved:>10.1f} of {series - moving:<5}{shift_alerts:>13.1f}",
-                    flush=True,
-                )
-    print(f"\ndrift against the first nights, {options.series} series, judged weekly for 20 weeks")
+                compute = partial(host_line, series, sd, part, hosts)
+                cell(cells, file, f"hosts {series} {sd} {part} {hosts}", compute)
+
+
+def drift_line(kind: str, sd: float, slope: float, series: int, rng: np.random.Generator) -> str:
+    false, share, delay = drifts(rng, kind, sd, slope, series)
+    return f"{kind:<15} {sd:>4.0%}{slope:>14.2%}{false:>13.2f}{share:>8.1%}{delay:>14.0f}"
+
+
+def drifting(cells: Cells, file: Path | None, series: int) -> None:
+    print(f"\ndrift against the first nights, {series} series, judged weekly for 20 weeks")
     print(f"{'noise':<20}{'drift a night':>14}{'false/1,000':>13}{'found':>8}{'after nights':>14}")
     for kind in KINDS:
         for sd, slope in ((0.03, 0.002), (0.01, 0.0005)):
-            false, share, delay = drifts(rng, kind, sd, slope, options.series)
-            print(f"{kind:<15} {sd:>4.0%}{slope:>14.2%}{false:>13.2f}{share:>8.1%}{delay:>14.0f}", flush=True)
+            compute = partial(drift_line, kind, sd, slope, series)
+            cell(cells, file, f"drift {kind} {sd} {slope} {series}", compute)
+
+
+PARTS = ("steps", "sizes", "hosts", "drift")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--series", type=int, default=2000)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--months", type=int, default=4000, help="series-months of a cell of `sizes`")
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS)
+    parser.add_argument("--results", type=Path, help="keep the cells here, and go on from them")
+    options = parser.parse_args()
+    file = options.results
+    cells: Cells = json.loads(file.read_text()) if file is not None and file.exists() else {}
+    if "steps" in options.part:
+        steps(cells, file, options.series, options.hosts)
+    if "sizes" in options.part:
+        sizes(cells, file, options.months)
+    if "hosts" in options.part:
+        hosts_that_move(cells, file, 2 * options.hosts)
+    if "drift" in options.part:
+        drifting(cells, file, options.series)
 
 
 if __name__ == "__main__":

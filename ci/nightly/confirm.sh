@@ -28,7 +28,7 @@ confirm() { # RUN
   fi
   if [ "$code" != 0 ] || grep -q ': cannot tell' "$PERFDASH_NIGHTLY/.confirm"; then cannot=yes; fi
   # More are suspect than CONFIRM_MOST.
-  if awk '/ cases are suspect; / && $1 > $5 { more = 1 } END { exit !more }' "$PERFDASH_NIGHTLY/.confirm"; then
+  if awk '/ cases may have changed; / && $1 > $6 { more = 1 } END { exit !more }' "$PERFDASH_NIGHTLY/.confirm"; then
     cannot=yes
   fi
   rm -f "$PERFDASH_NIGHTLY/.confirm"

@@ -21,7 +21,7 @@ def confirm(
     python: Annotated[
         str | None, typer.Option(help="The interpreter of the run.  [default: as it was measured]")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Cases at most, the most suspicious first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Cases at most, the likeliest changes first.")] = 20,
     pairs: Annotated[
         int | None, typer.Option(min=5, max=20, help="Pairs a case at most.  [default: 8]")
     ] = None,
@@ -39,9 +39,9 @@ def confirm(
         list[str] | None, typer.Option(help="`regression`: exit 1 where something worse stands.")
     ] = None,
 ) -> None:
-    """Measure the suspects of a night again, both builds in turn; only what stands is an alert."""
+    """Measure what may have changed again, both builds in turn; only what stands is an alert."""
+    from perfdash.detect.confirmation import candidates, of_this_method
     from perfdash.detect.nightly_judging import judge_run
-    from perfdash.detect.suspects import of_this_method, suspects
     from perfdash.errors import UsageError
     from perfdash.history.queries import cases_by_id, find_run
     from perfdash.methods import CURRENT, changes
@@ -67,20 +67,20 @@ def confirm(
                 )
             judged = judge_run(connection, line, judging_rules())
             findings = of_this_method(judged.findings, judged.run)
-            suspected = suspects([finding for finding in findings if finding.alarm or not certain])
-            cases = cases_by_id(connection, suspected)
+            to_measure = candidates([finding for finding in findings if finding.alarm or not certain])
+            cases = cases_by_id(connection, to_measure)
         if left_out := len(judged.findings) - len(findings):
             typer.echo(
                 f"{left_out} findings are left out: perfdash now measures them by another method "
                 f"({', '.join(changes(judged.run.method, CURRENT))})"
             )
-        by_case = {cases[number]: findings for number, findings in list(suspected.items())[:limit]}
+        by_case = {cases[number]: findings for number, findings in list(to_measure.items())[:limit]}
         plan = {case.case: case for case in map(planned_from_json, read_plan(folder)["cases"])}
         planned = with_secrets([plan[case] for case in by_case if case in plan])
         if not planned:
             typer.echo("Nothing to measure again")
             return
-        typer.echo(f"{len(suspected)} cases are suspect; {len(planned)} are measured again")
+        typer.echo(f"{len(to_measure)} cases may have changed; {len(planned)} are measured again")
         check_machine(settings, planned)
         confirmed = remeasure(
             store, judged, folder, settings, good_python, planned, by_case, pairs, _show, typer.echo

@@ -1,5 +1,6 @@
 """The states of an alert: how each night changes open alerts and adds new ones. Pure.
 
+suspected -> new: a change that is not certain yet becomes an alert on a later night, or is dismissed.
 new -> confirmed (later nights show the change too, or a re-measurement reproduced it) -> open (one night
 later). Each of these can become acknowledged (by a person) or fixed (back at the level before); a fixed alert
 whose change returns is reopened. A new alert that later nights do not show is dismissed. An alert is
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from perfdash.history.alert_store import (
     OPEN,
     REOPENED,
     SUPERSEDED,
+    SUSPECTED,
     Alert,
 )
 from perfdash.history.queries import Panel, RunLine
@@ -53,6 +56,10 @@ _LOOKED_BACK = 10
 _NOT_MEASURED = ("", str(Status.INFRA_ERROR))
 # Standard errors that confirm or dismiss a new alert, and the nights after which it is decided anyway.
 _ENOUGH, _DECIDED_BY = 2.5, 5
+_LATER_P = 0.002  # chance that unchanged later nights show a suspected change, below which it is an alert
+_ALL_P = 1e-5  # the same for these nights and the one that was suspected
+_MODE_RETURNS = 2  # times that a fixed change came back after which its series jumps between two levels
+_JUMPS = "the series jumps between two levels: only a re-measurement makes an alert of it"
 _DATED_FOR = 15  # nights after a change during which its date and size are updated
 
 
@@ -118,11 +125,19 @@ def advance(
             changed += _by_another_method(alert, panel, method_changes, at)
             continue
         if alert.state == FIXED:
-            reappeared = [index for index in same if findings[index].alarm and index not in matched]
+            reappeared = [
+                index
+                for index in same
+                if (findings[index].alarm or findings[index].suspect) and index not in matched
+            ]
             if reappeared and _is_same_change(alert, findings[reappeared[0]]):
                 matched.update(reappeared)
-                fresh = new_alert(findings[reappeared[0]], panel, at)
-                changed.append((replace(fresh, id=alert.id, state=REOPENED, opened=alert.opened), None))
+                changed.append(_returned(alert, findings[reappeared[0]], panel, at))
+            continue
+        if alert.state == SUSPECTED:
+            matched.update(same)
+            if (decided := _suspect_after(alert, [findings[index] for index in same], panel, at)) is not None:
+                changed.append(decided)
             continue
         observation = _observed(alert, panel, bool(same))
         if any(_undoes(findings[index], alert) for index in opposite):
@@ -140,15 +155,76 @@ def advance(
         if moved is not None:
             changed.append((moved, note))
     stepped = {(a.case_id, a.metric, a.direction) for a in alerts if a.kind == "metric" and a.state == NEW}
-    changed += [
-        (new_alert(finding, panel, at), None)
-        for index, finding in enumerate(findings)
-        if finding.alarm
-        and index not in matched
+    # A suspected way back of an open alert is decided by the alert itself.
+    undone = {(*alert.series, -alert.direction) for alert in alerts if alert.state in LIVE}
+    for index, finding in enumerate(findings):
+        if index in matched:
+            continue
         # A series that has just stepped differs from its first nights too, which is no drift.
-        and not (finding.kind == "drift" and (finding.case_id, finding.metric, finding.direction) in stepped)
-    ]
+        if finding.kind == "drift" and (finding.case_id, finding.metric, finding.direction) in stepped:
+            continue
+        series = (finding.kind, finding.case_id, finding.metric, finding.direction)
+        if finding.alarm:
+            changed.append((new_alert(finding, panel, at), None))
+        elif finding.suspect and series not in undone:
+            changed.append((new_alert(finding, panel, at, SUSPECTED), None))
     return changed
+
+
+def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Alert, str | None]:
+    """A fixed alert whose change came back: reopened, or suspected until that is certain."""
+    fresh = new_alert(finding, panel, at)
+    details = {**fresh.details, "returns": int(alert.details.get("returns", 0)) + 1}
+    fresh = replace(fresh, id=alert.id, opened=alert.opened, details=details)
+    jumps = _jumps(fresh)
+    return replace(
+        fresh, state=REOPENED if finding.alarm and not jumps else SUSPECTED
+    ), _JUMPS * jumps or None
+
+
+def _jumps(alert: Alert) -> bool:
+    """Whether a series went to the alert's level and back so often that it jumps between the two."""
+    return int(alert.details.get("returns", 0)) >= _MODE_RETURNS
+
+
+def _suspect_after(
+    alert: Alert, findings: Sequence[Finding], panel: Panel, at: str
+) -> tuple[Alert, str | None] | None:
+    """A suspected change after one more night, with a note; None if tonight says nothing.
+
+    `findings`: those of its series and direction. It becomes an alert when the test is certain, or when each
+    night after the first shows it and so many would not by chance. A series that jumps between two levels
+    becomes an alert by re-measurement only.
+    """
+    tonight = panel.runs[-1]
+    later = _later_nights(alert, panel)
+    if not len(later) or not math.isfinite(later[-1]):
+        return None
+    before, after, _ = _levels(alert)
+    nights = later[np.isfinite(later)]
+    returns = int(alert.details.get("returns", 0))
+    if (nights[-1] - before) / (after - before) <= 0.5:
+        # A night that was only suspected of the change is no return of it.
+        details = {**alert.details, "fixed_run_id": tonight.id, "returns": returns - (not _jumps(alert))}
+        ended = replace(alert, changed=at, seen_run_id=tonight.id)
+        if returns:
+            return replace(ended, state=FIXED, details=details), None
+        return replace(ended, state=DISMISSED), "the night after does not show it"
+    is_certain = any(finding.alarm for finding in findings)
+    chance = float(alert.details.get("repeat", 1.0)) ** len(nights)
+    chance_of_all = chance * float(alert.details.get("heavy_p", 1.0))
+    is_certain |= chance <= _LATER_P or chance_of_all <= _ALL_P
+    if _jumps(alert) or not is_certain:
+        return replace(alert, seen_run_id=tonight.id), None
+    raised = (
+        new_alert(findings[0], panel, at) if findings else replace(alert, changed=at, seen_run_id=tonight.id)
+    )
+    kept: dict[str, Any] = {
+        name: alert.details[name] for name in ("born_run_id", "returns") if name in alert.details
+    }
+    details = {**raised.details, **kept, "raised_run_id": tonight.id}
+    state = REOPENED if returns else NEW
+    return replace(raised, id=alert.id, opened=alert.opened, state=state, details=details), None
 
 
 def other_method(alert: Alert, run: RunLine) -> list[str]:
@@ -238,13 +314,13 @@ def _undoes(finding: Finding, alert: Alert) -> bool:
 
 
 def confirmed(alert: Alert, at: str) -> Alert:
-    """Confirm an alert after a re-measurement reproduced it."""
-    return replace(alert, state=CONFIRMED if alert.state == NEW else alert.state, changed=at)
+    """Confirm an alert or a suspected change after a re-measurement reproduced it."""
+    return replace(alert, state=CONFIRMED if alert.state in (SUSPECTED, NEW) else alert.state, changed=at)
 
 
 def dismissed(alert: Alert, at: str) -> Alert:
-    """Dismiss a new alert after a re-measurement refuted it; a confirmed alert stays."""
-    return replace(alert, state=DISMISSED, changed=at) if alert.state == NEW else alert
+    """Dismiss a suspected or new change after a re-measurement refuted it; a confirmed alert stays."""
+    return replace(alert, state=DISMISSED, changed=at) if alert.state in (SUSPECTED, NEW) else alert
 
 
 def acknowledged(alert: Alert, at: str) -> Alert:
@@ -359,13 +435,22 @@ def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
     if alert.kind == "count":
         return BACK if (value - (alert.before or 0.0)) * alert.direction <= 0 else AGAIN
     places = {run.id: place for place, run in enumerate(panel.runs)}
-    values = net_metric_logs(panel, alert.metric)[row]
     if alert.state == NEW and alert.kind == "metric":
-        return _new_observed(alert, values[places.get(alert.details.get("born_run_id", -1), -1) + 1 :])
+        return _new_observed(alert, _later_nights(alert, panel))
+    values = net_metric_logs(panel, alert.metric)[row]
     observation = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
         return UNKNOWN  # the drift test runs once a week
     return observation
+
+
+def _later_nights(alert: Alert, panel: Panel) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The logs of an alert's metric on the nights after the one that raised it; NaN where not measured."""
+    if alert.case_id not in panel.case_ids or str(alert.metric) not in panel.values:
+        return np.empty(0)
+    born = next((k for k, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1)
+    values = net_metric_logs(panel, str(alert.metric))[panel.case_ids.index(alert.case_id)]
+    return np.asarray(values[born + 1 :])
 
 
 def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:

@@ -156,7 +156,7 @@ def judge_again_from(connection: sa.Connection, run: RunLine, why: str) -> int:
 
 _AGAIN = "judged again:"
 # What people decided about an alert (invalid, accepted) is not undone.
-_UNDONE = (*LIVE, FIXED, DISMISSED, alert_store.SUPERSEDED)
+_UNDONE = (*alert_store.SHOWN, FIXED, DISMISSED, alert_store.SUPERSEDED)
 
 
 def _rolled_back(
@@ -176,12 +176,14 @@ def _rolled_back(
     seen = places.get(alert.seen_run_id or -1)
     if seen is None or seen < since:
         return None
-    earlier = [
-        (event, run_id)
-        for event, run_id in events
-        if places.get(run_id or -1, ("", 0)) < since
-        and not (run_id is None and (event.note or "").startswith(_AGAIN))
+    # What was before the alert was withdrawn says nothing of the nights that were judged again.
+    withdrawn = [
+        place
+        for place, (event, run_id) in enumerate(events)
+        if run_id is None and (event.note or "").startswith(_AGAIN)
     ]
+    since_then = events[withdrawn[-1] + 1 :] if withdrawn else events
+    earlier = [pair for pair in since_then if places.get(pair[1] or -1, ("", 0)) < since]
     details = dict(alert.details)
     # An acknowledgement ends when the alert is reopened, not when it is fixed on a night that is undone.
     states = [event.state for event, _ in events]
@@ -368,7 +370,7 @@ def _accepted(connection: sa.Connection, run: RunLine, level: AcceptedLevel, act
 def _open_alert(connection: sa.Connection, number: int, verb: str) -> Alert:
     """Find an open alert. Raises UsageError, which says who ended it."""
     alert = alert_store.find(connection, number)
-    if alert.state not in LIVE:
+    if alert.state not in alert_store.SHOWN:
         act = alert.details.get("act") or {}
         by = f" ({act['who']} on {act['at']}: {act['why']})" if act.get("act") in (INVALID, BASELINE) else ""
         raise UsageError(

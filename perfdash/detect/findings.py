@@ -61,8 +61,9 @@ class Finding:
 
     kind: metric (of a case), drift, count, status, vanished, host. good, bad: indices in the panel's runs of
     the last run before the change and the first run with it. case_id: None for the host. alarm: certain
-    enough to report; otherwise only worth re-measuring. change: log of after / before. sd, df: standard
-    deviation of one night's log and its degrees of freedom, for the re-measurement.
+    enough for an alert. suspect: reported as suspected. Neither: only worth re-measuring. change: log of
+    after / before. sd, df: standard deviation of one night's log and its degrees of freedom, for the
+    re-measurement.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Finding:
     good: int | None
     bad: int
     alarm: bool = True
+    suspect: bool = False
     before: float | None = None
     after: float | None = None
     change: float | None = None
@@ -215,7 +217,7 @@ def _of_metric(
                 details={"cases": int(night.judged.sum()), "moved": int(night.with_host.sum())},
             )
         )
-    for place in np.flatnonzero(night.suspect):
+    for place in np.flatnonzero(night.candidate):
         row = int(rows[place])
         nights = np.flatnonzero(np.isfinite(values[row]))
         baseline = float(night.baseline[place])
@@ -234,6 +236,7 @@ def _of_metric(
                 int(before[-1]) if len(before) else None,
                 bad,
                 alarm=bool(night.alarm[place]),
+                suspect=bool(night.suspect[place]),
                 before=math.exp(baseline),
                 after=math.exp(baseline + change),
                 change=change,
@@ -243,6 +246,8 @@ def _of_metric(
                 details={
                     "nights": window,
                     "score": round(float(night.score[place]), 2),
+                    "repeat": float(night.repeat[place]),
+                    "heavy_p": float(night.heavy_p[place]),
                     **({"minimum_change": own} if own else {}),
                 },
             )

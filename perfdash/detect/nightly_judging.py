@@ -17,7 +17,7 @@ from perfdash.detect.nights import has_enough_cases, is_a_night
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
-from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, Alert
+from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
@@ -197,10 +197,10 @@ def _update_alerts(connection: sa.Connection, judged: Judged, at: str) -> None:
     alerts = alert_store.load(
         connection,
         testbed_id=judged.run.testbed_id,
-        states=(*LIVE, FIXED),
+        states=(*SHOWN, FIXED),
         or_seen_in=judged.run.id,
     )
-    for alert in [alert for alert in alerts if alert.state in LIVE]:
+    for alert in [alert for alert in alerts if alert.state in SHOWN]:
         if not judged.selection.is_judged(alert.case_id, alert.metric):
             alerts.remove(alert)
             ended = replace(alert, state=DISMISSED, changed=at)

@@ -11,13 +11,15 @@ import sqlalchemy as sa
 from perfdash.errors import UsageError
 from perfdash.history import schema
 
+SUSPECTED = "suspected"  # not certain enough for an alert: a later night or a re-measurement decides
 NEW, CONFIRMED, OPEN, REOPENED = "new", "confirmed", "open", "reopened"
 ACKNOWLEDGED, FIXED, DISMISSED = "acknowledged", "fixed", "dismissed"
 SUPERSEDED = "superseded"  # its metric has been measured by another method since then
 INVALID, ACCEPTED = "invalid", "accepted"  # a person said: it is no real change; it is the new level
 LIVE = (NEW, CONFIRMED, OPEN, REOPENED, ACKNOWLEDGED)
+SHOWN = (*LIVE, SUSPECTED)  # in lists of what is open
 NOT_REAL = (DISMISSED, INVALID)
-STATES = (*LIVE, FIXED, DISMISSED, SUPERSEDED, INVALID, ACCEPTED)
+STATES = (*LIVE, SUSPECTED, FIXED, DISMISSED, SUPERSEDED, INVALID, ACCEPTED)
 
 
 @dataclass(frozen=True)

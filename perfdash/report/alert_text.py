@@ -15,8 +15,9 @@ from perfdash.history.alert_store import (
     ACCEPTED,
     ACKNOWLEDGED,
     INVALID,
-    LIVE,
+    SHOWN,
     STATES,
+    SUSPECTED,
     Alert,
     AlertEvent,
     load,
@@ -35,19 +36,26 @@ _DIRECTION = {1: "worse", -1: "better", 0: ""}
 def open_alerts(
     store: Store, *, everything: bool = False, worse: bool = False, run: str | None = None
 ) -> list[AlertEvidence]:
-    """The open alerts with their evidence, regressions first, the largest first.
+    """The open alerts with their evidence, then the suspected ones; regressions first, the largest first.
 
     everything: closed ones too; worse: regressions only; run: those that a run shows or began.
     """
     with store.read() as connection:
-        alerts = load(connection, states=STATES if everything else LIVE)
+        alerts = load(connection, states=STATES if everything else SHOWN)
         if worse:
             alerts = [alert for alert in alerts if alert.direction > 0]
         if run is not None:
             run_id = find_run(connection, run).id
             alerts = [alert for alert in alerts if run_id in (alert.bad_run_id, alert.seen_run_id)]
         evidence = gather(connection, alerts)
-    return sorted(evidence, key=lambda item: (-item.alert.direction, -abs(item.alert.change or 9.0)))
+    return sorted(
+        evidence,
+        key=lambda item: (
+            item.alert.state == SUSPECTED,
+            -item.alert.direction,
+            -abs(item.alert.change or 9.0),
+        ),
+    )
 
 
 def alert_list(alerts: Sequence[AlertEvidence]) -> str:

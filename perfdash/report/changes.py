@@ -11,6 +11,7 @@ from perfdash.detect.comparison import ComparedCase, Comparison
 from perfdash.detect.findings import WORSE
 from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import ACKNOWLEDGED, FIXED, REOPENED
+from perfdash.history.alert_store import SUSPECTED as SUSPECTED_STATE
 from perfdash.history.results import Imported, RunRow
 from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
@@ -20,7 +21,9 @@ from perfdash.report.number_format import percent_change, with_unit
 REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
     "Regressions", "Improvements", "New failures", "Fixed", "Appeared", "Vanished"
 )  # fmt: skip
-GROUPS = (NEW_FAILURE, REGRESSION, VANISHED, REPAIRED, IMPROVEMENT, APPEARED)
+# A re-measurement or the next night says whether these are real; worse ones and better ones.
+SUSPECTED, SUSPECTED_BETTER = "Suspected regressions", "Suspected improvements"
+GROUPS = (NEW_FAILURE, REGRESSION, VANISHED, SUSPECTED, REPAIRED, IMPROVEMENT, SUSPECTED_BETTER, APPEARED)
 BAD = (NEW_FAILURE, REGRESSION, VANISHED)
 _PACKAGES = 3  # packages with a changed commit that are named; the rest are left out
 
@@ -113,7 +116,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         good=None if undone else ChangeEnd.of(good),
         bad=None if undone else ChangeEnd.of(bad),
         fresh=undone
-        or alert.details.get("born_run_id") == run_id
+        or run_id in (alert.details.get("born_run_id"), alert.details.get("raised_run_id"))
         or (bad is not None and bad.id == run_id)
         or alert.state == REOPENED,
         state=state,
@@ -140,6 +143,8 @@ def _group(evidence: AlertEvidence, undone: bool) -> str:
     worse = (alert.direction == WORSE) != undone
     if alert.kind == "status":
         return NEW_FAILURE if worse else REPAIRED
+    if alert.state == SUSPECTED_STATE:
+        return SUSPECTED if worse else SUSPECTED_BETTER
     return REGRESSION if worse else IMPROVEMENT
 
 

@@ -22,6 +22,7 @@ from perfdash.metrics import JUDGED
 from perfdash.report.changes import (
     APPEARED,
     GROUPS,
+    SUSPECTED,
     ChangeEnd,
     RunChange,
     of_alert,
@@ -69,11 +70,13 @@ def headline(night: Night) -> str:
         return "Nothing was measured"
     count, expected = len(night.rows), night.run.expected
     words = [f"incomplete ({count} of {expected} cases)"] if expected and count < expected else []
+    is_suspected = any(change.group == SUSPECTED for change in night.changes)
     for group in GROUPS:
         loud = [change for change in night.changes if change.group == group and not change.acknowledged]
         if loud:
             fresh = sum(change.fresh for change in loud)
-            new = "" if fresh == len(loud) else f" ({fresh} new)" if fresh else " (none new)"
+            none = "" if is_suspected else " (none new)"  # what is suspected may be new
+            new = "" if fresh == len(loud) else f" ({fresh} new)" if fresh else none
             name = group.lower()
             if len(loud) == 1 and name.endswith("s"):
                 name = name[:-1]

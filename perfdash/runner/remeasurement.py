@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfdash.detect import suspects
+from perfdash.detect import confirmation
+from perfdash.detect.confirmation import PairedResult
 from perfdash.detect.environment_changes import other_commits
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import Judged
-from perfdash.detect.suspects import PairedResult
 from perfdash.errors import UsageError
 from perfdash.files import now
 from perfdash.history import alert_store as alert_rows
@@ -82,25 +82,25 @@ def remeasure(
     """
     new = options_of(settings)
     cores = slots_of(settings)
-    limit = most_pairs or suspects.PAIRS
+    limit = most_pairs or confirmation.PAIRS
     confirmed = 0
 
     def judgements(case: Case, pairs: Sequence[BuildPair]) -> list[tuple[Finding, str, Any]]:
         sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
-        return [(finding, *suspects.decide(finding, sides, limit)) for finding in suspected[case]]
+        return [(finding, *confirmation.decide(finding, sides, limit)) for finding in suspected[case]]
 
     def is_enough(planned: Planned, pairs: Sequence[BuildPair]) -> bool:
-        return suspects.MORE not in [word for _, word, _ in judgements(planned.case, pairs)]
+        return confirmation.MORE not in [word for _, word, _ in judgements(planned.case, pairs)]
 
     def save(planned: Planned, pairs: Sequence[BuildPair]) -> None:
         nonlocal confirmed
         with store.write() as connection:
-            alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id)
+            alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id, states=alert_rows.SHOWN)
             for finding, word, numbers in judgements(planned.case, pairs):
-                alert = suspects.alert_after(finding, word, numbers, alerts, judged.panel, now())
+                alert = confirmation.alert_after(finding, word, numbers, alerts, judged.panel, now())
                 if alert:
                     alert_rows.save(connection, *alert)
-                confirmed += word == suspects.STANDS and finding.direction > 0
+                confirmed += word == confirmation.STANDS and finding.direction > 0
                 decided(Decision(planned.case.model, finding, word, numbers, len(pairs)))
 
     with away_from(cores), ExitStack() as stack:
@@ -119,7 +119,7 @@ def remeasure(
             case: [
                 finding
                 for finding in findings
-                if suspects.measured_before(finding, judged.panel, workers["old"])
+                if confirmation.measured_before(finding, judged.panel, workers["old"])
             ]
             for case, findings in findings_of.items()
         }
@@ -140,7 +140,7 @@ def _and_packages(worker: Mapping[str, Any]) -> str:
 
 
 def measured_side(result: Result) -> PairedResult:
-    """A result as detect.suspects judges it."""
+    """A result as detect.confirmation judges it."""
     row = from_result(result)
     return PairedResult(row.status, dict(row.values), _undisturbed(result))
 

@@ -19,6 +19,8 @@ from perfdash.report.changes import (
     NEW_FAILURE,
     REGRESSION,
     REPAIRED,
+    SUSPECTED,
+    SUSPECTED_BETTER,
     VANISHED,
     RunChange,
     of_alert,
@@ -56,7 +58,8 @@ MOST = 100  # alerts on one page with all that is known of them; the largest com
 # The word of one change of a group.
 WORDS = {
     REGRESSION: "regression", IMPROVEMENT: "improvement", NEW_FAILURE: "new failure", REPAIRED: "fixed",
-    APPEARED: "appeared", VANISHED: "vanished",
+    APPEARED: "appeared", VANISHED: "vanished", SUSPECTED: "suspected regression",
+    SUSPECTED_BETTER: "suspected improvement",
 }  # fmt: skip
 
 
@@ -74,6 +77,11 @@ class AlertsOnPage:
     @property
     def worse(self) -> int:
         return len(self._bad)
+
+    @property
+    def suspected(self) -> int:
+        """The number of suspected regressions."""
+        return sum(change.group == SUSPECTED for change in self.every)
 
     @property
     def fresh(self) -> int:
@@ -121,9 +129,9 @@ def standing_alerts(
     alerts = [
         alert
         for alert in alert_store.load(
-            connection, testbed_id=bed.id, states=(*alert_store.LIVE, alert_store.FIXED)
+            connection, testbed_id=bed.id, states=(*alert_store.SHOWN, alert_store.FIXED)
         )
-        if alert.state in alert_store.LIVE or alert.details.get("fixed_run_id") in last
+        if alert.state in alert_store.SHOWN or alert.details.get("fixed_run_id") in last
     ]
     ranked = sorted(alerts, key=_rank)
     return StandingAlerts(gather(connection, ranked[:limit]), ranked[limit:], heads)
@@ -144,7 +152,7 @@ def _on_its_night(evidence: AlertEvidence, heads: Mapping[int, RunLine]) -> RunC
     """The change that an alert shows on the last night of its kind of run."""
     _, bad = evidence.between
     details = evidence.alert.details
-    run_ids = [details.get("born_run_id"), bad.id if bad else None]
+    run_ids = [details.get("raised_run_id"), details.get("born_run_id"), bad.id if bad else None]
     if evidence.alert.state == alert_store.FIXED:
         run_ids = [details.get("fixed_run_id")]
     return of_alert(evidence, next((number for number in heads if number in run_ids), -1))
@@ -155,7 +163,8 @@ def _counted(count: int, word: str) -> str:
 
 
 def _rank(alert: Alert) -> tuple[object, ...]:
-    return alert.state not in alert_store.LIVE, -alert.direction, -abs(alert.change or 9.0), alert.id
+    places = [alert.state not in states for states in (alert_store.SHOWN, alert_store.LIVE)]
+    return *places, -alert.direction, -abs(alert.change or 9.0), alert.id
 
 
 @dataclass(frozen=True)
@@ -176,9 +185,9 @@ def alert_histories(
 ) -> tuple[list[AlertHistory], int]:
     """Read the open alerts, then the latest closed ones; and the number left out."""
     alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
-    evidences = [evidence for evidence in standing.evidence if evidence.alert.state in alert_store.LIVE]
+    evidences = [evidence for evidence in standing.evidence if evidence.alert.state in alert_store.SHOWN]
     ended = sorted(
-        (alert for alert in alerts if alert.state not in alert_store.LIVE),
+        (alert for alert in alerts if alert.state not in alert_store.SHOWN),
         key=lambda alert: (alert.changed, alert.id),
         reverse=True,
     )[:limit]

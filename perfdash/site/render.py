@@ -21,7 +21,7 @@ from perfdash.history.results import is_cpu_time
 from perfdash.methods import MEANINGS
 from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links
-from perfdash.report.changes import BAD, RunChange
+from perfdash.report.changes import APPEARED, BAD, SUSPECTED, SUSPECTED_BETTER, RunChange
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
 from perfdash.site.compare_page import SHOWN, CompareView, night_options
@@ -296,7 +296,7 @@ def environment() -> jinja2.Environment:
         word_of=word_of,
         model_of=alert_text.model_of,
         build=build_words,
-        is_bad=is_bad,
+        badge_of=badge_of,
         titles={name: metric.title for name, metric in METRICS.items()},
         command=command,
         link_of=link_of,
@@ -322,8 +322,11 @@ def command(old: str, new: str) -> str:
     return shlex.join(["perfdash", "compare", old, new])
 
 
-def is_bad(change: RunChange) -> bool:
-    return change.group in BAD
+def badge_of(change: RunChange) -> str:
+    """The kind of badge that a change has."""
+    if change.group in BAD:
+        return "worse"
+    return "info" if change.group in (APPEARED, SUSPECTED, SUSPECTED_BETTER) else "better"
 
 
 def word_of(change: RunChange) -> str:

@@ -20,12 +20,13 @@ from perfdash.stats.noise_level import Counts, Flags, NoiseLevel, Tails, as_norm
 WINDOWS = 10  # the longest window, nights
 REFERENCE = 60  # nights in the baseline
 CLIP = 5.0  # deviations at which one night's value is clipped
-SUSPICION = 0.115  # share of unchanged series that become suspects by tonight alone
-SUSPICION_P = 0.01  # largest p over all windows of a suspect
+CANDIDATES = 0.115  # share of unchanged series that become candidates by tonight alone
+SUSPECT_P = 0.01  # largest p over all windows of a candidate, and of a suspect
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
 _GRID = 0.05  # deviations between the changes that `sensitivity` tries
-MOST_P = 0.0005  # largest p of an alarm, however many series changed
+MOST_P = 0.0005  # largest p of an alarm, however few or many series are judged (benchmarks/alarm.py)
+_HEAVY_TAIL = 3  # degrees of freedom of the heaviest noise that one night is held against
 
 __all__ = ["FLOOR", "HOST", "NightTest", "Shift", "discoveries", "judge"]
 
@@ -35,22 +36,27 @@ class NightTest:
     """The test of a night: arrays (S,) in the order of the rows.
 
     judged: has a value tonight and on 3 earlier nights; otherwise numbers are NaN and flags False.
-    suspect: worth re-measuring tonight. alarm: passes the false-discovery rate without re-measurement.
-    with_host: changed only by the host's `shift`; neither suspect nor alarm. window: the number of nights
-    since the change. change: log of the window over the baseline (positive = larger), without the host's
-    shift if the series followed it; for a suspect that changed with the host by another amount, with it.
+    alarm: certain without re-measurement. suspect: passes the false-discovery rate, but is no alarm.
+    candidate: worth re-measuring tonight; alarms and suspects are among them. with_host: changed only by the
+    host's `shift`; no candidate. window: the number of nights since the change. change: log of the window
+    over the baseline (positive = larger), without the host's shift if the series followed it; for a candidate
+    that changed with the host by another amount, with it.
     score: the change without the shift, in standard errors. p: two-sided, corrected for the windows
-    searched. baseline: log level before. sd, df: standard deviation of one night's log and its degrees of
-    freedom, for the re-measurement.
+    searched. heavy_p: p of tonight's value alone in heavy-tailed noise. repeat: the probability that one more
+    night of an unchanged series shows half of the change. baseline: log level before. sd, df: standard
+    deviation of one night's log and its degrees of freedom, for the re-measurement.
     """
 
     judged: Flags
+    candidate: Flags
     suspect: Flags
     alarm: Flags
     with_host: Flags
     score: Array
     p: Array
+    heavy_p: Array
     change: Array
+    repeat: Array
     window: Counts
     baseline: Array
     sd: Array
@@ -64,7 +70,7 @@ def judge(
     start: Counts | None = None,
     within: Array | None = None,
     minimum_change: float | Array = MINIMUM_CHANGE,
-    suspicion: float = SUSPICION,
+    candidates: float = CANDIDATES,
     discovery_rate: float = DISCOVERY_RATE,
     floor: float = FLOOR,
 ) -> NightTest:
@@ -74,9 +80,10 @@ def judge(
     `minimum_change`: the least change that counts, of all series or of each (S,). `within` (S, T): variance
     of each value within its night, NaN where unknown. Each series' last 1 to 10 nights are compared with up
     to 60 nights before those ten; scores are clipped (Huber 1964). The best window's p is corrected for the
-    search, then Benjamini and Hochberg (1995) over the series. `suspicion`: the share of nights that deviate
-    as far by chance, estimated from the host's own nights. It sets the cost of re-measuring whatever the
-    noise: about 7.5 runs times the share, per series and night.
+    search. The rate of false discoveries over the series (Benjamini and Hochberg 1995) makes suspects, and a
+    p of at most MOST_P, which does not depend on the number of series, alarms. `candidates`: the share of
+    nights that deviate as far by chance, estimated from the host's own nights. It sets the cost of
+    re-measuring whatever the noise: about 7.5 runs times the share, per series and night.
     Raises ValueError for shapes that do not fit.
     """
     values, within = _recent(values, start, within)
@@ -100,26 +107,34 @@ def judge(
     # Not relevant: a series that made the host's shift, or stayed, and has not changed since.
     relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
     # A series that moved with about half of the series raises no alarm: it may be a shift of the host.
-    alarm = relevant & _discovered(best.p, judged, discovery_rate) & ~shifts.group[:, -1]
-    lasting = alarm | (relevant & (best.p <= SUSPICION_P))
-    far = _usual_reach(_pooled(noise, ~noise.constant), suspicion)
+    found = relevant & discoveries(best.p, discovery_rate) & ~shifts.group[:, -1]
+    alarm = found & (best.p <= MOST_P)
+    lasting = relevant & (best.p <= SUSPECT_P)
+    far = _usual_reach(_pooled(noise, ~noise.constant), candidates)
     alone = judged & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
     if age <= 2:
         alone &= ~quiet
-    suspect = lasting | alone
+    candidate = lasting | alone
+    heavy_p = _heavy_tailed_p(net, noise)
+    far_off = heavy_p <= min(SUSPECT_P, discovery_rate / max(int(judged.sum()), 1))
+    suspect = (found & lasting) | (candidate & far_off)
+    suspect &= ~alarm & ~shifts.group[:, -1]
     window = np.where(alone, 1, best.window)
-    # A suspect by tonight alone is described by tonight alone.
+    # A candidate by tonight alone is described by tonight alone.
     change = np.where(alone, tonight.change, best.change)
-    together = suspect & (np.abs(np.where(alone, values.shape[1] - 1, first) - onset) <= 1)
+    together = candidate & (np.abs(np.where(alone, values.shape[1] - 1, first) - onset) <= 1)
     since = np.arange(values.shape[1]) >= np.where(alone, values.shape[1] - 1, first)[:, None]
     return NightTest(
         judged=judged,
+        candidate=candidate,
         suspect=suspect,
         alarm=alarm,
-        with_host=judged & quiet & shifts.followed[:, -1] & ~suspect,
+        with_host=judged & quiet & shifts.followed[:, -1] & ~candidate,
         score=np.where(alone, tonight.score, best.score),
         p=best.p,
+        heavy_p=heavy_p,
         change=np.where(together, row_medians(np.where(since, raw, np.nan)), change),
+        repeat=_repeat(change, noise),
         window=window,
         baseline=noise.level,
         sd=np.where(judged, noise.sd, np.nan),
@@ -298,13 +313,41 @@ def _usual_reach(residuals: Array, share: float) -> float:
     return float(np.quantile(np.abs(residuals), 1 - share))
 
 
-def _discovered(p: Array, judged: Flags, rate: float) -> Flags:
-    """The discoveries with p at most MOST_P.
+def _repeat(change: Array, noise: NoiseLevel) -> Array:
+    """The probability (S,) that one more night without a change deviates half as far the same way.
 
-    Without the bound many real changes would relax the test of the others. In a small family the bound is
-    Bonferroni's.
+    The share of the host's nights that do, counting one more; where nights are autocorrelated, by the normal
+    distribution given a night with the whole change.
     """
-    return discoveries(p, rate) & (p <= max(MOST_P, rate / max(int(judged.sum()), 1)))
+    deviations = np.abs(change) / noise.sd
+    result = np.ones_like(deviations)
+    for rows in (noise.constant, ~noise.constant):
+        pool = np.sort(_pooled(noise, rows))
+        half = deviations[rows] / 2
+        upward = len(pool) - np.searchsorted(pool, half)
+        downward = np.searchsorted(pool, -half, side="right")
+        result[rows] = (np.where(change[rows] > 0, upward, downward) + 1) / (len(pool) + 1)
+    rho = _neighbours(noise)
+    given = stats.norm.sf((0.5 - rho) * deviations / np.sqrt(1 - rho**2))
+    return np.asarray(np.maximum(result, np.where(noise.constant, 0.0, given)))
+
+
+def _heavy_tailed_p(net: Array, noise: NoiseLevel) -> Array:
+    """Two-sided p (S,) of tonight's value alone in heavy-tailed noise: Student's t with few degrees of freedom.
+
+    The tails of a small host are known only as far as its nights reach: a value beyond them is no rarer than
+    the rarest of them. What is expected after last night's value is taken off (autoregression of order 1).
+    `net` (S, T): each night minus the baseline, as a log.
+    """
+    rho = _neighbours(noise)
+    last = np.nan_to_num(net[:, -2]) if net.shape[1] > 1 else 0.0
+    deviations = np.abs(net[:, -1] - rho * last) / (noise.sd * np.sqrt(1 - rho**2 + noise.level_variance))
+    return np.asarray(2 * stats.t.sf(deviations, np.minimum(np.maximum(noise.df, 0.5), _HEAVY_TAIL)))
+
+
+def _neighbours(noise: NoiseLevel) -> Array:
+    """The correlation (S,) of two nights in a row: the variance of their mean is inflated by 1 + that."""
+    return np.asarray(np.clip(noise.inflation[:, 1] - 1, 0, 0.99))
 
 
 def discoveries(p: Array, rate: float) -> Flags:

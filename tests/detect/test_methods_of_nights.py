@@ -10,9 +10,9 @@ import pytest
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import lasting_changes
 from perfdash.detect.comparison import noise_before
+from perfdash.detect.confirmation import of_this_method
 from perfdash.detect.findings import Finding
 from perfdash.detect.nightly_judging import judge_new
-from perfdash.detect.suspects import of_this_method
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, of_method, panel
@@ -86,12 +86,13 @@ def test_a_wavering_host_raises_no_alert_while_the_baseline_is_new(store):
     def change(night, name, values):
         return values | {metric: values[metric] * np.exp(off[night]) for metric in ("eager_ms", "backend_ms")}
 
-    assert judged(store, by(LATENCY, farm(20, 24, change=change), 11), 14) == []
+    for *_, states in judged(store, by(LATENCY, farm(20, 24, change=change), 11), 14):
+        assert states == ["suspected", "dismissed"]
 
 
 def test_the_same_change_without_one_does(store):
     alert_rows = judged(store, by(MEMORY, farm(16, 4, change=slower("model03", 12, 1.2)), 12))
-    assert alert_rows == [("metric", "backend_ms", 1, ["new", "confirmed", "open"])]
+    assert alert_rows == [("metric", "backend_ms", 1, ["suspected", "new", "confirmed"])]
 
 
 def test_only_nights_by_the_new_method_are_the_new_baseline(store):
@@ -145,7 +146,7 @@ def test_a_model_that_passes_again_that_night_is_no_repair(store):
 def test_an_alert_is_over_when_its_metric_is_measured_otherwise(store):
     back = slower("model03", 12, 1.2, until=16)  # which would read as fixed
     alert_rows = judged(store, by(LATENCY, farm(20, 4, change=back), 16))
-    assert alert_rows == [("metric", "backend_ms", 1, ["new", "confirmed", "open", "superseded"])]
+    assert alert_rows == [("metric", "backend_ms", 1, ["suspected", "new", "confirmed", "superseded"])]
     with store.read() as connection:
         assert kept.load(connection) == []
         (alert,) = kept.load(connection, states=[kept.SUPERSEDED])
@@ -197,7 +198,7 @@ def test_what_was_fixed_by_the_old_method_is_not_reopened(store):
         return slower("model03", 0 if bad else 10**6, 1.2)(night, name, values)
 
     alert_rows = judged(store, by(LATENCY, farm(28, 4, change=change), 17))
-    assert [night_run[3][-1] for night_run in alert_rows] == ["fixed", "open"]
+    assert [states[-1] for *_, states in alert_rows] == ["fixed", "confirmed"]
 
 
 def test_change_points_lie_within_one_method(store):

@@ -51,7 +51,7 @@ def test_noise_stays_silent(quick):
 
 def test_a_compiled_regression_is_reported_confirmed_and_stays_open(store):
     alert_rows = judged(store, farm(36, change=slower("model03", 30, 1.10)))
-    assert alert_rows == [("model03", "metric", "backend_ms", 1, ["new", "confirmed", "open"])]
+    assert alert_rows == [("model03", "metric", "backend_ms", 1, ["suspected", "new", "confirmed", "open"])]
     with store.read() as connection:
         (alert,) = kept.load(connection)
     assert alert.change == pytest.approx(0.0953, abs=0.02)
@@ -70,13 +70,49 @@ def test_a_change_that_is_mended_is_fixed_and_reopened_when_it_comes_again(quick
         return slower("model05", 0 if bad else 10**6, 1.15)(night, name, values)
 
     alert_rows = judged(quick, farm(48, change=change))
-    states = ["new", "confirmed", "open", "fixed", "reopened", "open"]
+    states = ["suspected", "new", "confirmed", "open", "fixed", "suspected", "reopened", "open"]
     assert alert_rows == [("model05", "metric", "backend_ms", 1, states)]
 
 
-def test_a_lone_outlier_is_no_alert(quick):
+def test_a_lone_outlier_is_suspected_for_a_night(quick):
     alert_rows = judged(quick, farm(34, change=slower("model05", 30, 1.4, until=31)))
-    assert [alert for alert in alert_rows if alert[4][-1] != kept.DISMISSED] == []
+    assert alert_rows == [("model05", "metric", "backend_ms", 1, ["suspected", "dismissed"])]
+
+
+def test_a_case_that_was_not_measured_stays_suspected(quick):
+    def change(night, name, values):
+        if name == "model05" and night in (31, 32):
+            return None
+        return slower("model05", 30, 1.4)(night, name, values)
+
+    ((*_, states),) = [row for row in judged(quick, farm(35, change=change)) if row[1] == "metric"]
+    assert states == ["suspected", "new", "confirmed"]
+
+
+@pytest.mark.parametrize("models", [1, 3, 24])
+def test_a_large_step_is_suspected_at_once_and_an_alert_on_the_second_night(quick, models):
+    runs = farm(32, models, change=slower("model00", 30, 1.4))
+    take_in(quick, runs)
+    judge_new(quick, latest=2)
+    assert [row[4] for row in alerts(quick)] == [["suspected", "new"]]
+    with quick.read() as connection:
+        (alert,) = kept.load(connection)
+        assert [event.run for event in kept.events(connection, alert.id)] == [
+            runs[night].run.name for night in (30, 31)
+        ]
+
+
+def test_a_series_that_jumps_to_and_fro_raises_one_alert(quick):
+    """It is reopened once, as a change that is reverted and lands again; then only suspected."""
+
+    def change(night, name, values):
+        bad = night >= 28 and (night - 28) % 12 < 6
+        return slower("model05", 0 if bad else 10**6, 1.15)(night, name, values)
+
+    ((*_, states),) = [row for row in judged(quick, farm(74, change=change)) if row[1] == "metric"]
+    assert states[:4] == ["suspected", "new", "confirmed", "open"]
+    assert states[4:8] == ["fixed", "suspected", "reopened", "open"]
+    assert states[8:] == ["fixed", "suspected", "fixed", "suspected", "fixed"]
 
 
 def test_a_status_that_changes_is_reported_at_once_and_infra_errors_are_not(store):

@@ -141,7 +141,7 @@ def test_a_step_is_found_with_its_size_and_nights():
     assert verdicts.alarm[0]
     assert verdicts.window[0] == 3
     assert verdicts.change[0] == pytest.approx(0.08, abs=0.02)
-    assert verdicts.suspect[1]
+    assert verdicts.candidate[1]
     assert verdicts.change[1] == pytest.approx(-0.06, abs=0.03)
     assert not verdicts.alarm[2:].any()
     assert verdicts.baseline == pytest.approx(values[:, :60].mean(axis=1), abs=0.006)
@@ -157,7 +157,7 @@ def test_neither_order_nor_unit_nor_sign_matters(seed, unit):
     values, order = values[:59], order[order < 59]
     verdicts, other, mirrored = judge(values), judge(values[order] + unit), judge(-values)
     assert other.p == pytest.approx(verdicts.p[order], rel=1e-6)
-    assert (other.suspect == verdicts.suspect[order]).all()
+    assert (other.candidate == verdicts.candidate[order]).all()
     assert mirrored.change == pytest.approx(-verdicts.change, abs=1e-9)
     assert mirrored.p == pytest.approx(verdicts.p, rel=1e-6)
 
@@ -166,21 +166,21 @@ def test_what_lies_before_the_start_is_ignored():
     values = host(8, sd=0.01)
     values[0, :40] += 0.3
     since = np.zeros(300, dtype=int)
-    assert judge(values).suspect[0]
+    assert judge(values).candidate[0]
     since[0] = 40
     verdicts = judge(values, start=since)
-    assert not verdicts.suspect[0]
+    assert not verdicts.candidate[0]
     assert verdicts.baseline[0] == pytest.approx(values[0, 40:60].mean(), abs=0.01)
 
 
 def test_constant_series_neither_fail_nor_alarm_until_they_change():
     values = np.tile(np.log(np.arange(1.0, 301.0))[:, None], 70)
-    assert not judge(values).suspect.any()
+    assert not judge(values).candidate.any()
     values[0, -1] += 0.03
     values[1, -2:] -= 0.03
     values[2, -1] += 0.01  # less than what matters
     verdicts = judge(values)
-    assert np.flatnonzero(verdicts.suspect).tolist() == [0, 1]
+    assert np.flatnonzero(verdicts.candidate).tolist() == [0, 1]
     assert verdicts.alarm[1]
 
 
@@ -190,7 +190,7 @@ def test_a_series_that_flips_between_two_values_is_noise():
     verdicts = judge(values)
     assert not verdicts.alarm.any()
     flipped = values[:, -1] > 0
-    assert verdicts.suspect[~flipped].mean() < 0.05
+    assert verdicts.candidate[~flipped].mean() < 0.05
     assert np.nanmin(verdicts.p[flipped]) > 0.001
 
 
@@ -198,7 +198,7 @@ def test_constant_series_do_not_spoil_the_noise_of_others():
     values = np.vstack([host(10, series=100, sd=0.03), np.zeros((400, 70))])
     verdicts = judge(values)
     assert verdicts.sd[:100] == pytest.approx(0.03, rel=0.1)
-    assert not verdicts.suspect[100:].any()
+    assert not verdicts.candidate[100:].any()
 
 
 def test_few_nights_and_missing_nights():
@@ -211,11 +211,31 @@ def test_few_nights_and_missing_nights():
     verdicts = judge(values)
     assert verdicts.judged[:5].tolist() == [False, True, False, False, True]
     assert np.isnan(verdicts.p[[0, 2, 3]]).all()
-    assert verdicts.suspect[4]
+    assert verdicts.candidate[4]
     assert abs(verdicts.score[1]) < abs(values[1, -1] - verdicts.baseline[1]) / verdicts.sd[1]
     nothing = judge(np.full((3, 5), np.nan))
     assert not nothing.judged.any()
     assert not judge(host(1, nights=1)).judged.any()
+
+
+@pytest.mark.parametrize("kind", ["t3", "outliers"])
+@pytest.mark.parametrize(("series", "months"), [(1, 20), (5, 50), (20, 200)])
+def test_small_hosts_raise_no_more_false_alerts_than_large_ones(simulation, kind, series, months):
+    """A small form of benchmarks/alarm.py: 5 per 1,000 series-months are promised."""
+    rng = np.random.default_rng(series)
+    count, false, _ = simulation.unchanged_months(rng, kind, 0.03, series, trials(months))
+    assert false <= stats.binom.ppf(0.999, count, 0.005)
+
+
+@pytest.mark.parametrize("series", [1, 5, 20, 300])
+def test_a_value_far_off_is_suspected_and_no_alarm_on_a_small_host(series):
+    values = host(5, series=series, sd=0.01)
+    values[0, -1] += 0.4
+    verdicts = judge(values)
+    assert verdicts.alarm[0] or verdicts.suspect[0]
+    assert not (verdicts.alarm & verdicts.suspect).any()
+    assert verdicts.candidate[verdicts.suspect].all()
+    assert not verdicts.suspect[1:].any()
 
 
 @pytest.mark.parametrize("history", [3, 5, 10])
@@ -229,12 +249,12 @@ def test_short_histories_are_not_overconfident(history):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "t3", "outliers"])
-def test_the_share_of_suspects_is_the_one_asked_for(simulation, kind):
+def test_the_share_of_candidates_is_the_one_asked_for(simulation, kind):
     values = simulation.noise(np.random.default_rng(19), kind, 0.03, (3000, 70))
     for share in (0.05, 0.115):
-        suspects = judge(values, suspicion=share).suspect.mean()
+        share_found = judge(values, candidates=share).candidate.mean()
         # A percent may come by longer windows.
-        assert share - 0.025 < suspects < share + 0.02
+        assert share - 0.025 < share_found < share + 0.02
 
 
 def test_the_move_of_a_host_is_one_event():
@@ -250,7 +270,7 @@ def test_the_move_of_a_host_is_one_event():
     assert verdicts.change[0] == pytest.approx(0.18, abs=0.04)
     # A tenth is suspected for tonight alone, as on any night.
     assert verdicts.with_host[1:].mean() > 0.8
-    assert not (verdicts.with_host & (verdicts.suspect | verdicts.alarm)).any()
+    assert not (verdicts.with_host & (verdicts.candidate | verdicts.alarm)).any()
     assert judge(values[:, :-3]).shift.nights == 0
 
 
@@ -259,7 +279,7 @@ def test_series_that_stood_still_while_the_host_moved_are_not_alarmed():
     values[:220, -1] += 0.08
     verdicts = judge(values)
     assert verdicts.shift.p < 1e-6
-    assert not verdicts.suspect[220:].any()
+    assert not verdicts.candidate[220:].any()
 
 
 @pytest.mark.parametrize("share", [0.6, 0.8])
@@ -319,7 +339,7 @@ def test_constant_series_of_a_host_that_moves():
     assert verdicts.shift.change == pytest.approx(0.08, abs=0.001)
     assert verdicts.shift.nights == 4
     assert verdicts.with_host.tolist() == [True] * 20 + [False] * 10
-    assert not verdicts.suspect.any()
+    assert not verdicts.candidate.any()
 
 
 def test_a_step_of_most_series_is_no_drift_of_any():
@@ -333,7 +353,7 @@ def test_a_few_series_tell_no_common_shift():
     values[:2, -2:] += 0.2
     verdicts = judge(values)
     assert verdicts.shift.change == 0
-    assert verdicts.suspect[:2].all()
+    assert verdicts.candidate[:2].all()
 
 
 def wavering(seed, nights):
@@ -368,8 +388,8 @@ def test_a_night_noisy_within_counts_less():
     within = np.full(values.shape, 0.005**2)
     within[1, -1] = 0.05**2
     verdicts = judge(values, within=within)
-    assert verdicts.suspect[0]
-    assert not verdicts.suspect[1]
+    assert verdicts.candidate[0]
+    assert not verdicts.candidate[1]
     unknown = judge(values, within=np.full(values.shape, np.nan))
     assert unknown.score == pytest.approx(judge(values).score)
 

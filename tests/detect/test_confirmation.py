@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.detect.alert_states import new_alert
-from perfdash.detect.environment_changes import other_commits
-from perfdash.detect.findings import Finding
-from perfdash.detect.nightly_judging import judge_new, judge_run
-from perfdash.detect.suspects import (
+from perfdash.detect.confirmation import (
     DISMISSED,
     MORE,
     NOTHING,
@@ -18,10 +15,13 @@ from perfdash.detect.suspects import (
     STANDS,
     PairedResult,
     alert_after,
+    candidates,
     decide,
     measured_before,
-    suspects,
 )
+from perfdash.detect.environment_changes import other_commits
+from perfdash.detect.findings import Finding
+from perfdash.detect.nightly_judging import judge_new, judge_run
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs
@@ -102,20 +102,22 @@ def test_counts():
     assert decide(BREAKS, [(PairedResult("pass", {}), side(2.0))])[0] == NOTHING
 
 
-def test_the_most_suspicious_come_first():
-    def finding(case, score, direction=1, alarm=False):
-        return replace(SLOWER, case_id=case, direction=direction, alarm=alarm, details={"score": score})
+def test_the_likeliest_changes_come_first():
+    def finding(case, score, direction=1, **flags):
+        flags = {"alarm": False, **flags}
+        return replace(SLOWER, case_id=case, direction=direction, details={"score": score}, **flags)
 
     findings = [
         finding(1, 2.0),
         finding(2, 4.0),
         finding(3, -9.0, direction=-1),
         finding(4, 1.9, alarm=True),
+        finding(6, 1.0, direction=-1, suspect=True),
         Finding("host", None, "eager_ms", 1, 0, 1),
         Finding("vanished", 5, None, 1, 0, 1),
     ]
-    for order in itertools.permutations(findings, 6):
-        assert list(suspects(order)) == [4, 2, 1, 3]
+    for order in itertools.permutations(findings, 7):
+        assert list(candidates(order)) == [4, 6, 2, 1, 3]
         break
 
 
@@ -164,6 +166,11 @@ def test_what_becomes_of_alerts(night):
     assert alert_after(finding, NOTHING, None, [mine], judged.panel, "now") is None
     fresh, _ = alert_after(finding, STANDS, seen, [], judged.panel, "now")
     assert (fresh.id, fresh.state, fresh.direction) == (None, "confirmed", 1)
+    suspected = replace(mine, state=kept.SUSPECTED)
+    stands, _ = alert_after(finding, STANDS, seen, [suspected], judged.panel, "now")
+    assert (stands.id, stands.state) == (mine.id, "confirmed")
+    refuted, _ = alert_after(finding, DISMISSED, seen, [suspected], judged.panel, "now")
+    assert (refuted.id, refuted.state) == (mine.id, "dismissed")
     older = replace(mine, state=kept.OPEN)
     assert alert_after(finding, DISMISSED, seen, [older], judged.panel, "now") is None, (
         "nights have confirmed it"

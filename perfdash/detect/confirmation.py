@@ -1,4 +1,4 @@
-"""Select a night's suspects for re-measurement, and turn the outcome into alerts. Pure."""
+"""Select what of a night is measured again, and turn the outcome into alerts. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from perfdash.detect.alert_states import confirmed, dismissed, new_alert
 from perfdash.detect.environment_changes import other_commits
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
-from perfdash.history.alert_store import CONFIRMED, LIVE, NEW, Alert
+from perfdash.history.alert_store import CONFIRMED, NEW, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import CURRENT, alike
 from perfdash.metrics import JUDGED, PARTS
@@ -43,11 +43,11 @@ class PairedResult:
         return self.status not in NO_STATUS
 
 
-def suspects(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
+def candidates(findings: Sequence[Finding]) -> dict[int, list[Finding]]:
     """The findings worth re-measuring, by case, the most urgent first.
 
-    Certain changes come first, then regressions before improvements. Vanished cases and host shifts cannot be
-    re-measured.
+    Certain changes come first, then suspected ones, and of each the regressions before the improvements.
+    Vanished cases and host shifts cannot be re-measured.
     """
     by_case: dict[int, list[Finding]] = {}
     for finding in findings:
@@ -61,9 +61,9 @@ def of_this_method(findings: Sequence[Finding], run: RunLine) -> list[Finding]:
     return [finding for finding in findings if alike(run.method, CURRENT, finding.metric or "")]
 
 
-def _urgency(finding: Finding) -> tuple[bool, bool, float]:
+def _urgency(finding: Finding) -> tuple[bool, bool, bool, float]:
     score = abs(float(finding.details.get("score", math.inf)))
-    return not finding.alarm, finding.direction != WORSE, -score
+    return not finding.alarm, not finding.suspect, finding.direction != WORSE, -score
 
 
 def measured_before(finding: Finding, panel: Panel, worker: Mapping[str, Any]) -> bool:
@@ -144,12 +144,12 @@ def alert_after(
         for alert in alerts
         if alert.series == (finding.kind, finding.case_id, finding.metric)
         and alert.direction == finding.direction
-        and alert.state in LIVE
+        and alert.state in SHOWN
     ]
     if decision == STANDS:
         alert = confirmed(same[0], at) if same else new_alert(finding, panel, at, CONFIRMED)
         return replace(alert, details={**alert.details, **_remeasured(numbers)}), "stood a re-measurement"
-    if decision == DISMISSED and same and same[0].state == NEW:
+    if decision == DISMISSED and same and same[0].state in (SUSPECTED, NEW):
         alert = dismissed(same[0], at)
         return replace(
             alert, details={**alert.details, **_remeasured(numbers)}
