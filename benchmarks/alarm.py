@@ -29,10 +29,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdash.detect.alert_states import lasts
 from perfdash.files import write
 from perfdash.stats.confirmation_test import decide
 from perfdash.stats.drift import drift
-from perfdash.stats.nightly_test import judge
+from perfdash.stats.nightly_test import NightTest, judge
 
 Array = NDArray[np.float64]
 KINDS = ("gaussian", "t3", "autoregressive", "outliers")
@@ -197,7 +198,8 @@ def unchanged_months(
     """Months without a change, on hosts of `series` series, until there are `months` series-months.
 
     `group`: series that share half of their noise's variance, as the configurations of one model do. Returns
-    the series-months, the series with an alert, and the nights on which a series is suspected.
+    the series-months, the series with an alert (by one night, or by later nights after a suspected one), and
+    the nights on which a series is suspected.
     """
     hosts = -(-months // series)
     alerted = suspected = 0
@@ -209,10 +211,20 @@ def unchanged_months(
             own = values / np.sqrt(2)
             values = own + np.repeat(shared, group, axis=0)[:series] * spread / np.sqrt(2)
         has_alert = np.zeros(series, dtype=bool)
+        suspects: dict[int, tuple[NightTest, int]] = {}  # each with the later nights that showed it
         for night in range(HISTORY, HISTORY + MONTH):
             judgement = judge(values[:, : night + 1])
             has_alert |= judgement.alarm
-            suspected += int((judgement.suspect & ~has_alert).sum())
+            for index, (first, nights) in list(suspects.items()):
+                if (values[index, night] - first.baseline[index]) / first.change[index] <= 0.5:
+                    del suspects[index]
+                    continue
+                suspects[index] = first, nights + 1
+                chances = float(first.repeat[index]), float(first.heavy_p[index])
+                has_alert[index] |= lasts(*chances, nights + 1)
+            for index in np.flatnonzero(judgement.suspect & ~has_alert).tolist():
+                suspected += 1
+                suspects.setdefault(index, (judgement, 0))
         alerted += int(has_alert.sum())
     return hosts * series, alerted, suspected
 
@@ -350,7 +362,7 @@ def jump_line(series: int, months: int, rng: np.random.Generator) -> str:
 def sizes(cells: Cells, file: Path | None, months: int) -> None:
     print(f"\nnothing changes, no re-measurement; per 1,000 series-months, from about {months}")
     print(f"{'series of a host':<18}{'noise':<34}{'false alerts (n)':>18}{'suspected nights':>18}")
-    for series in (1, 5, 20, 200, 2000):
+    for series in (2000, 200, 20, 5, 1):
         kinds: list[tuple[str, str, float | None, int]] = [(f"{kind} 3%", kind, 0.03, 1) for kind in KINDS]
         if series > 1:
             kinds += [

@@ -182,6 +182,15 @@ def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Al
     ), _JUMPS * jumps or None
 
 
+def lasts(repeat: float, heavy_p: float, nights: int) -> bool:
+    """Whether so many later nights, each with half of a suspected change or more, make it certain.
+
+    `repeat`, `heavy_p`: of the night that was suspected (NightTest).
+    """
+    chance = repeat**nights
+    return chance <= _LATER_P or chance * heavy_p <= _ALL_P
+
+
 def _jumps(alert: Alert) -> bool:
     """Whether a series went to the alert's level and back so often that it jumps between the two."""
     return int(alert.details.get("returns", 0)) >= _MODE_RETURNS
@@ -211,9 +220,8 @@ def _suspect_after(
             return replace(ended, state=FIXED, details=details), None
         return replace(ended, state=DISMISSED), "the night after does not show it"
     is_certain = any(finding.alarm for finding in findings)
-    chance = float(alert.details.get("repeat", 1.0)) ** len(nights)
-    chance_of_all = chance * float(alert.details.get("heavy_p", 1.0))
-    is_certain |= chance <= _LATER_P or chance_of_all <= _ALL_P
+    details = alert.details
+    is_certain |= lasts(details.get("repeat", 1.0), details.get("heavy_p", 1.0), len(nights))
     if _jumps(alert) or not is_certain:
         return replace(alert, seen_run_id=tonight.id), None
     raised = (

@@ -333,7 +333,7 @@ def _repeat(change: Array, noise: NoiseLevel) -> Array:
 
 
 def _heavy_tailed_p(net: Array, noise: NoiseLevel) -> Array:
-    """Two-sided p (S,) of tonight's value alone in heavy-tailed noise: Student's t with few degrees of freedom.
+    """Two-sided p (S,) of tonight's value alone in heavy-tailed noise, by Student's t with few degrees.
 
     The tails of a small host are known only as far as its nights reach: a value beyond them is no rarer than
     the rarest of them. What is expected after last night's value is taken off (autoregression of order 1).

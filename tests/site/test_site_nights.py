@@ -111,7 +111,7 @@ def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch)
     for most, count in ((30, 100), (2, 100), (1, 1)):
         monkeypatch.setattr("perfdash.site.overview_page.SHOWN", most)
         monkeypatch.setattr(standing_alerts, "__defaults__", (count,))
-        assert "4 worse than before: 4 regressions" in page(site(), "index.html").text, (most, count)
+        assert "8 worse than before: 8 regressions" in page(site(), "index.html").text, (most, count)
 
 
 def test_noise_is_reported_with_its_night(store, site):
