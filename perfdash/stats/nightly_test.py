@@ -25,7 +25,7 @@ SUSPECT_P = 0.01  # largest p over all windows of a candidate, and of a suspect
 DISCOVERY_RATE = 0.1
 FLOOR = 0.002  # least relative standard deviation between nights
 _GRID = 0.05  # deviations between the changes that `sensitivity` tries
-MOST_P = 0.0005  # largest p of an alarm, however few or many series are judged (benchmarks/alarm.py)
+MOST_P = 0.0004  # largest p of an alarm, however few or many series are judged (benchmarks/alarm.py)
 _HEAVY_TAIL = 3  # degrees of freedom of the heaviest noise that one night is held against
 
 __all__ = ["FLOOR", "HOST", "NightTest", "Shift", "discoveries", "judge"]
