@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures what the night suspects again, beside the environment of the last good night. When all is told for
+# Measures again what may have changed, beside the environment of the last good night. When all is told for
 # sure, tonight's environment becomes the good one.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
@@ -27,7 +27,7 @@ confirm() { # RUN
     code=0 cannot=yes
   fi
   if [ "$code" != 0 ] || grep -q ': cannot tell' "$PERFDASH_NIGHTLY/.confirm"; then cannot=yes; fi
-  # More are suspect than CONFIRM_MOST.
+  # More may have changed than CONFIRM_MOST.
   if awk '/ cases may have changed; / && $1 > $6 { more = 1 } END { exit !more }' "$PERFDASH_NIGHTLY/.confirm"; then
     cannot=yes
   fi

@@ -95,7 +95,12 @@ def _wanted(
     born = (events[0].run if events else None) or ""
     page = f"{site_url.rstrip('/')}/{model_page(night.testbed, case)}" if site_url and case else None
     live = alert.state in alert_store.LIVE
-    left_alone = alert.state in (alert_store.ACKNOWLEDGED, alert_store.NEW, alert_store.SUPERSEDED)
+    left_alone = alert.state in (
+        alert_store.SUSPECTED,
+        alert_store.NEW,
+        alert_store.ACKNOWLEDGED,
+        alert_store.SUPERSEDED,
+    )
     with_text = live and not left_alone
     failure = next((row.details.get("error") for row in night.rows if row.case == case), None) or {}
     error = str(failure.get("message") or "") if alert.kind == "status" else None
