@@ -32,6 +32,7 @@ CAP = 3.0  # standard deviations at which a value is winsorized
 MOST_RHO = 0.9
 STRETCH = 30  # nights on either side from which the local noise is estimated
 NOISIER = 1.5  # times the deviation of the whole series, above which the local noise is used
+CONSTANT_MOVES = 3  # moves of a series that is constant but for steps
 FINEST = 1e-12  # relative to the values: smaller deviations are rounding errors
 
 Cuts = NDArray[np.intp]
@@ -342,6 +343,10 @@ def winsorized(y: Array) -> tuple[Array, float]:
 
     The median uses mirrored ends, so that two values at an end are a level, and one value is not.
     """
+    if np.count_nonzero(np.diff(y)) <= CONSTANT_MOVES:
+        # Constant but for few steps: its smallest gap is a step, not the noise of rounding.
+        median = ndimage.median_filter(y, min(WINDOW, len(y)), mode="reflect")
+        return median, FINEST * float(np.max(np.abs(y)))
     # Rounded values have at least the noise of rounding: uniform over the smallest gap.
     floor = max(float(np.min(np.diff(np.unique(y)))) / math.sqrt(12), FINEST * float(np.max(np.abs(y))))
     median = ndimage.median_filter(y, min(WINDOW, len(y)), mode="reflect")

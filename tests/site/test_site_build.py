@@ -210,7 +210,7 @@ def test_a_server_gives_the_same_site_as_a_file(store, site, tmp_path, postgres_
     with open_store(postgres_address) as served:
         for database in (store, served):
             fill(database, range(105))
-            rows = [result(Case("bench", "x", batch_size=0), others={"tokens/s": 3.5})]
+            rows = [result(Case("bench", "x", batch_size=0), other_values={"tokens/s": 3.5})]
             take_in(database, [run("2026-06-01", rows, origin="benchmark-json", host_class="unknown")])
             for _ in judge_new(database):
                 pass

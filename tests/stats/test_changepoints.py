@@ -126,6 +126,22 @@ def test_series_without_change(values):
     assert change_points(list(values)) == []
 
 
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        ([1] * 6 + [2] * 6, [(6, 1.0)]),
+        ([50e6] * 20 + [100e6] * 2, [(20, 1.0)]),  # seen on the second night
+        ([50e6] * 20 + [100e6], []),
+        ([100] * 30 + [103] * 3, [(30, 0.03)]),
+        ([1] * 10 + [2] * 10 + [1] * 10, [(10, 1.0), (20, -0.5)]),
+        ([5] * 9 + [6] * 2 + [5] * 9, []),  # two nights are an outlier
+    ],
+)
+def test_the_step_of_a_constant_series_is_not_its_noise(values, steps):
+    changes = change_points(np.array(values, dtype=float))
+    assert [(change.index, pytest.approx(change.change)) for change in changes] == steps
+
+
 def test_whole_numbers_with_ties():
     (change,) = change_points([5] * 10 + [6] * 10)
     assert (change.index, change.before, change.after) == (10, pytest.approx(5), pytest.approx(6))
