@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from perfdash.detect import alert_states
 from perfdash.detect.curation import LATEST, raised_again, withdrawn_alerts
 from perfdash.detect.findings import NIGHTS, READ, Finding, Key, drifts, judge, metric_logs, with_parts
-from perfdash.detect.nights import has_enough_cases, is_a_night
+from perfdash.detect.nights import NEARBY_RUNS, has_enough_cases, is_a_night
 from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
@@ -23,7 +23,7 @@ from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
 from perfdash.series_rules import SeriesRule
-from perfdash.stats.nightly_test import sensitivity
+from perfdash.stats.nightly_test import REFERENCE, WINDOWS, sensitivity
 
 _FEWEST = 3  # nights from which noise is estimated
 
@@ -107,12 +107,40 @@ def judge_run(connection: sa.Connection, run: RunLine, rules: Sequence[SeriesRul
     return Judged(run, night, findings, selection=selection)
 
 
+# Nights that are read to judge one: the test uses 70, and runs of a few models may lie between them.
+JUDGED_NIGHTS = WINDOWS + REFERENCE + NEARBY_RUNS
+
+
 def read_night(connection: sa.Connection, run: RunLine) -> Panel:
-    """The numbers of a run, and of the earlier nights of its method."""
+    """The numbers of a run, and of the earlier nights of its method that measured a setting of it.
+
+    A night may consist of many runs, each with settings of its own. Without an earlier run of these settings:
+    the runs before it, whatever they measured.
+    """
     before = list_runs(
-        connection, testbed_id=run.testbed_id, until=run.started, latest=NIGHTS, with_excluded=False
+        connection,
+        testbed_id=run.testbed_id,
+        until=run.started,
+        latest=NIGHTS,
+        with_excluded=False,
+        setting_of=run.id,
     )
     runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
+    if not runs:
+        before = list_runs(
+            connection, testbed_id=run.testbed_id, until=run.started, latest=NEARBY_RUNS, with_excluded=False
+        )
+        runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
+    elif not _first_of_its_week([*runs, run]):
+        runs = runs[-JUDGED_NIGHTS:]
+    # The runs that last saw a shift of the host: it may be that of another setting.
+    known = {earlier.id for earlier in runs}
+    live = alert_store.load(connection, testbed_id=run.testbed_id, states=LIVE)
+    seen = {alert.seen_run_id for alert in live if alert.case_id is None and alert.seen_run_id is not None}
+    others = [
+        line for line in list_runs(connection, ids=sorted(seen - known - {run.id})) if _earlier(line, run)
+    ]
+    runs = sorted([*runs, *others], key=lambda line: (line.started, line.id))
     return of_method(panel(connection, [*runs, run], READ), run.method)
 
 

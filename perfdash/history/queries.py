@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.history import schema
+from perfdash.history.pass_rates_and_means import SETTING
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
@@ -81,10 +82,12 @@ def list_runs(
     ids: Sequence[int] | None = None,
     latest: int | None = None,
     with_excluded: bool = True,
+    setting_of: int | None = None,
 ) -> list[RunLine]:
     """Runs from the oldest to the newest; with `latest`, only so many of the newest.
 
-    `with_excluded=False` leaves out the runs that a person excluded from judging.
+    `with_excluded=False` leaves out the runs that a person excluded from judging. `setting_of`: only runs
+    that measured a setting (suite, device, dtype, ...) that the run of this id measured.
 
     `since` and `until` are prefixes of a time (2026, 2026-11, 2026-11-21T03), both included.
     """
@@ -114,6 +117,11 @@ def list_runs(
         query = query.where(runs.c.id.in_(ids))
     if not with_excluded:
         query = query.where(runs.c.excluded.is_(None))
+    if setting_of is not None:
+        own, other = schema.summaries.alias(), schema.summaries.alias()
+        same = sa.and_(*(own.c[name] == other.c[name] for name in SETTING))
+        shared = sa.select(own.c.run_id).where(own.c.run_id == setting_of, other.c.run_id == runs.c.id, same)
+        query = query.where(shared.exists())
     if latest is not None:
         query = query.limit(latest)
     return [_run_line(dict(row._mapping)) for row in connection.execute(query)][::-1]

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 
+import numpy as np
 import pytest
 
-from perfdash.detect.nightly_judging import judge_new
+from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import cases_by_id
+from perfdash.history.queries import cases_by_id, list_runs
+from perfdash.history.results import Imported
 from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower
 
@@ -297,3 +300,41 @@ def test_the_hosts_own_shift_neither_fixes_nor_hides_an_alert(quick):
     assert [alert[1] for alert in of_model] == ["metric"]
     assert of_model[0][4][-1] == "open"
     assert (None, "host", "backend_ms", -1) in [alert[:4] for alert in alert_rows]
+
+
+def of_setting(night_run, threads):
+    """A night's run as one of several that the night consists of, each with a setting of its own."""
+    rows = tuple(replace(row, case=replace(row.case, threads=threads)) for row in night_run.rows)
+    name = f"{night_run.run.name}_{threads}"
+    started = night_run.run.started.replace("T01", f"T{threads + 1:02}")
+    return Imported(replace(night_run.run, name=name, started=started, uid=name), rows)
+
+
+def test_a_night_of_twelve_runs_has_as_long_a_baseline_as_one_of_one(quick):
+    nights = farm(40, models=4)
+    take_in(quick, [of_setting(night, threads) for night in nights for threads in range(1, 13)])
+    with quick.read() as connection:
+        last = list_runs(connection)[-1]
+        night = read_night(connection, last)
+        assert [run.name for run in night.runs] == [f"{night.run.name}_12" for night in nights]
+        assert np.isfinite(night.values["backend_ms"]).all()
+
+
+def test_the_drift_test_alone_reads_all_nights(quick):
+    runs = farm(130, models=2)
+    take_in(quick, runs)
+    with quick.read() as connection:
+        lines = list_runs(connection)
+        weekdays = [(date.fromisoformat(line.started[:10]).toordinal() % 7, line) for line in lines[-7:]]
+        counts = {day: len(read_night(connection, line).runs) for day, line in weekdays}
+    assert counts.pop(0) > 100
+    assert set(counts.values()) == {JUDGED_NIGHTS + 1}
+
+
+def test_a_run_of_a_new_setting_is_no_night_of_the_others(quick):
+    nights = farm(6, models=4)
+    take_in(quick, nights[:5])
+    take_in(quick, [of_setting(nights[5], 7)])
+    *_, last = judge_new(quick)
+    assert last.unlike
+    assert alerts(quick) == []
