@@ -26,9 +26,9 @@ from perfdash.detect.findings import (
     stops_running,
 )
 from perfdash.errors import UsageError
-from perfdash.history.pass_rates_and_means import gave_up, is_disturbed
+from perfdash.history.pass_rates_and_means import gave_up, is_disturbed, setting_of
 from perfdash.history.queries import OF_ITS_NIGHT, cases_by_id, list_runs, of_method, panel, testbed_of
-from perfdash.history.results import Imported, Row, RunRow
+from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED, is_sampled
 from perfdash.records import Case
@@ -251,15 +251,15 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
     )
 
 
-def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCase:
-    """Estimate the noise of each case from the nights before these runs.
+def noise_before(connection: sa.Connection, runs: Sequence[Imported]) -> NoiseByCase:
+    """Estimate the noise of each case from the nights before these runs that measured a setting of theirs.
 
     A step among those nights counts as noise. Only nights of the last run's method are used.
     """
-    testbed = testbed_of(connection, runs[0])
+    testbed = testbed_of(connection, runs[0].run)
     if testbed is None:
         return {}
-    first = min(run.started for run in runs)
+    first = min(imported.run.started for imported in runs)
     before = [
         line
         for line in list_runs(
@@ -268,12 +268,13 @@ def noise_before(connection: sa.Connection, runs: Sequence[RunRow]) -> NoiseByCa
             until=first,
             latest=_PAST_NIGHTS + len(runs),
             with_excluded=False,
+            settings={setting_of(row) for imported in runs for row in imported.rows},
         )
         if line.started < first
     ][-_PAST_NIGHTS:]
     if len(before) < _FEWEST_NIGHTS:
         return {}
-    past = of_method(panel(connection, before, COMPARED), runs[-1].method)
+    past = of_method(panel(connection, before, COMPARED), runs[-1].run.method)
     cases = cases_by_id(connection, past.case_ids)
     noise: dict[str, dict[Case, PastNoise]] = {}
     for metric in COMPARED:

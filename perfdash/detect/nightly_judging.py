@@ -18,7 +18,15 @@ from perfdash.detect.selected_series import AcceptedLevel, SeriesSelection
 from perfdash.files import now
 from perfdash.history import acts, alert_store, schema
 from perfdash.history.alert_store import ACKNOWLEDGED, DISMISSED, FIXED, INVALID, LIVE, SHOWN, Alert
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, of_method, panel
+from perfdash.history.queries import (
+    Panel,
+    RunLine,
+    cases_by_id,
+    list_runs,
+    of_method,
+    panel,
+    settings_of_run,
+)
 from perfdash.history.store import Store
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
@@ -123,7 +131,7 @@ def read_night(connection: sa.Connection, run: RunLine) -> Panel:
         until=run.started,
         latest=NIGHTS,
         with_excluded=False,
-        setting_of=run.id,
+        settings=settings_of_run(connection, run.id),
     )
     runs = [earlier for earlier in before if earlier.origin == run.origin and _earlier(earlier, run)]
     if not runs:

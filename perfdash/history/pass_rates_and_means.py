@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfdash.history.results import Row
-from perfdash.records import DISTURBED, PASSING, Status
+from perfdash.records import DISTURBED, PASSING, Case, Status
 from perfdash.stats.means import (
     arithmetic_mean,
     clipped_geometric_mean,
@@ -125,7 +125,11 @@ def gave_up(row: Row) -> bool:
 
 def setting_of(row: Row) -> tuple[Any, ...]:
     """The setting of a row, in the order of SETTING."""
-    case = row.case
+    return setting_of_case(row.case)
+
+
+def setting_of_case(case: Case) -> tuple[Any, ...]:
+    """The setting of a case, in the order of SETTING."""
     dtype = f"amp-{case.amp_dtype}" if case.amp_dtype else case.dtype
     return case.suite, case.device, dtype, case.threads, case.scenario, case.backend, case.dynamic
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.history import schema
-from perfdash.history.pass_rates_and_means import SETTING
+from perfdash.history.pass_rates_and_means import SETTING, setting_of_case
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.methods import alike, numbers
 from perfdash.metrics import NUMBERS, is_sampled
@@ -82,12 +82,12 @@ def list_runs(
     ids: Sequence[int] | None = None,
     latest: int | None = None,
     with_excluded: bool = True,
-    setting_of: int | None = None,
+    settings: Collection[tuple[Any, ...]] | None = None,
 ) -> list[RunLine]:
     """Runs from the oldest to the newest; with `latest`, only so many of the newest.
 
-    `with_excluded=False` leaves out the runs that a person excluded from judging. `setting_of`: only runs
-    that measured a setting (suite, device, dtype, ...) that the run of this id measured.
+    `with_excluded=False` leaves out the runs that a person excluded from judging. `settings`: only runs
+    that measured one of these settings (suite, device, dtype, ..., as SETTING names them).
 
     `since` and `until` are prefixes of a time (2026, 2026-11, 2026-11-21T03), both included.
     """
@@ -117,14 +117,31 @@ def list_runs(
         query = query.where(runs.c.id.in_(ids))
     if not with_excluded:
         query = query.where(runs.c.excluded.is_(None))
-    if setting_of is not None:
-        own, other = schema.summaries.alias(), schema.summaries.alias()
-        same = sa.and_(*(own.c[name] == other.c[name] for name in SETTING))
-        shared = sa.select(own.c.run_id).where(own.c.run_id == setting_of, other.c.run_id == runs.c.id, same)
-        query = query.where(shared.exists())
+    if settings is not None:
+        query = query.where(_measured_any(settings))
     if latest is not None:
         query = query.limit(latest)
     return [_run_line(dict(row._mapping)) for row in connection.execute(query)][::-1]
+
+
+def _measured_any(settings: Collection[tuple[Any, ...]]) -> sa.ColumnElement[bool]:
+    """The condition that a run measured one of some settings."""
+    table = schema.summaries
+    of_settings = sa.or_(
+        sa.false(),
+        *(
+            sa.and_(*(table.c[name] == value for name, value in zip(SETTING, setting, strict=True)))
+            for setting in settings
+        ),
+    )
+    return sa.select(table.c.run_id).where(table.c.run_id == schema.runs.c.id, of_settings).exists()
+
+
+def settings_of_run(connection: sa.Connection, run_id: int) -> list[tuple[Any, ...]]:
+    """The settings that a run measured."""
+    table = schema.summaries
+    query = sa.select(*table.c[SETTING]).where(table.c.run_id == run_id)
+    return [tuple(row) for row in connection.execute(query)]
 
 
 def _run_line(columns: dict[str, Any]) -> RunLine:
@@ -449,6 +466,7 @@ def earlier_processes(
         sa.select(runs.c.id)
         .where(runs.c.testbed_id == testbed_of(connection, run))
         .where(runs.c.started < run.started, runs.c.excluded.is_(None))
+        .where(_measured_any({setting_of_case(case) for case in cases}))
         .order_by(runs.c.started.desc(), runs.c.id.desc())
         .limit(nights)
     )

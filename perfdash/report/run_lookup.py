@@ -138,7 +138,7 @@ class RunLookup:
         """The noise of each case from the history; empty without one."""
         try:
             with open_store(self.history, create=False) as store, store.read() as connection:
-                return noise_before(connection, [imported.run for side in sides for imported in side.runs])
+                return noise_before(connection, [imported for side in sides for imported in side.runs])
         except NoHistory:
             return {}
         except MachineError as error:

@@ -136,7 +136,7 @@ def compared(connection: sa.Connection, old: str, new: str, host_class: str | No
     sides = [_compared_runs(connection, word, host_class) for word in (old, new)]
     refuse_unlike(*sides)
     refuse_overlap(*sides)
-    noise = noise_before(connection, [imported.run for side in sides for imported in side.runs])
+    noise = noise_before(connection, [imported for side in sides for imported in side.runs])
     return compare(sides[0], sides[1], noise)
 
 

@@ -91,7 +91,7 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
         new = ComparedRuns(last.name, (read_run(connection, last),))
         for title, anchor, line in earlier:
             old = ComparedRuns(line.name, (read_run(connection, line),))
-            noise = noise_before(connection, [old.runs[0].run, new.runs[0].run])  # as `perfdash compare` does
+            noise = noise_before(connection, [old.runs[0], new.runs[0]])  # as `perfdash compare` does
             compared = compare(old, new, noise)
             changes = ordered(of_comparison(compared))
             name = f"{anchor}-{place + 1}" if place else anchor

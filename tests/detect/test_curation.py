@@ -378,7 +378,7 @@ def test_what_an_excluded_run_would_say_of_noise_and_changes_is_not_heard(store)
     for night in range(20, 24):
         curation.exclude(store, name_of(runs, night), "wrong")
     with store.read() as connection:
-        noise = noise_before(connection, [runs[-1].run])
+        noise = noise_before(connection, [runs[-1]])
         assert all(series.sd < 0.02 for series in noise["backend_ms"].values())
         imported = read_run(connection, find_run(connection, name_of(runs, 21)))
         assert of_history(connection, imported).untold == "this run was excluded from judging: wrong"

@@ -218,7 +218,7 @@ def test_the_noise_of_another_method_says_nothing(store):
     runs = by(LATENCY, farm(12, models=3), 9)
     take_in(store, runs)
     with store.read() as connection:
-        noise = noise_before(connection, [runs[-2].run, runs[-1].run])
+        noise = noise_before(connection, [runs[-2], runs[-1]])
     assert noise["backend_ms"] == {}
     assert len(noise["backend_peak_bytes"]) == 3
 

@@ -6,6 +6,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from perfdash.detect.comparison import noise_before
 from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
@@ -318,6 +319,9 @@ def test_a_night_of_twelve_runs_has_as_long_a_baseline_as_one_of_one(quick):
         night = read_night(connection, last)
         assert [run.name for run in night.runs] == [f"{night.run.name}_12" for night in nights]
         assert np.isfinite(night.values["backend_ms"]).all()
+        past = noise_before(connection, [of_setting(nights[39], 12)])
+        assert {case.threads for case in past["backend_ms"]} == {12}
+        assert min(noise.df for noise in past["backend_ms"].values()) > 15
 
 
 def test_the_drift_test_alone_reads_all_nights(quick):

@@ -55,6 +55,13 @@ def test_the_nights_before_on_the_same_testbed_newest_first(store):
     assert len(spreads_of(store, tonight, nights=3)[CASE]) == 1
 
 
+def test_runs_of_other_settings_are_no_nights(store):
+    nights = [night(number, 1.5, 1.6) for number in (1, 2)]
+    nights += [night(number, 1.5, 1.6, case=replace(CASE, dtype="bfloat16")) for number in (3, 4, 5)]
+    take_in(store, [imported for _, imported in nights])
+    assert len(spreads_of(store, night(6, 1.0)[0], nights=2)[CASE]) == 2
+
+
 def test_disturbed_nights_are_left_out(store):
     nights = [night(1, 1.5, 1.6), night(2, 1.5, 2.6, verdict="disturbed")]
     take_in(store, [imported for _, imported in nights])
