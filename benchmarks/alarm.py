@@ -36,6 +36,7 @@ from perfdash.stats.drift import drift
 from perfdash.stats.nightly_test import NightTest, judge
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 KINDS = ("gaussian", "t3", "autoregressive", "outliers")
 HISTORY, MONTH, STEPPED = 60, 30, 0.05
 
@@ -78,6 +79,30 @@ class Tally:
         return sum(delay < nights for delay in delays) / max(len(delays), 1)
 
 
+@dataclass
+class Suspects:
+    """The suspected series of a host: each with the test that suspected it, and its later nights."""
+
+    first: dict[int, tuple[NightTest, int]] = field(default_factory=dict)
+
+    def alerts(self, judgement: NightTest, tonight: Array) -> Flags:
+        """The series with an alert tonight: by the night's test, or by later nights after a suspected one."""
+        alerts = judgement.alarm.copy()
+        for index, (test, nights) in list(self.first.items()):
+            if not np.isfinite(tonight[index]):
+                continue
+            if (tonight[index] - test.baseline[index]) / test.change[index] <= 0.5:
+                del self.first[index]
+                continue
+            self.first[index] = test, nights + 1
+            alerts[index] |= lasts(float(test.repeat[index]), float(test.heavy_p[index]), nights + 1)
+        for index in np.flatnonzero(alerts).tolist():
+            self.first.pop(index, None)
+        for index in np.flatnonzero(judgement.suspect & ~alerts).tolist():
+            self.first.setdefault(index, (judgement, 0))
+        return alerts
+
+
 def month(
     rng: np.random.Generator,
     tally: Tally,
@@ -103,6 +128,7 @@ def month(
     values += change[:, None] * (np.arange(HISTORY + month) >= when[:, None])
     values[rng.random(values.shape) < missing] = np.nan
     alerted = np.full(series, -1)
+    suspects = Suspects()
     run_kind = "gaussian" if kind == "autoregressive" else kind
     for night in range(HISTORY, HISTORY + month):
         judgement = judge(values[:, : night + 1], **options)
@@ -125,7 +151,7 @@ def month(
                 tally.runs += 2 * len(pairs)
                 alerts[index] = decision == "stands"
         else:
-            alerts = judgement.alarm
+            alerts = suspects.alerts(judgement, values[:, night])
         right = (night >= when) & (np.sign(judgement.change) == np.sign(change))
         alerted[alerts & right] = night
         # An alert before the step or the other way is false; such a series says nothing of power.
@@ -211,20 +237,11 @@ def unchanged_months(
             own = values / np.sqrt(2)
             values = own + np.repeat(shared, group, axis=0)[:series] * spread / np.sqrt(2)
         has_alert = np.zeros(series, dtype=bool)
-        suspects: dict[int, tuple[NightTest, int]] = {}  # each with the later nights that showed it
+        suspects = Suspects()
         for night in range(HISTORY, HISTORY + MONTH):
             judgement = judge(values[:, : night + 1])
-            has_alert |= judgement.alarm
-            for index, (first, nights) in list(suspects.items()):
-                if (values[index, night] - first.baseline[index]) / first.change[index] <= 0.5:
-                    del suspects[index]
-                    continue
-                suspects[index] = first, nights + 1
-                chances = float(first.repeat[index]), float(first.heavy_p[index])
-                has_alert[index] |= lasts(*chances, nights + 1)
-            for index in np.flatnonzero(judgement.suspect & ~has_alert).tolist():
-                suspected += 1
-                suspects.setdefault(index, (judgement, 0))
+            has_alert |= suspects.alerts(judgement, values[:, night])
+            suspected += int((judgement.suspect & ~has_alert).sum())
         alerted += int(has_alert.sum())
     return hosts * series, alerted, suspected
 
@@ -241,7 +258,7 @@ class Jumps:
 def jumps(rng: np.random.Generator, sd: float, size: float, series: int, months: int) -> Jumps:
     """Series that jump to the other of two levels with 2 % a night, on hosts of `series`.
 
-    `first`: series whose first jump is an alert by the nights alone. `remeasured`: series with a candidate
+    `first`: series with an alert by the nights alone. `remeasured`: series with a candidate
     that stands a re-measurement; both builds of a pair are on the level of the night.
     """
     hosts = -(-months // series)
@@ -250,9 +267,10 @@ def jumps(rng: np.random.Generator, sd: float, size: float, series: int, months:
         flips = np.cumsum(rng.random((series, HISTORY + MONTH)) < 0.02, axis=1) % 2
         values = rng.normal(0, sd, flips.shape) + np.log1p(size) * flips
         alerted, confirmed = np.zeros((2, series), dtype=bool)
+        suspects = Suspects()
         for night in range(HISTORY, HISTORY + MONTH):
             judgement = judge(values[:, : night + 1])
-            alerted |= judgement.alarm
+            alerted |= suspects.alerts(judgement, values[:, night])
             for index in np.flatnonzero(judgement.candidate & ~confirmed):
                 change, spread, df = (
                     float(part[index]) for part in (judgement.change, judgement.sd, judgement.df)
@@ -374,7 +392,7 @@ def sizes(cells: Cells, file: Path | None, months: int) -> None:
             compute = partial(size_line, label, kind, sd, series, months, group)
             cell(cells, file, f"sizes {series} {label} {months}", compute)
     print("\njumps between two levels, 2 % a night; per 1,000 series-months")
-    print(f"{'series of a host':<18}{'noise and size':<34}{'alert at a jump':>18}{'re-measured':>18}")
+    print(f"{'series of a host':<18}{'noise and size':<34}{'by nights alone':>18}{'re-measured':>18}")
     for series in (20, 200):
         cell(cells, file, f"jumps {series} {months}", partial(jump_line, series, months))
 

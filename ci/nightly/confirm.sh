@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures again what may have changed, beside the environment of the last good night. When all is told for
+# Measure again what may have changed, beside the environment of the last good night. When all is told for
 # sure, tonight's environment becomes the good one.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night

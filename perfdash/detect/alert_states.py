@@ -59,6 +59,8 @@ _ENOUGH, _DECIDED_BY = 2.5, 5
 _LATER_P = 0.002  # chance that unchanged later nights show a suspected change, below which it is an alert
 _ALL_P = 1e-5  # the same for these nights and the one that was suspected
 _MODE_RETURNS = 2  # times that a fixed change came back after which its series jumps between two levels
+_SPELLS = 10  # times that a change was fixed whose nights are kept
+_LEVELS = ("good_run_id", "bad_run_id", "before", "after", "change", "p", "details")  # of an alert
 _JUMPS = "the series jumps between two levels: only a re-measurement makes an alert of it"
 _DATED_FOR = 15  # nights after a change during which its date and size are updated
 
@@ -88,16 +90,24 @@ def without_fixed(panel: Panel, alerts: Iterable[Alert]) -> Panel:
     row = {number: index for index, number in enumerate(panel.case_ids)}
     values = {name: array.copy() for name, array in panel.values.items()}
     for alert in alerts:
-        if alert.kind not in ("metric", "host") or alert.state != FIXED or alert.metric not in values:
+        if alert.kind not in ("metric", "host") or alert.metric not in values:
             continue
-        fixed = place.get(alert.details.get("fixed_run_id", -1))
-        bad = place.get(alert.bad_run_id or -1, 0)
-        for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
-            if fixed is not None and alert.kind == "host":
-                values[name][:, bad:fixed] = np.nan
-            elif fixed is not None and alert.case_id in row:
-                values[name][row[alert.case_id], bad:fixed] = np.nan
+        for bad_run, fixed_run in _fixed_spells(alert):
+            bad, fixed = place.get(bad_run, 0), place.get(fixed_run)
+            for name in (alert.metric, *PARTS_OF.get(alert.metric, ())):
+                if fixed is not None and alert.kind == "host":
+                    values[name][:, bad:fixed] = np.nan
+                elif fixed is not None and alert.case_id in row:
+                    values[name][row[alert.case_id], bad:fixed] = np.nan
     return replace(panel, values=values)
+
+
+def _fixed_spells(alert: Alert) -> list[tuple[int, int]]:
+    """The runs with which an alert's change began and was over, each time that it was fixed."""
+    spells = [(bad, fixed) for bad, fixed in alert.details.get("spells", [])]
+    if alert.state == FIXED:
+        spells.append((alert.bad_run_id or -1, alert.details.get("fixed_run_id", -1)))
+    return spells[-_SPELLS:]
 
 
 def advance(
@@ -174,12 +184,24 @@ def advance(
 def _returned(alert: Alert, finding: Finding, panel: Panel, at: str) -> tuple[Alert, str | None]:
     """A fixed alert whose change came back: reopened, or suspected until that is certain."""
     fresh = new_alert(finding, panel, at)
-    details = {**fresh.details, "returns": int(alert.details.get("returns", 0)) + 1}
-    fresh = replace(fresh, id=alert.id, opened=alert.opened, details=details)
-    jumps = _jumps(fresh)
-    return replace(
-        fresh, state=REOPENED if finding.alarm and not jumps else SUSPECTED
-    ), _JUMPS * jumps or None
+    returns = int(alert.details.get("returns", 0)) + 1
+    details = {**fresh.details, "returns": returns, "spells": _fixed_spells(alert)}
+    returned = replace(fresh, id=alert.id, opened=alert.opened, details=details)
+    if _jumps(returned):
+        return replace(returned, state=SUSPECTED), _JUMPS
+    if finding.alarm:
+        return replace(returned, state=REOPENED), None
+    before = {name: getattr(alert, name) for name in _LEVELS}
+    return replace(returned, state=SUSPECTED, details={**details, "fixed_before": before}), None
+
+
+def _fixed_again(alert: Alert, run_id: int | None, at: str) -> Alert:
+    """The alert of a fixed change whose return did not last; without a certain return it is as it was."""
+    before = alert.details.get("fixed_before")
+    if before is None:
+        details = {**alert.details, "fixed_run_id": run_id}
+        return replace(alert, state=FIXED, changed=at, seen_run_id=run_id, details=details)
+    return replace(alert, **before, state=FIXED, changed=at, seen_run_id=run_id)
 
 
 def lasts(repeat: float, heavy_p: float, nights: int) -> bool:
@@ -211,28 +233,28 @@ def _suspect_after(
         return None
     before, after, _ = _levels(alert)
     nights = later[np.isfinite(later)]
-    returns = int(alert.details.get("returns", 0))
-    if (nights[-1] - before) / (after - before) <= 0.5:
-        # A night that was only suspected of the change is no return of it.
-        details = {**alert.details, "fixed_run_id": tonight.id, "returns": returns - (not _jumps(alert))}
-        ended = replace(alert, changed=at, seen_run_id=tonight.id)
-        if returns:
-            return replace(ended, state=FIXED, details=details), None
-        return replace(ended, state=DISMISSED), "the night after does not show it"
-    is_certain = any(finding.alarm for finding in findings)
     details = alert.details
+    if (nights[-1] - before) / (after - before) <= 0.5:
+        if "returns" in details:
+            return _fixed_again(alert, tonight.id, at), None
+        ended = replace(alert, state=DISMISSED, changed=at, seen_run_id=tonight.id)
+        return ended, "the night after does not show it"
+    is_certain = any(finding.alarm for finding in findings)
     is_certain |= lasts(details.get("repeat", 1.0), details.get("heavy_p", 1.0), len(nights))
     if _jumps(alert) or not is_certain:
         return replace(alert, seen_run_id=tonight.id), None
-    raised = (
-        new_alert(findings[0], panel, at) if findings else replace(alert, changed=at, seen_run_id=tonight.id)
-    )
-    kept: dict[str, Any] = {
-        name: alert.details[name] for name in ("born_run_id", "returns") if name in alert.details
+    raised = new_alert(findings[0], panel, at) if findings else replace(alert, changed=at)
+    first: dict[str, Any] = {
+        name: details[name] for name in ("born_run_id", "returns", "spells") if name in details
     }
-    details = {**raised.details, **kept, "raised_run_id": tonight.id}
-    state = REOPENED if returns else NEW
-    return replace(raised, id=alert.id, opened=alert.opened, state=state, details=details), None
+    return replace(
+        raised,
+        id=alert.id,
+        state=REOPENED if "returns" in details else NEW,
+        opened=alert.opened,
+        seen_run_id=tonight.id,
+        details={**raised.details, **first, "raised_run_id": tonight.id, "fixed_before": None},
+    ), None
 
 
 def other_method(alert: Alert, run: RunLine) -> list[str]:
@@ -327,7 +349,12 @@ def confirmed(alert: Alert, at: str) -> Alert:
 
 
 def dismissed(alert: Alert, at: str) -> Alert:
-    """Dismiss a suspected or new change after a re-measurement refuted it; a confirmed alert stays."""
+    """Dismiss a suspected or new change after a re-measurement refuted it; a confirmed alert stays.
+
+    What was suspected to be the return of a fixed change leaves that alert as it was.
+    """
+    if alert.state == SUSPECTED and alert.details.get("fixed_before"):
+        return _fixed_again(alert, alert.seen_run_id, at)
     return replace(alert, state=DISMISSED, changed=at) if alert.state in (SUSPECTED, NEW) else alert
 
 
@@ -456,9 +483,10 @@ def _later_nights(alert: Alert, panel: Panel) -> np.ndarray[tuple[int], np.dtype
     """The logs of an alert's metric on the nights after the one that raised it; NaN where not measured."""
     if alert.case_id not in panel.case_ids or str(alert.metric) not in panel.values:
         return np.empty(0)
-    born = next((k for k, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")), -1)
     values = net_metric_logs(panel, str(alert.metric))[panel.case_ids.index(alert.case_id)]
-    return np.asarray(values[born + 1 :])
+    born = [place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")]
+    # So long ago that it is not read: of the nights before tonight it is not known which are later.
+    return np.asarray(values[born[0] + 1 :] if born else values[-1:])
 
 
 def _new_observed(alert: Alert, values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:

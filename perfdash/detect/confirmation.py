@@ -10,7 +10,7 @@ from typing import Any
 from perfdash.detect.alert_states import confirmed, dismissed, new_alert
 from perfdash.detect.environment_changes import other_commits
 from perfdash.detect.findings import NO_STATUS, WORSE, Finding, is_pass
-from perfdash.history.alert_store import CONFIRMED, NEW, SHOWN, SUSPECTED, Alert
+from perfdash.history.alert_store import CONFIRMED, FIXED, NEW, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import Panel, RunLine
 from perfdash.methods import CURRENT, alike
 from perfdash.metrics import JUDGED, PARTS
@@ -150,10 +150,10 @@ def alert_after(
         alert = confirmed(same[0], at) if same else new_alert(finding, panel, at, CONFIRMED)
         return replace(alert, details={**alert.details, **_remeasured(numbers)}), "stood a re-measurement"
     if decision == DISMISSED and same and same[0].state in (SUSPECTED, NEW):
-        alert = dismissed(same[0], at)
-        return replace(
-            alert, details={**alert.details, **_remeasured(numbers)}
-        ), "did not stand a re-measurement"
+        alert, note = dismissed(same[0], at), "did not stand a re-measurement"
+        if alert.state == FIXED:  # as it was before its change seemed to return
+            return alert, note
+        return replace(alert, details={**alert.details, **_remeasured(numbers)}), note
     return None
 
 

@@ -180,7 +180,7 @@ def _rolled_back(
     withdrawn = [
         place
         for place, (event, run_id) in enumerate(events)
-        if run_id is None and (event.note or "").startswith(_AGAIN)
+        if event.state == DISMISSED and run_id is None and (event.note or "").startswith(_AGAIN)
     ]
     since_then = events[withdrawn[-1] + 1 :] if withdrawn else events
     earlier = [pair for pair in since_then if places.get(pair[1] or -1, ("", 0)) < since]
@@ -250,7 +250,7 @@ def acknowledge(store: Store, number: int, why: str | None = None, until: str | 
     Raises UsageError for an unknown or ended alert.
     """
     with store.write() as connection:
-        alert = _open_alert(connection, number, "acknowledge")
+        alert = _open_alert(connection, number, _ACKNOWLEDGE)
         act = Act(ACKNOWLEDGE, f"alert {number}", why, details={"until": until} if until else {})
         _decide(connection, alert_states.acknowledged(alert, now()), act)
         return alert
@@ -347,7 +347,7 @@ def _level_details(connection: sa.Connection, run: RunLine, selection: LevelSele
 
 def _accepted(connection: sa.Connection, run: RunLine, level: AcceptedLevel, act: Act) -> list[int]:
     """End the open alerts of the series that began with the run or before; return their numbers."""
-    alerts = alert_store.load(connection, testbed_id=run.testbed_id)
+    alerts = alert_store.load(connection, testbed_id=run.testbed_id, states=alert_store.SHOWN)
     cases = cases_by_id(connection, (alert.case_id for alert in alerts if alert.case_id is not None))
     places = {line.id: _place(line) for line in list_runs(connection, testbed_id=run.testbed_id)}
     act = record(connection, act)
@@ -367,6 +367,9 @@ def _accepted(connection: sa.Connection, run: RunLine, level: AcceptedLevel, act
     return ended
 
 
+_ACKNOWLEDGE = "acknowledge"
+
+
 def _open_alert(connection: sa.Connection, number: int, verb: str) -> Alert:
     """Find an open alert. Raises UsageError, which says who ended it."""
     alert = alert_store.find(connection, number)
@@ -376,6 +379,11 @@ def _open_alert(connection: sa.Connection, number: int, verb: str) -> Alert:
         raise UsageError(
             f"alert {number} is {alert.state}{by}: there is nothing to {verb}; `perfdash regressions` lists "
             "the open alerts"
+        )
+    if alert.state == alert_store.SUSPECTED and verb == _ACKNOWLEDGE:
+        raise UsageError(
+            f"alert {number} is only suspected, and fails no gate: the next nights or `perfdash confirm` "
+            f"decide it; `perfdash regressions --invalid {number}` ends it"
         )
     return alert
 

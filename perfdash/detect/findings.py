@@ -26,7 +26,7 @@ from perfdash.stats.intervals import Array
 
 READ = (*JUDGED, *JUDGED_COUNTS, "eager_ms_low", "eager_ms_high", "backend_ms_low", "backend_ms_high",
         "calls_captured")  # fmt: skip
-NIGHTS = 200  # that are read: the nightly test uses 70 of them, the drift test all
+NIGHTS = 200  # that the drift test uses, on the first night of a week
 DRIFTING = ("eager_ms", "backend_ms", "compilation_cpu_s")
 # The parts that add up to a latency. They explain its change and raise no second alert.
 PARTS_OF = {"backend_ms": tuple(PARTS)}

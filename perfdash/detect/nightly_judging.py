@@ -142,13 +142,12 @@ def read_night(connection: sa.Connection, run: RunLine) -> Panel:
     elif not _first_of_its_week([*runs, run]):
         runs = runs[-JUDGED_NIGHTS:]
     # The runs that last saw a shift of the host: it may be that of another setting.
-    known = {earlier.id for earlier in runs}
+    read = {earlier.id for earlier in runs}
     live = alert_store.load(connection, testbed_id=run.testbed_id, states=LIVE)
     seen = {alert.seen_run_id for alert in live if alert.case_id is None and alert.seen_run_id is not None}
-    others = [
-        line for line in list_runs(connection, ids=sorted(seen - known - {run.id})) if _earlier(line, run)
-    ]
-    runs = sorted([*runs, *others], key=lambda line: (line.started, line.id))
+    older = list_runs(connection, ids=sorted(seen - read - {run.id}), with_excluded=False)
+    runs += [line for line in older if line.origin == run.origin and _earlier(line, run)]
+    runs.sort(key=lambda line: (line.started, line.id))
     return of_method(panel(connection, [*runs, run], READ), run.method)
 
 
@@ -156,7 +155,7 @@ def _prepared(
     connection: sa.Connection, run: RunLine, night: Panel, rules: Sequence[SeriesRule]
 ) -> tuple[Panel, dict[Key, int], SeriesSelection, list[Alert]]:
     """The numbers that count, the first night of each series, the rules, and the alerts of this method."""
-    stored = alert_store.load(connection, testbed_id=run.testbed_id, states=(*LIVE, FIXED))
+    stored = alert_store.load(connection, testbed_id=run.testbed_id, states=(*SHOWN, FIXED))
     alerts = [alert for alert in stored if not alert_states.other_method(alert, run)]
     night = alert_states.without_fixed(night, alerts)
     selection = _selection(connection, night, run, rules)

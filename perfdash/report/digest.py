@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
-from perfdash.report.changes import BAD, GROUPS, RunChange
+from perfdash.report.changes import BAD, GROUPS, SUSPECTED, RunChange
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night, case_count, compared_with, headline
 from perfdash.report.number_format import percent_change
 from perfdash.stats.speedup import null_warning
 
-_SHOWN = {True: 10, False: 3}  # changes of a group, by whether it is bad
+_SHOWN = {True: 10, False: 3}  # changes of a group, by whether it is or may be bad
 _LINE = 300
 
 
@@ -60,7 +60,7 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
     for group in GROUPS:
         changes = [change for change in night.changes if change.group == group and not change.acknowledged]
         if changes:
-            limit = _SHOWN[group in BAD]
+            limit = _SHOWN[group in (*BAD, SUSPECTED)]
             lines += ["", f"{group}: {len(changes)}", *(f"- {_change(change)}" for change in changes[:limit])]
             if len(changes) > limit:
                 lines.append(f"- and {len(changes) - limit} more")

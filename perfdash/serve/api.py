@@ -118,7 +118,7 @@ def compare(connection: sa.Connection, values: Values) -> Values:
 
 STATES = ("live", "all", *alert_store.STATES)
 ALERTS = (
-    Parameter("state", "in which state; live: all that are not over", STATES, "live"),
+    Parameter("state", "in which state; live: all that are not over and not only suspected", STATES, "live"),
     Parameter("direction", "only what got worse, or better", ("worse", "better")),
     *paging(200, 50),
 )

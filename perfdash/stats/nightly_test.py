@@ -36,7 +36,8 @@ class NightTest:
     """The test of a night: arrays (S,) in the order of the rows.
 
     judged: has a value tonight and on 3 earlier nights; otherwise numbers are NaN and flags False.
-    alarm: certain without re-measurement. suspect: passes the false-discovery rate, but is no alarm.
+    alarm: certain without re-measurement. suspect: no alarm, but within the false-discovery rate, or
+    tonight's value alone is rare in heavy-tailed noise.
     candidate: worth re-measuring tonight; alarms and suspects are among them. with_host: changed only by the
     host's `shift`; no candidate. window: the number of nights since the change. change: log of the window
     over the baseline (positive = larger), without the host's shift if the series followed it; for a candidate
@@ -80,8 +81,8 @@ def judge(
     `minimum_change`: the least change that counts, of all series or of each (S,). `within` (S, T): variance
     of each value within its night, NaN where unknown. Each series' last 1 to 10 nights are compared with up
     to 60 nights before those ten; scores are clipped (Huber 1964). The best window's p is corrected for the
-    search. The rate of false discoveries over the series (Benjamini and Hochberg 1995) makes suspects, and a
-    p of at most MOST_P, which does not depend on the number of series, alarms. `candidates`: the share of
+    search. A series is an alarm within the false-discovery rate over the series (Benjamini and Hochberg 1995)
+    and with a p of at most MOST_P, which does not depend on their number. `candidates`: the share of
     nights that deviate as far by chance, estimated from the host's own nights. It sets the cost of
     re-measuring whatever the noise: about 7.5 runs times the share, per series and night.
     Raises ValueError for shapes that do not fit.
@@ -107,8 +108,8 @@ def judge(
     # Not relevant: a series that made the host's shift, or stayed, and has not changed since.
     relevant = judged & ~(quiet & (first <= onset + 1)) & (np.abs(best.change) >= least)
     # A series that moved with about half of the series raises no alarm: it may be a shift of the host.
-    found = relevant & discoveries(best.p, discovery_rate) & ~shifts.group[:, -1]
-    alarm = found & (best.p <= MOST_P)
+    discovered = relevant & discoveries(best.p, discovery_rate) & ~shifts.group[:, -1]
+    alarm = discovered & (best.p <= MOST_P)
     lasting = relevant & (best.p <= SUSPECT_P)
     far = _usual_reach(_pooled(noise, ~noise.constant), candidates)
     alone = judged & (np.abs(tonight.score) >= far) & (np.abs(tonight.change) >= least) & ~lasting
@@ -117,7 +118,7 @@ def judge(
     candidate = lasting | alone
     heavy_p = _heavy_tailed_p(net, noise)
     far_off = heavy_p <= min(SUSPECT_P, discovery_rate / max(int(judged.sum()), 1))
-    suspect = (found & lasting) | (candidate & far_off)
+    suspect = (discovered & lasting) | (candidate & far_off)
     suspect &= ~alarm & ~shifts.group[:, -1]
     window = np.where(alone, 1, best.window)
     # A candidate by tonight alone is described by tonight alone.
@@ -134,7 +135,7 @@ def judge(
         p=best.p,
         heavy_p=heavy_p,
         change=np.where(together, row_medians(np.where(since, raw, np.nan)), change),
-        repeat=_repeat(change, noise),
+        repeat=np.where(judged, _repeat(change, noise), np.nan),
         window=window,
         baseline=noise.level,
         sd=np.where(judged, noise.sd, np.nan),

@@ -75,6 +75,19 @@ def test_an_invalid_alert_is_over_and_its_finding_raises_no_other(store):
         curation.invalidate(store, 77, "what")
 
 
+def test_a_suspected_change_is_called_invalid_but_not_acknowledged(quick):
+    runs = farm(33, change=slower("model03", 30, 1.4))
+    judged(quick, runs[:31])
+    assert alerts(quick) == [(1, "metric", "suspected")]
+    with pytest.raises(UsageError, match="alert 1 is only suspected, and fails no gate"):
+        curation.acknowledge(quick, 1)
+    curation.invalidate(quick, 1, "the clock was off")
+    for night in runs[31:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    assert alerts(quick) == [(1, "metric", "invalid")]
+
+
 def test_an_acknowledgement_ends_after_its_day(store, monkeypatch):
     judged(store, farm(31, statuses=fails))
     ((number, *_),) = alerts(store)

@@ -6,6 +6,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from perfdash.detect import alert_states
 from perfdash.detect.comparison import noise_before
 from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
@@ -342,3 +343,60 @@ def test_a_run_of_a_new_setting_is_no_night_of_the_others(quick):
     *_, last = judge_new(quick)
     assert last.unlike
     assert alerts(quick) == []
+
+
+def test_a_night_that_only_looks_like_a_fixed_change_leaves_the_alert_as_it_was(quick):
+    """Its nights stay out of the baseline, and what is known of it stays."""
+
+    def change(night, name, values):
+        bad = 28 <= night < 34 or night == 42
+        return slower("model05", 0 if bad else 10**6, 1.4)(night, name, values)
+
+    runs = farm(46, change=change)
+    judged(quick, runs[:42])
+    with quick.write() as connection:
+        (fixed,) = kept.load(connection, states=[kept.FIXED])
+        fixed = replace(fixed, details={**fixed.details, "bisected": {"word": "found"}})
+        kept.save(connection, fixed)
+    for night in runs[42:]:
+        take_in(quick, [night])
+        judge_new(quick)
+    with quick.read() as connection:
+        (alert,) = kept.load(connection, states=kept.STATES)
+        assert [event.state for event in kept.events(connection, alert.id)][-2:] == ["suspected", "fixed"]
+        assert (alert.bad_run_id, alert.change, alert.details) == (
+            fixed.bad_run_id,
+            fixed.change,
+            fixed.details,
+        )
+        panel = alert_states.without_fixed(read_night(connection, list_runs(connection)[-1]), [alert])
+        assert np.flatnonzero(np.isnan(panel.values["backend_ms"][5])).tolist() == list(range(28, 34))
+
+
+def test_all_spells_of_a_change_that_came_back_stay_out_of_the_baseline(quick):
+    def change(night, name, values):
+        bad = 28 <= night < 34 or 42 <= night < 48
+        return slower("model05", 0 if bad else 10**6, 1.4)(night, name, values)
+
+    judged(quick, farm(52, change=change))
+    with quick.read() as connection:
+        (alert,) = kept.load(connection, states=[kept.FIXED])
+        panel = alert_states.without_fixed(read_night(connection, list_runs(connection)[-1]), [alert])
+    masked = np.flatnonzero(np.isnan(panel.values["backend_ms"][5])).tolist()
+    assert masked == [*range(28, 34), *range(42, 48)]
+
+
+def test_a_case_that_comes_back_after_long_is_no_alert_by_the_nights_before_it(quick):
+    def change(night, name, values):
+        if name == "model05" and 31 <= night < 31 + JUDGED_NIGHTS:
+            return None
+        return slower("model05", 30, 1.4)(night, name, values)
+
+    runs = farm(32 + JUDGED_NIGHTS, 12, change=change)
+    judged(quick, runs[:31])
+    take_in(quick, runs[31:])
+    judge_new(quick, latest=1)
+    with quick.read() as connection:
+        alert = next(a for a in kept.load(connection, states=kept.STATES) if a.metric == "backend_ms")
+        later = alert_states._later_nights(alert, read_night(connection, list_runs(connection)[-1]))
+    assert len(later) == 1
