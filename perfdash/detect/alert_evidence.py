@@ -11,13 +11,15 @@ import numpy as np
 import sqlalchemy as sa
 from scipy import special
 
-from perfdash.detect.change_dates import Dated, date_change
+from perfdash.detect.findings import metric_logs
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
+from perfdash.stats.common_dates import IMPOSSIBLE, date_logs, date_range
 from perfdash.stats.intervals import CONFIDENCE
+from perfdash.stats.nightly_test import FLOOR
 
 # Nights in which a change is dated.
 DATED_IN = 400
@@ -39,8 +41,9 @@ class AlertEvidence:
     """An alert with its case and runs.
 
     `good`: the run before the change. `bad`: the first run with it. `seen`: the last run with it. Pruned
-    runs are None. `dated`: the change, dated by many nights. `speedup`: before and after the change.
-    `before`: the number of runs of the case before the change.
+    runs are None. `speedup`: before and after the change. `before`: the number of runs of the case before
+    the change; `nights`: of those since then. `dates`: the runs with which it may have come, oldest first,
+    each with its log likelihood, after one run with which it cannot have come.
     """
 
     alert: Alert
@@ -48,9 +51,10 @@ class AlertEvidence:
     good: RunLine | None
     bad: RunLine | None
     seen: RunLine | None
-    dated: Dated | None = None
     speedup: tuple[float, float] | None = None
     before: int = _BASELINE
+    nights: int = 1
+    dates: tuple[tuple[RunLine, float], ...] = ()
 
     @property
     def remeasured(self) -> RemeasuredChange | None:
@@ -97,8 +101,11 @@ class AlertEvidence:
 
     @property
     def between(self) -> tuple[RunLine | None, RunLine | None]:
-        """The runs around the change: as dated by the history, else as in the alert."""
-        return (self.dated.good, self.dated.bad) if self.dated else (self.good, self.bad)
+        """The runs around the change: as dated by its nights with 95 % probability, else as in the alert."""
+        if len(self.dates) < 2:
+            return self.good, self.bad
+        low, _, high = date_range(np.array([log for _, log in self.dates]))
+        return self.dates[max(0, low - 1)][0], self.dates[high][0]
 
 
 def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvidence]:
@@ -115,26 +122,50 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
         bed: _panel(connection, bed, {alert.case_id for alert in alerts if alert.testbed_id == bed})
         for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
     }
-    return [_evidence(alert, cases, runs, panels.get(alert.testbed_id)) for alert in alerts]
+    return [evidence_of(alert, cases, runs, panels.get(alert.testbed_id)) for alert in alerts]
 
 
-def _evidence(
+def evidence_of(
     alert: Alert, cases: Mapping[int, Case], runs: Mapping[int, RunLine], past: Panel | None
 ) -> AlertEvidence:
+    """The evidence of an alert. `cases`, `runs`: by their ids; `past`: the nights of its testbed."""
     good, bad, seen = (
         runs.get(run_id or -1) for run_id in (alert.good_run_id, alert.bad_run_id, alert.seen_run_id)
     )
     case = cases.get(alert.case_id or -1)
     of_case = _measured(past, alert.case_id) if past is not None and _is_dated(alert) else None
     if of_case is None or bad is None or alert.case_id is None or alert.metric is None:
-        return AlertEvidence(alert, case, good, bad, seen)
+        return AlertEvidence(alert, case, good, bad, seen, dates=_between(good, bad))
     of_case = of_method(of_case, bad.method)
-    before = sum(
-        (run.started, run.id) < (bad.started, bad.id) and alike(run.method, bad.method, alert.metric)
-        for run in of_case.runs
-    )
-    dated = date_change(of_case, alert.case_id, alert.metric, bad.id, alert.direction)
-    return AlertEvidence(alert, case, good, bad, seen, dated, _speedups(of_case, alert, good, seen), before)
+    metric = alert.metric
+    before = sum(_time(run) < _time(bad) and alike(run.method, bad.method, metric) for run in of_case.runs)
+    nights = sum(_time(run) >= _time(bad) for run in of_case.runs)
+    dates = _dates(of_case, alert, metric, bad) or _between(good, bad)
+    speedup = _speedups(of_case, alert, good, seen)
+    return AlertEvidence(alert, case, good, bad, seen, speedup, before, nights, dates)
+
+
+def _time(run: RunLine) -> tuple[str, int]:
+    return run.started, run.id
+
+
+def _between(good: RunLine | None, bad: RunLine | None) -> tuple[tuple[RunLine, float], ...]:
+    """The dates of a change that nothing narrows down."""
+    return ((good, IMPOSSIBLE), (bad, 0.0)) if good and bad else ()
+
+
+def _dates(of_case: Panel, alert: Alert, metric: str, bad: RunLine) -> tuple[tuple[RunLine, float], ...]:
+    """The log likelihood of each night around an alert to be the first with its change."""
+    values = metric_logs(of_case, metric)[0]
+    nights = np.flatnonzero(np.isfinite(values))
+    runs = [of_case.runs[night] for night in nights]
+    first = next((place for place, run in enumerate(runs) if _time(run) >= _time(bad)), None)
+    if not first:
+        return ()
+    sd = max(float(alert.details.get("sd") or JUDGED[metric].threshold), FLOOR)
+    logs = date_logs(values[nights], first, sd)
+    possible = np.flatnonzero(logs > IMPOSSIBLE)
+    return tuple((runs[place], float(logs[place])) for place in range(possible[0] - 1, possible[-1] + 1))
 
 
 def _is_dated(alert: Alert) -> bool:

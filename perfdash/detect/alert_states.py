@@ -24,10 +24,10 @@ from perfdash.detect.findings import (
     WORSE,
     Finding,
     Key,
+    NetLogs,
     is_pass,
     is_whole,
     metric_logs,
-    net_metric_logs,
 )
 from perfdash.detect.nights import has_enough_cases
 from perfdash.history.alert_store import (
@@ -39,6 +39,7 @@ from perfdash.history.alert_store import (
     NEW,
     OPEN,
     REOPENED,
+    SHOWN,
     SUPERSEDED,
     SUSPECTED,
     Alert,
@@ -118,6 +119,7 @@ def advance(
     `alerts`: the testbed's live and fixed alerts, and those last seen on this night. `findings`: the night's.
     """
     tonight = panel.runs[-1]
+    net = NetLogs(panel, [alert for alert in alerts if alert.state in SHOWN])
     changed: list[tuple[Alert, str | None]] = []
     matched: set[int] = set()
     for alert in alerts:
@@ -146,10 +148,12 @@ def advance(
             continue
         if alert.state == SUSPECTED:
             matched.update(same)
-            if (decided := _suspect_after(alert, [findings[index] for index in same], panel, at)) is not None:
+            if (
+                decided := _suspect_after(alert, [findings[index] for index in same], panel, net, at)
+            ) is not None:
                 changed.append(decided)
             continue
-        observation = _observed(alert, panel, bool(same))
+        observation = _observed(alert, panel, net, bool(same))
         if any(_undoes(findings[index], alert) for index in opposite):
             observation = BACK
         if observation == BACK and (alert.direction == WORSE or alert.state == NEW):
@@ -219,7 +223,7 @@ def _jumps(alert: Alert) -> bool:
 
 
 def _suspect_after(
-    alert: Alert, findings: Sequence[Finding], panel: Panel, at: str
+    alert: Alert, findings: Sequence[Finding], panel: Panel, net: NetLogs, at: str
 ) -> tuple[Alert, str | None] | None:
     """A suspected change after one more night, with a note; None if tonight says nothing.
 
@@ -228,7 +232,7 @@ def _suspect_after(
     becomes an alert by re-measurement only.
     """
     tonight = panel.runs[-1]
-    later = _later_nights(alert, panel)
+    later = _later_nights(alert, panel, net)
     if not len(later) or not math.isfinite(later[-1]):
         return None
     before, after, _ = _levels(alert)
@@ -278,7 +282,7 @@ def _by_another_method(
     if alert.state == FIXED or not measured:
         return []
     note = f"{', '.join(method_changes)}: {tonight.name} was measured by another method"
-    if alert.kind == "status" and _observed(alert, panel, False) == AGAIN:
+    if alert.kind == "status" and _observed(alert, panel, NetLogs(panel, ()), False) == AGAIN:
         details = {**alert.details, "method": numbers(tonight.method, "status")}
         return [(replace(alert, seen_run_id=tonight.id, details=details), note)]
     details = {**alert.details, "superseded": list(method_changes)}
@@ -449,7 +453,7 @@ def _is_same_change(fixed: Alert, finding: Finding) -> bool:
     return 0.5 < finding.change / fixed.change < 2
 
 
-def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
+def _observed(alert: Alert, panel: Panel, net: NetLogs, found_again: bool) -> str:
     """Whether the last night still shows the alert's change."""
     if alert.kind == "host":
         return _host_observed(alert, panel, found_again)
@@ -471,19 +475,19 @@ def _observed(alert: Alert, panel: Panel, found_again: bool) -> str:
         return BACK if (value - (alert.before or 0.0)) * alert.direction <= 0 else AGAIN
     places = {run.id: place for place, run in enumerate(panel.runs)}
     if alert.state == NEW and alert.kind == "metric":
-        return _new_observed(alert, _later_nights(alert, panel))
-    values = net_metric_logs(panel, alert.metric)[row]
+        return _new_observed(alert, _later_nights(alert, panel, net))
+    values = net.of(alert.metric)[row]
     observation = _level_observed(alert, values[places.get(alert.bad_run_id or -1, -1) + 1 :])
     if alert.state == NEW and alert.kind == "drift" and observation == AGAIN and not found_again:
         return UNKNOWN  # the drift test runs once a week
     return observation
 
 
-def _later_nights(alert: Alert, panel: Panel) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _later_nights(alert: Alert, panel: Panel, net: NetLogs) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The logs of an alert's metric on the nights after the one that raised it; NaN where not measured."""
     if alert.case_id not in panel.case_ids or str(alert.metric) not in panel.values:
         return np.empty(0)
-    values = net_metric_logs(panel, str(alert.metric))[panel.case_ids.index(alert.case_id)]
+    values = net.of(str(alert.metric))[panel.case_ids.index(alert.case_id)]
     born = [place for place, run in enumerate(panel.runs) if run.id == alert.details.get("born_run_id")]
     # So long ago that it is not read: of the nights before tonight it is not known which are later.
     return np.asarray(values[born[0] + 1 :] if born else values[-1:])

@@ -155,12 +155,32 @@ def metric_logs(panel: Panel, metric: str) -> Array:
         return np.where(_passed(panel) & (values > 0), np.log(values), np.nan)
 
 
-def net_metric_logs(panel: Panel, metric: str) -> Array:
-    """Logs of a metric without the shifts of the whole host."""
-    values = metric_logs(panel, metric)
-    host_metric = metric_logs(panel, JUDGED[metric].part_of or metric)
-    shift: Array = host_shift(host_metric, np.isfinite(host_metric), nightly_test.FLOOR).night
-    return values - shift
+class NetLogs:
+    """Logs of a panel's metrics without the shifts that each series made with most others.
+
+    `alerts`: those whose steps are no part of such a shift.
+    """
+
+    def __init__(self, panel: Panel, alerts: Iterable[Alert]) -> None:
+        self._panel = panel
+        self._steps = [alert for alert in alerts if alert.kind == "metric" and alert.change is not None]
+        self._place = {run.id: index for index, run in enumerate(panel.runs)}
+        self._row = {case_id: index for index, case_id in enumerate(panel.case_ids)}
+        self._of_metric: dict[str, Array] = {}
+
+    def of(self, metric: str) -> Array:
+        """The logs of a metric (cases, nights); NaN where not measured or not passed."""
+        if metric not in self._of_metric:
+            of_host = JUDGED[metric].part_of or metric
+            logs = metric_logs(self._panel, of_host)
+            for alert in self._steps:
+                # Without its own step a series that stayed is not taken for one that moved with the host.
+                if alert.metric == of_host and alert.case_id in self._row:
+                    bad = self._place.get(alert.bad_run_id or -1, 0)
+                    logs[self._row[alert.case_id], bad:] -= alert.change or 0.0
+            shift = host_shift(logs, np.isfinite(logs), nightly_test.FLOOR)
+            self._of_metric[metric] = metric_logs(self._panel, metric) - shift.own
+        return self._of_metric[metric]
 
 
 def _passed(panel: Panel) -> NDArray[np.bool_]:

@@ -103,7 +103,7 @@ def test_only_nights_by_the_new_method_are_the_new_baseline(store):
         (evidence,) = gather(connection, [alert])
     assert alert.details["method"] == LATENCY
     assert evidence.before == 8, "nights by the old method are no baseline"
-    assert evidence.dated.first.started.startswith("2026-01-21")
+    assert evidence.between[1].started.startswith("2026-01-21")
 
 
 @pytest.mark.parametrize(("night", "judged_again"), [(14, False), (15, True)])

@@ -8,6 +8,7 @@ import pytest
 
 from perfdash.detect import alert_states
 from perfdash.detect.comparison import noise_before
+from perfdash.detect.findings import NetLogs
 from perfdash.detect.nightly_judging import JUDGED_NIGHTS, judge_new, read_night
 from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
@@ -398,5 +399,22 @@ def test_a_case_that_comes_back_after_long_is_no_alert_by_the_nights_before_it(q
     judge_new(quick, latest=1)
     with quick.read() as connection:
         alert = next(a for a in kept.load(connection, states=kept.STATES) if a.metric == "backend_ms")
-        later = alert_states._later_nights(alert, read_night(connection, list_runs(connection)[-1]))
+        night = read_night(connection, list_runs(connection)[-1])
+        later = alert_states._later_nights(alert, night, NetLogs(night, [alert]))
     assert len(later) == 1
+
+
+def test_a_regression_stays_open_when_most_other_models_get_slower_later(quick):
+    """The step of the others is none of its own: it is not back where it was."""
+
+    def change(night, name, values):
+        number = int(name.removeprefix("model"))
+        if number < 6 and night >= 28:
+            values["backend_ms"] *= 1.09
+        if number >= 10 and night >= 34:
+            values["backend_ms"] *= 1.14
+        return values
+
+    alert_rows = judged(quick, farm(42, 24, change=change))
+    early = {row[0]: row[4][-1] for row in alert_rows if row[0] and int(row[0].removeprefix("model")) < 6}
+    assert early == {f"model{number:02}": "open" for number in range(6)}

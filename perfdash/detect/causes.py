@@ -1,0 +1,301 @@
+"""Group alerts that one date and range of builds explains into causes. Pure.
+
+First the alerts of each testbed, by the likelihoods of their dates; then the groups of all testbeds, by the
+builds that came with those dates. Failures, and slow drifts, are grouped apart from changed numbers.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.environment_changes import environment_changes, package_changes
+from perfdash.detect.findings import WORSE
+from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SUSPECTED
+from perfdash.history.queries import RunLine
+from perfdash.metrics import JUDGED
+from perfdash.stats.common_dates import IMPOSSIBLE, date_range, group
+from perfdash.stats.intervals import Array
+
+COMPILER, LIBRARY, HOST, UNKNOWN = "compiler", "library", "host", "unknown"
+_LATENCIES = ("eager_ms", "backend_ms")
+_WITHOUT_SIZE = 9.0  # log change of a failure or a count, for the order: first
+_LINKED = 0.05  # probability that a group's range must give to the builds of another
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Alerts that one change explains. members: regressions first, then the largest.
+
+    The change came after the run `good`, with the run `bad` at the latest. attribution: what changed:
+    compiler, library (what eager runs on too), host, or unknown.
+    """
+
+    members: tuple[AlertEvidence, ...]
+    good: RunLine | None
+    bad: RunLine | None
+    attribution: str = UNKNOWN
+
+    @property
+    def id(self) -> int:
+        """The lowest number of its alerts; it stays when later alerts join."""
+        return min(member.alert.id or 0 for member in self.members)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether its members fail, vanished, or work again."""
+        return self.members[0].alert.kind in ("status", "vanished")
+
+    @property
+    def direction(self) -> int:
+        return self.members[0].alert.direction
+
+    @property
+    def testbeds(self) -> list[int]:
+        """The testbeds that saw it, by their numbers in the store."""
+        return sorted({member.alert.testbed_id for member in self.members})
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether no member is an alert yet."""
+        return all(member.alert.state == SUSPECTED for member in self.members)
+
+    @property
+    def is_acknowledged(self) -> bool:
+        live = [member.alert.state for member in self.members if member.alert.state in LIVE]
+        return bool(live) and all(state == ACKNOWLEDGED for state in live)
+
+    @property
+    def main(self) -> list[AlertEvidence]:
+        """The members of its headline: those of the direction and metric that most of the worst share."""
+        direction = self.direction
+        same = [member for member in self.members if member.alert.direction == direction]
+        metrics = [member.alert.metric for member in same]
+        metric = max(metrics, key=lambda name: (metrics.count(name), name == "backend_ms"))
+        return [member for member in same if member.alert.metric == metric]
+
+    @property
+    def change(self) -> float | None:
+        """The median log change of its main members; None for failures and counts."""
+        changes = [
+            member.alert.change
+            for member in self.main
+            if member.alert.change is not None and member.alert.kind != "count"
+        ]
+        return float(median(changes)) if changes else None
+
+    @property
+    def eager_moved(self) -> bool:
+        """Whether eager latency changed in the same direction as the headline."""
+        return any(
+            (metric := JUDGED.get(member.alert.metric or "")) is not None
+            and metric.of_eager
+            and member.alert.direction == self.direction
+            for member in self.members
+        )
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of runs by which its members were re-measured and confirmed."""
+        return sum(
+            member.remeasured.pairs if member.remeasured else 1 if member.seen_again else 0
+            for member in self.members
+            if member.alert.state in LIVE
+        )
+
+    @property
+    def nights(self) -> int:
+        """Nights that show the change, of the member that has the most."""
+        return max(member.nights for member in self.members)
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """For sorting: worst first. Acknowledged and suspected causes and improvements come later."""
+        size = _WITHOUT_SIZE if self.change is None else abs(self.change)
+        return (
+            self.direction != WORSE,
+            self.is_acknowledged,
+            self.is_suspected,
+            -size * len(self.main) ** 0.5,
+            self.id,
+        )
+
+
+def causes(evidence: Sequence[AlertEvidence]) -> list[Cause]:
+    """The causes of some alerts, each alert in one, the worst first."""
+    kinds: dict[tuple[object, ...], list[AlertEvidence]] = {}
+    for item in evidence:
+        kinds.setdefault(_kind(item), []).append(item)
+    found: list[Cause] = []
+    for members in kinds.values():
+        groups = [
+            dated for bed in _by(members, lambda item: item.alert.testbed_id) for dated in _of_testbed(bed)
+        ]
+        found += [_cause(linked) for linked in _linked(groups)]
+    return sorted(found, key=lambda cause: cause.rank)
+
+
+def _kind(item: AlertEvidence) -> tuple[object, ...]:
+    """Alerts of different kinds are never put together."""
+    alert = item.alert
+    if alert.kind == "drift":  # has no date
+        return "drift", alert.id
+    if alert.kind == "status":
+        return "status", alert.direction, alert.details.get("after")
+    return ("vanished",) if alert.kind == "vanished" else ("change",)
+
+
+def _by(items: Iterable[AlertEvidence], key: Callable[[AlertEvidence], object]) -> list[list[AlertEvidence]]:
+    groups: dict[object, list[AlertEvidence]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class _DatedGroup:
+    """Alerts of one testbed with one date. runs: the possible first runs; logs: their log likelihoods, with
+    the run before each."""
+
+    members: list[AlertEvidence]
+    good: RunLine | None
+    bad: RunLine | None
+    steps: list[tuple[RunLine, RunLine, float]]
+
+
+def _of_testbed(members: list[AlertEvidence]) -> list[_DatedGroup]:
+    """Group the alerts of a testbed over the runs that measured any of their cases."""
+    by_id = {run.id: run for member in members for run, _ in member.dates}
+    runs = sorted(by_id.values(), key=_time)
+    if not runs:
+        return [_DatedGroup([member], member.good, member.bad, []) for member in members]
+    logs = np.stack([_over(runs, member) for member in members])
+    groups = group(logs)
+    dated = []
+    for number in range(len(groups.dates)):
+        own = [member for member, label in zip(members, groups.label, strict=True) if label == number]
+        low, _, high = date_range(groups.dates[number])
+        good = runs[low - 1] if low else min((m.good for m in own if m.good), key=_time, default=None)
+        steps = [
+            (runs[place - 1], runs[place], float(groups.dates[number, place]))
+            for place in range(1, len(runs))
+        ]
+        dated.append(_DatedGroup(own, good, runs[high], steps))
+    return dated
+
+
+def _over(runs: Sequence[RunLine], member: AlertEvidence) -> Array:
+    """The log likelihoods of a member's dates over the runs of its testbed.
+
+    A change that is first seen in a run of its case may have come with any run since the case's run before.
+    """
+    own = [_time(run) for run, _ in member.dates]
+    logs = np.full(len(runs), IMPOSSIBLE)
+    for place, run in enumerate(runs):
+        later = bisect.bisect_left(own, _time(run))
+        if later < len(own):
+            logs[place] = member.dates[later][1]
+    return logs
+
+
+def _time(run: RunLine) -> tuple[str, int]:
+    return run.started, run.id
+
+
+Build = tuple[object, ...]
+
+
+def build_of(run: RunLine) -> Build:
+    """What a run measured: torch and all packages, with their commits."""
+    return (
+        run.torch,
+        run.torch_git_version,
+        run.python,
+        tuple(sorted(run.packages.items())),
+        tuple(sorted(run.commits.items())),
+    )
+
+
+def _linked(groups: list[_DatedGroup]) -> list[list[_DatedGroup]]:
+    """Put together the groups of different testbeds whose changes came with the same builds.
+
+    A group whose builds did not change is its testbed's own.
+    """
+    testbeds = {item.members[0].alert.testbed_id for item in groups}
+    if len(testbeds) < 2:
+        return [[item] for item in groups]
+    first_seen: dict[Build, tuple[str, int]] = {}
+    for item in groups:
+        for before, run, _ in item.steps:
+            for each_run in (before, run):
+                build = build_of(each_run)
+                first_seen[build] = min(first_seen.get(build, _time(each_run)), _time(each_run))
+    order = {build: place for place, build in enumerate(sorted(first_seen, key=lambda b: first_seen[b]))}
+    alone, linkable, logs = [], [], []
+    for item in groups:
+        by_build = _over_builds(item, order)
+        if by_build is None:
+            alone.append([item])
+        else:
+            linkable.append(item)
+            logs.append(by_build)
+    if not linkable:
+        return alone
+    labels = group(np.stack(logs)).label
+    return alone + [
+        [item for item, label in zip(linkable, labels, strict=True) if label == number]
+        for number in sorted(set(labels.tolist()))
+    ]
+
+
+def _over_builds(item: _DatedGroup, order: Mapping[Build, int]) -> Array | None:
+    """A group's log likelihoods over builds; None if its change probably came without a new build."""
+    logs = np.full(len(order), IMPOSSIBLE)
+    total = new_build = 0.0
+    best = max((value for *_, value in item.steps), default=0.0)
+    for before, run, value in item.steps:
+        weight = float(np.exp(value - best))
+        total += weight
+        low, high = order[build_of(before)], order[build_of(run)]
+        if low >= high:
+            continue
+        new_build += weight
+        logs[low + 1 : high + 1] = np.maximum(logs[low + 1 : high + 1], value - best)
+    return logs if total and new_build / total > _LINKED else None
+
+
+def _cause(linked: list[_DatedGroup]) -> Cause:
+    """The cause of linked groups: its range is what all of them leave possible."""
+    members = sorted((member for item in linked for member in item.members), key=_rank)
+    goods = [item.good for item in linked if item.good]
+    bads = [item.bad for item in linked if item.bad]
+    good, bad = max(goods, key=_time, default=None), min(bads, key=_time, default=None)
+    if good and bad and _time(good) >= _time(bad):  # ranges of two clocks that only touch: the widest
+        good, bad = min(goods, key=_time), max(bads, key=_time)
+    cause = Cause(tuple(members), good, bad)
+    return replace(cause, attribution=_attribution(cause))
+
+
+def _rank(member: AlertEvidence) -> tuple[object, ...]:
+    alert = member.alert
+    size = _WITHOUT_SIZE if alert.change is None else abs(alert.change)
+    return alert.state == SUSPECTED, -alert.direction, -size, alert.id
+
+
+def _attribution(cause: Cause) -> str:
+    """What changed, by what the environments say and by which sides moved."""
+    if cause.good is None or cause.bad is None:
+        return UNKNOWN
+    packages = package_changes(cause.good, cause.bad)
+    if not packages:
+        same_host = cause.good.testbed_id == cause.bad.testbed_id
+        return HOST if same_host and environment_changes(cause.good, cause.bad) else UNKNOWN
+    latency = [member for member in cause.main if member.alert.metric in _LATENCIES]
+    if cause.eager_moved or (latency and latency[0].alert.metric == "eager_ms"):
+        return LIBRARY
+    return COMPILER if packages[0].startswith("torch:") else LIBRARY
