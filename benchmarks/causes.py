@@ -105,7 +105,7 @@ def alerts_of(
     values["backend_ms"] = np.exp(logs)
     values["calls_captured"] = np.full((MODELS, NIGHTS), 10.0)
     runs = [night_run(testbed, night, testbed * 1000 + night) for night in range(NIGHTS)]
-    cases = {testbed * 1000 + model: Case("timm", f"model{model}") for model in range(MODELS)}
+    cases = {model: Case("timm", f"model{model}") for model in range(1, MODELS + 1)}
     statuses = np.full((MODELS, NIGHTS), "pass", dtype=object)
     whole = Panel(runs, list(cases), values, statuses)
     alerts: dict[int, Alert] = {}
@@ -137,7 +137,7 @@ def judged(seed: int, kind: str) -> dict[str, int]:
     for cause in causes(evidence):
         # A shift of most models of a host is an alert without a case, of any of its causes.
         cases = [member.alert.case_id for member in cause.members if member.alert.case_id is not None]
-        groups.append([night_of.get(case_id % 1000) for case_id in cases])
+        groups.append([night_of.get(case_id - 1) for case_id in cases])
     counts: Counter[str] = Counter()
     members = Counter(night for group in groups for night in group)
     for night, number in members.items():

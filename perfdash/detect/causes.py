@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -22,10 +23,12 @@ from perfdash.metrics import JUDGED
 from perfdash.stats.common_dates import IMPOSSIBLE, date_range, group
 from perfdash.stats.intervals import Array
 
+Build = tuple[object, ...]
 COMPILER, LIBRARY, HOST, UNKNOWN = "compiler", "library", "host", "unknown"
 _LATENCIES = ("eager_ms", "backend_ms")
 _WITHOUT_SIZE = 9.0  # log change of a failure or a count, for the order: first
-_LINKED = 0.05  # probability that a group's range must give to the builds of another
+_NEW_BUILD = 0.05  # probability that a new build came with it, below which a change is its testbed's own
+_SAME = -5.0  # log likelihood above which the changes of a series on two testbeds may be one
 
 
 @dataclass(frozen=True)
@@ -128,16 +131,18 @@ class Cause:
 
 def causes(evidence: Sequence[AlertEvidence]) -> list[Cause]:
     """The causes of some alerts, each alert in one, the worst first."""
-    kinds: dict[tuple[object, ...], list[AlertEvidence]] = {}
-    for item in evidence:
-        kinds.setdefault(_kind(item), []).append(item)
-    found: list[Cause] = []
-    for members in kinds.values():
+    order = _build_order(evidence)
+    grouped: list[Cause] = []
+    for members in _by(evidence, _kind):
+        twins = _by(members, lambda item: (item.alert.series, item.alert.direction))
+        of_twins = {item.alert.id: others for others in twins for item in others}
         groups = [
-            dated for bed in _by(members, lambda item: item.alert.testbed_id) for dated in _of_testbed(bed)
+            dated
+            for bed in _by(members, lambda item: item.alert.testbed_id)
+            for dated in _of_testbed(bed, of_twins, order)
         ]
-        found += [_cause(linked) for linked in _linked(groups)]
-    return sorted(found, key=lambda cause: cause.rank)
+        grouped += [_cause(linked) for linked in _linked(groups, order)]
+    return sorted(grouped, key=lambda cause: cause.rank)
 
 
 def _kind(item: AlertEvidence) -> tuple[object, ...]:
@@ -168,13 +173,21 @@ class _DatedGroup:
     steps: list[tuple[RunLine, RunLine, float]]
 
 
-def _of_testbed(members: list[AlertEvidence]) -> list[_DatedGroup]:
-    """Group the alerts of a testbed over the runs that measured any of their cases."""
+def _of_testbed(
+    members: list[AlertEvidence],
+    twins: Mapping[int | None, Sequence[AlertEvidence]],
+    order: Mapping[Build, int],
+) -> list[_DatedGroup]:
+    """Group the alerts of a testbed over the runs that measured any of their cases.
+
+    `twins`: of each alert, those of its series on all testbeds: they help to date it.
+    """
     by_id = {run.id: run for member in members for run, _ in member.dates}
     runs = sorted(by_id.values(), key=_time)
     if not runs:
         return [_DatedGroup([member], member.good, member.bad, []) for member in members]
-    logs = np.stack([_over(runs, member) for member in members])
+    builds = [(order[build_of(old)], order[build_of(new)]) for old, new in pairwise(runs)]
+    logs = np.stack([_with_twins(_over(runs, member), member, twins, builds, order) for member in members])
     groups = group(logs)
     dated = []
     for number in range(len(groups.dates)):
@@ -203,11 +216,35 @@ def _over(runs: Sequence[RunLine], member: AlertEvidence) -> Array:
     return logs
 
 
+def _with_twins(
+    own: Array,
+    member: AlertEvidence,
+    twins: Mapping[int | None, Sequence[AlertEvidence]],
+    builds: Sequence[tuple[int, int]],
+    order: Mapping[Build, int],
+) -> Array:
+    """A member's log likelihoods with those of its series on other testbeds, where both can be one change.
+
+    `builds`: the places of the builds of each two neighbouring runs.
+    """
+    logs = own
+    for twin in twins.get(member.alert.id, ()):
+        if twin.alert.testbed_id == member.alert.testbed_id:
+            continue
+        by_build = _of_builds([(old, new, log) for (old, _), (new, log) in pairwise(twin.dates)], order)
+        if by_build is None:
+            continue
+        mapped = np.full(len(own), IMPOSSIBLE)
+        for place, (low, high) in enumerate(builds, 1):
+            if low < high:
+                mapped[place] = by_build[low + 1 : high + 1].max()
+        if float(np.max(logs + mapped)) > _SAME:
+            logs = logs + mapped
+    return logs
+
+
 def _time(run: RunLine) -> tuple[str, int]:
     return run.started, run.id
-
-
-Build = tuple[object, ...]
 
 
 def build_of(run: RunLine) -> Build:
@@ -221,52 +258,51 @@ def build_of(run: RunLine) -> Build:
     )
 
 
-def _linked(groups: list[_DatedGroup]) -> list[list[_DatedGroup]]:
+def _build_order(evidence: Sequence[AlertEvidence]) -> dict[Build, int]:
+    """The builds of all dates, numbered by when they were first measured."""
+    first: dict[Build, tuple[str, int]] = {}
+    for item in evidence:
+        for run, _ in item.dates:
+            build = build_of(run)
+            first[build] = min(first.get(build, _time(run)), _time(run))
+    return {build: place for place, build in enumerate(sorted(first, key=lambda build: first[build]))}
+
+
+def _linked(groups: list[_DatedGroup], order: Mapping[Build, int]) -> list[list[_DatedGroup]]:
     """Put together the groups of different testbeds whose changes came with the same builds.
 
     A group whose builds did not change is its testbed's own.
     """
-    testbeds = {item.members[0].alert.testbed_id for item in groups}
-    if len(testbeds) < 2:
+    if len({item.members[0].alert.testbed_id for item in groups}) < 2:
         return [[item] for item in groups]
-    first_seen: dict[Build, tuple[str, int]] = {}
-    for item in groups:
-        for before, run, _ in item.steps:
-            for each_run in (before, run):
-                build = build_of(each_run)
-                first_seen[build] = min(first_seen.get(build, _time(each_run)), _time(each_run))
-    order = {build: place for place, build in enumerate(sorted(first_seen, key=lambda b: first_seen[b]))}
-    alone, linkable, logs = [], [], []
-    for item in groups:
-        by_build = _over_builds(item, order)
-        if by_build is None:
-            alone.append([item])
-        else:
-            linkable.append(item)
-            logs.append(by_build)
+    logs = [_of_builds(item.steps, order) for item in groups]
+    alone = [[item] for item, of_item in zip(groups, logs, strict=True) if of_item is None]
+    linkable = [item for item, of_item in zip(groups, logs, strict=True) if of_item is not None]
     if not linkable:
         return alone
-    labels = group(np.stack(logs)).label
+    labels = group(np.stack([of_item for of_item in logs if of_item is not None])).label
     return alone + [
         [item for item, label in zip(linkable, labels, strict=True) if label == number]
         for number in sorted(set(labels.tolist()))
     ]
 
 
-def _over_builds(item: _DatedGroup, order: Mapping[Build, int]) -> Array | None:
-    """A group's log likelihoods over builds; None if its change probably came without a new build."""
+def _of_builds(steps: Sequence[tuple[RunLine, RunLine, float]], order: Mapping[Build, int]) -> Array | None:
+    """The log likelihoods of a change over builds; None if it probably came without a new build.
+
+    `steps`: neighbouring runs, with the log likelihood that it came with the second.
+    """
     logs = np.full(len(order), IMPOSSIBLE)
     total = new_build = 0.0
-    best = max((value for *_, value in item.steps), default=0.0)
-    for before, run, value in item.steps:
+    best = max((value for *_, value in steps), default=0.0)
+    for before, run, value in steps:
         weight = float(np.exp(value - best))
         total += weight
         low, high = order[build_of(before)], order[build_of(run)]
-        if low >= high:
-            continue
-        new_build += weight
-        logs[low + 1 : high + 1] = np.maximum(logs[low + 1 : high + 1], value - best)
-    return logs if total and new_build / total > _LINKED else None
+        if low < high:
+            new_build += weight
+            logs[low + 1 : high + 1] = np.maximum(logs[low + 1 : high + 1], max(value - best, IMPOSSIBLE))
+    return logs if total and new_build / total > _NEW_BUILD else None
 
 
 def _cause(linked: list[_DatedGroup]) -> Cause:

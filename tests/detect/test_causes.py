@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdash.detect.alert_evidence import gather
+from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, causes
+from perfdash.detect.nightly_judging import judge_new
+from perfdash.history import alert_store as kept
+from perfdash.history.alert_store import SHOWN
+from perfdash.history.ingest import take_in
+from perfdash.history.results import Imported
+from perfdash.history.store import open_store
+from tests.detect.simulated import farm
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = open_store(str(tmp_path / "history.db"))
+    yield opened
+    opened.close()
+
+
+def slower(*steps, metric="backend_ms"):
+    """steps: (first model, last model, night, factor)."""
+
+    def change(night, name, values):
+        number = int(name.removeprefix("model"))
+        for low, high, first, factor in steps:
+            if low <= number <= high and night >= first:
+                values[metric] *= factor
+        return values
+
+    return change
+
+
+def elsewhere(runs, hours="05"):
+    """The same builds on another kind of machine."""
+    return [
+        Imported(
+            replace(
+                one.run, name=one.run.name + "_b", uid=one.run.uid + "b", host="farm-b", host_class="EPYC",
+                started=one.run.started.replace("T01", f"T{hours}"),
+            ),
+            one.rows,
+        )
+        for one in runs
+    ]  # fmt: skip
+
+
+def causes_of(store, runs):
+    take_in(store, sorted(runs, key=lambda one: one.run.started))
+    judge_new(store)
+    with store.read() as connection:
+        return causes(gather(connection, kept.load(connection, states=SHOWN)))
+
+
+def models(cause):
+    return sorted({int(member.case.model.removeprefix("model")) for member in cause.members if member.case})
+
+
+def test_two_changes_a_few_nights_apart_are_two_causes(store):
+    first, second = causes_of(store, farm(40, change=slower((0, 5, 28, 1.14), (10, 12, 31, 1.10))))
+    assert (models(first), models(second)) == ([0, 1, 2, 3, 4, 5], [10, 11, 12])
+    assert [first.good.started[:10], first.bad.started[:10]] == ["2026-01-28", "2026-01-29"]
+    assert first.attribution == COMPILER
+    assert first.change == pytest.approx(0.131, abs=0.01)
+    assert not first.is_suspected
+    assert first.nights == 12
+    assert {member.between[1].started[:10] for member in first.members} == {"2026-01-29"}
+
+
+def test_both_sides_of_a_model_are_one_cause_of_the_library(store):
+    change = slower((0, 3, 28, 1.2))
+
+    def both(night, name, values):
+        return slower((0, 3, 28, 1.15), metric="eager_ms")(night, name, change(night, name, values))
+
+    (cause,) = causes_of(store, farm(36, change=both))
+    assert len(cause.members) == 8
+    assert cause.eager_moved
+    assert cause.attribution == LIBRARY
+    assert {member.alert.metric for member in cause.main} == {"backend_ms"}
+
+
+def test_a_change_of_the_host_alone(store):
+    runs = farm(
+        36, change=slower((0, 3, 28, 1.2)), facts=lambda night: {"kernel": "6.1" if night < 28 else "6.2"}
+    )
+    build = runs[0].run.environment["worker"]
+    runs = [
+        Imported(replace(one.run, environment={**one.run.environment, "worker": build}), one.rows)
+        for one in runs
+    ]
+    (cause,) = causes_of(store, runs)
+    assert cause.attribution == HOST
+
+
+def test_nothing_known_changed(store):
+    runs = farm(36, change=slower((0, 3, 28, 1.2)))
+    build = runs[0].run.environment["worker"]
+    runs = [
+        Imported(replace(one.run, environment={**one.run.environment, "worker": build}), one.rows)
+        for one in runs
+    ]
+    (cause,) = causes_of(store, [*runs, *elsewhere(runs)])[:1]
+    assert cause.attribution == UNKNOWN
+    assert len(cause.testbeds) == 1, "no build came with it, so the other machine's change is its own"
+
+
+def test_two_machines_that_saw_one_build_are_one_cause(store):
+    change = slower((0, 3, 28, 1.2))
+    here, there = farm(36, change=change), elsewhere(farm(36, seed=1, change=change))
+    (cause,) = causes_of(store, [*here, *there])
+    assert len(cause.testbeds) == 2
+    assert len(cause.members) == 8
+    assert (cause.good.started[:10], cause.bad.started[:10]) == ("2026-01-28", "2026-01-29")
+
+
+def test_a_machine_that_missed_nights_joins_the_cause_whose_build_it_skipped(store):
+    change = slower((0, 3, 28, 1.2))
+    here, there = farm(38, change=change), elsewhere(farm(38, seed=1, change=change))
+    (cause,) = causes_of(store, [*here, *there[:26], *there[31:]])
+    assert len(cause.testbeds) == 2
+    assert (cause.good.started[:10], cause.bad.started[:10]) == ("2026-01-28", "2026-01-29")
+
+
+def test_failures_are_apart_and_by_their_status(store):
+    def statuses(night, name):
+        if night >= 35 and name in ("model00", "model01"):
+            return "crash"
+        return "fail_accuracy" if night >= 35 and name == "model02" else "pass"
+
+    found = causes_of(store, farm(36, change=slower((5, 9, 35, 1.25)), statuses=statuses))
+    assert [(cause.is_failure, models(cause), cause.is_suspected) for cause in found] == [
+        (True, [0, 1], False),
+        (True, [2], False),
+        (False, [5, 6, 7, 8, 9], True),
+    ]
+
+
+def test_the_number_of_a_cause_is_its_oldest_alerts(store):
+    (cause,) = causes_of(store, farm(36, change=slower((0, 5, 28, 1.14))))
+    assert cause.id == min(member.alert.id for member in cause.members)
