@@ -87,9 +87,9 @@ def _comment(night: Night, site_url: str | None, gated: bool) -> str:
 
 
 def _markdown(night: Night, site_url: str | None, gated: bool) -> str:
-    from perfdash.report.comment import comment
+    from perfdash.report.comment import whole_report
 
-    return comment(night, site_url=site_url, fold=False)
+    return whole_report(night, site_url=site_url, fold=False)
 
 
 def _html(night: Night, site_url: str | None, gated: bool) -> str:

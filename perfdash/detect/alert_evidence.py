@@ -11,6 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from scipy import special
 
+from perfdash.detect.environment_changes import package_changes
 from perfdash.detect.findings import metric_logs
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, list_runs, of_method, panel
@@ -43,7 +44,8 @@ class AlertEvidence:
     `good`: the run before the change. `bad`: the first run with it. `seen`: the last run with it. Pruned
     runs are None. `speedup`: before and after the change. `before`: the number of runs of the case before
     the change; `nights`: of those since then. `dates`: the runs with which it may have come, oldest first,
-    each with its log likelihood, after one run with which it cannot have come.
+    each with its log likelihood, after one run with which it cannot have come. `range`: the runs around its
+    cause, where that is known.
     """
 
     alert: Alert
@@ -55,6 +57,7 @@ class AlertEvidence:
     before: int = _BASELINE
     nights: int = 1
     dates: tuple[tuple[RunLine, float], ...] = ()
+    range: tuple[RunLine | None, RunLine | None] | None = None
 
     @property
     def remeasured(self) -> RemeasuredChange | None:
@@ -101,11 +104,24 @@ class AlertEvidence:
 
     @property
     def between(self) -> tuple[RunLine | None, RunLine | None]:
-        """The runs around the change: as dated by its nights with 95 % probability, else as in the alert."""
+        """The runs around the change: those of its cause, or of 95 % probability by its own nights."""
+        if self.range is not None:
+            return self.range
         if len(self.dates) < 2:
             return self.good, self.bad
         low, _, high = date_range(np.array([log for _, log in self.dates]))
         return self.dates[max(0, low - 1)][0], self.dates[high][0]
+
+    @property
+    def changed(self) -> list[str]:
+        """What changed between the two builds, `name: old | new`.
+
+        Of a host's shift the machine too, of a status the method of checking: as the alert has it.
+        """
+        good, bad = self.between
+        if good is None or bad is None or self.alert.kind in ("host", "status"):
+            return [str(line) for line in self.alert.details.get("changed") or []]
+        return package_changes(good, bad)
 
 
 def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvidence]:

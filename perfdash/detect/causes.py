@@ -313,7 +313,7 @@ def _cause(linked: list[_DatedGroup]) -> Cause:
     good, bad = max(goods, key=_time, default=None), min(bads, key=_time, default=None)
     if good and bad and _time(good) >= _time(bad):  # ranges of two clocks that only touch: the widest
         good, bad = min(goods, key=_time), max(bads, key=_time)
-    cause = Cause(tuple(members), good, bad)
+    cause = Cause(tuple(replace(member, range=(good, bad)) for member in members), good, bad)
     return replace(cause, attribution=_attribution(cause))
 
 

@@ -96,7 +96,7 @@ def consequences(evidence: AlertEvidence) -> list[str]:
     alert = evidence.alert
     if evidence.speedup:
         lines.append(f"{alert.id}: speedup {evidence.speedup[0]:.3f}x -> {evidence.speedup[1]:.3f}x")
-    changed = alert.details.get("changed") or []
+    changed = evidence.changed
     if changed:
         lines.append(f"{alert.id}: changed with it (before | after): " + "; ".join(map(str, changed)))
     if again := evidence.remeasured:

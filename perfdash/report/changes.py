@@ -62,6 +62,7 @@ class RunChange:
     fresh: bool = True
     state: str | None = None
     alert: int | None = None
+    metric: str | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -100,7 +101,6 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         notes.append(f"measured again: {both[0]} -> {both[1]}")
     if decided := decision(alert):
         notes.append(decided)
-    notes += [str(line) for line in alert.details.get("changed") or []]
     if undone:
         notes = [f"back where it was before {bad.started[:10]}"] if bad else []
     # The alert was fixed on a later night: on this night it was still open.
@@ -121,6 +121,7 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         or alert.state == REOPENED,
         state=state,
         alert=alert.id,
+        metric=alert.metric,
         notes=tuple(notes),
     )
 
@@ -201,6 +202,7 @@ def _of_case(compared: ComparedCase, good: ChangeEnd | None, bad: ChangeEnd | No
             None if reach is None else (delta.change - reach, delta.change + reach),
             good,
             bad,
+            metric=name,
         )
 
 

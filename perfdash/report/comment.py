@@ -1,245 +1,92 @@
-"""The comment on a run in Markdown: changes first, then the dashboard tables."""
+"""The comment on a night, in at most 15 KB: what changed, by cause, and one table of the suites."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
-from prettytable import PrettyTable
-
-from perfdash.history.pass_rates_and_means import gave_up, nothing_captured
-from perfdash.history.results import Row
+from perfdash.detect.comparison import ComparedRuns, compare
+from perfdash.history.pass_rates_and_means import grouped, setting_of, summarize
+from perfdash.history.results import Imported, Row
+from perfdash.records import PASSING, Status
 from perfdash.report import dashboard_tables, site_links
 from perfdash.report.alert_text import model_of
-from perfdash.report.changes import BAD, GROUPS, VANISHED, ChangeEnd, RunChange
-from perfdash.report.dashboard_tables import DashboardSetting, by_suite
+from perfdash.report.cause_text import ReportedCause
+from perfdash.report.changes import (
+    BAD,
+    GROUPS,
+    NEW_FAILURE,
+    SUSPECTED,
+    VANISHED,
+    RunChange,
+)
+from perfdash.report.comment_splitting import size
+from perfdash.report.full_tables import full_tables, reason
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
-from perfdash.report.night import Night, compared_with, gpus_of, headline, noise_floor, package_versions
+from perfdash.report.night import Night, compared_with, headline, noise_floor
 from perfdash.report.number_format import percent_change
-from perfdash.report.published_totals import published
-from perfdash.report.reproduce import command, pattern
-from perfdash.report.step_tables import StepTable, generation, training
+from perfdash.report.reproduce import command
 from perfdash.stats.speedup import null_warning
 
-_NAMED = 30  # models named in one line
-_TOO_MANY = 400  # cases of a night, for a table of all numbers: it would fill comment after comment
-# Only packages that influence the numbers are listed; the run's record has all of them.
-_PACKAGES = ("triton", "torchvision", "torchao", "torchbench", "timm", "transformers", "onnxruntime", "numpy")
-# What an experiment of a scenario runs.
-_WORK = {
-    "inference": "one iteration of forward pass",
-    "training": "one iteration of forward and backward pass, with the optimizer's step",
-    "generation": "one generation: the prompts are read, and tokens decoded greedily",
-}
-_MEANING = {
-    "perfdash": "Speedup is eager latency over compiled latency, sampled in pairs in one pinned process; "
-    "outputs are checked against a float64 copy of the model; compilation starts with cold caches; peak "
-    "memory is what the model needs on each side."
-}
+LARGEST = 15_000  # bytes; GitHub shows it at once, and a person reads it in two minutes
+_CAUSES = 10  # that have a line of their own
+_SUITES = 30  # rows of the table of suites
+# Members and commands shown, the most that fits in the comment.
+_SHOWN = (30, 15, 8, 4, 2, 0)
+_NOT_RUN = {str(status) for status in (*PASSING, Status.SKIPPED)}
 
 
 def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> str:
-    """Write the comment in GitHub Markdown.
+    """Write the comment in GitHub Markdown, of at most LARGEST bytes.
 
-    `site_url`: the site's address, for links to its pages.
-
-    fold False: nothing is hidden behind a click.
+    `site_url`: the site's address, for links to its pages; fold False: nothing is hidden behind a click.
     """
     site = site_url.rstrip("/") + "/" if site_url else None
-    parts = [changes_section(night, site, fold)]
-    if not night.rows:
-        parts.append(
-            f"Nothing was measured: {code(night.run.name)} ({escaped(night.run.state)}) has no result."
-        )
-    for setting, rows in dashboard_tables.settings(night.rows).items():
-        parts += _dashboard(night, setting, rows, site, fold)
-    return "\n\n".join(parts) + "\n"
+    text = ""
+    for shown in _SHOWN:
+        parts = [*_head(night, site), *_causes(night, site, fold, shown), *_suites(night, site)]
+        parts += _failures(night, fold, shown)
+        parts.append(_more(night, site))
+        text = "\n\n".join(part for part in parts if part) + "\n"
+        if size(text) <= LARGEST:
+            break
+    return text
 
 
-def _dashboard(
-    night: Night, setting: DashboardSetting, rows: Sequence[Row], site: str | None, fold: bool
-) -> list[str]:
-    summary = _executive_summary(night, setting, rows)
-    parts = [f"# {setting.title}", "## Executive Summary"]
-    parts.append(folded("see more", summary) if fold else summary)
-    parts.append(
-        "Models that fail, whose outputs are wrong or were not checked, or of which nothing was captured are "
-        "not in the means."
-    )
-    parts += [f"{title}\n\n{fenced(text)}" for title, text in by_suite(rows)]
-    if own := published(night.run.environment, rows, setting.title):
-        parts.append(f"What the source published, and what perfdash makes of its rows\n\n{fenced(own)}")
-    if marked := _marked(rows):
-        parts.append(marked)
-    suites: dict[str, list[Row]] = {}
-    for row in rows:
-        suites.setdefault(row.case.suite, []).append(row)
-    for suite, suite_rows in suites.items():
-        parts.append(f"## {escaped(suite)} suite with {escaped(setting.dtype)} precision")
-        body = _suite(night, suite_rows, site)
-        parts.append(folded("see more", body) if fold else body)
-    return parts
+def whole_report(night: Night, *, site_url: str | None = None, fold: bool = True) -> str:
+    """The comment followed by all tables."""
+    tables = full_tables(night, site_url=site_url, fold=fold)
+    text = comment(night, site_url=site_url, fold=fold)
+    return f"{text}\n{tables}" if tables else text
 
 
-def _executive_summary(night: Night, setting: DashboardSetting, rows: Sequence[Row]) -> str:
-    environment = night.run.environment
-    suites = list(dict.fromkeys(row.case.suite for row in rows))
-    machine = (
-        environment.get("cpu") if setting.device == "cpu" else gpus_of(night.run)
-    ) or "a machine that is not told"
-    what = _WORK.get(setting.scenario, _WORK["inference"])
-    single_size = len({row.case.batch_size for row in rows}) == 1
-    sizes = (
-        f"Batch size is {escaped(rows[0].case.batch_size)}."
-        if single_size
-        else "Batch sizes are those of the suites."
-    )
-    caveats = [
-        sizes,
-        "Shapes are dynamic." if setting.dynamic else "Experiments do not cover dynamic shapes.",
-        "0.0 and nan stand for what was not measured; its status is in the Accuracy table.",
-        "A number with an asterisk is not in the means: it is of a model that failed, whose outputs were not "
-        "checked, or of which nothing was captured.",
-    ]
-    if night.run.origin == "perfdash":
-        weights = {"random": "random", "pretrained": "pretrained"}.get(
-            str(night.run.setting.get("weights", "random")), "those of a file"
-        )
-        optimizer = "" if setting.scenario == "training" else "; there is no optimizer"
-        caveats += [
-            f"Weights are {weights}{optimizer}.",
-            "A verdict marked (pooled) has its spread between processes from other cases of the run; "
-            "(within) means that this spread is not known.",
-        ]
-    packages = [("torch", night.run.torch), ("commit", night.run.torch_git_version)]
-    packages += package_versions(night.run, _PACKAGES)
-    listed = ", ".join(f"{escaped(name)} {code(version)}" for name, version in packages if version)
-    settings = ", ".join(f"{escaped(k)} {code(v)}" for k, v in night.run.setting.items())
-    lines = [
-        f"{len(suites)} suite{'s' * (len(suites) != 1)}: {', '.join(map(escaped, suites))}. "
-        f"We run these experiments on {escaped(machine)}. Each experiment runs {what}. "
-        + _MEANING.get(
-            night.run.origin,
-            f"Imported ({escaped(night.run.origin)}): what the numbers mean is what that tool means by them.",
-        ),
-        f"{listed}." if listed else "",
-        f"Setting: {settings}." if settings else "",
-        "Caveats\n\n" + "\n".join(f"{n}. {text}" for n, text in enumerate(caveats, 1)),
-    ]
-    return "\n\n".join(line for line in lines if line)
+def page(night: Night, *, site_url: str | None = None, style: str | None = None) -> str:
+    """The comment and all tables as one HTML file without scripts.
+
+    `style`: the address of its style sheet (markdown.STYLE); without one the page holds it.
+    """
+    text = whole_report(night, site_url=site_url)
+    return document(f"{headline(night)}: {night.run.name}", text, style=style)
 
 
-def _marked(rows: Sequence[Row]) -> str:
-    """The models that passed without being compiled completely."""
-    rows = [row for row in rows if row.status == "pass"]
-    lines = []
-    for title, marked in (
-        ("Nothing was captured: the compiled side is eager", [r for r in rows if nothing_captured(r)]),
-        (
-            "Dynamo reached its limit of recompiles: part of the compiled side ran in eager",
-            [r for r in rows if gave_up(r)],
-        ),
-        (
-            "Graph breaks",
-            [r for r in rows if not nothing_captured(r) and (r.values.get("graph_breaks") or 0) > 0],
-        ),
-        ("Kernels that fell back to eager", [r for r in rows if (r.values.get("fallbacks") or 0) > 0]),
-    ):
-        names = list(dict.fromkeys(row.case.model for row in marked))
-        if names:
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            lines.append(f"- {title} ({len(names)}): {', '.join(map(code, names[:_NAMED]))}{more}")
-    return "\n".join(lines)
-
-
-def _suite(night: Night, rows: Sequence[Row], site: str | None) -> str:
-    parts = [f"{title}\n\n{fenced(text)}" for title, text in dashboard_tables.four_tables(rows)]
-    if len(rows) <= _TOO_MANY:
-        parts += [
-            f"{steps.title}\n\n{fenced(_text(steps))}" + "".join(f"\n\n{note}." for note in steps.notes)
-            for steps in (training(rows), generation(rows))
-            if steps
-        ]
-    if len(night.rows) > _TOO_MANY:
-        parts.append("All numbers, with intervals: `perfdash report --format csv`, or the site.")
-    elif any("eager_ms" in row.values for row in rows):
-        parts.append(f"All numbers\n\n{fenced(dashboard_tables.all_numbers(rows))}")
-    failures = [
-        f"- {code(row.case.model)} bs {escaped(row.case.batch_size)} {code(row.case.backend)}: "
-        f"{escaped(row.status)}: {code(reason, 300)}"
-        for row in rows
-        if (reason := _reason(row))
-    ]
-    if failures:
-        parts.append("Failures\n\n" + "\n".join(failures))
-    if night.run.origin == "perfdash":
-        commands = [command(row.case, night.run.setting, night.run.command) for row in rows]
-        parts.append("A row again\n\n" + fenced(_generic(rows, commands)))
-    if site:
-        pages = dict.fromkeys(site_links.suite_page(night.testbed, row.case) for row in rows)
-        parts.append(" · ".join(link(f"page {n}", site + page) for n, page in enumerate(pages, 1)))
-    return "\n\n".join(parts)
-
-
-def _text(steps: StepTable) -> str:
-    text_table = PrettyTable(steps.head)
-    text_table.align = "r"
-    for name in steps.head[: steps.words]:
-        text_table.align[name] = "l"
-    text_table.add_rows(steps.lines)
-    return str(text_table.get_string())
-
-
-def _generic(rows: Sequence[Row], commands: Sequence[str]) -> str:
-    """The commands that repeat the rows; similar ones are combined with NAME and SIZE."""
-    alike: dict[tuple[str, ...], list[list[str]]] = {}
-    for row, text in zip(rows, commands, strict=True):
-        words = shlex.split(text)
-        kind, model = list(words), ["--models", pattern(row.case.model)]
-        for place in range(2, len(words) - 1):
-            if words[place : place + 2] == model:
-                kind[place + 1] = "NAME"
-                if words[place + 2] == "--batch-size":
-                    kind[place + 3] = "SIZE"
-                break
-        alike.setdefault(tuple(kind), []).append(words)
-    lines = []
-    for kinds, commands_alike in alike.items():
-        # A placeholder replaces a word only where the commands differ in it.
-        shared = zip(kinds, zip(*commands_alike, strict=True), strict=True)
-        lines.append(shlex.join(values[0] if len(set(values)) == 1 else kind for kind, values in shared))
-    printed = [plain(line, 2000) for line in lines[:20]]
-    if hidden := len(lines) - len(printed):
-        printed.append(f"# and {hidden} more: perfdash report --format json has the command of each case")
-    return "\n".join(printed)
-
-
-def _reason(row: Row) -> str:
-    error = dashboard_tables.failure(row)
-    phase = row.details.get("failed_phase")
-    message = str(error.get("message") or row.details.get("skip_reason") or "")
-    first = message.strip().splitlines()[0] if message.strip() else ""
-    return f"{first} (in {phase})" if first and phase else first
-
-
-_MOST = 50  # rows of one kind of change that are visible at once; the rest is folded
-
-
-def changes_section(night: Night, site: str | None, fold: bool) -> str:
-    """The part above the tables; `site`: the site's address, ending in /, for links."""
-    parts = [f"# {headline(night)}"]
+def _head(night: Night, site: str | None) -> list[str]:
     run = night.run
+    parts = [f"# {headline(night)}"]
     if warning := null_warning((run.noise.get("null") or {}).get("worst")):
         parts.append(f"**WARNING: {escaped(warning)}.**")
+    if night.nightly:
+        parts.append(f"**{escaped(night.nightly)}.**")
+    if not night.rows:
+        parts.append(f"Nothing was measured: {code(run.name)} ({escaped(run.state)}) has no result.")
+        return parts
     parts += map(escaped, compared_with(night))
     count, expected = len(night.rows), run.expected
     planned = f" of {expected}" if expected and expected != count else ""
+    build = run.torch_build
     parts.append(
-        f"Run {code(run.name)} ({escaped(run.state)}), {count} case{'s' * (count != 1)}{planned}. "
-        f"Noise of this run: {noise_floor(run)}."
+        f"Run {code(run.name)} ({escaped(run.state)}) on {escaped(run.host_class)}"
+        + (f", torch {code(build)}" if build else "")
+        + f": {count} case{'s' * (count != 1)}{planned}. Noise of this run: {noise_floor(run)}."
     )
-    if night.nightly:
-        parts.append(f"**{escaped(night.nightly)}.**")
     if site:
         pages = (
             ("dashboard", site_links.OVERVIEW),
@@ -248,73 +95,190 @@ def changes_section(night: Night, site: str | None, fold: bool) -> str:
             ("what the numbers mean", site_links.METHOD),
         )
         parts.append(" · ".join(link(title, site + page) for title, page in pages))
-    for group in GROUPS:
-        changes = [change for change in night.changes if change.group == group]
-        loud = [change for change in changes if not change.acknowledged]
-        quiet = [change for change in changes if change.acknowledged]
-        if loud:
-            parts.append(f"### {group}: {len(loud)}")
-            parts.append(_changes(loud[:_MOST], night, site))
-        for title, hidden in ((f"{len(loud) - _MOST} more", loud[_MOST:]), ("acknowledged", quiet)):
-            if hidden:
-                body = _changes(hidden, night, site)
-                words = f"{group}: {title if hidden is not quiet else f'{len(quiet)} acknowledged'}"
-                parts.append(folded(words, body) if fold else f"### {words}\n\n{body}")
-    repeatable = [
-        change.case
-        for change in night.changes
-        if change.group in BAD and change.group != VANISHED and change.case
+    return parts
+
+
+def _causes(night: Night, site: str | None, fold: bool, shown: int) -> list[str]:
+    """A table with a line for each cause; then the members and commands that are folded."""
+    parts = []
+    loud = [cause for cause in night.causes if not cause.acknowledged]
+    quiet = [cause for cause in night.causes if cause.acknowledged]
+    if loud:
+        listed = loud[:_CAUSES]
+        rows = [_line(cause, site) for cause in listed]
+        head = ["", "what changed", "since", "between", "evidence", "what moved it"]
+        used = [place for place in range(len(head)) if any(row[place] for row in rows)]
+        parts.append(table([head[place] for place in used], [[row[p] for p in used] for row in rows], ""))
+        hidden = loud[_CAUSES:]
+        if hidden:
+            groups = [cause.group for cause in hidden]
+            rest = ", ".join(f"{groups.count(group)} {group.lower()}" for group in GROUPS if group in groups)
+            where = link("the site", site + site_links.REGRESSIONS) if site else "`perfdash regressions`"
+            parts.append(f"And {len(hidden)} smaller ones ({rest}): {where} has all.")
+        for cause in listed:
+            if len(cause.members) > 1 and shown:
+                parts.append(_folded(_title(cause), _members(cause.members, night, site, shown), fold))
+    if quiet:
+        lines = "\n".join(f"- {escaped(cause.headline)}" for cause in quiet[:_CAUSES])
+        lines += f"\n- and {len(quiet) - _CAUSES} more" if len(quiet) > _CAUSES else ""
+        parts.append(_folded(f"{len(quiet)} acknowledged", lines, fold))
+    again = [
+        member.case
+        for cause in loud
+        if cause.group in (*BAD, SUSPECTED) and cause.group != VANISHED
+        for member in cause.members
+        if member.case
     ]
-    if repeatable:
-        lines = (plain(command(case, run.setting, run.command), 2000) for case in repeatable[:_MOST])
-        body = fenced("\n".join(dict.fromkeys(lines)))
-        title = "Measure what got worse again"
-        parts.append(folded(title, body) if fold else f"{title}\n\n{body}")
-    return "\n\n".join(parts)
+    commands = list(
+        dict.fromkeys(plain(command(case, night.run.setting, night.run.command), 2000) for case in again)
+    )
+    if commands and shown:
+        more = [f"# and {len(commands) - shown} more"] if len(commands) > shown else []
+        body = fenced("\n".join([*commands[:shown], *more]))
+        parts.append(_folded("Measure what got worse again", body, fold))
+    return parts
 
 
-def _changes(changes: Sequence[RunChange], night: Night, site: str | None) -> str:
+def _folded(title: str, body: str, fold: bool) -> str:
+    return folded(title, body) if fold else f"**{title}**\n\n{body}"
+
+
+def _title(cause: ReportedCause) -> str:
+    return f"{escaped(cause.headline, 200)}: {len(cause.members)} changes"
+
+
+_WORDS = {
+    "Regressions": "regression", "Improvements": "improvement", "New failures": "new failure",
+    "Fixed": "fixed", "Appeared": "appeared", "Vanished": "vanished",
+    "Suspected regressions": "suspected", "Suspected improvements": "suspected improvement",
+}  # fmt: skip
+
+
+def _line(cause: ReportedCause, site: str | None) -> list[str]:
+    text = f"**{escaped(cause.headline, 250)}**"
+    if site and cause.number is not None:
+        text = link(text, site + site_links.cause_page(cause.number))
+    notes = [escaped(culprit, 200) for culprit in cause.culprits[:2]]
+    if len(cause.members) == 1:
+        member = cause.members[0]
+        levels = f"{escaped(member.before)} to {escaped(member.after)}" if member.after else ""
+        around = member.interval
+        sizes = f"{percent_change(around[0])} to {percent_change(around[1])}" if around else ""
+        notes = [part for part in (levels if member.what != "status" else "", sizes) if part] + notes
+        notes += [escaped(note, 200) for note in member.notes if note not in member.culprits][:2]
+    if len(cause.machines) > 1:
+        notes.append(f"seen on {len(cause.machines)} machines")
+    fresh = " (new)" if cause.fresh and cause.group in BAD else ""
+    return [
+        _WORDS.get(cause.group, cause.group.lower()) + fresh,
+        "<br>".join([text, *notes]),
+        cause.bad.started[:10] if cause.bad else "",
+        _builds(cause),
+        escaped(cause.evidence),
+        cause.attribution,
+    ]
+
+
+def _builds(cause: ReportedCause) -> str:
+    """The builds between which it changed: of torch, or of the packages that changed."""
+    if cause.bad is None:
+        return ""
+    old, new = cause.between
+    if old == new:
+        return code(new[0])
+    return "<br>".join(f"{code(before)} .. {code(after)}" for before, after in zip(old, new, strict=False))
+
+
+def _members(members: Sequence[RunChange], night: Night, site: str | None, shown: int) -> str:
     rows = []
-    for change in changes:
+    for change in members[:shown]:
         page = site + site_links.model_page(night.testbed, change.case) if site and change.case else None
         low, high = change.interval or (None, None)
+        notes = [f"alert {change.alert}, {change.state}"] if change.alert else []
         rows.append(
             [
-                link(code(model_of(change.case)), page)
-                + ("" if change.fresh or not change.alert else _since(change.bad)),
+                link(code(model_of(change.case)), page),
                 escaped(change.what),
                 escaped(change.before),
                 escaped(change.after),
                 percent_change(change.change),
                 f"{percent_change(low)} .. {percent_change(high)}" if change.interval else "",
-                _builds(change),
-                escaped("; ".join((*_state(change), *change.notes)), 300),
+                escaped("; ".join((*notes, *change.notes)), 200),
             ]
         )
-    head = ["model", "what", "before", "after", "change", "95 % interval", "between", "more"]
+    head = ["model", "what", "before", "after", "change", "95 % interval", "more"]
     used = [place for place in range(len(head)) if any(row[place] for row in rows)]
-    align = "".join("llrrrrll"[place] for place in used)
-    return table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
+    align = "".join("llrrrrl"[place] for place in used)
+    text = table([head[place] for place in used], [[row[place] for place in used] for row in rows], align)
+    return f"{text}\n\nand {len(members) - shown} more" if len(members) > shown else text
 
 
-def _since(bad: ChangeEnd | None) -> str:
-    return f"<br>since {bad.started[:10]}" if bad else ""
+def _suites(night: Night, site: str | None) -> list[str]:
+    """One table: pass rate, mean speedup and its change, compilation latency, memory of each suite."""
+    groups = grouped(night.rows)
+    if not groups:
+        return []
+    names = dashboard_tables.compilers([setting[1:] for setting in groups])
+    rows = []
+    for (setting, of_suite), name in zip(groups.items(), names, strict=True):
+        summary = summarize(of_suite)
+        page = site_links.suite_page(night.testbed, of_suite[0].case)
+        rows.append(
+            [
+                link(escaped(setting[0]), site + page if site else None),
+                escaped(name),
+                dashboard_tables.pass_rate(summary),
+                dashboard_tables.speedup(summary),
+                _against(night.previous, of_suite),
+                dashboard_tables.compilation(summary),
+                "-" if summary.compression_ratio is None else f"{summary.compression_ratio:.3f}x",
+            ]
+        )
+    head = ["suite", "compiler", "pass rate", "geometric mean speedup", "against the run before",
+            "mean compilation latency (s)", "peak memory compression ratio"]  # fmt: skip
+    more = f"\n\nand {len(rows) - _SUITES} more" if len(rows) > _SUITES else ""
+    return [table(head, rows[:_SUITES], "llrrrrr") + more]
 
 
-def _builds(change: RunChange) -> str:
-    """The two nights between which it changed, with their builds."""
-    if change.bad is None:
+def _against(previous: Imported | None, rows: Sequence[Row]) -> str:
+    """The change of the mean speedup over the models that pass in both runs."""
+    if previous is None:
         return ""
-    builds = zip((change.good, change.bad), change.between, strict=True)
-    return "<br>".join(
-        f"{build.started[:10]} {', '.join(map(code, names))}" if build else "?" for build, names in builds
-    )
+    setting = setting_of(rows[0])
+    before = tuple(row for row in previous.rows if setting_of(row) == setting)
+    if not before:
+        return ""
+    old = ComparedRuns("", (Imported(previous.run, before),))
+    new = ComparedRuns("", (Imported(previous.run, tuple(rows)),))
+    means = next((item for item in compare(old, new).means if item.metric == "speedup"), None)
+    return f"{means.ratio[0] - 1:+.1%} ({means.cases})" if means else ""
 
 
-def _state(change: RunChange) -> list[str]:
-    return [f"alert {change.alert}, {change.state}"] if change.alert else []
+def _failures(night: Night, fold: bool, shown: int) -> list[str]:
+    """The cases that do not pass, with the reason of each."""
+    new = {member.case for cause in night.causes if cause.group == NEW_FAILURE for member in cause.members}
+    failed = [row for row in night.rows if str(row.status) not in _NOT_RUN]
+    failed.sort(key=lambda row: row.case not in new)
+    if not failed:
+        return []
+    lines = [
+        f"- {code(model_of(row.case))}: {escaped(row.status)}"
+        + (f": {code(why, 160)}" if (why := reason(row)) else "")
+        for row in failed[:shown]
+    ]
+    if len(failed) > shown:
+        lines.append(f"- and {len(failed) - shown} more")
+    since = f", {len(new)} since the run before" if new else ""
+    title = f"{len(failed)} case{'s' * (len(failed) != 1)} failing{since}"
+    return [_folded(title, "\n".join(lines), fold)]
 
 
-def page(night: Night, *, site_url: str | None = None) -> str:
-    """The comment as one HTML file, with its style and without scripts."""
-    return document(f"{headline(night)}: {night.run.name}", comment(night, site_url=site_url))
+def _more(night: Night, site: str | None) -> str:
+    if not night.rows:
+        return ""
+    tables = "Every number, with its interval: "
+    if site:
+        pages = dict.fromkeys(site_links.suite_page(night.testbed, row.case) for row in night.rows)
+        if len(pages) <= _SUITES:
+            return tables + "the pages of the suites above."
+    return tables + "`night.html` among the files of this run, `perfdash report --format markdown|csv`."

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfdash.report import site_links
-from perfdash.report.alert_text import model_of
-from perfdash.report.changes import BAD, GROUPS, SUSPECTED, RunChange
+from perfdash.report.cause_text import ReportedCause
+from perfdash.report.changes import BAD, GROUPS, SUSPECTED
 from perfdash.report.markdown import plain
 from perfdash.report.night import Night, case_count, compared_with, headline
 from perfdash.report.number_format import percent_change
 from perfdash.stats.speedup import null_warning
 
-_SHOWN = {True: 10, False: 3}  # changes of a group, by whether it is or may be bad
+_SHOWN = {True: 10, False: 3}  # causes of a group, by whether it is or may be bad
 _LINE = 300
 
 
@@ -58,12 +58,12 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
     if night.nightly:
         lines.append(f"{night.nightly}.")
     for group in GROUPS:
-        changes = [change for change in night.changes if change.group == group and not change.acknowledged]
-        if changes:
+        causes = [cause for cause in night.causes if cause.group == group and not cause.acknowledged]
+        if causes:
             limit = _SHOWN[group in (*BAD, SUSPECTED)]
-            lines += ["", f"{group}: {len(changes)}", *(f"- {_change(change)}" for change in changes[:limit])]
-            if len(changes) > limit:
-                lines.append(f"- and {len(changes) - limit} more")
+            lines += ["", f"{group}:", *(f"- {cause_line(cause)}" for cause in causes[:limit])]
+            if len(causes) > limit:
+                lines.append(f"- and {len(causes) - limit} more")
     return Digest(
         f"perfdash: {headline(night)}", tuple(plain(line, _LINE) for line in lines), _links(site_url, link)
     )
@@ -76,16 +76,21 @@ def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = 
     return Digest("perfdash: the nightly broke", (*lines[:20], *more), _links(site_url, link))
 
 
-def _change(item: RunChange) -> str:
-    levels = f" {item.before} → {item.after}" if item.before and item.after else ""
-    change = f", {percent_change(item.change)}" if item.change is not None else ""
-    if item.interval:
-        low, high = item.interval
-        change += f" ({percent_change(low)} to {percent_change(high)})"
-    since = "" if item.fresh or item.bad is None else f", since {item.bad.started[:10]}"
-    alert = f", alert {item.alert} {item.state}" if item.alert else ""
-    blamed = "".join(f", {culprit}" for culprit in item.culprits[:1])
-    return f"{model_of(item.case)}: {item.what}{levels}{change}{since}{alert}{blamed}"
+def cause_line(cause: ReportedCause) -> str:
+    """A cause in one line of plain text."""
+    levels = ""
+    if len(cause.members) == 1:
+        (member,) = cause.members
+        if member.before and member.after and member.what != "status":
+            levels = f" {member.before} → {member.after}"
+        if member.interval:
+            low, high = member.interval
+            levels += f" ({percent_change(low)} to {percent_change(high)})"
+    since = "" if cause.bad is None else f", since {cause.bad.started[:10]}"
+    evidence = f", {cause.evidence}" if cause.evidence else ""
+    where = f", {cause.attribution}" if cause.attribution else ""
+    blamed = "".join(f", {culprit}" for culprit in cause.culprits[:1])
+    return f"{cause.headline}{levels}{since}{evidence}{where}{blamed}"
 
 
 def _links(site_url: str | None, link: str | None) -> tuple[tuple[str, str], ...]:

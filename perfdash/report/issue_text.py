@@ -42,7 +42,7 @@ def body(
         parts.append(f"What it said:\n\n{fenced(lines)}")
     if address := _commits(good, bad):
         parts.append(f"Commits of torch between the two builds: {address}")
-    changed = [plain(line, 300) for line in evidence.alert.details.get("changed") or []]
+    changed = [plain(line, 300) for line in evidence.changed]
     if changed:
         rest = [f"and {len(changed) - _CHANGES} more"] if len(changed) > _CHANGES else []
         lines = "\n".join([*changed[:_CHANGES], *rest])

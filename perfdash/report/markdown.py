@@ -78,7 +78,7 @@ def folded(title: str, body: str, *, open_: bool = False) -> str:
     return f"<details{state}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem; }
 pre, table { overflow-x: auto; font-size: 12px; line-height: 1.35; }
@@ -88,12 +88,16 @@ summary { cursor: pointer; }
 """
 
 
-def document(title: str, text: str) -> str:
-    """Markdown as one HTML file without scripts. HTML in it stays, so foreign text must be escaped."""
+def document(title: str, text: str, *, style: str | None = None) -> str:
+    """Markdown as one HTML file without scripts. HTML in it stays, so foreign text must be escaped.
+
+    `style`: the address of a file with STYLE, where the page may hold none (Jenkins' policy); else inline.
+    """
+    look = f'<link rel="stylesheet" href="{escape(style)}">' if style else f"<style>{STYLE}</style>"
     body = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n"
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+        f"{look}\n</head>\n<body>\n{body}</body>\n</html>\n"
     )

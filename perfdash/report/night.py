@@ -14,21 +14,13 @@ from perfdash.detect.heartbeat import nightlies_of, problems_before
 from perfdash.detect.nights import NEARBY_RUNS, comparable, is_a_night
 from perfdash.history import alert_store, nightlies, schema
 from perfdash.history.acts import given_name
-from perfdash.history.alert_store import Alert
+from perfdash.history.alert_store import FIXED, Alert
 from perfdash.history.pass_rates_and_means import setting_of
-from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel, testbed_of
+from perfdash.history.queries import Panel, RunLine, cases_by_id, list_runs, panel, read_run, testbed_of
 from perfdash.history.results import Imported, Row, RunRow
 from perfdash.metrics import JUDGED
-from perfdash.report.changes import (
-    APPEARED,
-    GROUPS,
-    SUSPECTED,
-    ChangeEnd,
-    RunChange,
-    of_alert,
-    of_comparison,
-    ordered,
-)
+from perfdash.report.cause_text import ReportedCause, counts, of_changes, reported, sort_causes
+from perfdash.report.changes import APPEARED, ChangeEnd, RunChange, of_alert, of_comparison, ordered
 
 _NIGHTLIES = 200  # the latest, among which a missing one is sought
 FEWEST = 3  # earlier nights that stats.nightly_test needs to judge a number
@@ -39,16 +31,23 @@ _AT_ONCE = ("accuracy", "capture")  # behind statuses and counts, which are held
 class Night:
     """A run with what changed in it.
 
-    `against` names the baseline; `untold` says why nothing was compared, `caution` which numbers were not;
-    `nightly` is one line on missing or broken nightlies before it.
+    `causes`: the worst first. `against` names the baseline; `previous` is its last run. `untold` says why
+    nothing was compared, `caution` which numbers were not; `nightly` is one line on missing or broken
+    nightlies before it.
     """
 
     imported: Imported
-    changes: tuple[RunChange, ...] = ()
+    causes: tuple[ReportedCause, ...] = ()
     against: str = ""
     untold: str | None = None
     caution: str | None = None
     nightly: str | None = None
+    previous: Imported | None = None
+
+    @property
+    def changes(self) -> tuple[RunChange, ...]:
+        """All changes, sorted by group, then by size."""
+        return tuple(ordered(member for cause in self.causes for member in cause.members))
 
     @property
     def run(self) -> RunRow:
@@ -70,20 +69,10 @@ def headline(night: Night) -> str:
         return "Nothing was measured"
     count, expected = len(night.rows), night.run.expected
     words = [f"incomplete ({count} of {expected} cases)"] if expected and count < expected else []
-    is_suspected = any(change.group == SUSPECTED for change in night.changes)
-    for group in GROUPS:
-        loud = [change for change in night.changes if change.group == group and not change.acknowledged]
-        if loud:
-            fresh = sum(change.fresh for change in loud)
-            none = "" if is_suspected else " (none new)"  # what is suspected may be new
-            new = "" if fresh == len(loud) else f" ({fresh} new)" if fresh else none
-            name = group.lower()
-            if len(loud) == 1 and name.endswith("s"):
-                name = name[:-1]
-            words.append(f"{len(loud)} {name}{new}")
-    if not night.changes:
+    words += counts(night.causes)
+    if not night.causes:
         words.append("not compared with other runs" if night.untold else _quiet(night))
-    elif not any(not change.acknowledged for change in night.changes):
+    elif all(cause.acknowledged for cause in night.causes):
         words.append("nothing changed but what is acknowledged")
     text = ", ".join(words)
     return text[0].upper() + text[1:]
@@ -160,7 +149,9 @@ def against(imported: Imported, comparison: Comparison) -> Night:
     if comparison.methods:
         cautions.append(f"what was measured by different methods ({', '.join(comparison.methods)})")
     caution = "; ".join(cautions) or None
-    return Night(imported, tuple(ordered(of_comparison(comparison))), title, caution=caution)
+    changes = of_changes(of_comparison(comparison))
+    previous = comparison.old.runs[-1]
+    return Night(imported, tuple(changes), title, caution=caution, previous=previous)
 
 
 def of_history(connection: sa.Connection, imported: Imported) -> Night:
@@ -200,7 +191,12 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
         return Night(imported, untold="too few of the cases of the runs before it to be compared with them")
     alike = [earlier[-NEARBY_RUNS:][place] for place in np.flatnonzero(comparable(shortly))]
     alerts = _of_night(connection, run, imported)
-    changes = [of_alert(item, run.id) for item in gather(connection, alerts)]
+    evidence = gather(connection, [*alerts, *_elsewhere(connection, run)])
+    over = [item for item in evidence if _is_fixed_by(item.alert, run)]
+    is_open = [item for item in evidence if not _is_fixed_by(item.alert, run)]
+    tonight = {alert.id for alert in alerts}
+    of_run = [item for item in is_open if item.alert.id in tonight]
+    changes = [of_alert(item, run.id) for item in over]
     back = {alert.case_id for alert in alerts if alert.kind == "vanished"}
     new = [number for number in _new(connection, shortly, run) if number not in back]
     last = ChangeEnd.of(alike[-1])
@@ -212,7 +208,27 @@ def _judged(connection: sa.Connection, imported: Imported) -> Night:
     caution = _by_new_method(alike, run)
     if len(alike) < FEWEST:
         caution = f"only statuses: numbers need {FEWEST} nights before, and there are {len(alike)}"
-    return Night(imported, tuple(ordered(changes)), text, caution=caution)
+    found = reported(is_open, run.id, of_run, machine_names(connection))
+    causes = sort_causes([*found, *of_changes(changes)])
+    previous = read_run(connection, alike[-1])
+    return Night(imported, tuple(causes), text, caution=caution, previous=previous)
+
+
+def _is_fixed_by(alert: Alert, run: RunLine) -> bool:
+    """Whether a run showed an alert's change to be over; one that was fixed later is open in the run."""
+    return alert.state == FIXED and alert.details.get("fixed_run_id") == run.id
+
+
+def _elsewhere(connection: sa.Connection, run: RunLine) -> list[Alert]:
+    """The open alerts of other testbeds, which may have the same cause."""
+    alerts = alert_store.load(connection, states=alert_store.SHOWN)
+    return [alert for alert in alerts if alert.testbed_id != run.testbed_id]
+
+
+def machine_names(connection: sa.Connection) -> dict[int, str]:
+    """The host class of each testbed, by its number."""
+    table = schema.testbeds
+    return {row.id: row.host_class for row in connection.execute(sa.select(table.c.id, table.c.host_class))}
 
 
 def _by_new_method(before: Sequence[RunLine], run: RunLine) -> str | None:

@@ -50,3 +50,8 @@ def compare_page(testbed_digest: str) -> str:
 def alert_link(number: int) -> str:
     """The link to an alert and its events."""
     return f"{REGRESSIONS}#alert-{number}"
+
+
+def cause_page(number: int) -> str:
+    """The page of a cause, by the number of its oldest alert."""
+    return f"causes/{number}.html"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from perfdash.history.results import Row
 from perfdash.records import Case
+from perfdash.report.cause_text import of_changes
 from perfdash.report.changes import (
     APPEARED,
     IMPROVEMENT,
@@ -67,15 +68,16 @@ CHANGES = (
     ),
     RunChange(
         REGRESSION, TIMM[0].case, "compiled latency", "20 ms", "23 ms", 0.1398, (0.113, 0.166), GOOD, BAD,
-        state="confirmed", alert=3, notes=("speedup 1.310x -> 1.140x", "torch: 2.15.0 a | 2.15.0 b"),
+        state="confirmed", alert=3, metric="backend_ms",
+        notes=("speedup 1.310x -> 1.140x", "torch: 2.15.0 a | 2.15.0 b"),
     ),
     RunChange(
         REGRESSION, None, "compilation CPU seconds", change=0.22, good=GOOD, bad=BAD, fresh=False,
-        state="open", alert=2,
+        state="open", alert=2, metric="compilation_cpu_s",
     ),
     RunChange(
         REGRESSION, TORCHBENCH[0].case, "graph breaks", "0", "2", good=GOOD, bad=BAD, fresh=False,
-        state="acknowledged", alert=1,
+        state="acknowledged", alert=1, metric="graph_breaks",
     ),
     RunChange(VANISHED, Case("timm", "gone"), "no longer measured", good=GOOD, bad=BAD, state="new", alert=5),
     RunChange(REPAIRED, Case("timm", "healed"), "status", "crash", "pass", state="fixed", alert=6),
@@ -95,7 +97,11 @@ def good_night():
 
 def bad_night():
     rows = [*TORCHBENCH, *HUGGINGFACE, TIMM[0], CRASHED, WRONG]
-    return Night(imported(rows, expected=9, state="interrupted"), CHANGES, "30 runs before it, the last x")
+    return Night(
+        imported(rows, expected=9, state="interrupted"),
+        tuple(of_changes(CHANGES)),
+        "30 runs before it, the last x",
+    )
 
 
 def first_night():
@@ -120,7 +126,7 @@ def suite_missing():
         )
         for number, case_row in enumerate(HUGGINGFACE, 10)
     ]
-    return Night(imported(TORCHBENCH + TIMM), tuple(gone), "30 runs before it, the last x")
+    return Night(imported(TORCHBENCH + TIMM), tuple(of_changes(gone)), "30 runs before it, the last x")
 
 
 def huge(models=30):
@@ -135,7 +141,7 @@ def huge(models=30):
     changes = [
         replace(CHANGES[1], case=case_row.case, alert=place) for place, case_row in enumerate(rows[:70])
     ]
-    return Night(imported(rows), tuple(changes), "30 runs before it, the last x")
+    return Night(imported(rows), tuple(of_changes(changes)), "30 runs before it, the last x")
 
 
 def hostile():
@@ -145,7 +151,7 @@ def hostile():
         row("timm", HOSTILE, float("nan"), "crash", details={"error": error}),
     ]
     changed = [replace(CHANGES[1], case=case_row.case, notes=(HOSTILE,), what=HOSTILE) for case_row in rows]
-    return Night(imported(rows, name=HOSTILE, host_class=HOSTILE), tuple(changed), HOSTILE)
+    return Night(imported(rows, name=HOSTILE, host_class=HOSTILE), tuple(of_changes(changed)), HOSTILE)
 
 
 def after_a_bad_nightly():
@@ -161,7 +167,9 @@ def after_a_bad_nightly():
     )
     worker = {"torch": "2.15.0", "packages": {"timm": "1.0.31", "own": "0.1"}, "commits": {"own": "c" * 40}}
     night = Night(
-        imported(TIMM, environment={"worker": worker}), (bisected,), "30 runs before it, the last x"
+        imported(TIMM, environment={"worker": worker}),
+        tuple(of_changes([bisected])),
+        "30 runs before it, the last x",
     )
     return replace(night, nightly=story)
 

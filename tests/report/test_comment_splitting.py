@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prettytable import PrettyTable
 
-from perfdash.report.comment import comment
+from perfdash.report.comment import whole_report
 from perfdash.report.comment_splitting import LIMIT, size, split_text
 from tests.effort import trials
 from tests.report.nights import NIGHTS
@@ -184,7 +184,7 @@ def test_nothing_is_lost_and_each_part_is_whole(wanted, limit):
 @pytest.mark.parametrize("limit", [4000, LIMIT])
 @pytest.mark.parametrize("name", NIGHTS)
 def test_every_kind_of_comment(name, limit):
-    text = comment(NIGHTS[name]())
+    text = whole_report(NIGHTS[name]())
     parts = split_text(text, limit)
     lines = [line for line in text.split("\n") if re.match(r"\|.*[0-9]", line)]
     again = [line for part in parts for line in part.split("\n") if re.match(r"\|.*[0-9]", line)]

@@ -11,7 +11,7 @@ import pytest
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
-from perfdash.report.comment import comment
+from perfdash.report.full_tables import full_tables
 from perfdash.report.night import Night
 from perfdash.report.night_export import to_csv
 from perfdash.report.techniques.technique_report import technique_report
@@ -44,7 +44,7 @@ def test_show(clock):
 
 
 def test_comment():
-    text = comment(Night(imported([by_clock("cpu", "disturbed"), by_clock("wall", "quiet")])))
+    text = full_tables(Night(imported([by_clock("cpu", "disturbed"), by_clock("wall", "quiet")])))
     assert text.count(NOTE) == 1
     (line,) = [shown_line for shown_line in lines_with(text, "disturbed") if "12.000" in shown_line]
     assert " 12.000 cpu |" in line

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdash.report.cause_text import of_changes
 from perfdash.report.digest import broken_nightly, run_digest
 from tests.report.nights import CHANGES, NIGHTS, bad_night, good_night, hostile, huge
 
@@ -25,7 +26,9 @@ def golden(name, text):
 def test_golden():
     changes = (replace(CHANGES[1], notes=("culprit: 0123456789ab Slower by Ann (confirmed)",)), *CHANGES[2:])
     night = replace(
-        bad_night(), changes=changes, nightly="Before this nightly: 2026-11-19 partial (timm cpu amp)"
+        bad_night(),
+        causes=tuple(of_changes(changes)),
+        nightly="Before this nightly: 2026-11-19 partial (timm cpu amp)",
     )
     golden("digest_mail.txt", run_digest(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").mail())
     golden("digest_chat.txt", run_digest(night, site_url=SITE, link="https://ci.example/12?a=1&b=2").chat())
@@ -48,8 +51,7 @@ def test_a_quiet_night():
 
 
 def test_many_changes_are_counted():
-    (line,) = [line for line in run_digest(huge()).lines if line.startswith("- and")]
-    assert line == "- and 60 more"
+    (line,) = [line for line in run_digest(huge()).lines if line.startswith("- 30 huggingface")]
 
 
 def test_what_is_acknowledged_is_not_reported():

@@ -10,8 +10,9 @@ from markdown_it import MarkdownIt
 from perfdash.detect.alert_evidence import AlertEvidence
 from perfdash.history.alert_store import DISMISSED, FIXED, REOPENED
 from perfdash.report.alert_text import alert_list
+from perfdash.report.cause_text import of_changes
 from perfdash.report.changes import REGRESSION, of_alert
-from perfdash.report.comment import changes_section
+from perfdash.report.comment import comment
 from perfdash.report.digest import run_digest
 from perfdash.report.issue_text import blame, body, note, title
 from tests.history.made import case, with_worker
@@ -68,7 +69,7 @@ def test_the_culprit_is_reported_and_becomes_no_markup():
     culprit = {"word": "found", "culprits": [{"commits": commits, "of": 1, "confirmed": "confirmed"}]}
     evidence = AlertEvidence(replace(SLOWER, details={"bisected": culprit}), case("x"), GOOD, BAD, None)
     change = replace(of_alert(evidence, 11), group=REGRESSION)
-    comment = changes_section(replace(good_night(), changes=(change,)), None, fold=True)
+    text = comment(replace(good_night(), causes=tuple(of_changes([change]))))
     for text in (body(evidence), comment, blame(evidence)):
         (line,) = [line for line in text.splitlines() if "culprit: cccccccccc" in line]
         assert "@all" not in line

@@ -11,7 +11,7 @@ from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
 from perfdash.history.queries import list_runs, rows_of
 from perfdash.history.store import open_store
-from perfdash.report.comment import comment
+from perfdash.report.full_tables import full_tables
 from perfdash.report.night import Night
 from perfdash.report.published_totals import published
 from perfdash.report.terminal_tables import run_rows
@@ -69,7 +69,7 @@ def test_it_says_why_they_differ(imported):
 
 
 def test_it_is_in_the_comment(imported):
-    text = comment(Night(imported))
+    text = full_tables(Night(imported))
     assert "What the source published, and what perfdash makes of its rows" in text
     assert "49/54" in text
 

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from perfdash.records import Case
-from perfdash.report.comment import _generic, _marked
+from perfdash.report.full_tables import _generic, _marked
 from perfdash.report.reproduce import command, pattern
 from tests.report.nights import row
 

@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from perfdash.history.results import Row
 from perfdash.records import Case
-from perfdash.report.comment import comment
+from perfdash.report.full_tables import full_tables
 from perfdash.report.number_format import digits
 from perfdash.report.step_tables import generation, tokens_per_second, training
 from perfdash.report.techniques.technique_report import technique_report
@@ -155,7 +155,7 @@ def test_other_scenarios_have_no_such_table():
 
 def test_grid_and_comment_have_them():
     shown = night([trained(), generated(1), generated(2, "eager_oom", eager=0.0)])
-    page, text = technique_report(shown), comment(shown)
+    page, text = technique_report(shown), full_tables(shown)
     assert "## Parts of a training step\n\n| model |" in page
     assert "| `resnet50` | `64` | `eager float32, norm=in_place` | 25.56 | 119.3+-0.07000 |" in page
     assert "## Generation\n\n| model |" in page
@@ -168,7 +168,7 @@ def test_what_others_have_left_in_the_history_stays_text():
     odd = trained(HOSTILE, variant=HOSTILE)
     odd.details["parts_ms"]["backend"]["<b>|x"] = part(1.0)
     odd.details["parts_ms"]["eager"]["forward"] = 3
-    for text in (technique_report(night([odd])), comment(night([odd]))):
+    for text in (technique_report(night([odd])), full_tables(night([odd]))):
         html = MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
         assert "<script" not in html
         assert "<img" not in html
