@@ -83,7 +83,7 @@ CHANGES = (
     RunChange(REPAIRED, Case("timm", "healed"), "status", "crash", "pass", state="fixed", alert=6),
     RunChange(
         IMPROVEMENT, Case("timm", "quick", dtype="amp", amp_dtype="bfloat16"), "eager latency", "9 ms",
-        "8 ms", -0.1178, (-0.15, -0.09), GOOD, BAD, state="confirmed", alert=7,
+        "8 ms", -0.1178, (-0.15, -0.09), GOOD, BAD, state="confirmed", alert=7, metric="eager_ms",
     ),
     RunChange(APPEARED, Case("timm", "fresh"), "not measured before", good=GOOD, bad=BAD),
 )  # fmt: skip
