@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 
 from perfdash.errors import UsageError
+from perfdash.owners import Owners, read_owners
 from perfdash.records import Option
 from perfdash.run_options import RunOptions, run_options, without_none
 from perfdash.series_rules import SeriesRule, read_rules
@@ -130,6 +131,12 @@ def judging_rules(folder: Path | None = None) -> tuple[SeriesRule, ...]:
     return read_rules(_read_toml(path).get("thresholds", []), str(path))
 
 
+def model_owners(folder: Path | None = None) -> Owners:
+    """Who owns which models, by [owners] in perfdash.toml. Raises UsageError for wrong ones."""
+    path = (folder or Path.cwd()) / CONFIG_FILE
+    return read_owners(_read_toml(path).get("owners", {}), str(path))
+
+
 def shown(settings: RunSettings) -> dict[str, Any]:
     """The settings as plain JSON values, without what is nobody's business: passwords, secret variables."""
     from urllib.parse import urlsplit
@@ -173,12 +180,13 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     """(value, place in the file) of each setting. Raises UsageError for what the file may not say."""
     data = _read_toml(path)
     for key in data:
-        if key not in ("run", "torchbench", "thresholds"):
+        if key not in ("run", "torchbench", "thresholds", "owners"):
             raise UsageError(
                 f"{path}: unknown table or key {key!r}; settings of runs stand in [run], "
                 "a checkout of torchbench in [torchbench], rules of judging in [[thresholds]]"
             )
     read_rules(data.get("thresholds", []), str(path))
+    read_owners(data.get("owners", {}), str(path))
     run = data.get("run", {})
     checkout = data.get("torchbench", {})
     if not isinstance(run, dict):

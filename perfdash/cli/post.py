@@ -30,8 +30,11 @@ def post(
     ] = None,
     new_issue_on: Annotated[
         str | None,
-        typer.Option(help="`regression`: an issue for each confirmed one, closed when it is fixed."),
+        typer.Option(help="`regression`: an issue for each confirmed cause, closed when it is fixed."),
     ] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Also all tables, in further comments: for those without a site.")
+    ] = False,
     most_issues: Annotated[int, typer.Option(min=1, help="New issues at most, the largest first.")] = 5,
     bisection: Annotated[
         str | None, typer.Option(metavar="NAME", help="A bisection's report instead: its name, or `last`.")
@@ -44,7 +47,7 @@ def post(
     from perfdash.errors import MachineError, UsageError
     from perfdash.publish.comments import KIND, bodies, run_fields
     from perfdash.publish.github import API, checked_address
-    from perfdash.report.comment import comment
+    from perfdash.report.comment import comment, whole_report
 
     if not re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", repo) or {".", ".."} & set(repo.split("/")):
         raise UsageError(f"--repo {repo!r} is not OWNER/NAME, e.g. pytorch/pytorch")
@@ -62,13 +65,15 @@ def post(
     regressions, failure = None, None
     if new_issue_on:
         from perfdash.publish.tracked_regressions import tracked_regressions
-        from perfdash.settings import judging_rules
+        from perfdash.settings import judging_rules, model_owners
 
+        rules, owners = judging_rules(), model_owners()
         try:
-            regressions = tracked_regressions(night, runs.history, site_url, judging_rules())
+            regressions = tracked_regressions(night, runs.history, site_url, rules, owners)
         except MachineError as error:  # the comments are posted without the issues
             failure = MachineError(f"nothing was done about the issues of regressions: {error}")
-    texts = bodies(comment(night, site_url=site_url), KIND, **run_fields(night.run))
+    report = whole_report if tables else comment
+    texts = bodies(report(night, site_url=site_url), KIND, **run_fields(night.run))
     if dry_run:
         open_issues = [issue for issue in regressions.issues if issue.open] if regressions else []
         _show(texts, open_issues, most_issues)
@@ -84,6 +89,7 @@ def post(
         words = ["perfdash", "post", str(folder.absolute() if folder else night.run.name)]
         words += ["--repo", repo, "--issue", str(issue), "--out", str(runs.out.absolute())]
         words += [word for name, value in given.items() if value for word in (f"--{name}", value)]
+        words += ["--tables"] if tables else []
         if new_issue_on:
             words += ["--new-issue-on", new_issue_on, "--most-issues", str(most_issues)]
         saved = _save(folder, runs.out, night, texts)

@@ -16,15 +16,17 @@ from perfdash.publish.http_failures import Refused
 
 KIND = "alert"
 LABEL = "perfdash-regression"
+_ASSIGNEES = 10  # that GitHub takes
 
 
 @dataclass(frozen=True)
 class WantedIssue:
-    """An alert and what its issue should be.
+    """A cause and what its issue should be.
 
-    `series`, `born` (name of a run) and `opened` (a time) identify the alert; `state` and `changed` are its
-    present state, and since when. `open` None: someone knows of the alert, so its issue is left as it is.
-    `blame`: a note on the culprit, which the body has as well; empty where it is not known.
+    `series`, `born` (name of a run) and `opened` (a time) identify its first alert, `others` its other
+    alerts in the same way. `state` and `changed` are the present state, and since when. `open` None: someone
+    knows of it, so its issue is left as it is. `blame`: a note on the culprit, which the body has as well;
+    empty where it is not known. `owners`: accounts that a new issue is assigned to.
     """
 
     series: str
@@ -37,10 +39,25 @@ class WantedIssue:
     body: str
     note: str
     blame: str = ""
+    others: tuple[tuple[str, str, str], ...] = ()
+    owners: tuple[str, ...] = ()
 
     @property
     def fields(self) -> dict[str, str]:
         return {"series": self.series, "born": self.born, "opened": self.opened}
+
+    @property
+    def alerts(self) -> list[dict[str, str]]:
+        """The fields that identify each of its alerts, as a marker has them."""
+        keys = [(self.series, self.born, self.opened), *self.others]
+        return [
+            dict(zip(("series", "born", "opened"), map(marker.known_as, key), strict=True)) for key in keys
+        ]
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Short names of its alerts, for the marker of its issue; empty for a single alert."""
+        return frozenset(map(_short, self.alerts)) if self.others else frozenset()
 
     @property
     def blame_digest(self) -> str:
@@ -49,8 +66,31 @@ class WantedIssue:
 
     def marker_line(self, left: str, blamed: str = "") -> str:
         """The marker of an issue that perfdash leaves `open` or `closed`, naming this culprit."""
-        more = {"blamed": blamed} if blamed else {}
-        return marker.marker(KIND, **self.fields, left=left, **more)
+        return _marker_line(self.fields, left, blamed, self.members)
+
+
+def _marker_line(identity: dict[str, str], left: str, blamed: str, members: Collection[str]) -> str:
+    more = {"blamed": blamed} if blamed else {}
+    # A value of a marker is limited in length, so the members stand in several fields.
+    names = sorted(members)
+    for place in range(0, len(names), _IN_A_FIELD):
+        more[f"members{_letters(place // _IN_A_FIELD)}"] = ".".join(names[place : place + _IN_A_FIELD])
+    return marker.marker(KIND, **identity, left=left, **more)
+
+
+_IN_A_FIELD = 12
+
+
+def _letters(number: int) -> str:
+    """0 as "a", 1 as "b", 26 as "ba": names of fields have letters only."""
+    text = chr(ord("a") + number % 26)
+    return _letters(number // 26) + text if number >= 26 else text
+
+
+def _short(alert: dict[str, str]) -> str:
+    """A short name of an alert: of its series, and of the run on which it was born or the time."""
+    born = alert.get("born") or alert.get("opened")
+    return hashlib.sha256(f"{alert.get('series')} {born}".encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True)
@@ -65,6 +105,22 @@ class ExistingIssue:
     @property
     def fields(self) -> dict[str, str]:
         return marker.read(self.body, KIND) or {}
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The fields of its first alert."""
+        return {name: self.fields.get(name, "") for name in ("series", "born", "opened")}
+
+    @property
+    def members(self) -> frozenset[str]:
+        """The short names of all alerts that it ever had; empty if it has one."""
+        lists = [value for name, value in self.fields.items() if name.startswith("members")]
+        return frozenset(name for value in lists for name in value.split(".") if name)
+
+    def shared(self, wanted: WantedIssue) -> int:
+        """The number of alerts that it shares with a cause."""
+        members = self.members
+        return sum(marker.same(self.fields, alert) or _short(alert) in members for alert in wanted.alerts)
 
 
 @dataclass(frozen=True)
@@ -197,8 +253,16 @@ class _Sync:
     def _open(self, alert: WantedIssue) -> ExistingIssue:
         client, repo = self.client, self.repo
         body = f"{alert.marker_line('open', alert.blame_digest)}\n{sendable(alert.body)}"
-        new = {"title": sendable(alert.title), "body": body, "labels": [LABEL]}
-        answer = client.post(f"/repos/{repo}/issues", f"opening an issue in {repo}", new)
+        new: dict[str, object] = {"title": sendable(alert.title), "body": body, "labels": [LABEL]}
+        people = [owner for owner in alert.owners if "/" not in owner]
+        what = f"opening an issue in {repo}"
+        try:
+            assigned = {**new, "assignees": people[:_ASSIGNEES]} if people else new
+            answer = client.post(f"/repos/{repo}/issues", what, assigned)
+        except Refused as error:
+            if not people or error.status != 422:  # an owner may not be assigned there; the body names them
+                raise
+            answer = client.post(f"/repos/{repo}/issues", what, new)
         number, url = int(required(answer, "number", client)), str(answer.get("html_url") or "")
         if LABEL not in [label.get("name") for label in answer.get("labels") or []]:
             # GitHub silently drops the label for an account that may not label. Without it the issue would
@@ -238,78 +302,99 @@ class _Sync:
 def planned_steps(
     existing: Sequence[ExistingIssue], wanted: Sequence[WantedIssue], judged: Collection[str] = ()
 ) -> list[Step]:
-    """What is to be done, closing first. Of several issues of one alert the oldest counts.
+    """What is to be done, closing first.
 
-    A history made anew may have the same change born on another run: an open issue whose alert is gone is
-    adopted by an alert of its series that has none, else it is closed. `judged`: names of the runs in the
-    history; only of an alert born on one of these can it say that the alert is gone.
+    A cause has the issues that name one of its alerts; of several the oldest counts. An issue of which
+    several causes have alerts is the one's that has most of them, and is closed when no cause of it is open.
+    A history made anew may have the same change born on another run: an open issue whose alerts are gone is
+    adopted by a cause that has an alert of its series and no issue, else it is closed. `judged`: names of the
+    runs in the history; only of an alert born on one of these can it say that the alert is gone.
     """
     steps: list[Step] = []
-    of_series: dict[str, list[ExistingIssue]] = {}
+    own: dict[int, list[ExistingIssue]] = {}  # of wanted, by place
+    orphans: list[ExistingIssue] = []
     for issue in sorted(existing, key=lambda issue: issue.number):
-        of_series.setdefault(issue.fields.get("series", ""), []).append(issue)
-    orphans = {issue.number: issue for issue in existing if issue.open and issue.fields.get("left") == "open"}
-    without_issue: list[WantedIssue] = []
-    for alert in wanted:
-        fields = {name: marker.known_as(value) for name, value in alert.fields.items()}
-        own = [issue for issue in of_series.get(fields["series"], ()) if marker.same(issue.fields, fields)]
-        if not own:
-            without_issue.append(alert)
+        related = [(place, shared) for place, item in enumerate(wanted) if (shared := issue.shared(item))]
+        if not related:
+            orphans += [issue] if issue.open and issue.fields.get("left") == "open" else []
             continue
-        for issue in own:
-            orphans.pop(issue.number, None)
-        steps += _step_of(own[0], alert)
-        steps += [
-            UpdateIssue(
-                issue.number,
-                alert,
-                False,
-                _new_body(issue, alert, "closed"),
-                f"The same as #{own[0].number}.",
-            )
-            for issue in own[1:]
-            if issue.open and issue.fields.get("left") == "open"
-        ]
-    for alert in sorted(without_issue, key=lambda alert: not alert.open):
-        if alert.open is False:
-            continue
-        adopted = next((issue for issue in of_series.get(alert.series, ()) if issue.number in orphans), None)
+        is_open = [(place, shared) for place, shared in related if wanted[place].open]
+        if is_open:
+            owner = max(is_open, key=lambda item: item[1])[0]
+            own.setdefault(owner, []).append(issue)
+        elif all(wanted[place].open is False for place, _ in related):
+            steps += _step_of(issue, max((wanted[place] for place, _ in related), key=lambda w: w.changed))
+    for place, item in enumerate(wanted):
+        issues = own.get(place, [])
+        if issues:
+            steps += _step_of(issues[0], item)
+            steps += [
+                UpdateIssue(
+                    issue.number,
+                    item,
+                    False,
+                    _new_body(issue, item, "closed"),
+                    f"The same as #{issues[0].number}.",
+                )
+                for issue in issues[1:]
+                if issue.open and issue.fields.get("left") == "open"
+            ]
+    has_issue = {place for place, item in enumerate(wanted) if any(issue.shared(item) for issue in existing)}
+    without = [item for place, item in enumerate(wanted) if item.open is not False and place not in own]
+    without = [item for item in without if item.open or not _has_issue(item, wanted, has_issue)]
+    for item in sorted(without, key=lambda item: not item.open):
+        series = {alert["series"] for alert in item.alerts}
+        adopted = next((issue for issue in orphans if issue.fields.get("series") in series), None)
         if adopted:
-            del orphans[adopted.number]
-            steps.append(UpdateIssue(adopted.number, alert, True, _new_body(adopted, alert, "open")))
-        elif alert.open:
-            steps.append(OpenIssue(alert))
+            orphans.remove(adopted)
+            steps.append(UpdateIssue(adopted.number, item, True, _adopted_body(adopted, item)))
+        elif item.open:
+            steps.append(OpenIssue(item))
     judged_runs = {marker.known_as(name) for name in judged}
-    steps += [
-        _close_orphan(issue)
-        for _, issue in sorted(orphans.items())
-        if issue.fields.get("born") in judged_runs
-    ]
+    steps += [_close_orphan(issue) for issue in orphans if issue.fields.get("born") in judged_runs]
     return sorted(steps, key=lambda step: isinstance(step, OpenIssue))
+
+
+def _has_issue(item: WantedIssue, wanted: Sequence[WantedIssue], has_issue: Collection[int]) -> bool:
+    return any(wanted[place] is item for place in has_issue)
 
 
 def _close_orphan(issue: ExistingIssue) -> UpdateIssue:
     """Close the issue of an alert that no longer exists."""
-    series, born, opened = (issue.fields.get(name, "") for name in ("series", "born", "opened"))
+    series, born, opened = issue.identity.values()
     note = "The history was judged anew, and does not show this regression any more."
     alert = WantedIssue(series, born, opened, "gone", opened, False, "", "", note)
     return UpdateIssue(issue.number, alert, False, _new_body(issue, alert, "closed"), note)
 
 
-def _step_of(issue: ExistingIssue, alert: WantedIssue) -> list[Step]:
-    """The step for an alert's issue; none where it is as it should be."""
-    left, blamed = issue.fields.get("left"), alert.blame_digest
-    if alert.open and left == "open" and issue.open and blamed not in ("", issue.fields.get("blamed")):
-        return [UpdateIssue(issue.number, alert, True, _new_body(issue, alert, "open", blamed), alert.blame)]
-    if alert.open is None or (alert.open and left == "open") or (not alert.open and left == "closed"):
+def _step_of(issue: ExistingIssue, cause: WantedIssue) -> list[Step]:
+    """The step for a cause's issue; none where it is as it should be."""
+    left, blamed = issue.fields.get("left"), cause.blame_digest
+    if cause.open and left == "open":
+        if issue.open and blamed not in ("", issue.fields.get("blamed")):
+            return [
+                UpdateIssue(issue.number, cause, True, _new_body(issue, cause, "open", blamed), cause.blame)
+            ]
+        if cause.members <= issue.members:
+            return []
+        # More alerts joined the cause: only the marker follows.
+        return [UpdateIssue(issue.number, cause, issue.open, _new_body(issue, cause, "open"))]
+    if cause.open is None or (not cause.open and left == "closed"):
         return []
-    state = "open" if alert.open else "closed"
+    state = "open" if cause.open else "closed"
     # Where a person has closed or opened it already, only the marker follows.
-    note = alert.note if issue.open != alert.open else ""
-    return [UpdateIssue(issue.number, alert, alert.open, _new_body(issue, alert, state), note)]
+    note = cause.note if issue.open != cause.open else ""
+    return [UpdateIssue(issue.number, cause, cause.open, _new_body(issue, cause, state), note)]
 
 
-def _new_body(issue: ExistingIssue, alert: WantedIssue, left: str, blamed: str | None = None) -> str:
+def _new_body(issue: ExistingIssue, cause: WantedIssue, left: str, blamed: str | None = None) -> str:
     """An issue's body below its new marker, with the edits of people kept."""
     blamed = issue.fields.get("blamed", "") if blamed is None else blamed
-    return f"{alert.marker_line(left, blamed)}\n{issue.body.partition(chr(10))[2]}"
+    line = _marker_line(issue.identity, left, blamed, issue.members | cause.members)
+    return f"{line}\n{issue.body.partition(chr(10))[2]}"
+
+
+def _adopted_body(issue: ExistingIssue, cause: WantedIssue) -> str:
+    """The body of an issue that is another alert's from now on."""
+    line = cause.marker_line("open", issue.fields.get("blamed", ""))
+    return f"{line}\n{issue.body.partition(chr(10))[2]}"

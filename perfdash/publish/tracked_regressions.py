@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from perfdash.detect.alert_evidence import AlertEvidence, gather
+from perfdash.detect.causes import Cause, causes
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.errors import UsageError
 from perfdash.history import acts, alert_store, schema
@@ -15,10 +16,12 @@ from perfdash.history.alert_store import Alert
 from perfdash.history.queries import cases_by_id, list_runs
 from perfdash.history.results import case_digest, digest
 from perfdash.history.store import open_store
+from perfdash.owners import Owners
 from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text
-from perfdash.report.night import Night
-from perfdash.report.site_links import model_page
+from perfdash.report.cause_text import of_cause
+from perfdash.report.night import Night, machine_names
+from perfdash.report.site_links import cause_page, model_page
 from perfdash.series_rules import SeriesRule
 
 _WITHOUT_SIZE = 9.0  # rank of a change that has no size (a status, a vanished case): first
@@ -33,12 +36,17 @@ class TrackedRegressions:
 
 
 def tracked_regressions(
-    night: Night, history: str, site_url: str | None, rules: Sequence[SeriesRule] = ()
+    night: Night,
+    history: str,
+    site_url: str | None,
+    rules: Sequence[SeriesRule] = (),
+    owners: Owners | None = None,
 ) -> TrackedRegressions:
-    """Every regression of the night's testbed, the largest first. Judges new nights first, by the rules.
+    """The issues of the causes of regressions that the night's testbed sees, the largest first.
 
-    An issue of a mere suspicion is left as it is. Raises UsageError where the history has no run of this
-    testbed, MachineError where it cannot be read.
+    Judges new nights first, by the rules. An issue of a mere suspicion is left as it is, and one of alerts of
+    other testbeds only. Raises UsageError where the history has no run of this testbed, MachineError where it
+    cannot be read.
     """
     with open_store(history, create=False) as store:
         judge_new(store, rules=rules)
@@ -52,70 +60,128 @@ def tracked_regressions(
                     f"--new-issue-on regression: the history {store.shown} has no run of the kind of "
                     f"{night.run.name}; `perfdash history import` takes it in"
                 )
-            alerts = alert_store.load(connection, testbed_id=testbed, states=alert_store.STATES)
-            regressions = [alert for alert in alerts if alert.direction > 0]
-            regressions.sort(key=lambda alert: -abs(alert.change or _WITHOUT_SIZE))
-            first_names = acts.first_names(connection)
-            issues = [
-                _wanted(connection, evidence, night, site_url, first_names)
-                for evidence in _evidence(connection, regressions)
-            ]
+            writer = _IssueWriter(connection, night, testbed, site_url, owners or Owners())
+            issues = writer.issues()
             # Other tools' runs are named after files: such a name says little about which run it was.
             names = sa.select(runs.c.name).where(
                 runs.c.testbed_id == testbed, runs.c.origin == "perfdash", runs.c.judged.is_not(None)
             )
-            judged = {first_names.get(name, name) for name in connection.execute(names).scalars()}
+            judged = {writer.first_names.get(name, name) for name in connection.execute(names).scalars()}
             removed = {act.subject for act in acts.load(connection, act=acts.REMOVE, testbed_id=testbed)}
             return TrackedRegressions(issues, frozenset(judged | removed))
 
 
-def _evidence(connection: sa.Connection, alerts: list[Alert]) -> Iterable[AlertEvidence]:
-    """Full evidence for alerts with an issue; for past ones, the closing note's."""
-    with_issue = [state for state in alert_store.LIVE if state != alert_store.NEW]
-    yield from gather(connection, [alert for alert in alerts if alert.state in with_issue])
-    past = [alert for alert in alerts if alert.state not in with_issue]
+_LEFT_ALONE = (alert_store.SUSPECTED, alert_store.NEW, alert_store.ACKNOWLEDGED, alert_store.SUPERSEDED)
+
+
+class _IssueWriter:
+    """Writes the wanted issues of a history, as one night's testbed sees them."""
+
+    def __init__(
+        self, connection: sa.Connection, night: Night, testbed: int, site_url: str | None, owners: Owners
+    ) -> None:
+        self.connection, self.night, self.testbed, self.owners = connection, night, testbed, owners
+        self.site = site_url.rstrip("/") + "/" if site_url else None
+        self.first_names = acts.first_names(connection)
+        table = schema.testbeds
+        self._digests = {
+            row.id: row.digest for row in connection.execute(sa.select(table.c.id, table.c.digest))
+        }
+        self._machines = machine_names(connection)
+
+    def issues(self) -> list[WantedIssue]:
+        """Of each cause of open alerts, then of each past alert of the testbed."""
+        live = [
+            alert for alert in alert_store.load(self.connection, states=alert_store.SHOWN) if _is_worse(alert)
+        ]
+        issues = []
+        for cause in causes(gather(self.connection, live)):
+            ready = [member for member in cause.members if member.alert.state not in _LEFT_ALONE]
+            is_ours = self.testbed in cause.testbeds
+            if ready:
+                issues.append(self._of_cause(cause, ready, is_ours))
+            apart = [member for member in cause.members if member.alert.state in _LEFT_ALONE]
+            issues += [self._of_alert(member, is_open=None) for member in apart]
+        states = [state for state in alert_store.STATES if state not in alert_store.SHOWN]
+        past = alert_store.load(self.connection, testbed_id=self.testbed, states=states)
+        past = sorted(filter(_is_worse, past), key=lambda alert: -abs(alert.change or _WITHOUT_SIZE))
+        for evidence in _past(self.connection, past):
+            left_alone = evidence.alert.state in _LEFT_ALONE
+            issues.append(self._of_alert(evidence, is_open=None if left_alone else False))
+        return issues
+
+    def _of_cause(self, cause: Cause, ready: Sequence[AlertEvidence], is_ours: bool) -> WantedIssue:
+        """The issue of a cause with the alerts that are ready for one."""
+        first, *others = sorted(ready, key=lambda member: member.alert.id or 0)
+        whole = of_cause(replace(cause, members=tuple(ready)), -1, self._machines)
+        owners = tuple(
+            dict.fromkeys(
+                owner
+                for member in ready
+                if member.case
+                for owner in self.owners.of(member.case.suite, member.case.model)
+            )
+        )
+        issue = replace(
+            self._of_alert(first, is_open=True if is_ours else None),
+            others=tuple(self._key(member) for member in others),
+            owners=owners,
+            blame="\n".join(dict.fromkeys(filter(None, map(issue_text.blame, ready)))),
+        )
+        if not is_ours:
+            return issue
+        page = self.site + cause_page(cause.id) if self.site else None
+        if others:
+            ran = self.night.run.command
+            runs = cause.good, cause.bad
+            text = issue_text.cause_body(whole, runs, page=page, ran=ran, owners=owners)
+            return replace(issue, title=issue_text.cause_title(whole), body=text)
+        return replace(issue, body=self._body(first, owners))
+
+    def _of_alert(self, evidence: AlertEvidence, *, is_open: bool | None) -> WantedIssue:
+        series, born, opened = self._key(evidence)
+        return WantedIssue(
+            series=series,
+            born=born,
+            opened=opened,
+            state=evidence.alert.state,
+            changed=evidence.alert.changed,
+            open=is_open,
+            title=issue_text.title(evidence),
+            body="",
+            note=issue_text.note(evidence),
+        )
+
+    def _key(self, evidence: AlertEvidence) -> tuple[str, str, str]:
+        """Series, the run on which it was born, and when it was opened: they identify an alert."""
+        alert, case = evidence.alert, evidence.case
+        events = alert_store.events(self.connection, alert.id or 0)
+        born = (events[0].run if events else None) or ""
+        bed = self._digests[alert.testbed_id]
+        series = digest([bed, case_digest(case) if case else None, alert.kind, alert.metric])
+        # A run that was renamed is known to its issue by the name that it had first.
+        return series[:20], self.first_names.get(born, born), alert.opened
+
+    def _body(self, evidence: AlertEvidence, owners: Sequence[str]) -> str:
+        """The body of an issue of one alert."""
+        alert, case, night = evidence.alert, evidence.case, self.night
+        bed = self._digests[alert.testbed_id]
+        page = self.site + model_page(bed, case) if self.site and case else None
+        failure = next((row.details.get("error") for row in night.rows if row.case == case), None) or {}
+        error = str(failure.get("message") or "") if alert.kind == "status" else None
+        return issue_text.body(evidence, page=page, ran=night.run.command, error=error, owners=owners)
+
+
+def _is_worse(alert: Alert) -> bool:
+    return alert.direction > 0
+
+
+def _past(connection: sa.Connection, past: Sequence[Alert]) -> list[AlertEvidence]:
+    """Of past alerts only what the closing note says."""
     cases = cases_by_id(connection, (alert.case_id for alert in past if alert.case_id is not None))
     seen = sorted({alert.seen_run_id for alert in past if alert.seen_run_id is not None})
     runs = {run.id: run for run in list_runs(connection, ids=seen)} if seen else {}
-    for alert in past:
-        yield AlertEvidence(
-            alert, cases.get(alert.case_id or -1), None, None, runs.get(alert.seen_run_id or -1)
-        )
-
-
-def _wanted(
-    connection: sa.Connection,
-    evidence: AlertEvidence,
-    night: Night,
-    site_url: str | None,
-    first_names: Mapping[str, str],
-) -> WantedIssue:
-    alert, case = evidence.alert, evidence.case
-    events = alert_store.events(connection, alert.id or 0)
-    born = (events[0].run if events else None) or ""
-    page = f"{site_url.rstrip('/')}/{model_page(night.testbed, case)}" if site_url and case else None
-    live = alert.state in alert_store.LIVE
-    left_alone = alert.state in (
-        alert_store.SUSPECTED,
-        alert_store.NEW,
-        alert_store.ACKNOWLEDGED,
-        alert_store.SUPERSEDED,
-    )
-    with_text = live and not left_alone
-    failure = next((row.details.get("error") for row in night.rows if row.case == case), None) or {}
-    error = str(failure.get("message") or "") if alert.kind == "status" else None
-    series = digest([night.testbed, case_digest(case) if case else None, alert.kind, alert.metric])
-    body = issue_text.body(evidence, page=page, ran=night.run.command, error=error) if with_text else ""
-    return WantedIssue(
-        series=series[:20],
-        # A run that was renamed is known to its issue by the name that it had first.
-        born=first_names.get(born, born),
-        opened=alert.opened,
-        state=alert.state,
-        changed=alert.changed,
-        open=None if left_alone else live,
-        title=issue_text.title(evidence),
-        body=body,
-        note=issue_text.note(evidence),
-        blame=issue_text.blame(evidence) if with_text else "",
-    )
+    return [
+        AlertEvidence(alert, cases.get(alert.case_id or -1), None, None, runs.get(alert.seen_run_id or -1))
+        for alert in past
+    ]

@@ -11,12 +11,14 @@ from perfdash.history.alert_store import ACCEPTED, DISMISSED, FIXED, INVALID
 from perfdash.history.queries import RunLine
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, commit, culprits, model_of, what
+from perfdash.report.cause_text import ReportedCause
 from perfdash.report.markdown import code, escaped, fenced, link, plain, table
 from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 
 _TITLE = 200  # GitHub takes 256 characters
 _CHANGES = 60
+_COMMANDS = 5
 _TORCH = "https://github.com/pytorch/pytorch/compare/"
 
 
@@ -28,25 +30,29 @@ def title(evidence: AlertEvidence) -> str:
 
 
 def body(
-    evidence: AlertEvidence, *, page: str | None = None, ran: Sequence[str] = (), error: str | None = None
+    evidence: AlertEvidence,
+    *,
+    page: str | None = None,
+    ran: Sequence[str] = (),
+    error: str | None = None,
+    owners: Sequence[str] = (),
 ) -> str:
     """The body in GitHub Markdown.
 
     `page`: the model's page; `ran`: the command line of the run that shows the regression; `error`: the
-    message of a failing model.
+    message of a failing model; `owners`: accounts and teams, which are mentioned.
     """
     good, bad = evidence.between
     parts = [f"{link(code(model_of(evidence.case)), page)}: {_change(evidence)}", _facts(evidence, good, bad)]
+    if owners:
+        parts.append(f"Owners: {' '.join(f'@{owner}' for owner in owners)}")
     if error:
         lines = "\n".join(plain(line, 300) for line in error.strip().splitlines()[:_CHANGES])
         parts.append(f"What it said:\n\n{fenced(lines)}")
     if address := _commits(good, bad):
         parts.append(f"Commits of torch between the two builds: {address}")
-    changed = [plain(line, 300) for line in evidence.changed]
-    if changed:
-        rest = [f"and {len(changed) - _CHANGES} more"] if len(changed) > _CHANGES else []
-        lines = "\n".join([*changed[:_CHANGES], *rest])
-        parts.append(f"What else changed with it (before | after):\n\n{fenced(lines)}")
+    if evidence.changed:
+        parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(evidence.changed))}")
     if evidence.case:
         run = bad or evidence.seen or good
         again = command(evidence.case, run.setting if run else {}, ran)
@@ -56,6 +62,75 @@ def body(
         "after that. An issue that a person closes stays closed until then."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def cause_title(cause: ReportedCause) -> str:
+    """The title of a cause with several alerts, as `title`."""
+    return plain(f"Regression: {cause.headline}", _TITLE).replace("`", "'")
+
+
+def cause_body(
+    cause: ReportedCause,
+    runs: tuple[RunLine | None, RunLine | None],
+    *,
+    page: str | None = None,
+    ran: Sequence[str] = (),
+    owners: Sequence[str] = (),
+) -> str:
+    """The body of a cause with several alerts, in GitHub Markdown.
+
+    `runs`: those around it; `page`: of the cause; `ran`: the command line of the run that shows it; `owners`:
+    accounts and teams, which are mentioned.
+    """
+    good, bad = runs
+    rows = [
+        ["First seen", _run(bad)],
+        ["Last run without it", _run(good)],
+        ["torch", f"{_torch(good)} .. {_torch(bad)}"],
+        ["Evidence", escaped(cause.evidence)],
+        ["What moved it", cause.attribution or "not known"],
+        *(["Bisected", escaped(culprit)] for culprit in cause.culprits),
+        *(["Machine", code(name)] for name in cause.machines),
+    ]
+    if owners:
+        rows.append(["Owners", " ".join(f"@{owner}" for owner in owners)])
+    parts = [f"{link(f'**{escaped(cause.headline)}**', page)}.", table(["", ""], rows)]
+    if address := _commits(good, bad):
+        parts.append(f"Commits of torch between the two builds: {address}")
+    parts.append(_member_table(cause))
+    if cause.changed:
+        parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(cause.changed))}")
+    cases = [member.case for member in cause.members if member.case][:_COMMANDS]
+    commands = dict.fromkeys(plain(command(case, bad.setting if bad else {}, ran), 2000) for case in cases)
+    if commands:
+        parts.append("Measure the worst again:\n\n" + fenced("\n".join(commands)))
+    parts.append(
+        "perfdash opened this issue. It closes it when all of these are fixed, and opens it again should one "
+        "come back after that. An issue that a person closes stays closed until then."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _member_table(cause: ReportedCause) -> str:
+    rows = [
+        [
+            code(model_of(member.case)),
+            escaped(member.what),
+            escaped(member.before),
+            escaped(member.after),
+            escaped(percent_change(member.change)),
+            escaped(f"alert {member.alert}, {member.state}"),
+        ]
+        for member in cause.members[:_CHANGES]
+    ]
+    text = table(["model", "what", "before", "after", "change", "state"], rows, "llrrrl")
+    hidden = len(cause.members) - len(rows)
+    return f"{text}\n\nand {hidden} more" if hidden else text
+
+
+def _first(lines: Sequence[str]) -> str:
+    shown = [plain(line, 300) for line in lines[:_CHANGES]]
+    return "\n".join([*shown, *([f"and {len(lines) - _CHANGES} more"] if len(lines) > _CHANGES else [])])
 
 
 def note(evidence: AlertEvidence) -> str:

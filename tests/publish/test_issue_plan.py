@@ -108,3 +108,64 @@ def test_closing_comes_before_opening():
     other = replace(ALERT, series="s2", state="fixed", open=False)
     steps = planned_steps([there(alert=other)], [ALERT, other])
     assert [type(step) for step in steps] == [UpdateIssue, OpenIssue]
+
+
+def cause(*names, is_open=True, **other):
+    """A cause with an alert a name."""
+    first, *others = [(name, "run1", "t1") for name in names]
+    return WantedIssue(
+        *first, "open" if is_open else "fixed", other.pop("changed", "t1"), is_open, "title", "body", "note",
+        others=tuple(others), **other,
+    )  # fmt: skip
+
+
+def issue_of(wanted, number=5, is_open=True, left="open"):
+    return ExistingIssue(number, is_open, f"{wanted.marker_line(left)}\nbody")
+
+
+def test_a_cause_has_one_issue_however_many_alerts_it_has():
+    many = cause(*(f"s{number}" for number in range(80)))
+    assert planned_steps([], [many]) == [OpenIssue(many)]
+    existing = issue_of(many)
+    assert len(existing.members) == 80
+    assert planned_steps([existing], [many]) == []
+
+
+def test_an_issue_stays_open_while_one_of_its_alerts_is():
+    existing = issue_of(cause("s1", "s2", "s3"))
+    fixed = [cause("s1", is_open=False), cause("s2", is_open=False, changed="t9", blame="")]
+    assert planned_steps([existing], [*fixed, cause("s3")]) == []
+    (step,) = planned_steps([existing], [*fixed, cause("s3", is_open=False)])
+    assert isinstance(step, UpdateIssue)
+    assert (step.open, step.note) == (False, "note")
+    assert step.alert.changed == "t9", "the note of what was fixed last"
+    assert ExistingIssue(5, False, step.body).members == existing.members
+
+
+def test_alerts_that_join_a_cause_are_known_to_its_issue_from_then_on():
+    (step,) = planned_steps([issue_of(cause("s1"))], [cause("s1", "s2")])
+    assert isinstance(step, UpdateIssue)
+    assert (step.open, step.note) == (True, "")
+    later = ExistingIssue(5, True, step.body)
+    assert planned_steps([later], [cause("s1", is_open=False), cause("s2")]) == []
+
+
+def test_two_issues_whose_causes_turn_out_to_be_one():
+    first, second = issue_of(cause("s1"), 5), issue_of(cause("s2"), 6)
+    closed = planned_steps([second, first], [cause("s1", "s2")])
+    assert [(step.number, step.open, step.note) for step in closed] == [
+        (5, True, ""),
+        (6, False, "The same as #5."),
+    ]
+
+
+def test_a_cause_that_turns_out_to_be_two_keeps_its_issue_for_the_larger():
+    existing = issue_of(cause("s1", "s2", "s3"))
+    small, large = cause("s1"), cause("s2", "s3")
+    assert planned_steps([existing], [small, large]) == [OpenIssue(small)]
+
+
+def test_alerts_of_another_machine_keep_the_issue_open():
+    existing = issue_of(cause("s1", "s2"))
+    elsewhere = replace(cause("s2"), open=None)
+    assert planned_steps([existing], [cause("s1", is_open=False), elsewhere]) == []

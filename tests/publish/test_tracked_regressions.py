@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
+from perfdash.owners import read_owners
 from perfdash.publish.tracked_regressions import tracked_regressions
 from perfdash.report.night import Night
 from tests.detect.simulated import farm, slower
@@ -28,3 +29,47 @@ def test_a_suspected_change_has_no_issue_until_it_is_confirmed(tmp_path):
             ]
         )
     assert issues == [[("suspected", None)], [("new", None)], [("confirmed", True)], [("open", True)]]
+
+
+def several(first, last, night, factor):
+    def change(at, name, values):
+        if first <= int(name.removeprefix("model")) <= last and at >= night:
+            values["backend_ms"] *= factor
+        return values
+
+    return change
+
+
+def tracked(tmp_path, runs, **other):
+    address = str(tmp_path / "history.db")
+    with open_store(address) as store:
+        take_in(store, runs)
+        judge_new(store)
+    return tracked_regressions(Night(runs[-1]), address, "https://perf.example/", **other).issues
+
+
+def test_one_commit_that_slows_many_models_is_one_issue(tmp_path):
+    owners = read_owners({"timm": "org/team", "timm/model03": ["alice", "@bob"]}, "perfdash.toml")
+    (issue,) = tracked(tmp_path, farm(36, change=several(2, 7, 28, 1.14)), owners=owners)
+    assert issue.open
+    assert issue.title.startswith("Regression: 6 timm models 14% slower")
+    assert len(issue.alerts) == 6
+    assert issue.owners == ("org/team", "alice", "bob")
+    assert "@org/team @alice @bob" in issue.body
+    assert issue.body.count("| `timm/model0") == 6
+    assert "](https://perf.example/causes/" in issue.body
+    assert "github.com/pytorch/pytorch/compare/" in issue.body
+    assert issue.body.count("perfdash run --suite timm") == 5
+
+
+def test_fixed_ones_of_a_cause_are_apart_and_have_no_issue_of_their_own(tmp_path):
+    slow = several(2, 4, 26, 1.2)
+
+    def change(at, name, values):
+        return values if name == "model02" and at >= 32 else slow(at, name, values)
+
+    issues = tracked(tmp_path, farm(40, change=change))
+    assert [(issue.open, len(issue.alerts), issue.state) for issue in issues] == [
+        (True, 2, "open"),
+        (False, 1, "fixed"),
+    ]
