@@ -13,7 +13,7 @@ from perfdash.charts.values import Number
 DAY = 86_400.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # An axis spans at least this fraction of the largest value: noise of 0.1 % must not look like a mountain.
-_LEAST = 0.04
+_LEAST = 0.1
 _ROOM = 0.06  # margin above and below, as a fraction of the span
 NEAR = 0.62
 _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_214_400.0  # years 1 to 9999

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from perfdash.charts import svg
 from perfdash.charts.axes import DAY, Axis, TimeAxis, count_range, day, time_axis, value_range
-from perfdash.charts.values import Mark, Number, TrendChart
+from perfdash.charts.values import Mark, Number, TrendChart, finite
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
 # The plot is drawn in tenths of a pixel, so that all places are whole numbers.
@@ -33,10 +33,12 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     measured = [value for value in values if value is not None]
     days = time_axis(*_ends(data))
     right, bottom = width - RIGHT, height - BOTTOM
+    members = [finite(line, data.ratio) for line in data.members]
+    drawn = measured + [value for line in members for value in line if value is not None]
     counts = not (data.unit or data.ratio)
     whole = counts and all(value == int(value) and abs(value) < _MOST for value in measured)
     low, high = (
-        count_range(measured) if whole else value_range(measured, _known(lows), _known(highs), data.ratio)
+        count_range(measured) if whole else value_range(drawn, _known(lows), _known(highs), data.ratio)
     )
     if data.unit == "%" and measured and max(measured) <= 100:
         high = min(high, 100.2)  # no axis for what cannot be
@@ -44,6 +46,7 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     xs, joined = _joined(data, days, (right - LEFT) * _FINE)
     parts = [_dates(days, LEFT, right, TOP, bottom), _levels(axis, data, right, whole)]
     parts.append(f'<g class="plot" transform="translate({LEFT} {TOP})scale(.1)">')
+    parts += [_path("member", _line(xs, axis.places(line), joined)) for line in members]
     parts += _lines(data, values, lows, highs, axis, xs, joined)
     parts.append("</g>")
     if not measured:

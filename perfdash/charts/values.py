@@ -42,7 +42,8 @@ class TrendChart:
     values, and lows and highs where there are intervals, are as long as times; failed: places of the
     nights on which the case failed. ratio: a logarithmic axis with a line at 1.0. weekly: the first so
     many points are weeks: the median, and from the lowest to the highest. breaks: places from which on
-    another method measures: no line joins them to what was before.
+    another method measures: no line joins them to what was before. members: further series over the same
+    times, drawn thin: the values are what they have in common.
     """
 
     title: str
@@ -56,6 +57,7 @@ class TrendChart:
     ratio: bool = False
     weekly: int = 0
     breaks: Sequence[int] = ()
+    members: Sequence[Sequence[Number]] = ()
 
     @cached_property
     def columns(self) -> tuple[list[Number], list[Number], list[Number]]:

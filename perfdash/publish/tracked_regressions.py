@@ -20,6 +20,7 @@ from perfdash.owners import Owners
 from perfdash.publish.issues import WantedIssue
 from perfdash.report import issue_text
 from perfdash.report.cause_text import of_cause
+from perfdash.report.changes import of_alert
 from perfdash.report.night import Night, machine_names
 from perfdash.report.site_links import cause_page, model_page
 from perfdash.series_rules import SeriesRule
@@ -113,7 +114,9 @@ class _IssueWriter:
     def _of_cause(self, cause: Cause, ready: Sequence[AlertEvidence], is_ours: bool) -> WantedIssue:
         """The issue of a cause with the alerts that are ready for one."""
         first, *others = sorted(ready, key=lambda member: member.alert.id or 0)
-        whole = of_cause(replace(cause, members=tuple(ready)), -1, self._machines)
+        whole = of_cause(
+            replace(cause, members=tuple(ready)), lambda member: of_alert(member, -1), self._machines
+        )
         owners = tuple(
             dict.fromkeys(
                 owner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -122,13 +122,17 @@ def reported(
         for cause in causes(evidence)
         if wanted is None or any(member.alert.id in wanted for member in cause.members)
     ]
-    return sort_causes(of_cause(cause, run_id, machines or {}) for cause in shown)
+    return sort_causes(
+        of_cause(cause, lambda member: of_alert(member, run_id), machines or {}) for cause in shown
+    )
 
 
-def of_cause(cause: Cause, run_id: int, machines: Mapping[int, str]) -> ReportedCause:
-    """A cause as a run shows it."""
+def of_cause(
+    cause: Cause, change_of: Callable[[AlertEvidence], RunChange], machines: Mapping[int, str]
+) -> ReportedCause:
+    """A cause with the changes that its alerts show in some run."""
     good, bad = ChangeEnd.of(cause.good), ChangeEnd.of(cause.bad)
-    members = [of_alert(member, run_id) for member in cause.members]
+    members = [change_of(member) for member in cause.members]
     return ReportedCause(
         min((member.group for member in members), key=GROUPS.index),
         tuple(members),

@@ -49,7 +49,7 @@ def body(
     if error:
         lines = "\n".join(plain(line, 300) for line in error.strip().splitlines()[:_CHANGES])
         parts.append(f"What it said:\n\n{fenced(lines)}")
-    if address := _commits(good, bad):
+    if address := compare_address(good, bad):
         parts.append(f"Commits of torch between the two builds: {address}")
     if evidence.changed:
         parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(evidence.changed))}")
@@ -95,7 +95,7 @@ def cause_body(
     if owners:
         rows.append(["Owners", " ".join(f"@{owner}" for owner in owners)])
     parts = [f"{link(f'**{escaped(cause.headline)}**', page)}.", table(["", ""], rows)]
-    if address := _commits(good, bad):
+    if address := compare_address(good, bad):
         parts.append(f"Commits of torch between the two builds: {address}")
     parts.append(_member_table(cause))
     if cause.changed:
@@ -227,7 +227,8 @@ def _torch(run: RunLine | None) -> str:
     )
 
 
-def _commits(good: RunLine | None, bad: RunLine | None) -> str | None:
+def compare_address(good: RunLine | None, bad: RunLine | None) -> str | None:
+    """The address of torch's commits between two runs; None where they are equal or not known."""
     names = [(run.torch_git_version or "") if run else "" for run in (good, bad)]
     if names[0] == names[1] or not all(re.fullmatch(r"[0-9a-f]{40}", name) for name in names):
         return None

@@ -64,6 +64,7 @@ def application(store: Store, assets: dict[str, bytes], *, local: bool) -> Guard
         Route(f"/beds/{{bed}}/{site_links.COMPARE}", page(_below(live_pages.nights))),
         Route("/beds/{bed}/suites/{name}", page(_below(live_pages.suite))),
         Route("/beds/{bed}/models/{name}", page(_below(live_pages.model))),
+        Route("/causes/{name}", page(_below(live_pages.cause))),
         *(Route(endpoint.path, page(_api(endpoint), JSON)) for endpoint in ENDPOINTS),
         Route(DESCRIPTION, _description),
         Route("/assets/{name}", _asset_of(assets)),

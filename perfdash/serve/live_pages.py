@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import jinja2
@@ -13,37 +14,53 @@ import sqlalchemy as sa
 from perfdash.detect.comparison import ComparedRuns, Comparison
 from perfdash.errors import UsageError
 from perfdash.history import schema
-from perfdash.history.queries import RunLine, case_numbers, list_runs
+from perfdash.history.queries import case_numbers, list_runs
 from perfdash.report import site_links
 from perfdash.report.changes import RunChange, of_comparison, ordered
 from perfdash.serve.parameters import NotFound, Parameter, compared
 from perfdash.site import render
+from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import SHOWN, CompareView, pairs
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import read_model_view
-from perfdash.site.overview_page import OverviewView, overview_of
+from perfdash.site.overview_page import OverviewView, nightly_problems, overview_of
 from perfdash.site.regressions_page import alerts_of_testbed
 from perfdash.site.suite_page import SuiteSetting, read_suite_view
-from perfdash.site.testbed_history import Testbed, beds
+from perfdash.site.testbed_history import Testbed, beds, testbeds_with_runs
 
 Words = Mapping[str, str | None]
 OFFERED = 200  # runs that the form of the comparison suggests
 
 
 def overview(connection: sa.Connection) -> str:
-    views = [overview_of(connection, bed, runs) for bed, runs in _testbeds_with_runs(connection)]
-    return render.render_overview(OverviewView(views))
+    testbeds = testbeds_with_runs(connection)
+    causes, standing = open_causes(connection, testbeds)
+    views = [overview_of(connection, bed, runs, standing[bed.id].heads) for bed, runs in testbeds]
+    return render.render_overview(
+        OverviewView(views, causes, nightly_problems(connection, datetime.now(UTC)))
+    )
+
+
+def cause(connection: sa.Connection, path: str) -> str:
+    """`path` as report.site_links.cause_page has it. Raises NotFound."""
+    causes, _ = open_causes(connection, testbeds_with_runs(connection))
+    for view in causes:
+        if view.page == path and view.members:
+            return render.render_cause(view)
+    raise NotFound("there is no such open cause; the page of regressions has the ended alerts")
 
 
 def regressions(connection: sa.Connection) -> str:
+    testbeds = testbeds_with_runs(connection)
+    _, standing = open_causes(connection, testbeds)
     return render.render_regressions(
-        [alerts_of_testbed(connection, bed, runs) for bed, runs in _testbeds_with_runs(connection)]
+        [alerts_of_testbed(connection, bed, runs, standing[bed.id]) for bed, runs in testbeds]
     )
 
 
 def machines(connection: sa.Connection) -> str:
     views = []
-    for bed, runs in _testbeds_with_runs(connection):
+    for bed, runs in testbeds_with_runs(connection):
         stored = list_runs(connection, testbed_id=bed.id)
         views.append(machine_view(bed, runs, [run for run in stored if run.excluded is not None]))
     return render.render_machines(views)
@@ -149,10 +166,6 @@ def _side_title(side: ComparedRuns) -> str:
     names = runs[0].name if len(runs) == 1 else f"{len(runs)} runs, {runs[0].name} to {runs[-1].name}"
     several = f"{len(torches)} builds of torch, {next(iter(torches))} to {list(torches)[-1]}"
     return f"{names}; " + (f"torch {next(iter(torches))}" if len(torches) == 1 else several)
-
-
-def _testbeds_with_runs(connection: sa.Connection) -> list[tuple[Testbed, list[RunLine]]]:
-    return [(bed, list_runs(connection, testbed_id=bed.id, with_excluded=False)) for bed in beds(connection)]
 
 
 def _bed(connection: sa.Connection, path: str) -> Testbed:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,14 +21,15 @@ from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links
 from perfdash.site import render
+from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import CompareView, cases_file, compare_view, night_file
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import ModelContext, NewestResult, model_context, model_view, newest_results
-from perfdash.site.overview_page import OverviewView, TestbedView, overview_of
-from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed, standing_alerts
+from perfdash.site.overview_page import OverviewView, TestbedView, nightly_problems, overview_of
+from perfdash.site.regressions_page import StandingAlerts, TestbedAlerts, alerts_of_testbed
 from perfdash.site.site_folder import STATE, ArrayCache, Folder, opened, put
 from perfdash.site.suite_page import SuiteTrend, read_trends, suite_view
-from perfdash.site.testbed_history import NIGHTS, Testbed, TestbedHistory, beds, read_history
+from perfdash.site.testbed_history import NIGHTS, Testbed, TestbedHistory, read_history, testbeds_with_runs
 from perfdash.site.timeline import all_changes
 
 Say = Callable[[str], None]
@@ -83,9 +85,12 @@ def build(
         cache = ArrayCache(state / digest(str(out.resolve()))[:16] if state else out / STATE)
         gathered = []
         with store.read() as connection:
-            for bed in beds(connection):
+            testbeds = testbeds_with_runs(connection)
+            causes, standing = open_causes(connection, testbeds)
+            beats = nightly_problems(connection, datetime.now(UTC))
+            for bed, _ in testbeds:
                 say(f"{bed.title}: reading")
-                gathered.append(_gathered(connection, bed, cache, nights))
+                gathered.append(_gathered(connection, bed, standing[bed.id], cache, nights))
         pages_made = 0
         for testbed in gathered:
             say(
@@ -93,17 +98,19 @@ def build(
                 f"{len(testbed.trends)} suites and settings"
             )
             pages_made += _write_bed(folder, testbed, cache, jobs)
-        pages_made += _write_top(folder, gathered)
+        overview = OverviewView([testbed.overview for testbed in gathered], causes, beats)
+        pages_made += _write_top(folder, gathered, overview)
         _write_assets(folder)
         removed = folder.sweep()
         cache.tidy()
         return SiteBuild(len(gathered), pages_made, folder.written, removed)
 
 
-def _gathered(connection: sa.Connection, bed: Testbed, cache: ArrayCache, nights: int) -> _Bed:
+def _gathered(
+    connection: sa.Connection, bed: Testbed, alerts: StandingAlerts, cache: ArrayCache, nights: int
+) -> _Bed:
     history = read_history(connection, bed, cache, nights=nights)
     trends = read_trends(connection, bed, history.runs)
-    alerts = standing_alerts(connection, bed, history.runs)
     alerts_page = alerts_of_testbed(connection, bed, history.runs, alerts)
     last_runs = {trend.last[0].id for trend in trends}
     return _Bed(
@@ -112,7 +119,7 @@ def _gathered(connection: sa.Connection, bed: Testbed, cache: ArrayCache, nights
         newest_results(connection, history, list(history.row), trends),
         trends,
         {run_id: rows_of(connection, run_id, details=True) for run_id in sorted(last_runs)},
-        overview_of(connection, bed, history.runs, trends, alerts),
+        overview_of(connection, bed, history.runs, alerts.heads, trends),
         compare_view(connection, history),
         alerts_page,
     )
@@ -145,9 +152,9 @@ def _write_bed(folder: Folder, testbed: _Bed, cache: ArrayCache, jobs: int | Non
     return len(testbed.history.row) + len(testbed.trends) + 1
 
 
-def _write_top(folder: Folder, testbeds: Sequence[_Bed]) -> int:
+def _write_top(folder: Folder, testbeds: Sequence[_Bed], overview: OverviewView) -> int:
     top = {
-        site_links.OVERVIEW: render.render_overview(OverviewView([testbed.overview for testbed in testbeds])),
+        site_links.OVERVIEW: render.render_overview(overview),
         site_links.COMPARE: render.render_compare_index([testbed.compare for testbed in testbeds]),
         site_links.REGRESSIONS: render.render_regressions([testbed.alerts_page for testbed in testbeds]),
         site_links.MACHINES: render.render_machines(
@@ -157,6 +164,7 @@ def _write_top(folder: Folder, testbeds: Sequence[_Bed]) -> int:
             ]
         ),
         site_links.METHOD: render.render_method(),
+        **{view.page: render.render_cause(view) for view in overview.causes if view.members},
     }
     for name, text in top.items():
         folder.write(name, text)

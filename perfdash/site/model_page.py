@@ -21,7 +21,7 @@ from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 from perfdash.report.site_links import alert_link, model_page
 from perfdash.report.step_tables import new_tokens, parts_of, per_token, tokens_per_second
-from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed
+from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed, standing_alerts
 from perfdash.site.suite_page import SuiteSetting, SuiteTrend, TrendLine, read_trends, status_word
 from perfdash.site.testbed_history import (
     BOUNDED,
@@ -123,7 +123,8 @@ def model_context(
         else:
             alerts.setdefault(alert.case_id, []).append(alert)
     if alerts_page is None and (of_host or not alerts.keys().isdisjoint(history.row)):
-        alerts_page = alerts_of_testbed(connection, history.bed, history.runs)
+        standing = standing_alerts(connection, history.bed, history.runs)
+        alerts_page = alerts_of_testbed(connection, history.bed, history.runs, standing)
     by_model: dict[tuple[str, str], list[int]] = {}
     for number, case in sorted(history.cases.items(), key=lambda pair: pair[1].name):
         by_model.setdefault((case.suite, case.model), []).append(number)

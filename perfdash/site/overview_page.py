@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import sqlalchemy as sa
 
 from perfdash.detect.comparison import ComparedRuns, compare
+from perfdash.detect.heartbeat import Beat, health
 from perfdash.detect.nights import how_long
+from perfdash.history import nightlies
 from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
+from perfdash.report.cause_text import counts
+from perfdash.report.changes import BAD, SUSPECTED
 from perfdash.report.published_totals import of_suite
 from perfdash.site import regressions_page
-from perfdash.site.regressions_page import AlertsOnPage, StandingAlerts
+from perfdash.site.cause_page import CauseView
 from perfdash.site.suite_page import SuiteSetting, SuiteTrend, method_breaks, read_trends
 from perfdash.site.testbed_history import Testbed, epoch
 
 NIGHTS = 60  # in the small charts
-SHOWN = 30  # alerts of a testbed; the rest is on the page of regressions
+
+
+def nightly_problems(connection: sa.Connection, now: datetime) -> list[Beat]:
+    """The nightlies that are late, missing, partial or failed; empty where none was ever begun."""
+    by_job: dict[str, list[nightlies.Nightly]] = {}
+    for nightly in nightlies.load(connection, latest=_NIGHTLIES):
+        by_job.setdefault(nightly.job, []).append(nightly)
+    return [beat for beat in health(by_job, now) if not beat.good] if by_job else []
+
+
+_NIGHTLIES = 200  # the latest, among which a missing one is sought
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,14 @@ class SettingNight:
         Empty where there is no earlier night.
         """
         return how_long(self.trend.nights[-2][0], self.trend.last[0]) if self.ratio else ""
+
+    @property
+    def word(self) -> str:
+        """Whether the mean speedup rose or fell for certain: better, worse or same."""
+        if self.ratio is None or self.both < 2:
+            return "same"
+        _, low, high = self.ratio
+        return "better" if low > 1 else "worse" if high < 1 else "same"
 
     @property
     def published(self) -> dict[str, str]:
@@ -63,7 +86,6 @@ class TestbedView:
     last: RunLine
     heads: list[RunLine]
     runs: int
-    alerts: AlertsOnPage
     settings: list[SettingNight]
     noise: list[tuple[float, float]]
     unjudged: int
@@ -72,7 +94,30 @@ class TestbedView:
 
 @dataclass(frozen=True)
 class OverviewView:
+    """The first page: open causes of all testbeds, the worst first, then each testbed.
+
+    beats: nightlies that are late, missing or failed.
+    """
+
     beds: list[TestbedView]
+    causes: list[CauseView]
+    beats: list[Beat] = field(default_factory=list)
+
+    @property
+    def headline(self) -> str:
+        """All causes, counted by kind."""
+        words = ", ".join(counts([view.cause for view in self.causes]))
+        return words[:1].upper() + words[1:]
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether an open cause is or may be a regression or a failure."""
+        groups = [view.cause.group for view in self.causes if not view.cause.acknowledged]
+        return any(group in (*BAD, SUSPECTED) for group in groups)
+
+    @property
+    def unjudged(self) -> int:
+        return sum(bed.unjudged for bed in self.beds)
 
 
 def noise_of(run: RunLine) -> float | None:
@@ -85,25 +130,24 @@ def overview_of(
     connection: sa.Connection,
     bed: Testbed,
     runs: Sequence[RunLine],
+    heads: list[RunLine],
     trends: list[SuiteTrend] | None = None,
-    alerts: StandingAlerts | None = None,
 ) -> TestbedView:
     """Read a testbed's part of the overview.
 
-    `runs` all of them, oldest first; `trends` and `alerts` where they are read already.
+    `runs` all of them, oldest first; `heads` the last night of each kind; `trends` where they are read
+    already.
     """
     recent = list(runs[-2 * NIGHTS :])
     if trends is None:
         trends = read_trends(connection, bed, recent)
-    alerts = alerts or regressions_page.standing_alerts(connection, bed, runs)
     read_before: dict[int, Imported] = {}
     measured = [(run, value) for run in recent if (value := noise_of(run)) is not None][-NIGHTS:]
     return TestbedView(
         bed,
         runs[-1],
-        alerts.heads,
+        heads,
         len(runs),
-        regressions_page.alerts_on_page(alerts, SHOWN),
         [_setting_night(connection, trend, read_before) for trend in trends],
         [(epoch(run.started), value) for run, value in measured],
         regressions_page.unjudged(runs),

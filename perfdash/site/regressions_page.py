@@ -14,7 +14,6 @@ from perfdash.history.alert_store import Alert, AlertEvent
 from perfdash.history.queries import RunLine, cases_by_id
 from perfdash.report.changes import (
     APPEARED,
-    BAD,
     IMPROVEMENT,
     NEW_FAILURE,
     REGRESSION,
@@ -24,7 +23,6 @@ from perfdash.report.changes import (
     VANISHED,
     RunChange,
     of_alert,
-    ordered,
 )
 from perfdash.site.testbed_history import Testbed
 
@@ -43,13 +41,12 @@ class TestbedAlerts:
 
 
 def alerts_of_testbed(
-    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], alerts: StandingAlerts | None = None
+    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], alerts: StandingAlerts
 ) -> TestbedAlerts:
     """Read the alerts of a testbed.
 
-    `runs` are all its runs, oldest first; `alerts`: the standing ones if they were read already.
+    `runs` are all its runs, oldest first; `alerts`: the standing ones.
     """
-    alerts = alerts or standing_alerts(connection, bed, runs)
     histories, left_out = alert_histories(connection, bed, {run.id: run for run in runs}, alerts)
     return TestbedAlerts(bed, histories, left_out, unjudged(runs))
 
@@ -64,62 +61,18 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class AlertsOnPage:
-    """A testbed's alerts on a page: `changes` are shown, all of `every` are counted."""
-
-    changes: list[RunChange]
-    every: list[RunChange]
-
-    @property
-    def left_out(self) -> int:
-        return len(self.every) - len(self.changes)
-
-    @property
-    def worse(self) -> int:
-        return len(self._bad)
-
-    @property
-    def suspected(self) -> int:
-        """The number of suspected regressions."""
-        return sum(change.group == SUSPECTED for change in self.every)
-
-    @property
-    def fresh(self) -> int:
-        """The number of regressions first seen on the last night."""
-        return sum(change.fresh for change in self._bad)
-
-    @property
-    def acknowledged(self) -> int:
-        """The number of acknowledged regressions."""
-        return sum(change.acknowledged for change in self._bad)
-
-    @property
-    def counts(self) -> list[str]:
-        """The regressions counted by kind, in words."""
-        groups = [change.group for change in self._bad]
-        return [_counted(groups.count(group), WORDS[group]) for group in BAD if group in groups]
-
-    @property
-    def _bad(self) -> list[RunChange]:
-        return [change for change in self.every if change.group in BAD]
-
-
-@dataclass(frozen=True)
 class StandingAlerts:
     """The alerts that are open on the last night or were fixed on it.
 
-    The largest have their `evidence`; `smaller` are the others. `heads`: the last night of each kind, as a
-    testbed may be measured in several runs.
+    `evidence`: the largest first. `heads`: the last night of each kind, as a testbed may be measured in
+    several runs.
     """
 
     evidence: list[AlertEvidence]
-    smaller: list[Alert]
     heads: list[RunLine]
 
 
-def standing_alerts(
-    connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine], limit: int = MOST
-) -> StandingAlerts:
+def standing_alerts(connection: sa.Connection, bed: Testbed, runs: Sequence[RunLine]) -> StandingAlerts:
     """Read the open alerts and those fixed on the last night.
 
     `runs` are all runs of the testbed, oldest first.
@@ -133,22 +86,10 @@ def standing_alerts(
         )
         if alert.state in alert_store.SHOWN or alert.details.get("fixed_run_id") in last
     ]
-    ranked = sorted(alerts, key=_rank)
-    return StandingAlerts(gather(connection, ranked[:limit]), ranked[limit:], heads)
+    return StandingAlerts(gather(connection, sorted(alerts, key=_rank)), heads)
 
 
-def alerts_on_page(standing: StandingAlerts, limit: int) -> AlertsOnPage:
-    """The `limit` most important alerts, worded as in the last comment."""
-    heads = {run.id: run for run in standing.heads}
-    changes = ordered(_on_its_night(evidence, heads) for evidence in standing.evidence)
-    smaller = [
-        _on_its_night(AlertEvidence(alert, None, None, heads.get(alert.bad_run_id or -1), None), heads)
-        for alert in standing.smaller
-    ]
-    return AlertsOnPage(changes[:limit], changes + smaller)
-
-
-def _on_its_night(evidence: AlertEvidence, heads: Mapping[int, RunLine]) -> RunChange:
+def on_its_night(evidence: AlertEvidence, heads: Mapping[int, RunLine]) -> RunChange:
     """The change that an alert shows on the last night of its kind of run."""
     _, bad = evidence.between
     details = evidence.alert.details
@@ -156,10 +97,6 @@ def _on_its_night(evidence: AlertEvidence, heads: Mapping[int, RunLine]) -> RunC
     if evidence.alert.state == alert_store.FIXED:
         run_ids = [details.get("fixed_run_id")]
     return of_alert(evidence, next((number for number in heads if number in run_ids), -1))
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'s' if count > 1 and word != WORDS[VANISHED] else ''}"
 
 
 def _rank(alert: Alert) -> tuple[object, ...]:
@@ -185,7 +122,8 @@ def alert_histories(
 ) -> tuple[list[AlertHistory], int]:
     """Read the open alerts, then the latest closed ones; and the number left out."""
     alerts = alert_store.load(connection, testbed_id=bed.id, states=alert_store.STATES)
-    evidences = [evidence for evidence in standing.evidence if evidence.alert.state in alert_store.SHOWN]
+    is_open = [evidence for evidence in standing.evidence if evidence.alert.state in alert_store.SHOWN]
+    evidences = is_open[:limit]
     ended = sorted(
         (alert for alert in alerts if alert.state not in alert_store.SHOWN),
         key=lambda alert: (alert.changed, alert.id),

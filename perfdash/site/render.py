@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from perfdash.history.results import is_cpu_time
 from perfdash.methods import MEANINGS
 from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links
+from perfdash.report.cause_text import ReportedCause
 from perfdash.report.changes import APPEARED, BAD, SUSPECTED, SUSPECTED_BETTER, RunChange
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
+from perfdash.site.cause_page import CauseView
 from perfdash.site.compare_page import SHOWN, CompareView, night_options
 from perfdash.site.machines_page import MachineView
 from perfdash.site.model_page import ModelView, NewestResult
@@ -189,6 +191,8 @@ def day_of(at: float) -> str:
 # What no page may hold: control characters, and halves of characters that UTF-8 has no word for.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")  # as report.number_format writes it
+_CAUSES = 30  # rows of the first page
+_SPARK_NIGHTS = 60
 _SPARKS = 48  # settings of the first page that get small charts: each is some kilobytes
 _SCRIPT = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -203,7 +207,42 @@ NAVIGATION = (
 
 def render_overview(view: OverviewView) -> str:
     """`index.html`."""
-    return _page("overview.html", site_links.OVERVIEW, view=view, most_sparks=_SPARKS)
+    return _page("overview.html", site_links.OVERVIEW, view=view, most_sparks=_SPARKS, most_causes=_CAUSES)
+
+
+def render_cause(view: CauseView) -> str:
+    """The page of a cause."""
+    several = len({member.bed.host_class for member in view.members}) > 1
+    return _page("cause.html", view.page, view=view, chart=cause_chart(view), several=several)
+
+
+def cause_chart(view: CauseView) -> Markup:
+    """All models of a cause over days, the median bold and the onset marked; empty without numbers."""
+    chart = _cause_trend(view)
+    return charts.trend(chart, "c-cause", width=980, height=320) if chart else Markup("")
+
+
+def cause_spark(view: CauseView, prefix: str) -> Markup:
+    """The median of a cause's models in a cell; empty without numbers."""
+    chart = _cause_trend(view)
+    if chart is None:
+        return Markup("")
+    last = slice(-_SPARK_NIGHTS, None)
+    short = replace(chart, times=chart.times[last], values=chart.values[last], members=())
+    return charts.spark(short, prefix)
+
+
+def _cause_trend(view: CauseView) -> charts.TrendChart | None:
+    lines, cause = view.lines, view.cause
+    if lines is None or view.onset is None:
+        return None
+    kind = cause_badge(cause)
+    words = f"first night: {cause.headline}"
+    marks = [charts.Mark(view.onset, kind if kind in ("worse", "better") else "change", words)]
+    members = lines.values if len(lines.values) > 1 else ()
+    return charts.TrendChart(
+        lines.title, lines.times, lines.median, unit="x", ratio=True, marks=marks, members=members
+    )
 
 
 def render_suite(view: SuiteView) -> str:
@@ -297,6 +336,9 @@ def environment() -> jinja2.Environment:
         model_of=alert_text.model_of,
         build=build_words,
         badge_of=badge_of,
+        cause_badge=cause_badge,
+        cause_word=cause_word,
+        cause_spark=cause_spark,
         titles={name: metric.title for name, metric in METRICS.items()},
         command=command,
         link_of=link_of,
@@ -327,6 +369,16 @@ def badge_of(change: RunChange) -> str:
     if change.group in BAD:
         return "worse"
     return "info" if change.group in (APPEARED, SUSPECTED, SUSPECTED_BETTER) else "better"
+
+
+def cause_badge(cause: ReportedCause) -> str:
+    """The kind of badge that a cause has."""
+    return badge_of(cause.members[0])
+
+
+def cause_word(cause: ReportedCause) -> str:
+    """What kind of change a cause is, in the singular."""
+    return WORDS[cause.group]
 
 
 def word_of(change: RunChange) -> str:

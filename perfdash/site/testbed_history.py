@@ -144,6 +144,11 @@ def beds(connection: sa.Connection) -> list[Testbed]:
     return [Testbed(*row) for row in connection.execute(query)]
 
 
+def testbeds_with_runs(connection: sa.Connection) -> list[tuple[Testbed, list[RunLine]]]:
+    """All testbeds with their runs, oldest first, without excluded ones."""
+    return [(bed, list_runs(connection, testbed_id=bed.id, with_excluded=False)) for bed in beds(connection)]
+
+
 def epoch(started: str) -> float:
     """Seconds since 1970 of a time as the store has it."""
     moment = datetime.fromisoformat(started)

@@ -67,3 +67,20 @@ def slower(model: str, from_night: int, factor: float, metric: str = "backend_ms
 
 def names(runs: Sequence[Imported]) -> list[str]:
     return [judged_run.run.name for judged_run in runs]
+
+
+def forty_nights() -> list[Imported]:
+    """90 models: 36 are 14 % slower from night 28 on, 8 are 10 % slower from night 34 on, and on the last
+    night 5 are 25 % slower and 2 fail."""
+
+    def change(night: int, name: str, values: dict[str, float]) -> dict[str, float]:
+        number = int(name.removeprefix("model"))
+        for low, high, first, factor in ((0, 35, 28, 1.14), (40, 47, 34, 1.10), (50, 54, 39, 1.25)):
+            if low <= number <= high and night >= first:
+                values["backend_ms"] *= factor
+        return values
+
+    def statuses(night: int, name: str) -> str:
+        return "crash" if night == 39 and name in ("model60", "model61") else "pass"
+
+    return farm(40, 90, change=change, statuses=statuses)

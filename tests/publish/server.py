@@ -286,8 +286,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _issues(self, query: dict[str, list[str]], sent: Any) -> Said:
         hub = self.hub
         if self.command == "POST":
+            people = sent.get("assignees", [])
+            if ALICE["login"] in people:
+                return 422, {"message": "Validation Failed", "errors": [{"field": "assignees"}]}, {}
             labels = [{"name": name} for name in sent["labels"]] if hub.may_label else []
-            return 201, hub.add_issue(sent["title"], body=sent["body"], labels=labels), {}
+            more = {"assignees": people} if people else {}
+            return 201, hub.add_issue(sent["title"], body=sent["body"], labels=labels, **more), {}
         label = query["labels"][0]
         issues = [issue for issue in hub.issues if label in [tag["name"] for tag in issue["labels"]]]
         return self._page(issues, query)

@@ -207,3 +207,10 @@ def test_who_may_not_make_the_label_opens_nothing(hub, talk):
     with pytest.raises(MachineError, match="make the label perfdash-regression by hand"):
         sync_issues(talk, "team/perf", WANTED, 5)
     assert ours(hub) == []
+
+
+def test_owners_are_assigned_where_github_lets_them(hub, talk):
+    owned = [replace(WANTED[0], owners=("bob", "org/team")), replace(WANTED[1], owners=(ALICE["login"],))]
+    sync_issues(talk, "team/perf", owned, 10)
+    assert [issue.get("assignees") for issue in ours(hub)] == [["bob"], None]
+    assert titles(hub) == ["Regression 0", "Regression 1"]

@@ -1,0 +1,208 @@
+"""The page of a cause: a chart of all its models, its members, what happened to it, and its bisection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import sqlalchemy as sa
+
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.causes import Cause, causes
+from perfdash.detect.findings import metric_logs
+from perfdash.history import alert_store
+from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
+from perfdash.metrics import JUDGED, METRICS
+from perfdash.report import site_links
+from perfdash.report.alert_text import model_of
+from perfdash.report.cause_text import ReportedCause, of_cause
+from perfdash.report.changes import RunChange
+from perfdash.report.issue_text import compare_address
+from perfdash.site.regressions_page import StandingAlerts, on_its_night, standing_alerts
+from perfdash.site.testbed_history import Testbed, epoch
+
+NIGHTS = 90  # drawn
+MOST = 60  # causes that have a page, the worst
+_MEMBERS = 100  # rows of the table
+_LINES = 80  # models drawn one by one
+_BEFORE = 20  # nights that give a model's level before the change
+_DAY = 86400
+_EVENTS = 60
+
+
+@dataclass(frozen=True)
+class CauseLines:
+    """The models of a cause over days, each relative to its level before.
+
+    times: seconds since 1970, of days; values: of each model, None where not measured; median: of all.
+    """
+
+    title: str
+    times: list[float]
+    values: list[list[float | None]]
+    median: list[float | None]
+
+
+@dataclass(frozen=True)
+class CauseMember:
+    """A member of a cause: the change, with the testbed that saw it."""
+
+    change: RunChange
+    bed: Testbed
+
+
+@dataclass(frozen=True)
+class CauseView:
+    """A cause as its page and the overview show it; events: (day, words), oldest first.
+
+    commits: the address of torch's commits between its builds; command: what bisects it.
+    """
+
+    cause: ReportedCause
+    onset: float | None
+    members: list[CauseMember] = field(default_factory=list)
+    left_out: int = 0
+    lines: CauseLines | None = None
+    events: list[tuple[str, str]] = field(default_factory=list)
+    commits: str | None = None
+    command: str = ""
+
+    @property
+    def page(self) -> str:
+        return site_links.cause_page(self.cause.number or 0)
+
+
+def open_causes(
+    connection: sa.Connection, testbeds: Sequence[tuple[Testbed, Sequence[RunLine]]]
+) -> tuple[list[CauseView], dict[int, StandingAlerts]]:
+    """The open causes of all testbeds, the worst first; and the alerts of each testbed, by its number.
+
+    `testbeds`: each with all its runs, oldest first.
+    """
+    beds = {bed.id: bed for bed, _ in testbeds}
+    standing = {bed.id: standing_alerts(connection, bed, runs) for bed, runs in testbeds}
+    heads = {run.id: run for alerts in standing.values() for run in alerts.heads}
+    machines = {bed.id: bed.host_class for bed in beds.values()}
+    found = causes(
+        [
+            item
+            for alerts in standing.values()
+            for item in alerts.evidence
+            if item.alert.state in alert_store.SHOWN
+        ]
+    )
+    # An alert has the range of its cause on every page.
+    ranged = {member.alert.id: member for cause in found for member in cause.members}
+    for bed_id, alerts in standing.items():
+        evidence = [ranged.get(item.alert.id, item) for item in alerts.evidence]
+        standing[bed_id] = replace(alerts, evidence=evidence)
+    panels = _panels(connection, found[:MOST])
+    views = []
+    for place, cause in enumerate(found):
+        shown = of_cause(cause, lambda member: on_its_night(member, heads), machines)
+        onset = epoch(cause.bad.started) if cause.bad else None
+        if place >= MOST:
+            views.append(CauseView(shown, onset))
+            continue
+        pairs = zip(shown.members, cause.members, strict=True)
+        members = [CauseMember(change, beds[member.alert.testbed_id]) for change, member in pairs]
+        views.append(
+            CauseView(
+                shown,
+                onset,
+                members[:_MEMBERS],
+                max(0, len(members) - _MEMBERS),
+                _lines(cause, panels),
+                _events(connection, cause),
+                compare_address(cause.good, cause.bad),
+                f"perfdash bisect --alert {_strongest(cause).alert.id}" if not cause.is_failure else "",
+            )
+        )
+    return views, standing
+
+
+def _strongest(cause: Cause) -> AlertEvidence:
+    """The member with the largest change in units of its noise: the cheapest to bisect."""
+
+    def strength(member: AlertEvidence) -> float:
+        sd = float(member.alert.details.get("sd") or 1.0)
+        return abs(member.alert.change or 0.0) / sd
+
+    live = [member for member in cause.main if member.alert.state in alert_store.LIVE]
+    return max(live or cause.main, key=strength)
+
+
+def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, Panel]:
+    """The last nights of each testbed's cases that a cause has, read once."""
+    case_ids: dict[int, set[int]] = {}
+    for cause in found:
+        for member in cause.main:
+            if member.alert.case_id is not None and member.alert.metric in JUDGED:
+                case_ids.setdefault(member.alert.testbed_id, set()).add(member.alert.case_id)
+    panels = {}
+    for bed, numbers in case_ids.items():
+        runs = list_runs(connection, testbed_id=bed, latest=4 * NIGHTS, with_excluded=False)
+        first = sorted({run.started[:10] for run in runs})[-NIGHTS:][:1]
+        recent = [run for run in runs if first and run.started[:10] >= first[0]]
+        panels[bed] = panel(connection, recent, [*JUDGED, "calls_captured"], case_ids=sorted(numbers))
+    return panels
+
+
+def _lines(cause: Cause, panels: Mapping[int, Panel]) -> CauseLines | None:
+    """The main members over days; None where they have no numbers."""
+    metric = cause.main[0].alert.metric or ""
+    if metric not in JUDGED or cause.bad is None:
+        return None
+    by_day: list[dict[int, float]] = []
+    for member in cause.main[:_LINES]:
+        of_bed = panels.get(member.alert.testbed_id)
+        if of_bed is None or member.alert.case_id not in of_bed.case_ids or not of_bed.runs:
+            continue
+        row = of_bed.case_ids.index(member.alert.case_id)
+        logs = metric_logs(of_method(of_bed, of_bed.runs[-1].method), metric)[row]
+        values = _relative(logs, of_bed.runs, cause.bad)
+        if values:
+            by_day.append(values)
+    days = sorted({day for values in by_day for day in values})
+    if not days:
+        return None
+    median: list[float | None] = [
+        float(np.median([values[day] for values in by_day if day in values])) for day in days
+    ]
+    title = f"{METRICS[metric].title} of {len(by_day)} model{'' if len(by_day) == 1 else 's'}"
+    lines: list[list[float | None]] = [[values.get(day) for day in days] for values in by_day]
+    return CauseLines(title, [float(day * _DAY) for day in days], lines, median)
+
+
+def _relative(logs: np.ndarray, runs: Sequence[RunLine], bad: RunLine) -> dict[int, float]:
+    """A series by day, relative to the median of its nights before the change."""
+    before = [
+        value
+        for value, run in zip(logs.tolist(), runs, strict=True)
+        if math.isfinite(value) and run.started < bad.started
+    ]
+    known = before or [value for value in logs.tolist() if math.isfinite(value)]
+    if not known:
+        return {}
+    level = float(np.median(known[-_BEFORE:]))
+    return {
+        int(epoch(run.started) // _DAY): math.exp(value - level)
+        for value, run in zip(logs.tolist(), runs, strict=True)
+        if math.isfinite(value)
+    }
+
+
+def _events(connection: sa.Connection, cause: Cause) -> list[tuple[str, str]]:
+    """What happened to the alerts of a cause, those of one day and state together."""
+    told: dict[tuple[str, str, str], list[str]] = {}
+    for member in cause.members[:_MEMBERS]:
+        for event in alert_store.events(connection, member.alert.id or 0):
+            day = (event.run or event.at)[:10]
+            told.setdefault((day, event.state, event.note or ""), []).append(model_of(member.case))
+    lines = []
+    for (day, state, note), models in sorted(told.items(), key=lambda item: item[0][0]):
+        who = models[0] if len(models) == 1 else f"{len(models)} members"
+        lines.append((day, f"{who}: {state}{f' ({note})' if note else ''}"))
+    return lines[-_EVENTS:]
