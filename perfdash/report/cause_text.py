@@ -62,8 +62,8 @@ class ReportedCause:
 
     @property
     def models(self) -> int:
-        """The number of models; most models of a host count as none."""
-        return len({(member.case.suite, member.case.model) for member in self.members if member.case})
+        """The number of models with changes of its group; most models of a host count as none."""
+        return len(_models([member for member in self.members if member.group == self.group]))
 
     @property
     def main(self) -> list[RunChange]:
@@ -221,6 +221,10 @@ def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
     return words
 
 
+def _models(members: Iterable[RunChange]) -> set[tuple[str, str]]:
+    return {(member.case.suite, member.case.model) for member in members if member.case}
+
+
 def _changes(members: Sequence[RunChange]) -> list[float]:
     return [member.change for member in members if member.change is not None and math.isfinite(member.change)]
 
@@ -233,7 +237,7 @@ def _who(members: Sequence[RunChange]) -> str:
     cases = [member.case for member in members]
     if None in cases:
         return model_of(None)
-    models = {(case.suite, case.model) for case in cases if case}
+    models = _models(members)
     if len(models) == 1:
         different = {case for case in cases if case}
         case = next(iter(different))
@@ -246,7 +250,7 @@ def _who(members: Sequence[RunChange]) -> str:
 
 
 def _what(cause: ReportedCause, members: Sequence[RunChange]) -> str:
-    one = len({member.case for member in members}) == 1 and members[0].case is not None
+    one = len(_models(members)) == 1 and None not in [member.case for member in members]
     first = members[0]
     if first.group == VANISHED:
         return "is no longer measured" if one else "are no longer measured"
@@ -309,7 +313,7 @@ def _also(cause: ReportedCause, main: Sequence[RunChange]) -> str:
         and (member.group in _WORSE) == worse
         for member in rest
     )
-    other_way = len({member.case for member in rest if (member.group in _WORSE) != worse})
+    other_way = len(_models([member for member in rest if (member.group in _WORSE) != worse]))
     way = "better" if worse else "worse"
     words = [", eager too"] if eager else []
     titles = dict.fromkeys(

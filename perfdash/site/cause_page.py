@@ -171,7 +171,8 @@ def _lines(cause: Cause, panels: Mapping[int, Panel]) -> CauseLines | None:
     median: list[float | None] = [
         float(np.median([values[day] for values in by_day if day in values])) for day in days
     ]
-    title = f"{METRICS[metric].title} of {len(by_day)} model{'' if len(by_day) == 1 else 's'}"
+    models = len({(case.suite, case.model) for member in cause.main if (case := member.case)})
+    title = f"{METRICS[metric].title} of {models} model{'' if models == 1 else 's'}"
     lines: list[list[float | None]] = [[values.get(day) for day in days] for values in by_day]
     return CauseLines(title, [float(day * _DAY) for day in days], lines, median)
 

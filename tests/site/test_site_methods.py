@@ -158,7 +158,7 @@ def test_the_noise_is_parted_by_the_method_of_the_ratio(store):
     take_in(store, runs)
     with store.read() as connection:
         bed, _ = opened(store, connection)
-        view = overview_of(connection, bed, read_history(connection, bed).runs)
+        view = overview_of(connection, bed, read_history(connection, bed).runs, [])
     assert view.noise_breaks == {2: "latency 1 -> 2"}
     drawn = render.noise_chart(view, "noise")
     assert drawn.count('class="mark method"') == 1

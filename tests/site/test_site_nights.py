@@ -13,7 +13,6 @@ from perfdash.history import alert_store as kept
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
-from perfdash.site.regressions_page import standing_alerts
 from tests.history.made import run
 from tests.site.stored import FIRST, NAMES, Page, built, check, fill, night, result
 
@@ -89,7 +88,9 @@ def test_what_is_new_is_judged_by_the_last_night_of_its_kind(store, site):
     desk = [result(Case("timm", "resnet18"), night=21)]
     take_in(store, [run("2026-01-26", desk, name="desk", started="2026-01-26T09:00:00Z")])
     overview = page(site(), "index.html").text
-    assert "2 first seen on the last night" in overview
+    assert "1 regression" in overview
+    assert "none new" not in overview
+    assert "timm/swin_base bs 1 297% slower, eager too" in overview
     assert overview.index("2026-01-26_float32") < overview.index("Last run: desk")
     for number, level in ((22, 40.0), (23, 10.0)):
         take_in(store, [dtypes(number, "float32", level), dtypes(number, "bfloat16")])
@@ -108,10 +109,11 @@ def test_all_that_is_worse_is_counted_and_nothing_else(store, site, monkeypatch)
         ]  # fmt: skip
         take_in(store, [replace(night_run, rows=tuple(rows))])
         judge_new(store)
-    for most, count in ((30, 100), (2, 100), (1, 1)):
-        monkeypatch.setattr("perfdash.site.overview_page.SHOWN", most)
-        monkeypatch.setattr(standing_alerts, "__defaults__", (count,))
-        assert "8 worse than before: 8 regressions" in page(site(), "index.html").text, (most, count)
+    for most in (30, 1):
+        monkeypatch.setattr("perfdash.site.render._CAUSES", most)
+        text = page(site(), "index.html").text
+        assert "1 regression (2 models" in text
+        assert "2 timm models 247% slower, eager too; 1 other better" in text
 
 
 def test_noise_is_reported_with_its_night(store, site):
