@@ -56,16 +56,29 @@ def report(
             write_output(to / name, text)
             typer.echo(to / name)
     else:
-        text = _FORMATS[form](night, site_url, gated)
-        if to is None:
+        if form == "html" and to is not None:
+            _write_page(night, site_url, to)
+        elif to is None:
+            text = _FORMATS[form](night, site_url, gated)
             typer.echo(text, nl=not text.endswith("\n"))
         else:
-            write_output(to, text)
+            write_output(to, _FORMATS[form](night, site_url, gated))
+        if to is not None:
             typer.echo(to)
     if gated:
         from perfdash.report.gates import night_gate
 
         raise typer.Exit(night_gate(night, warn))
+
+
+def _write_page(night: Night, site_url: str | None, to: Path) -> None:
+    """Write the HTML page with its style sheet beside it: Jenkins serves no page with style of its own."""
+    from perfdash.report.comment import page
+    from perfdash.report.markdown import STYLE
+
+    sheet = to.with_suffix(".css")
+    write_output(sheet, STYLE)
+    write_output(to, page(night, site_url=site_url, style=sheet.name))
 
 
 def write_output(path: Path, content: str | bytes) -> None:

@@ -17,7 +17,7 @@ from perfdash.history.queries import Panel, RunLine, list_runs, of_method, panel
 from perfdash.metrics import JUDGED, METRICS
 from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
-from perfdash.report.cause_text import ReportedCause, of_cause
+from perfdash.report.cause_text import ReportedCause, of_cause, of_changes
 from perfdash.report.changes import RunChange
 from perfdash.report.issue_text import compare_address
 from perfdash.site.regressions_page import StandingAlerts, on_its_night, standing_alerts
@@ -77,7 +77,9 @@ class CauseView:
 def open_causes(
     connection: sa.Connection, testbeds: Sequence[tuple[Testbed, Sequence[RunLine]]]
 ) -> tuple[list[CauseView], dict[int, StandingAlerts]]:
-    """The open causes of all testbeds, the worst first; and the alerts of each testbed, by its number.
+    """The open causes of all testbeds, the worst first, then what the last nights show to be over.
+
+    And the alerts of each testbed, by its number.
 
     `testbeds`: each with all its runs, oldest first.
     """
@@ -120,7 +122,13 @@ def open_causes(
                 f"perfdash bisect --alert {_strongest(cause).alert.id}" if not cause.is_failure else "",
             )
         )
-    return views, standing
+    over = [
+        on_its_night(item, heads)
+        for alerts in standing.values()
+        for item in alerts.evidence
+        if item.alert.state == alert_store.FIXED
+    ]
+    return views + [CauseView(cause, None) for cause in of_changes(over)], standing
 
 
 def _strongest(cause: Cause) -> AlertEvidence:
