@@ -27,7 +27,8 @@ ALLOWED = {
     "suites": {"errors", "files", "records", "settings", "worker"},
     "run_options": {"metrics", "records"},
     "series_rules": {"errors", "metrics"},
-    "settings": {"errors", "records", "run_options", "series_rules"},
+    "owners": {"errors"},
+    "settings": {"errors", "owners", "records", "run_options", "series_rules"},
     "stats": {"methods", "metrics", "records"},
     "history": {"errors", "files", "methods", "metrics", "records", "redaction", "stats"},
     "detect": {"errors", "files", "history", "methods", "metrics", "records", "series_rules", "stats"},
@@ -75,7 +76,7 @@ ALLOWED = {
         "worker",
     },
     "charts": {"files"},
-    "publish": {"detect", "errors", "files", "history", "redaction", "report", "series_rules"},
+    "publish": {"detect", "errors", "files", "history", "owners", "redaction", "report", "series_rules"},
     "site": {
         "charts",
         "detect",

@@ -75,7 +75,7 @@ def test_a_night_is_posted_and_posted_again(post, hub, folder):
     assert out == f"Posted: {hub.comments[0]['html_url']} (1 new)\n"
     (body,) = hub.of()
     assert body.startswith(f"<!-- perfdash:1 comment run={RUN} part=1 -->\n# ")
-    assert "`crashed`" in body
+    assert "/crashed bs 1`: crash" in body
     code, out, _ = post(str(folder), "--site-url", "https://perf.example/dash")
     assert (code, out) == (0, f"Posted: {hub.comments[0]['html_url']} (1 edited)\n")
     assert "https://perf.example/dash/" in hub.of()[0]
@@ -87,7 +87,7 @@ def test_a_dry_run_needs_no_token_and_no_network(post, hub, folder, monkeypatch)
     monkeypatch.delenv("GITHUB_TOKEN")
     code, out, _ = post("--dry-run")
     assert code == 0
-    assert "`crashed`" in out
+    assert "/crashed bs 1`: crash" in out
     assert hub.requests == []
 
 
@@ -114,15 +114,16 @@ def test_many_parts_are_kept_apart(post, hub, tmp_path):
     folder = write_run(tmp_path / "runs" / RUN, many)
     hub.fault("GET /repos", 404, message="Not Found", times=9)
     (folder / "comment-9of9.md").write_text("of an earlier try")
-    code, _, err = post()
+    code, _, err = post("--tables")
     assert code == 3
     assert "does not exist, or the token does not see it" in err
+    assert err.rstrip().endswith("--tables")
     count = len(list(folder.glob("comment*")))
     assert count > 1
     names = [f"comment-{n}of{count}.md" for n in range(1, count + 1)]
     assert sorted(path.name for path in folder.glob("comment*")) == sorted(names)
     hub.faults.clear()
-    code, out, _ = post()
+    code, out, _ = post("--tables")
     assert code == 0
     assert f"({count} new)" in out
     assert hub.of() == [(folder / name).read_text() for name in names]
@@ -139,7 +140,7 @@ def test_a_history_out_of_reach_does_not_hold_up_the_comment(post, hub, folder, 
     assert "--new-issue-on regression" in err.splitlines()[-1]
     code, out, err = post("--new-issue-on", "regression", "--dry-run")
     assert code == 3
-    assert "`crashed`" in out
+    assert "/crashed bs 1`: crash" in out
 
 
 def unreachable(*_, **__):
