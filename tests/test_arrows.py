@@ -54,6 +54,8 @@ ALLOWED = {
         "history",
         "methods",
         "metrics",
+        "owners",
+        "series_rules",
         "records",
         "redaction",
         "runner",

@@ -46,6 +46,9 @@ def notify(
     broken: Annotated[
         str | None, typer.Option(metavar="WHY", help="That the nightly broke, and why, instead of a run.")
     ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, help="The last days of the history instead of a run: 7 for a week.")
+    ] = None,
     baseline: Baseline = None,
     site_url: SiteUrl = None,
     link: Annotated[str | None, typer.Option(help="A page to read on: the comment, the build.")] = None,
@@ -68,7 +71,11 @@ def notify(
         ways.append(_poster())
     from perfdash.report import digest
 
-    if broken is not None:
+    if days is not None:
+        if broken is not None or baseline is not None or run != "last":
+            raise UsageError("--days is of the history: leave out the run, --baseline and --broken")
+        message = lookup(db, out).weekly_digest(days, site_url)
+    elif broken is not None:
         message = digest.broken_nightly(broken, site_url=site_url, link=link)
     else:
         night = lookup(db, out).night(run, baseline)

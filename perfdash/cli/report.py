@@ -14,7 +14,7 @@ from perfdash.files import dumps
 if TYPE_CHECKING:
     from perfdash.report.night import Night
 
-FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "grid", "plot-csv")
+FORMATS = ("comment", "markdown", "html", "csv", "json", "junit", "grid", "plot-csv", "digest")
 
 
 def report(
@@ -23,6 +23,10 @@ def report(
     to: Annotated[
         Path | None,
         typer.Option(help="The file to write, of plot-csv the folder.  [default: standard output]"),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of --format digest: its days, up to today.  [default: 7]"),
     ] = None,
     baseline: Baseline = None,
     site_url: SiteUrl = None,
@@ -45,6 +49,18 @@ def report(
     if to is not None and form != "plot-csv" and (not to.name or to.is_dir()):
         raise UsageError(f"--to {to}: it is a folder; give the file to write")
     check_address("--site-url", site_url)
+    if form != "digest" and days is not None:
+        raise UsageError(f"--days is of --format digest, not of {form}")
+    if form == "digest":
+        if run != "last" or baseline is not None or fail_on:
+            raise UsageError("--format digest is of the history: leave out the run, --baseline and --fail-on")
+        text = lookup(db, out).weekly_digest(days or 7, site_url).mail()
+        if to is None:
+            typer.echo(text, nl=False)
+        else:
+            write_output(to, text)
+            typer.echo(to)
+        return
     night = lookup(db, out).night(run, baseline)
     gated = bool(fail_on)
     if gated and baseline is not None and night.untold:

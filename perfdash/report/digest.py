@@ -65,7 +65,9 @@ def run_digest(night: Night, *, site_url: str | None = None, link: str | None = 
             if len(causes) > limit:
                 lines.append(f"- and {len(causes) - limit} more")
     return Digest(
-        f"perfdash: {headline(night)}", tuple(plain(line, _LINE) for line in lines), _links(site_url, link)
+        f"perfdash: {headline(night)}",
+        tuple(plain(line, _LINE) for line in lines),
+        page_links(site_url, link),
     )
 
 
@@ -73,7 +75,7 @@ def broken_nightly(why: str, *, site_url: str | None = None, link: str | None = 
     """Write the message that a nightly failed, with the reason, first line first."""
     lines = [plain(line, _LINE) for line in why.strip().splitlines() if line.strip()]
     more = [f"and {len(lines) - 20} more lines"] if len(lines) > 20 else []
-    return Digest("perfdash: the nightly broke", (*lines[:20], *more), _links(site_url, link))
+    return Digest("perfdash: the nightly broke", (*lines[:20], *more), page_links(site_url, link))
 
 
 def cause_line(cause: ReportedCause) -> str:
@@ -93,7 +95,8 @@ def cause_line(cause: ReportedCause) -> str:
     return f"{cause.headline}{levels}{since}{evidence}{where}{blamed}"
 
 
-def _links(site_url: str | None, link: str | None) -> tuple[tuple[str, str], ...]:
+def page_links(site_url: str | None, link: str | None) -> tuple[tuple[str, str], ...]:
+    """The links below a digest: what each is, and its address."""
     links = [("More", link)] if link else []
     if site_url:
         site = site_url.rstrip("/") + "/"

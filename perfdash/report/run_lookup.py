@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from perfdash.history.maintenance import read_stored_run
 from perfdash.history.queries import read_run, select, testbed_of, trend
 from perfdash.history.results import Imported, from_run
 from perfdash.history.store import NoHistory, open_store
+from perfdash.report.digest import Digest
 from perfdash.report.night import Night, against, nightlies_before, of_history
+from perfdash.report.weekly_digest import weekly_digest
 from perfdash.runner.run_journal import find_run, read_saved
-from perfdash.settings import judging_rules
+from perfdash.settings import judging_rules, model_owners
 
 Warn = Callable[[str], None]
 
@@ -50,6 +53,17 @@ class RunLookup:
             return find_run(word, self.out)
         except UsageError:
             return None
+
+    def weekly_digest(self, days: int, site_url: str | None = None) -> Digest:
+        """The digest of the last days of the history. Raises UsageError where there is no history."""
+        rules = judging_rules()
+        with open_store(self.history, create=False) as store:
+            judge_new(store, rules=rules)
+            with store.read() as connection:
+                today = datetime.now(UTC).date()
+                return weekly_digest(
+                    connection, today, days, owners=model_owners(), rules=rules, site_url=site_url
+                )
 
     def run(self, word: str) -> Imported:
         """One run with all its results. Raises UsageError where the word names none, or several."""

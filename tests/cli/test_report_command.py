@@ -78,3 +78,22 @@ def test_no_run_at_all(command):
     result = command("report")
     assert result.code == 2
     assert "no run 'last'" in result.err
+
+
+def test_the_digest_of_the_last_days(command, farmed):
+    done = command("report", "--format", "digest")
+    assert done.code == 0
+    assert done.out.startswith("perfdash: 7 days to ")
+    assert command("report", "--format", "digest", "--days", "30", "--to", "week.txt").code == 0
+    assert "30 days to" in (farmed / "week.txt").read_text()
+    for words in (["some-run", "--format", "digest"], ["--format", "csv", "--days", "3"]):
+        assert command("report", *words).code == 2
+
+
+def test_a_page_has_its_style_beside_it(command, farmed):
+    """Jenkins' policy lets no page have style of its own."""
+    assert command("report", "--format", "html", "--to", "night.html").code == 0
+    text = (farmed / "night.html").read_text()
+    assert '<link rel="stylesheet" href="night.css">' in text
+    assert "<style" not in text
+    assert "font:" in (farmed / "night.css").read_text()
