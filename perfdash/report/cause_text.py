@@ -210,11 +210,13 @@ def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
         else:
             number, models = len(loud), sum(cause.models for cause in loud)
             notes += [f"{models} models"] if models > number else []
+        name = group.lower()
+        if group == NEW_FAILURE and fresh < len(loud):
+            name = "failing"
         if 0 < fresh < len(loud):
             notes.append(f"{fresh} new")
-        elif not fresh and not is_suspected:  # what is suspected may be new
+        elif not fresh and not is_suspected and group in _WORSE:  # what is suspected may be new
             notes.append("none new")
-        name = group.lower()
         if number == 1 and name.endswith("s"):
             name = name[:-1]
         words.append(f"{number} {name}" + (f" ({', '.join(notes)})" if notes else ""))

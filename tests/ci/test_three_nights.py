@@ -92,7 +92,7 @@ def test_in_the_third_the_culprit_is_named(three, hub):
     comment = comments_of(hub, third)
     assert culprit[:10] in comment
     assert "A more thorough mixer" in comment
-    issues = [issue for issue in hub.issues if "mixer" in issue["title"] and "latency" in issue["title"]]
+    issues = [issue for issue in hub.issues if "mixer" in issue["title"] and "slower" in issue["title"]]
     assert issues
     assert {issue["state"] for issue in issues} == {"open"}
 
