@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 from perfdash.bisection.recipes import Recipe, load_recipes
 from perfdash.bisection.sources import BuildContext
 from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
-from perfdash.detect.alert_evidence import AlertEvidence, gather
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.causes import gather_in_causes
 from perfdash.errors import UsageError
 from perfdash.history import alert_store
 from perfdash.history.queries import RunLine
@@ -270,7 +271,7 @@ def complete_from_alert(
         )
     history = resolve({"db": flags["db"], "out": flags["out"]})[0].history
     with open_store(history, create=False) as store, store.read() as connection:
-        (evidence,) = gather(connection, [alert_store.find(connection, number)])
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, number)])
         run = evidence.seen or evidence.bad
         ran = run.command if run else ()
     filled: dict[str, Any] = {}

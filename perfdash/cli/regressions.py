@@ -200,12 +200,12 @@ def _noisiest(store: Store, number: int, run: str | None, as_json: bool) -> None
 
 
 def _show(store: Store, number: int, as_json: bool) -> None:
-    from perfdash.detect.alert_evidence import gather
+    from perfdash.detect.causes import gather_in_causes
     from perfdash.history import alert_store
     from perfdash.report.alert_text import alert_list, life, to_plain
 
     with store.read() as connection:
-        (evidence,) = gather(connection, [alert_store.find(connection, number)])
+        (evidence,) = gather_in_causes(connection, [alert_store.find(connection, number)])
         events = alert_store.events(connection, number)
     if as_json:
         typer.echo(dumps(to_plain(evidence, events), indent=1))

@@ -1,4 +1,4 @@
-"""Group alerts that one date and range of builds explains into causes. Pure.
+"""Group alerts that one date and range of builds explains into causes.
 
 First the alerts of each testbed, by the likelihoods of their dates; then the groups of all testbeds, by the
 builds that came with those dates. Failures, and slow drifts, are grouped apart from changed numbers.
@@ -13,11 +13,13 @@ from itertools import pairwise
 from statistics import median
 
 import numpy as np
+import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.alert_evidence import AlertEvidence, gather
 from perfdash.detect.environment_changes import environment_changes, package_changes
 from perfdash.detect.findings import WORSE
-from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SUSPECTED
+from perfdash.history import alert_store
+from perfdash.history.alert_store import ACKNOWLEDGED, LIVE, SHOWN, SUSPECTED, Alert
 from perfdash.history.queries import RunLine
 from perfdash.metrics import JUDGED
 from perfdash.stats.common_dates import IMPOSSIBLE, date_range, group
@@ -143,6 +145,16 @@ def causes(evidence: Sequence[AlertEvidence]) -> list[Cause]:
         ]
         grouped += [_cause(linked) for linked in _linked(groups, order)]
     return sorted(grouped, key=lambda cause: cause.rank)
+
+
+def gather_in_causes(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvidence]:
+    """The evidence of some alerts, in their order; open ones have the range of their cause."""
+    chosen = {alert.id for alert in alerts}
+    others = [alert for alert in alert_store.load(connection, states=SHOWN) if alert.id not in chosen]
+    evidence = gather(connection, [*alerts, *others])
+    is_open = [item for item in evidence if item.alert.state in SHOWN]
+    ranged = {member.alert.id: member for cause in causes(is_open) for member in cause.members}
+    return [ranged.get(item.alert.id, item) for item in evidence[: len(alerts)]]
 
 
 def _kind(item: AlertEvidence) -> tuple[object, ...]:

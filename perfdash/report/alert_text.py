@@ -8,7 +8,8 @@ from typing import Any
 
 from prettytable import PrettyTable
 
-from perfdash.detect.alert_evidence import AlertEvidence, gather
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.causes import gather_in_causes
 from perfdash.detect.change_dates import Dated
 from perfdash.detect.nightly_judging import AFTER, SeriesNoise
 from perfdash.history.alert_store import (
@@ -47,7 +48,7 @@ def open_alerts(
         if run is not None:
             run_id = find_run(connection, run).id
             alerts = [alert for alert in alerts if run_id in (alert.bad_run_id, alert.seen_run_id)]
-        evidence = gather(connection, alerts)
+        evidence = gather_in_causes(connection, alerts)
     return sorted(
         evidence,
         key=lambda item: (

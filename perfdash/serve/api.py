@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from perfdash.detect.alert_evidence import gather
+from perfdash.detect.causes import gather_in_causes
 from perfdash.history import alert_store, queries
 from perfdash.history.queries import RunLine
 from perfdash.history.results import Row
@@ -135,7 +135,7 @@ def alerts(connection: sa.Connection, values: Values) -> Values:
     cut, part = page(matching[::-1], values)
     plain = [
         alert_text.to_plain(evidence, alert_store.events(connection, evidence.alert.id or 0))
-        for evidence in gather(connection, list(part))
+        for evidence in gather_in_causes(connection, list(part))
     ]
     return {**cut, "alerts": plain}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perfdash.detect.alert_evidence import gather
-from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, causes
+from perfdash.detect.causes import COMPILER, HOST, LIBRARY, UNKNOWN, causes, gather_in_causes
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.alert_store import SHOWN
@@ -143,3 +143,18 @@ def test_failures_are_apart_and_by_their_status(store):
 def test_the_number_of_a_cause_is_its_oldest_alerts(store):
     (cause,) = causes_of(store, farm(36, change=slower((0, 5, 28, 1.14))))
     assert cause.id == min(member.alert.id for member in cause.members)
+
+
+def test_one_alert_has_the_range_of_its_cause(store):
+    """By its own nights a change of 2.5 % may have come on several of them."""
+    take_in(store, farm(40, noise=0.006, change=slower((0, 9, 28, 1.025))))
+    judge_new(store)
+    with store.read() as connection:
+        alerts = kept.load(connection, states=SHOWN)
+        (cause,) = causes(gather(connection, alerts))
+        alone = [item.between for item in gather(connection, alerts)]
+        together = [item.between for item in gather_in_causes(connection, alerts[:1])]
+    assert len(alone) > 5
+    assert any(good.started[:10] != "2026-01-28" for good, _ in alone)
+    assert [(good.started[:10], bad.started[:10]) for good, bad in together] == [("2026-01-28", "2026-01-29")]
+    assert cause.bad.started[:10] == "2026-01-29"
