@@ -14,7 +14,8 @@ here="$PWD"
 . "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
 . ci/nightly/parameters.sh
 
-stages=(setup torch host measure merge detect report post confirm bisect report2 post2 publish notify)
+# The night is told after what it suspects was measured again; once more only where a bisection has more to tell.
+stages=(setup torch host measure merge detect confirm report post bisect report2 post2 publish notify)
 resume="" from="" only="" dry=no
 given=() passed=()
 
@@ -285,6 +286,10 @@ for stage in "${stages[@]}"; do
   # Once more what was done, where something before it was done anew.
   if [ -e "$night/$stage.done" ] && [ "$again" = no ]; then continue; fi
   rm -f "$night/$stage.done" "$night/$stage.failed"
+  case "$stage" in
+    report2) stop_machine ;; # no later stage needs it
+  esac
+  if [[ "$stage" = *2 ]] && [ -z "$from$only" ] && [ ! -s "$night/bisected" ]; then continue; fi
   why="$(lacks "$stage")"
   if [ -n "$why" ]; then
     say "--- $stage: left out, $why"
@@ -300,7 +305,6 @@ for stage in "${stages[@]}"; do
         continue
       fi
       ;;
-    report2) stop_machine ;; # no later stage needs it
   esac
   case "$stage" in
     host) quiet=yes ;;

@@ -3,6 +3,7 @@
 # first, at most BISECT_MOST a night, BISECT_HOURS in all. What is not finished goes on by hand.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
+rm -f "$PERFDASH_NIGHTLY/bisected" # what ci/nightly.sh has to tell once more, if anything
 case "$BISECT" in
   no) exit 0 ;;
   yes) ;;

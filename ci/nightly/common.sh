@@ -20,7 +20,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 nightly_parameters=(
   TORCH TORCH_INDEX TORCH_REPO TORCH_WITH UNDER_TEST
   SUITES MODELS DTYPES DEVICES THREADS SHARDS SHARD QUICK BASE_RUNS RUN_ARGUMENTS
-  BASELINE FAIL_ON CONFIRM_MOST BISECT BISECT_RECIPE BISECT_REPO BISECT_MOST BISECT_HOURS
+  BASELINE FAIL_ON CONFIRM_MOST CONFIRM_MINUTES BISECT BISECT_RECIPE BISECT_REPO BISECT_MOST BISECT_HOURS
   POST REPO ISSUE GITHUB_API NEW_ISSUE_ON SITE_DIR SITE_URL MAIL_TO WEBHOOK
   HOST START_COMMAND START_MINUTES STOP_COMMAND STOP_MINUTES CELL_MINUTES JOB EVERY OUT
 )
@@ -29,7 +29,7 @@ nightly_parameters=(
 : "${TORCH_WITH=torchvision timm transformers}"
 : "${SUITES:=${PERFDASH_SUITE:-torchbench,huggingface,timm}}" "${MODELS:=}" "${DTYPES:=float32}"
 : "${DEVICES:=cpu}" "${THREADS:=1}" "${SHARDS:=1}" "${SHARD:=}" "${QUICK:=no}" "${BASE_RUNS:=1}"
-: "${RUN_ARGUMENTS:=}" "${BASELINE:=}" "${FAIL_ON:=}" "${CONFIRM_MOST:=20}"
+: "${RUN_ARGUMENTS:=}" "${BASELINE:=}" "${FAIL_ON:=}" "${CONFIRM_MOST:=20}" "${CONFIRM_MINUTES:=45}"
 : "${BISECT:=no}" "${BISECT_RECIPE:=}" "${BISECT_REPO:=}" "${BISECT_MOST:=3}" "${BISECT_HOURS:=4}"
 : "${POST:=no}" "${REPO:=}" "${ISSUE:=}" "${GITHUB_API:=}" "${NEW_ISSUE_ON:=}"
 : "${SITE_DIR:=}" "${SITE_URL:=}" "${MAIL_TO:=}" "${WEBHOOK:=no}"
@@ -55,7 +55,7 @@ check_numbers() { # NAMES...
       BISECT_HOURS)
         [[ "${!name}" =~ ^[0-9]{1,4}(\.[0-9]+)?$ ]] || complain 2 "$name=${!name} is no number of hours"
         ;;
-      START_MINUTES | STOP_MINUTES)
+      CONFIRM_MINUTES | START_MINUTES | STOP_MINUTES)
         [[ "${!name}" =~ ^[0-9]{1,4}(\.[0-9]+)?$ && "${!name}" =~ [1-9] ]] ||
           complain 2 "$name=${!name} is no number of minutes: give a number above 0"
         ;;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measure again what may have changed, beside the environment of the last good night. When all is told for
-# sure, tonight's environment becomes the good one.
+# Measure again what may have changed, beside the environment of the last good night, for CONFIRM_MINUTES in all:
+# the night is told after it, and somebody waits for that. When all is told for sure, tonight's environment becomes
+# the good one.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
 python="$(measured_python)"
@@ -16,12 +17,23 @@ if [ "$good" = "$python" ]; then
   exit 0
 fi
 
+check_numbers CONFIRM_MOST CONFIRM_MINUTES
+until="$(awk -v now="$(date +%s)" -v minutes="$CONFIRM_MINUTES" 'BEGIN { printf "%.1f", now + minutes * 60 }')"
 cannot=no
 confirm() { # RUN
-  local code=0
-  # -i: on Ctrl-C perfdash still has something to say.
-  perfdash confirm "$1" --good-python "$good" --python "$python" --limit "$CONFIRM_MOST" --out "$OUT" \
-    ${PERFDASH_CORES:+--cores "$PERFDASH_CORES"} 2>&1 | tee -i "$PERFDASH_NIGHTLY/.confirm" || code=$?
+  local code=0 left words=(--good-python "$good" --python "$python" --limit "$CONFIRM_MOST" --out "$OUT")
+  words+=(${PERFDASH_CORES:+--cores "$PERFDASH_CORES"})
+  left="$(awk -v until="$until" -v now="$(date +%s.%N)" 'BEGIN { left = until - now; print left < 0.1 ? 0.1 : left }')"
+  # It ends as on Ctrl-C and keeps what it measured; one that hangs is killed. In the foreground, so that Ctrl-C
+  # and the end of the night reach it. -i: on Ctrl-C perfdash still has something to say.
+  timeout --foreground --signal=INT --kill-after=120 "$left" "$venv/bin/perfdash" confirm "$1" "${words[@]}" 2>&1 |
+    tee -i "$PERFDASH_NIGHTLY/.confirm" || code=$?
+  if [ "$code" = 124 ]; then
+    say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over: what was not measured again stays suspected"
+    code=0 cannot=yes
+  elif [ "$code" = 137 ]; then
+    say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over; perfdash confirm did not end when asked, and was killed"
+  fi
   # The change is older than the good build: it is left to the nights that come.
   if [ "$code" = 2 ] && grep -q 'no night before the changes measured' "$PERFDASH_NIGHTLY/.confirm"; then
     code=0 cannot=yes

@@ -109,7 +109,7 @@ def test_the_machine_is_started_and_stopped_around_the_night(stage):
     assert seen.read_text() == "started 0\nstopped 0\n"
     order = [line[4:] for line in done.out.splitlines() if line.startswith("--- ")]
     assert order.index("torch") < order.index("start") < order.index("host")
-    assert order.index("bisect") < order.index("stop") < order.index("report2")
+    assert order.index("bisect") < order.index("stop") < order.index("publish")
 
 
 def test_the_machine_is_stopped_after_a_night_that_failed(stage):
@@ -155,7 +155,7 @@ def test_a_stop_that_failed_is_a_failed_stage_and_is_tried_again(stage):
     assert done.code == 3
     assert "STOP_COMMAND failed with exit code 5" in done.out
     assert done.out.count("stop failed with exit code 3: The machine may still be running") == 1
-    assert done.stages()["report2"] == "0"
+    assert done.stages()["publish"] == "0"
     again = stage.night("--resume", "last", "--stop-command", more["STOP_COMMAND"])
     assert again.code == 0, again.out
     assert seen.read_text() == "started 0\nstopped 0\n"

@@ -62,11 +62,7 @@ def test_where_nothing_was_measured_nothing_becomes_good(stage):
     ("1 cases may have changed; 1 are measured again\nm: latency: cannot tell (8 pairs)", True),
 ])  # fmt: skip
 def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
-    good = stage.home / "environments" / "good-nightly"
-    good.parent.mkdir()
-    old = stage.home / "old"
-    old.symlink_to("/bin/true")
-    good.write_text(f"{old}\n0\n")
+    good, old = a_good_build_before(stage), stage.home / "old"
     perfdash = stage.venv / "bin" / "perfdash"
     perfdash.write_text(perfdash.read_text() + f"if name == 'confirm': print({text!r})\n")
     done = stage.night()
@@ -76,6 +72,34 @@ def test_the_good_one_stays_while_something_is_open(stage, text, good_one):
         assert good.read_text().splitlines()[1] == "1"
         stage.night("--only", "confirm")
         assert good.read_text().splitlines()[1] == "1", "a night gone on with is one night"
+
+
+def a_good_build_before(stage):
+    """The interpreter of the last good night, which confirm compares with."""
+    good = stage.home / "environments" / "good-nightly"
+    good.parent.mkdir()
+    (stage.home / "old").symlink_to("/bin/true")
+    good.write_text(f"{stage.home / 'old'}\n0\n")
+    return good
+
+
+@pytest.mark.parametrize(("answer", "code", "said"), [
+    ("time.sleep(60)", 0, "CONFIRM_MINUTES=0.01 are over: what was not measured again stays suspected"),
+    ("sys.exit(3)", 3, "confirm failed with exit code 3"),
+])  # fmt: skip
+def test_the_night_is_told_however_confirm_ends(stage, answer, code, said):
+    good = a_good_build_before(stage)
+    perfdash = stage.venv / "bin" / "perfdash"
+    perfdash.write_text(perfdash.read_text() + f"if name == 'confirm': {answer}\n")
+    done = stage.night(
+        "--confirm-minutes", "0.01", POST="yes", REPO="o/r", ISSUE="7", GITHUB_TOKEN="ghp_hidden"
+    )
+    assert done.code == code, done.out
+    assert said in done.out
+    names = [call.split()[0] for call in stage.calls()]
+    assert names.index("confirm") < names.index("report") < names.index("post")
+    assert names.count("post") == 1
+    assert good.read_text().splitlines()[0] == str(stage.home / "old"), "something is open"
 
 
 def test_what_a_restart_forgot_is_set_again(stage):

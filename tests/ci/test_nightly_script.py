@@ -10,8 +10,8 @@ from tests.ci.stage import Stage
 
 pytestmark = pytest.mark.slow
 
-ALL = ["setup", "torch", "host", "measure", "merge", "detect", "report", "post", "confirm", "bisect",
-       "report2", "post2", "publish", "notify"]  # fmt: skip
+ALL = ["setup", "torch", "host", "measure", "merge", "detect", "confirm", "report", "post", "bisect",
+       "publish", "notify"]  # fmt: skip
 POST = {"POST": "yes", "REPO": "o/r", "ISSUE": "7", "GITHUB_TOKEN": "ghp_hidden"}
 
 
@@ -32,7 +32,9 @@ def test_a_night_in_order(stage):
     assert names == ["nightly", "run", "regressions", "report", "post", "site", "notify"]
     assert calls[-1].startswith("nightly end --state ok")
     assert next(call for call in calls if call.startswith("nightly begin")).count("--expect") == 3
-    assert len([call for call in calls if call.startswith("post")]) == 2
+    assert len([call for call in calls if call.startswith("post")]) == 1, "told once: nothing was bisected"
+    order = [line[4:] for line in done.out.splitlines() if line.startswith("--- ")]
+    assert order == ALL, "it is told after what it suspects was measured again"
     assert (done.folder / "run").read_text() == f"{stage.home}/runs/run1\n"
     texts = "".join(path.read_text() for path in done.folder.rglob("*") if path.is_file())
     assert "ghp_s3cret" not in texts + done.out
@@ -80,7 +82,7 @@ def test_a_refused_post_loses_nothing_and_is_tried_again_alone(stage):
     fail = stage.fails("post")
     done = stage.night(**POST, SITE_DIR="site")
     assert done.code == 3
-    assert done.stages() == {**dict.fromkeys(ALL, "0"), "post": "3", "post2": "3"}
+    assert done.stages() == {**dict.fromkeys(ALL, "0"), "post": "3"}
     assert "post failed with exit code 3: post is told to fail" in done.out
     assert stage.calls("site")
     fail.unlink()
@@ -161,7 +163,7 @@ def test_a_gate_exits_with_one(stage):
     stage.fails("report", 1)
     done = stage.night(FAIL_ON="regression")
     assert done.code == 1, done.out
-    assert done.stages()["report2"] == "1"
+    assert done.stages()["report"] == "1"
 
 
 def test_a_merged_run_that_lacks_cases_is_reported(stage):
@@ -215,6 +217,9 @@ def test_what_is_bisected(stage):
     assert done.code == 0, done.out
     calls = stage.calls("bisect")
     assert [call.split()[2] for call in calls] == ["9", "7", "5"]
+    # What it found is told in the same comment.
+    assert done.stages() == {**dict.fromkeys(ALL, "0"), "report2": "0", "post2": "0"}
+    stage.calls()
     (stage.home / "alerts.json").write_text(json.dumps(alerts[:2]))
     stage.night("--only", "bisect")
     (call,) = stage.calls("bisect")

@@ -37,9 +37,10 @@ def test_a_night_as_it_should_be(nightly: Controller) -> None:
     )
     order = [command["script"].split()[0].rpartition("/")[2] for command in built.commands]
     assert [name for name in order if name not in ("check.sh", "setup.sh", "torch.sh", "cell.sh", "cd")] == [
-        "gather.sh", "merge.sh", "detect.sh", "report.sh", "post.sh", "gather.sh", "bisect.sh", "report.sh",
+        "gather.sh", "merge.sh", "detect.sh", "gather.sh", "report.sh", "post.sh", "gather.sh", "report.sh",
         "post.sh", "publish.sh", "heartbeat.sh", "notify.sh",
     ]  # fmt: skip
+    assert [len(built.ran(f"{name}.sh")) for name in ("confirm", "bisect")] == [1, 1]
     assert [entry["kind"] for entry in built.published] == ["junit", "html", "html", *["plot"] * 4]
     assert built.artifact("runs/nightly/build-1/notify.log").endswith("arguments=\n")
     assert "No artifacts match" not in built.log  # allowEmptyArchive is for what failed
@@ -92,6 +93,8 @@ def test_cells_go_to_the_agents_of_their_device_and_shards_are_cut(tmp_path: Pat
     assert "shard=2/2" in built.artifact("runs/nightly/build-1/cells/timm-cpu-amp-2/measure.log")
     assert "shard= " in built.artifact("runs/nightly/build-1/cells/own-cuda-amp-1/measure.log")
     # Confirmed and bisected on an agent that measured, for each device; the stages between elsewhere.
+    assert {command["node"] for command in built.ran("confirm.sh")} >= {"gpu"}
+    assert len(built.ran("confirm.sh")) == 2
     assert built.nodes["Find out / DEVICE=cuda"] == "gpu"
     assert built.nodes["Find out / DEVICE=cpu"] in ("xeon-1", "xeon-2")
     assert {command["node"] for command in built.ran("report.sh")} == {"desk"}
@@ -170,6 +173,27 @@ def test_a_stage_that_breaks_holds_up_nothing_else(nightly: Controller, stage: s
     ran = [name for name in ("detect", "report", "post", "publish", "notify") if built.ran(f"{name}.sh")]
     assert ran == ["detect", "report", "post", "publish", "notify"]
     assert [mail["to"] for mail in built.mails] == ["team@example.org"]
+
+
+def test_without_a_bisection_it_is_told_once(nightly: Controller) -> None:
+    built = nightly.build(params={**TWO, "POST": "yes", "REPO": "a/b", "ISSUE": "1"})
+    assert built.result == "SUCCESS", built.log
+    order = [command["script"] for command in built.commands]
+    assert len(built.ran("post.sh")) == len(built.ran("report.sh")) == 1
+    assert [index for index, script in enumerate(order) if "confirm.sh" in script][0] < order.index(
+        "ci/nightly/report.sh"
+    )
+
+
+@pytest.mark.parametrize("fault", ["confirm", "confirm=hang"])
+def test_a_confirmation_that_breaks_or_hangs_holds_up_no_comment(nightly: Controller, fault: str) -> None:
+    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "CONFIRM_MINUTES": "0.5"}
+    built = nightly.build(params={**TWO, **posting}, clock=1 / 100, env={"FAULTS": fault})
+    assert built.result == "FAILURE", built.log
+    assert len(built.ran("post.sh")) == 1
+    assert built.ran("publish.sh")
+    assert "runs/nightly/build-1/found-cpu/confirm.log" in built.artifacts
+    assert built.ran("heartbeat.sh end partial")
 
 
 def test_a_regression_makes_the_build_unstable_and_is_no_breakage(nightly: Controller) -> None:

@@ -25,6 +25,7 @@ class Build {
     String displayName
     String description
     private String result = 'SUCCESS'
+    private final long began = System.nanoTime()
     private final Writer log
     /** Held by the one branch that runs Groovy code, as a controller has one such thread; given up to wait. */
     private final ReentrantLock gate = new ReentrantLock()
@@ -61,6 +62,9 @@ class Build {
         double each = [SECONDS: 1, MINUTES: 60, HOURS: 3600, DAYS: 86400][unit]
         time * each * ((scenario.clock ?: 1) as double)
     }
+
+    /** Milliseconds of the pipeline's time since the build began. */
+    long duration() { ((System.nanoTime() - began) / 1e6 / ((scenario.clock ?: 1) as double)) as long }
 
     /** Waits for a free executor of a node with the label, then runs `body` with it. */
     Object onNode(String label, Context context, Closure body) {

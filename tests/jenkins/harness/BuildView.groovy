@@ -10,6 +10,9 @@ class BuildView {
 
     void setResult(String to) { build.worsen(to) }
 
+    /** Milliseconds of the pipeline's time since the build began. */
+    long getDuration() { build.duration() }
+
     String getDisplayName() { build.displayName }
 
     void setDisplayName(String to) { build.displayName = to }
