@@ -224,6 +224,8 @@ def case_ids(connection: sa.Connection, wanted: Sequence[Case]) -> dict[Case, in
 def environment_values(run: RunRow) -> dict[str, Any]:
     """The columns of an environment: packages, and the facts that may change the host's speed."""
     facts = {name: value for name, value in run.environment.items() if name not in _VOLATILE}
+    if run.repositories:
+        facts["repositories"] = run.repositories
     values = {
         "torch": run.torch,
         "torch_git_version": run.torch_git_version,

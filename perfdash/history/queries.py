@@ -148,7 +148,10 @@ def _run_line(columns: dict[str, Any]) -> RunLine:
     worker = {name: columns.pop(name) for name in ("torch", "torch_git_version", "python", "packages")}
     if commits := columns.pop("commits"):
         worker["commits"] = commits
-    environment = {**columns.pop("facts"), "worker": worker}
+    facts = dict(columns.pop("facts"))
+    if repositories := facts.pop("repositories", None):
+        worker["repositories"] = repositories
+    environment = {**facts, "worker": worker}
     command, method = tuple(columns.pop("command")), columns.pop("method") or {}
     return RunLine(**columns, environment=environment, command=command, method=method)
 

@@ -108,6 +108,11 @@ class RunRow:
         """The commits of the packages that come from a repository."""
         return dict(self.worker.get("commits") or {})
 
+    @property
+    def repositories(self) -> dict[str, str]:
+        """Where pip took packages with a commit from."""
+        return dict(self.worker.get("repositories") or {})
+
 
 @dataclass(frozen=True)
 class Imported:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from perfdash.detect.alert_evidence import AlertEvidence
@@ -26,6 +26,7 @@ from perfdash.report.changes import (
     of_alert,
     ordered,
 )
+from perfdash.report.commit_links import CommitRange, commit_ranges
 from perfdash.report.number_format import percent_change
 
 _WORSE = (REGRESSION, SUSPECTED, NEW_FAILURE, VANISHED)
@@ -100,9 +101,9 @@ class ReportedCause:
         return f"{_who(main)} {_what(self, main)}{_also(self, main)}"
 
     @property
-    def between(self) -> tuple[list[str], list[str]]:
-        """The builds around it, as RunChange.between."""
-        return replace(self.members[0], good=self.good, bad=self.bad).between
+    def between(self) -> list[CommitRange]:
+        """The builds around it."""
+        return commit_ranges(self.good, self.bad)
 
 
 def reported(

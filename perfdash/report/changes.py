@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from perfdash.detect.alert_evidence import AlertEvidence
@@ -16,6 +16,7 @@ from perfdash.history.results import Imported, RunRow
 from perfdash.metrics import JUDGED, title_of
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, culprits, decision, what
+from perfdash.report.commit_links import CommitRange, commit_ranges
 from perfdash.report.number_format import percent_change, with_unit
 
 REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
@@ -25,7 +26,6 @@ REGRESSION, IMPROVEMENT, NEW_FAILURE, REPAIRED, APPEARED, VANISHED = (
 SUSPECTED, SUSPECTED_BETTER = "Suspected regressions", "Suspected improvements"
 GROUPS = (NEW_FAILURE, REGRESSION, VANISHED, SUSPECTED, REPAIRED, IMPROVEMENT, SUSPECTED_BETTER, APPEARED)
 BAD = (NEW_FAILURE, REGRESSION, VANISHED)
-_PACKAGES = 3  # packages with a changed commit that are named; the rest are left out
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,15 @@ class ChangeEnd:
 
     started: str
     torch: str | None = None
-    commit: str | None = None
+    torch_git_version: str | None = None
     commits: Mapping[str, str] = field(default_factory=dict)  # of packages that come from a repository
+    repositories: Mapping[str, str] = field(default_factory=dict)  # these packages' addresses
 
     @classmethod
     def of(cls, run: RunRow | None) -> ChangeEnd | None:
-        return cls(run.started, run.torch, run.torch_git_version, run.commits) if run else None
+        if run is None:
+            return None
+        return cls(run.started, run.torch, run.torch_git_version, run.commits, run.repositories)
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,9 @@ class RunChange:
         return [note for note in self.notes if note.startswith(CULPRIT)]
 
     @property
-    def between(self) -> tuple[list[str], list[str]]:
-        """The two builds: torch's commits; where these are equal, the packages whose commit changed."""
-        names: list[str] = []
-        if self.good and self.bad and self.good.commit == self.bad.commit:
-            names = [
-                name for name, commit in self.bad.commits.items() if self.good.commits.get(name) != commit
-            ]
-        return _names_of(self.good, names), _names_of(self.bad, names)
+    def between(self) -> list[CommitRange]:
+        """The builds around it."""
+        return commit_ranges(self.good, self.bad)
 
 
 def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
@@ -124,13 +122,6 @@ def of_alert(evidence: AlertEvidence, run_id: int) -> RunChange:
         metric=alert.metric,
         notes=tuple(notes),
     )
-
-
-def _names_of(build: ChangeEnd | None, packages: Sequence[str]) -> list[str]:
-    if build is None:
-        return ["?"]
-    names = [f"{name} {build.commits.get(name, '?')[:10]}" for name in packages[:_PACKAGES]]
-    return names or [(build.commit or build.torch or "?")[:10]]
 
 
 def _reversed(change: float | None) -> float | None:

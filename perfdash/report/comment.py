@@ -183,10 +183,10 @@ def _builds(cause: ReportedCause) -> str:
     """The builds between which it changed: of torch, or of the packages that changed."""
     if cause.bad is None:
         return ""
-    old, new = cause.between
-    if old == new:
-        return code(new[0])
-    return "<br>".join(f"{code(before)} .. {code(after)}" for before, after in zip(old, new, strict=False))
+    return "<br>".join(
+        link(code(one.new) if one.is_empty else f"{code(one.old)} .. {code(one.new)}", one.address)
+        for one in cause.between
+    )
 
 
 def _members(members: Sequence[RunChange], night: Night, site: str | None, shown: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
 from perfdash.detect.alert_evidence import AlertEvidence
@@ -12,6 +11,7 @@ from perfdash.history.queries import RunLine
 from perfdash.records import Case
 from perfdash.report.alert_text import CULPRIT, commit, culprits, model_of, what
 from perfdash.report.cause_text import ReportedCause
+from perfdash.report.commit_links import commit_ranges
 from perfdash.report.markdown import code, escaped, fenced, link, plain, table
 from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
@@ -19,7 +19,6 @@ from perfdash.report.reproduce import command
 _TITLE = 200  # GitHub takes 256 characters
 _CHANGES = 60
 _COMMANDS = 5
-_TORCH = "https://github.com/pytorch/pytorch/compare/"
 
 
 def title(evidence: AlertEvidence) -> str:
@@ -49,8 +48,11 @@ def body(
     if error:
         lines = "\n".join(plain(line, 300) for line in error.strip().splitlines()[:_CHANGES])
         parts.append(f"What it said:\n\n{fenced(lines)}")
-    if address := compare_address(good, bad):
-        parts.append(f"Commits of torch between the two builds: {address}")
+    parts += [
+        f"Commits of {one.package} between the two builds: {one.address}"
+        for one in commit_ranges(good, bad)
+        if one.address
+    ]
     if evidence.changed:
         parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(evidence.changed))}")
     if evidence.case:
@@ -95,8 +97,11 @@ def cause_body(
     if owners:
         rows.append(["Owners", " ".join(f"@{owner}" for owner in owners)])
     parts = [f"{link(f'**{escaped(cause.headline)}**', page)}.", table(["", ""], rows)]
-    if address := compare_address(good, bad):
-        parts.append(f"Commits of torch between the two builds: {address}")
+    parts += [
+        f"Commits of {one.package} between the two builds: {one.address}"
+        for one in commit_ranges(good, bad)
+        if one.address
+    ]
     parts.append(_member_table(cause))
     if cause.changed:
         parts.append(f"What else changed with it (before | after):\n\n{fenced(_first(cause.changed))}")
@@ -225,14 +230,6 @@ def _torch(run: RunLine | None) -> str:
         " ".join(text for text in (version, code(commit(run)) if run.torch_git_version else "") if text)
         or "?"
     )
-
-
-def compare_address(good: RunLine | None, bad: RunLine | None) -> str | None:
-    """The address of torch's commits between two runs; None where they are equal or not known."""
-    names = [(run.torch_git_version or "") if run else "" for run in (good, bad)]
-    if names[0] == names[1] or not all(re.fullmatch(r"[0-9a-f]{40}", name) for name in names):
-        return None
-    return f"{_TORCH}{names[0][:12]}...{names[1][:12]}"
 
 
 def _built(run: RunLine | None) -> str:

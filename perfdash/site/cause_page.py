@@ -19,7 +19,6 @@ from perfdash.report import site_links
 from perfdash.report.alert_text import model_of
 from perfdash.report.cause_text import ReportedCause, of_cause, of_changes
 from perfdash.report.changes import RunChange
-from perfdash.report.issue_text import compare_address
 from perfdash.site.regressions_page import StandingAlerts, on_its_night, standing_alerts
 from perfdash.site.testbed_history import Testbed, epoch
 
@@ -57,7 +56,7 @@ class CauseMember:
 class CauseView:
     """A cause as its page and the overview show it; events: (day, words), oldest first.
 
-    commits: the address of torch's commits between its builds; command: what bisects it.
+    command: what bisects it.
     """
 
     cause: ReportedCause
@@ -66,7 +65,6 @@ class CauseView:
     left_out: int = 0
     lines: CauseLines | None = None
     events: list[tuple[str, str]] = field(default_factory=list)
-    commits: str | None = None
     command: str = ""
 
     @property
@@ -118,7 +116,6 @@ def open_causes(
                 max(0, len(members) - _MEMBERS),
                 _lines(cause, panels),
                 _events(connection, cause),
-                compare_address(cause.good, cause.bad),
                 f"perfdash bisect --alert {_strongest(cause).alert.id}" if not cause.is_failure else "",
             )
         )

@@ -23,6 +23,7 @@ from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links
 from perfdash.report.cause_text import ReportedCause
 from perfdash.report.changes import APPEARED, BAD, SUSPECTED, SUSPECTED_BETTER, RunChange
+from perfdash.report.commit_links import commit_ranges
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
 from perfdash.site.cause_page import CauseView
@@ -343,6 +344,7 @@ def environment() -> jinja2.Environment:
         command=command,
         link_of=link_of,
         clock_notes=cpu_time_notes,
+        commit_ranges=commit_ranges,
     )
     jinja.tests["cpu_time"] = is_cpu_time
     jinja.filters.update(

@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import signal
 import socket
 import sys
@@ -96,7 +97,7 @@ def _hello(packages: list[str]) -> dict[str, Any]:
         for name in registry.names(kind):
             registry.find(kind, name)
 
-    installed, commits = _distributions(metadata.distributions())
+    installed, commits, repositories = _distributions(metadata.distributions())
     return {
         **facts,
         "torch": torch.__version__,
@@ -104,30 +105,36 @@ def _hello(packages: list[str]) -> dict[str, Any]:
         "torch_cuda": torch.version.cuda,
         "packages": dict(sorted(installed.items(), key=lambda item: item[0].lower())),
         "commits": dict(sorted(commits.items(), key=lambda item: item[0].lower())),
+        "repositories": dict(sorted(repositories.items(), key=lambda item: item[0].lower())),
         "missing": missing,
         "cuda_initialized": torch.cuda.is_initialized(),
         "threads": len(os.listdir("/proc/self/task")),
     }
 
 
-def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """The version of each installed distribution, and of those that pip took from a repository the commit
-    (PEP 610). One from a folder says no commit. Of several of a name the first on the path is imported.
+def _distributions(every: Iterable[Any]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The version of each installed distribution, and of those that pip took from a repository the commit and
+    the repository's address, without account and password (PEP 610). One from a folder says no commit. Of
+    several of a name the first on the path is imported.
     """
     versions: dict[str, str] = {}
     commits: dict[str, str] = {}
+    repositories: dict[str, str] = {}
     for distribution in every:
         name = distribution.metadata["Name"]
         if not name or name in versions:
             continue
         versions[name] = distribution.version
         try:
-            commit = json.loads(distribution.read_text("direct_url.json") or "{}")["vcs_info"]["commit_id"]
+            origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+            commit, address = origin["vcs_info"]["commit_id"], origin["url"]
         except (ValueError, KeyError, TypeError, OSError):
             continue
         if isinstance(commit, str):
             commits[name] = commit
-    return versions, commits
+            if isinstance(address, str):
+                repositories[name] = re.sub(r"(?<=://)[^/@]*@", "", address)
+    return versions, commits, repositories
 
 
 def _serve_case(parent: int, message: bytes, events: int, log: int) -> None:

@@ -180,9 +180,8 @@ def test_without_a_bisection_it_is_told_once(nightly: Controller) -> None:
     assert built.result == "SUCCESS", built.log
     order = [command["script"] for command in built.commands]
     assert len(built.ran("post.sh")) == len(built.ran("report.sh")) == 1
-    assert [index for index, script in enumerate(order) if "confirm.sh" in script][0] < order.index(
-        "ci/nightly/report.sh"
-    )
+    confirmed = next(index for index, script in enumerate(order) if "confirm.sh" in script)
+    assert confirmed < order.index("ci/nightly/report.sh")
 
 
 @pytest.mark.parametrize("fault", ["confirm", "confirm=hang"])

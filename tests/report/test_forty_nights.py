@@ -57,7 +57,7 @@ def test_the_comment_names_each_cause_once(last_night):
 
 def test_all_members_have_the_range_of_their_cause(last_night):
     for cause in last_night.causes:
-        assert len(cause.between[0]) == 1
+        assert len(cause.between) == 1
         assert cause.bad is not None
         assert {line.split(":")[0] for line in cause.changed} == {"torch"}
 

@@ -30,7 +30,11 @@ def from_git(commit=COMMIT):
 def test_the_commit_of_what_comes_from_a_repository(tmp_path):
     install(tmp_path, "lib", "1.0", from_git())
     install(tmp_path, "plain", "2.0")
-    assert greeting(tmp_path) == ({"lib": "1.0", "plain": "2.0"}, {"lib": COMMIT})
+    assert greeting(tmp_path) == (
+        {"lib": "1.0", "plain": "2.0"},
+        {"lib": COMMIT},
+        {"lib": "https://git.example/lib.git"},
+    )
 
 
 @pytest.mark.parametrize("text", [
@@ -40,10 +44,14 @@ def test_the_commit_of_what_comes_from_a_repository(tmp_path):
 ])  # fmt: skip
 def test_what_says_no_commit(tmp_path, text):
     install(tmp_path, "lib", "1.0", text)
-    assert greeting(tmp_path) == ({"lib": "1.0"}, {})
+    assert greeting(tmp_path) == ({"lib": "1.0"}, {}, {})
 
 
 def test_the_first_on_the_path_is_the_one_that_is_imported(tmp_path):
     install(tmp_path / "over", "lib", "2.0", from_git())
     install(tmp_path / "under", "lib", "1.0", from_git("f" * 40))
-    assert greeting(tmp_path / "over", tmp_path / "under") == ({"lib": "2.0"}, {"lib": COMMIT})
+    assert greeting(tmp_path / "over", tmp_path / "under") == (
+        {"lib": "2.0"},
+        {"lib": COMMIT},
+        {"lib": "https://git.example/lib.git"},
+    )
