@@ -1,10 +1,12 @@
 """Draw models by nights: one path per bucket, so that thousands of cells stay small.
 
-Worse is orange, better is blue; strongly worse has a line through it, a failure is a cross, and what was
-not measured is empty: nothing is shown by colour alone."""
+A cell is coloured by how far it lies from the row's usual in spreads of the row: 5 % in a quiet model is news,
+in a noisy one it is not. Worse is orange, better is blue; strongly worse has a line through it, a failure is a
+cross, and what was not measured is empty: nothing is shown by colour alone."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -17,6 +19,8 @@ from perfdash.charts.values import HeatMap, HeatRow, Number, finite
 LEFT, TOP, ROW, LEGEND = 170, 20, 13, 50
 # From much worse to much better; the middle one is "the same".
 BUCKETS = ("w3", "w2", "w1", "same", "b1", "b2", "b3")
+_SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
+_SIGNS = {"worse": "▼", "better": "▲", "fail": "✕"}  # as the page's badges have them
 
 
 def heat_map(data: HeatMap, prefix: str) -> Markup:
@@ -32,11 +36,13 @@ def heat_map(data: HeatMap, prefix: str) -> Markup:
             raise ValueError(f"{row.label}: {len(row.ratios)} cells for {count} nights")
         y = TOP + ROW * place + ROW // 2
         ratios = finite(row.ratios, positive=True)
-        classes = _classes(ratios, row.failed, data.edges)
+        classes = _classes(ratios, row, data.edges)
         for name, d in _runs(classes, y, cell).items():
             paths[name] += d
-        label = svg.text(LEFT - 8, y + 3.5, svg.shortened(row.label, 27), "", "end")
-        labels.append(svg.link(row.href, f"{label[:-7]}<title>{svg.quoted(row.label)}</title></text>"))
+        sign = _SIGNS.get(row.open, "")
+        label = svg.text(LEFT - 8, y + 3.5, f"{sign} {svg.shortened(row.label, 25)}".strip(), row.open, "end")
+        title = f"{row.label}{f' (open alert: {row.open})' if sign else ''}"
+        labels.append(svg.link(row.href, f"{label[:-7]}<title>{svg.quoted(title)}</title></text>"))
         numbers.append(",".join("x" if c == "fail" else "" if r is None else f"{r:.3g}"
                                 for r, c in zip(ratios, classes, strict=True)))  # fmt: skip
     parts = [f'<g class="rows">{"".join(labels)}</g>', _dates(data.times, cell, bottom)]
@@ -52,20 +58,27 @@ def heat_map(data: HeatMap, prefix: str) -> Markup:
             "heat", prefix, right + 8, bottom + LEGEND, data.title, _summary(data), "".join(parts),
             cells=f"{LEFT} {TOP} {cell} {ROW} {count} {len(data.rows)}",
             nights=",".join(str(day(at)) for at in data.times), ratios=";".join(numbers),
+            spreads=";".join(f"{row.spread:.3g}" for row in data.rows),
         )
     )  # fmt: skip
 
 
-def bucket(ratio: float, edges: tuple[float, float, float]) -> str:
-    """The name of a ratio's bucket; a bound belongs to the bucket further out."""
-    steps = sum(max(ratio, 1 / ratio) >= edge for edge in edges)
-    return BUCKETS[3 + steps if ratio >= 1 else 3 - steps]
+def bucket(ratio: float, spread: float, edges: tuple[float, float, float]) -> str:
+    """The name of a ratio's bucket by its distance from 1 in spreads.
+
+    A bound belongs to the bucket further out. Raises ValueError for a spread that is not above 0.
+    """
+    if not spread > 0:
+        raise ValueError(f"a spread of {spread} is none")
+    away = math.log(ratio) / spread
+    steps = sum(abs(away) >= edge for edge in edges)
+    return BUCKETS[3 + steps if away >= 0 else 3 - steps]
 
 
-def _classes(ratios: Sequence[Number], failed: Sequence[int], edges: tuple[float, float, float]) -> list[str]:
-    crossed = set(failed)
+def _classes(ratios: Sequence[Number], row: HeatRow, edges: tuple[float, float, float]) -> list[str]:
+    crossed = set(row.failed)
     return [
-        "fail" if k in crossed else "missing" if ratio is None else bucket(ratio, edges)
+        "fail" if k in crossed else "missing" if ratio is None else bucket(ratio, row.spread, edges)
         for k, ratio in enumerate(ratios)
     ]
 
@@ -110,10 +123,10 @@ def _dates(times: Sequence[float], cell: int, bottom: int) -> str:
 
 
 def _legend(data: HeatMap, y: int) -> str:
-    first, second, third = data.edges
-    words = [f"≤ {1 / third:.2f}", f"≤ {1 / second:.2f}", f"≤ {1 / first:.2f}", "between",
-             f"≥ {first:g}", f"≥ {second:g}", f"≥ {third:g}"]  # fmt: skip
-    parts = [svg.text(LEFT, y + 21, f"{svg.shortened(data.measure, 80)}; above 1 is better")]
+    edges = [f"{edge:g}{_SIGMA}" for edge in data.edges]
+    words = [f"{edges[2]} worse", edges[1], edges[0], "as usual", edges[0], edges[1], f"{edges[2]} better"]
+    meaning = f"{svg.shortened(data.measure, 60)}; {_SIGMA}: the model's own spread from night to night"
+    parts = [svg.text(LEFT, y + 21, meaning)]
     x = float(LEFT)
     for name, word in zip(BUCKETS, words, strict=True):
         parts.append(f'<path class="{name}" d="M{x:g} {y}h14"/>')
@@ -148,5 +161,5 @@ def _last(row: HeatRow, last: int, edges: tuple[float, float, float]) -> str:
     ratio = finite(row.ratios[last:], positive=True)[0]
     if ratio is None:
         return "not measured"
-    name = bucket(ratio, edges)
+    name = bucket(ratio, row.spread, edges)
     return {"w": "worse", "b": "better", "s": "the same"}[name[0]]

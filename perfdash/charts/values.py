@@ -74,22 +74,28 @@ class TrendChart:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """A model's nights. ratios above 1 are better; failed: the columns in which it failed."""
+    """A model's nights. ratios above 1 are better; failed: the columns in which it failed.
+
+    spread: standard deviation of the logs of ratios from night to night. open: whether an alert is open,
+    worse | better | fail | "".
+    """
 
     label: str
     href: str
     ratios: Sequence[Number]
     failed: Sequence[int] = ()
+    spread: float = 0.01
+    open: str = ""
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Models by nights. edges: of the three buckets on each side of 1; measure: what the ratio is."""
+    """Models by nights. edges: of the three buckets on each side, in spreads; measure: what the ratio is."""
 
     title: str
     times: Sequence[float]
     rows: Sequence[HeatRow]
-    edges: tuple[float, float, float] = (1.05, 1.2, 1.5)
+    edges: tuple[float, float, float] = (3.0, 5.0, 8.0)
     measure: str = "speedup"
 
 

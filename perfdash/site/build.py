@@ -28,7 +28,7 @@ from perfdash.site.model_page import ModelContext, NewestResult, model_context, 
 from perfdash.site.overview_page import OverviewView, TestbedView, nightly_problems, overview_of
 from perfdash.site.regressions_page import StandingAlerts, TestbedAlerts, alerts_of_testbed
 from perfdash.site.site_folder import STATE, ArrayCache, Folder, opened, put
-from perfdash.site.suite_page import SuiteTrend, read_trends, suite_view
+from perfdash.site.suite_page import OpenChange, SuiteTrend, open_changes, read_trends, suite_view
 from perfdash.site.testbed_history import NIGHTS, Testbed, TestbedHistory, read_history, testbeds_with_runs
 from perfdash.site.timeline import all_changes
 
@@ -59,6 +59,7 @@ class _Bed:
     overview: TestbedView
     compare: CompareView
     alerts_page: TestbedAlerts
+    changes: dict[int, OpenChange]
 
     @property
     def bed(self) -> Testbed:
@@ -122,6 +123,7 @@ def _gathered(
         overview_of(connection, bed, history.runs, alerts.heads, trends),
         compare_view(connection, history),
         alerts_page,
+        open_changes(evidence.alert for evidence in alerts.evidence),
     )
 
 
@@ -135,7 +137,8 @@ def _write_bed(folder: Folder, testbed: _Bed, cache: ArrayCache, jobs: int | Non
         return view.page, put(folder.path / view.page, text.encode("utf-8", "replace"))
 
     def suite(trend: SuiteTrend) -> str:
-        return render.render_suite(suite_view(testbed.history, trend, testbed.rows[trend.last[0].id]))
+        rows = testbed.rows[trend.last[0].id]
+        return render.render_suite(suite_view(testbed.history, trend, rows, testbed.changes))
 
     for name, changed in mapped(model, list(testbed.history.row), jobs):
         folder.keep(name)

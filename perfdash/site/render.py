@@ -35,9 +35,6 @@ from perfdash.site.regressions_page import WORDS, TestbedAlerts
 from perfdash.site.suite_page import SuiteSetting, SuiteView, TrendLine, case_title, case_words
 from perfdash.site.timeline import ChartEvent, build_words
 
-# Of a suite's heat map: what differs less than 2 % from the row's median is as usual.
-_EDGES = (1.02, 1.05, 1.2)
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -146,9 +143,12 @@ def heat_map(view: SuiteView) -> Markup:
     """Models by nights; empty without any."""
     if not view.heat or not view.heat_times:
         return Markup("")
-    rows = [charts.HeatRow(line.label, line.href, line.ratios, line.failed) for line in view.heat]
+    rows = [
+        charts.HeatRow(line.label, line.href, line.ratios, line.failed, line.spread, line.open)
+        for line in view.heat
+    ]
     title = f"{view.trend.setting.suite}, the last {len(view.heat_times)} nights"
-    return charts.heat_map(charts.HeatMap(title, view.heat_times, rows, _EDGES, view.heat_of), "heat")
+    return charts.heat_map(charts.HeatMap(title, view.heat_times, rows, measure=view.heat_of), "heat")
 
 
 def speedup_bars(view: SuiteView) -> Markup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -13,9 +13,10 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from perfdash.detect.findings import NOTHING_CAPTURED
+from perfdash.detect.findings import NOTHING_CAPTURED, WORSE
 from perfdash.detect.nights import is_complete_beside
-from perfdash.history import schema
+from perfdash.history import alert_store, schema
+from perfdash.history.alert_store import SHOWN, Alert
 from perfdash.history.pass_rates_and_means import (
     Summary,
     gave_up,
@@ -42,6 +43,7 @@ from perfdash.site.testbed_history import (
     read_history,
 )
 from perfdash.stats.intervals import Array
+from perfdash.stats.noise_level import noise_level
 
 
 class SuiteSetting(NamedTuple):
@@ -295,6 +297,7 @@ def _span(values: Sequence[float | None]) -> tuple[Any, Any, Any]:
 
 
 COLUMNS = 90  # nights of the heat map
+_LEAST_SPREAD = 0.005  # from night to night: what a quiet machine shows of a model that does not change
 _UP = "../../../"  # from the page to the top of the site
 _BADGES = {str(Status.PASS): "", str(Status.SKIPPED): "info"}
 
@@ -320,12 +323,42 @@ class CaseRow:
 
 @dataclass(frozen=True)
 class HeatLine:
-    """A case over nights: each value relative to its median, None where not measured."""
+    """A case over nights: each value relative to its median, None where not measured.
+
+    `spread`: standard deviation of their logs; `open`: whether an alert is, as `OpenChange.word`.
+    """
 
     label: str
     href: str
     ratios: list[float | None]
     failed: list[int]
+    spread: float
+    open: str
+
+
+@dataclass(frozen=True)
+class OpenChange:
+    """The worst open alert of a case. `word`: fail, worse or better; `size`: of the log change."""
+
+    word: str
+    size: float
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What sorts the worst first."""
+        return ("fail", "worse", "better").index(self.word), -self.size
+
+
+def open_changes(alerts: Iterable[Alert]) -> dict[int, OpenChange]:
+    """The worst open alert of each case, by the case's number; `alerts` in any state."""
+    worst: dict[int, OpenChange] = {}
+    for alert in alerts:
+        if alert.case_id is None or alert.state not in SHOWN:
+            continue
+        word = "better" if alert.direction != WORSE else "fail" if alert.kind == "status" else "worse"
+        change = OpenChange(word, abs(alert.change or 0.0))
+        worst[alert.case_id] = min(worst.get(alert.case_id, change), change, key=lambda one: one.rank)
+    return worst
 
 
 @dataclass(frozen=True)
@@ -359,9 +392,12 @@ class SuiteView:
 
 
 def suite_view(
-    history: TestbedHistory, trend: SuiteTrend, last_rows: Sequence[Row], *, up: str = "../../../"
+    history: TestbedHistory, trend: SuiteTrend, last_rows: Sequence[Row], changes: Mapping[int, OpenChange]
 ) -> SuiteView:
-    """Make the page of a trend; `last_rows` are its last night's results, of any setting."""
+    """Make the page of a trend.
+
+    `last_rows` are its last night's results, of any setting; `changes`: what is open, by case.
+    """
     bed, setting = history.bed, trend.setting
     run, summary = trend.last
     of_setting = [row for row in last_rows if setting_of(row) == setting]
@@ -369,11 +405,12 @@ def suite_view(
     published = of_suite(run.facts, setting.section, setting.suite, setting.backend, of_setting)
     numbers = [number for number, case in history.cases.items() if SuiteSetting.of(case) == setting]
     numbers.sort(key=lambda number: (history.cases[number].model.lower(), history.cases[number].name))
+    numbers.sort(key=lambda number: changes[number].rank if number in changes else (9, 0.0))
     start = _columns(history, numbers)
     tonight = {row.case for row in rows}
     sizes = [history.cases[number].model for number in numbers]
     several = len(set(sizes)) < len(sizes)
-    heat, measure = _heat(history, numbers, start, several)
+    heat, measure = _heat(history, numbers, start, several, changes)
     first_daily = history.recent[history.daily].started if history.daily < len(history.recent) else "~"
     return SuiteView(
         bed,
@@ -425,7 +462,11 @@ def _columns(history: TestbedHistory, numbers: Sequence[int]) -> list[int]:
 
 
 def _heat(
-    history: TestbedHistory, numbers: Sequence[int], nights: Sequence[int], several: bool
+    history: TestbedHistory,
+    numbers: Sequence[int],
+    nights: Sequence[int],
+    several: bool,
+    changes: Mapping[int, OpenChange],
 ) -> tuple[list[HeatLine], str]:
     """The rows of the heat map: compiled latency relative to each case's own median.
 
@@ -441,6 +482,7 @@ def _heat(
         measure, column = "speedup against the row's median", "speedup"
     crosses = failed(history.statuses[at])
     methods = history.codes_of(column, nights)
+    spreads = _spreads(logs, methods)
     lines = []
     for place, number in enumerate(numbers):
         case, values = history.cases[number], logs[place]
@@ -451,8 +493,23 @@ def _heat(
             for value, middle in zip(values.tolist(), middles.tolist(), strict=True)
         ]
         failed_nights = np.flatnonzero(crosses[place]).tolist()
-        lines.append(HeatLine(label, _UP + model_page(history.bed.digest, case), ratios, failed_nights))
+        href = _UP + model_page(history.bed.digest, case)
+        is_open = changes[number].word if number in changes else ""
+        lines.append(HeatLine(label, href, ratios, failed_nights, float(spreads[place]), is_open))
     return lines, measure
+
+
+def _spreads(logs: Array, methods: NDArray[np.int32]) -> Array:
+    """The standard deviation of each row's nights, moderated over the rows.
+
+    From the differences of neighbours, so that a change that lasts does not hide itself.
+    """
+    steps = np.full(logs.shape, np.nan)
+    for place, values in enumerate(logs):
+        known = np.flatnonzero(np.isfinite(values))
+        alike = methods[known[1:]] == methods[known[:-1]]
+        steps[place, known[1:][alike]] = np.diff(values[known])[alike] / math.sqrt(2)
+    return np.nan_to_num(noise_level(steps, floor=_LEAST_SPREAD).sd, nan=_LEAST_SPREAD)
 
 
 def _medians(values: Array, methods: NDArray[np.int32]) -> Array:
@@ -484,4 +541,5 @@ def read_suite_view(connection: sa.Connection, bed: Testbed, setting: SuiteSetti
     if not trends:
         raise KeyError(setting)
     (trend,) = trends
-    return suite_view(history, trend, rows_of(connection, trend.last[0].id, details=True))
+    changes = open_changes(alert_store.load(connection, testbed_id=bed.id, states=SHOWN))
+    return suite_view(history, trend, rows_of(connection, trend.last[0].id, details=True), changes)

@@ -331,21 +331,22 @@ def test_names_are_text(make):
 
 
 def test_buckets_are_even_about_one():
-    edges = (1.05, 1.2, 1.5)
-    assert [bucket(r, edges) for r in (0.5, 0.8, 0.95, 1.0, 1.05, 1.3, 2.0)] == [
-        "w3",
-        "w2",
-        "w1",
-        "same",
-        "b1",
-        "b2",
-        "b3",
-    ]
-    assert [bucket(1 / r, edges) for r in (1.04, 1.06, 1.6)] == ["same", "w1", "w3"]
+    """By distance in spreads: 10 % is nothing in a model that varies by 5 %, and much where it is 1 %."""
+    edges = (3.0, 5.0, 8.0)
+    away = [-9.0, -5.1, -4.9, -2.9, 2.9, 3.1, 6.0, 8.1]
+    assert [bucket(math.exp(0.01 * k), 0.01, edges) for k in away] == [
+        "w3", "w2", "w1", "same", "same", "b1", "b2", "b3",
+    ]  # fmt: skip
+    assert [bucket(1.1, spread, edges) for spread in (0.01, 0.05)] == ["b3", "same"]
+    with pytest.raises(ValueError, match="spread"):
+        bucket(1.1, 0.0, edges)
 
 
 def test_heat_map_cells_lie_where_they_belong():
-    rows = [HeatRow("a", "a.html", [2.0, 2.0, None, 0.5], [1]), HeatRow("b", "", [1.0, 1.0, 1.0, 1.0])]
+    rows = [
+        HeatRow("a", "a.html", [2.0, 2.0, None, 0.5], [1], 0.02, "worse"),
+        HeatRow("b", "", [1.0, 1.0, 1.0, 1.0]),
+    ]
     root = parsed(charts.heat_map(HeatMap("m", times(4), rows), "p"))
     better, same = drawn(root, "b3")[0], drawn(root, "same")[0]
     assert re.match(r"M170 \d+h14$", better)
@@ -353,6 +354,8 @@ def test_heat_map_cells_lie_where_they_belong():
     assert drawn(root, "failed")
     assert drawn(root, "missing")
     assert root.attrib["data-ratios"] == "2,x,,0.5;1,1,1,1"
+    assert root.attrib["data-spreads"] == "0.02;0.01"
+    assert "\N{BLACK DOWN-POINTING TRIANGLE} a" in words(root), "an open alert shows"
     assert "1 worse" in root[1].text
     assert "1 the same" in root[1].text
     assert [a.attrib["href"] for a in root.iter("a")] == ["a.html"]

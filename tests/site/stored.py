@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
@@ -161,8 +162,18 @@ def check(folder: Path) -> int:
     return len(pages_by_path)
 
 
+def is_link_to_commits(target: str) -> bool:
+    """The only links that leave the site are those to the commits of a package."""
+    return (
+        re.fullmatch(r"https://github\.com/[\w/.-]+/compare/[0-9a-f]{12}\.\.\.[0-9a-f]{12}", target)
+        is not None
+    )
+
+
 def _resolves(path: Path, target: str, pages_by_path: dict[Path, Page], here: object) -> None:
     parts = urlsplit(target)
+    if is_link_to_commits(target):
+        return
     assert not parts.scheme, here
     assert not parts.netloc, here
     assert not target.startswith("/"), here

@@ -110,7 +110,7 @@ def test_levels_and_change_points_are_of_one_method(store):
         history = read_history(connection, bed)
         changes = case_changes(history, number)
         (trend_,) = read_trends(connection, bed, history.runs)
-        view = suite_view(history, trend_, rows_of(connection, history.runs[-1].id))
+        view = suite_view(history, trend_, rows_of(connection, history.runs[-1].id), {})
     starts = [event.run[:10] for event in changes if event.metric == "backend_ms"]
     assert starts == [str(FIRST + timedelta(days=30))]
     (heat,) = view.heat
@@ -124,7 +124,7 @@ def test_a_suites_means_are_parted_and_marked(store):
         bed, _ = opened(store, connection)
         history = read_history(connection, bed)
         (trend_,) = read_trends(connection, bed, history.runs)
-        view = suite_view(history, trend_, rows_of(connection, history.runs[-1].id))
+        view = suite_view(history, trend_, rows_of(connection, history.runs[-1].id), {})
     lines = {line.name: line for line in view.drawn.lines}
     assert lines["speedup"].breaks == {}, "the first week is drawn as the last of its nights"
     week = [column[0] for column in (lines["speedup"].lows, lines["speedup"].values, lines["speedup"].highs)]

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from perfdash.charts.heat_map import bucket
 from perfdash.detect import curation
 from perfdash.detect.nightly_judging import judge_new
 from perfdash.history import alert_store as kept
 from perfdash.history.importers import ImportOptions, read
 from perfdash.history.ingest import take_in
-from perfdash.history.queries import case_numbers, list_runs
+from perfdash.history.queries import case_numbers, list_runs, rows_of
 from perfdash.history.results import Row
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.serve import live_pages
 from perfdash.site.model_page import case_changes, model_context, model_view, newest_results, read_model_view
 from perfdash.site.render import render_model, render_suite
-from perfdash.site.suite_page import SuiteSetting, read_suite_view, read_trends
+from perfdash.site.suite_page import SuiteSetting, open_changes, read_suite_view, read_trends, suite_view
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import row, run
-from tests.site.stored import HOSTILE, NAMES, Page, built, check, fill, night, result
+from tests.site.stored import FIRST, HOSTILE, NAMES, Page, built, check, fill, night, result
 
 DASHBOARD = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
 
@@ -153,6 +157,51 @@ def test_alerts_stand_on_top_and_on_the_model(store, site):
     assert sorted_by
     assert all(number == text for number, text in sorted_by), "a unit sorts as a word"
     assert [name for name in regressions.ids if name.startswith("alert-")]
+
+
+def test_the_heat_map_has_what_is_open_first_in_spreads_of_its_own(store):
+    """A noisy model that moves by 6 % is as usual, a quiet one that does is not."""
+    draw = np.random.default_rng(3)
+    for number in range(60):
+        shift = 1.06 if number >= 55 else 1.0
+        levels = {"a_quiet": 0.004, "noisy": 0.05, "z_slower": 0.004}
+        rows = [
+            result(Case("timm", name), 10.0, backend_ms=10 * shift * math.exp(sd * draw.standard_normal()))
+            for name, sd in levels.items()
+        ]
+        rows.append(result(Case("timm", "zz_broken"), 10.0, status="crash" if number > 57 else "pass"))
+        take_in(store, [run(str(FIRST + timedelta(days=number)), rows)])
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        history = read_history(connection, bed)
+        numbers = {case.model: number for number, case in history.cases.items()}
+        (trend,) = read_trends(connection, bed, history.runs)
+        alert = kept.Alert(
+            "metric",
+            bed.id,
+            numbers["z_slower"],
+            "backend_ms",
+            kept.OPEN,
+            1,
+            *[None] * 3,
+            "",
+            "",
+            change=0.058,
+        )
+        broken = replace(alert, kind="status", case_id=numbers["zz_broken"], state=kept.NEW)
+        fixed = replace(alert, case_id=numbers["a_quiet"], state=kept.FIXED)
+        changes = open_changes([fixed, alert, broken])
+        view = suite_view(history, trend, rows_of(connection, history.runs[-1].id), changes)
+    assert [(line.label, line.open) for line in view.heat] == [
+        ("zz_broken", "fail"), ("z_slower", "worse"), ("a_quiet", ""), ("noisy", ""),
+    ]  # fmt: skip
+    spreads = {line.label: line.spread for line in view.heat}
+    assert spreads["z_slower"] < 0.009
+    assert 0.03 < spreads["noisy"] < 0.08
+    cells = {line.label: [bucket(ratio, line.spread, (3, 5, 8)) for ratio in line.ratios[-5:] if ratio]
+             for line in view.heat}  # fmt: skip
+    assert set(cells["z_slower"]) <= {"w2", "w3"}
+    assert set(cells["noisy"]) == {"same"}
 
 
 def test_nights_that_nobody_judged_are_reported(store, site):

@@ -112,6 +112,7 @@
     const [left, top, width, height, columns, rows] = svg.dataset.cells.split(" ").map(Number);
     const nights = svg.dataset.nights.split(",");
     const ratios = svg.dataset.ratios.split(";").map((row) => row.split(","));
+    const spreads = svg.dataset.spreads.split(";").map(Number);
     const names = [...svg.querySelectorAll(".rows text title")].map((title) => title.textContent);
     const box = tip(figure, svg);
     svg.addEventListener("pointermove", (event) => {
@@ -120,7 +121,9 @@
       if (column < 0 || column >= columns || row < 0 || row >= rows) return box.hide();
       const text = ratios[row][column];
       const x = left + column * width, y = top + row * height;
-      const value = text === "x" ? "failed" : text === "" ? "not measured" : `${text}x`;
+      const away = Math.log(Number(text)) / spreads[row];
+      const words = `${text}x, ${Math.abs(away).toFixed(1)}σ ${away < 0 ? "worse" : "better"}`;
+      const value = text === "x" ? "failed" : text === "" ? "not measured" : words;
       const frame = `M${x} ${y}h${width}v${height}h-${width}z`;
       return box.show(x + width, y + height, frame, [names[row], nights[column], value]);
     });
