@@ -1,8 +1,8 @@
 """Draw models by nights: one path per bucket, so that thousands of cells stay small.
 
-A cell is coloured by how far it lies from the row's usual in spreads of the row: 5 % in a quiet model is news,
-in a noisy one it is not. Worse is orange, better is blue; strongly worse has a line through it, a failure is a
-cross, and what was not measured is empty: nothing is shown by colour alone."""
+A cell is coloured by how far it lies from the row's usual in spreads of the row: 5 % is news in a quiet
+model, and none in a noisy one. Worse is orange, better is blue; strongly worse has a line through it, a
+failure is a cross, and what was not measured is empty: nothing is shown by colour alone."""
 
 from __future__ import annotations
 

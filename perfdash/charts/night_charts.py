@@ -17,9 +17,9 @@ BARS_LEFT, BARS_RIGHT, BARS_TOP, BARS_ROW = 190, 232, 22, 17
 _MOST_TIMES = 40.0  # a speedup above 40x or below 1/40 is drawn at the edge, with its number beside it
 # The verdict's class and shape about (0, 0).
 _SHAPES = {
-    "faster": ("better", "M0-5L5 4H-5z"),
-    "slower": ("worse", "M0 5L5-4H-5z"),
-    "equivalent": ("same", "M-4-4h8v8h-8z"),
+    "faster": ("ahead", "M0-5L5 4H-5z"),
+    "slower": ("behind", "M0 5L5-4H-5z"),
+    "equivalent": ("even", "M-4-4h8v8h-8z"),
     "inconclusive": ("unknown", "M0-5L5 0L0 5L-5 0z"),
 }
 _PLAIN = ("plain", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z")

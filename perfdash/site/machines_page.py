@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from perfdash.detect.environment_changes import environment_changes, package_words
 from perfdash.history.queries import RunLine
@@ -12,15 +14,23 @@ from perfdash.site.testbed_history import Testbed
 from perfdash.site.timeline import build_words
 
 SHOWN = 120  # periods of a testbed
+_MOST = 4000  # runs in which they are looked for
+# What changes on more runs than this fraction is what is being watched, not the machine.
+_OFTEN = 0.1
 
 
 @dataclass(frozen=True)
 class Period:
-    """Runs in a row in one environment; `changed` is what differs from the period before."""
+    """Runs in a row on one machine with the same packages, but for those that change night after night.
+
+    `builds`: how many environments they had; `build`: torch in the first and the last of them; `changed`:
+    what differs from the period before.
+    """
 
     first: RunLine
     last: RunLine
     runs: int
+    builds: int
     build: str
     changed: list[str]
 
@@ -39,6 +49,7 @@ class MachineView:
     packages: list[tuple[str, str]]
     noise: float | None
     periods: list[Period]
+    nightly: list[str]  # what changes night after night, and begins no period
     left_out: int
     excluded: list[RunLine]
 
@@ -49,7 +60,7 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine], excluded: Sequence[RunLi
     for run in runs:
         hosts.setdefault(run.host, []).append(run)
     last = runs[-1]
-    periods = _periods(runs)
+    periods, nightly = _periods(runs)
     return MachineView(
         bed,
         [(name, len(host_runs), host_runs[-1].started[:10]) for name, host_runs in sorted(hosts.items())],
@@ -62,13 +73,15 @@ def machine_view(bed: Testbed, runs: Sequence[RunLine], excluded: Sequence[RunLi
         sorted((name, package_words(last, name)) for name in last.packages),
         noise_of(last),
         periods[:SHOWN],
+        nightly,
         max(0, len(periods) - SHOWN),
         list(excluded[::-1]),
     )
 
 
-def _periods(runs: Sequence[RunLine]) -> list[Period]:
-    """Newest first."""
+def _periods(runs: Sequence[RunLine]) -> tuple[list[Period], list[str]]:
+    """The periods, newest first, and what changes too often to begin one."""
+    runs = runs[-_MOST:]
     groups: list[list[RunLine]] = []
     for run in runs:
         before = groups[-1][-1] if groups else None
@@ -76,12 +89,30 @@ def _periods(runs: Sequence[RunLine]) -> list[Period]:
             groups[-1].append(run)
         else:
             groups.append([run])
-    periods = []
-    start = max(0, len(groups) - SHOWN)
-    for place, group in enumerate(groups):
-        changed = environment_changes(groups[place - 1][-1], group[0]) if place > start else []
-        periods.append(Period(group[0], group[-1], len(group), build_words(group[0]), changed))
-    return periods[::-1]
+    changes = [[], *(environment_changes(old[-1], new[0]) for old, new in pairwise(groups))]
+    names = Counter(_name(line) for lines in changes for line in lines)
+    nightly = {name for name, count in names.items() if count > max(3, _OFTEN * len(runs))}
+    periods: list[Period] = []
+    for group, lines in zip(groups, changes, strict=True):
+        others = [line for line in lines if _name(line) not in nightly]
+        if periods and not others:
+            periods[-1] = _joined(periods[-1], group)
+        else:
+            periods.append(Period(group[0], group[-1], len(group), 1, build_words(group[0]), others))
+    return periods[::-1], sorted(nightly)
+
+
+def _joined(period: Period, group: Sequence[RunLine]) -> Period:
+    ends = [build_words(period.first), build_words(group[-1])]
+    build = " to ".join(dict.fromkeys(ends))
+    return replace(
+        period, last=group[-1], runs=period.runs + len(group), builds=period.builds + 1, build=build
+    )
+
+
+def _name(line: str) -> str:
+    """What a line of `environment_changes` is about."""
+    return line.partition(": ")[0]
 
 
 def _shown(value: object) -> str:

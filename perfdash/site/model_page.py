@@ -14,7 +14,7 @@ from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
-from perfdash.metrics import CHARTS, METRICS
+from perfdash.metrics import CHARTS, JUDGED, METRICS
 from perfdash.records import PASSING, Case, Status
 from perfdash.report.alert_text import what
 from perfdash.report.number_format import percent_change, with_unit
@@ -32,6 +32,8 @@ from perfdash.site.testbed_history import (
     read_history,
 )
 from perfdash.site.timeline import ChartEvent, build_words, case_changes, machine_changes, method_changes
+
+_UP = "../../../"  # from the page to the top of the site
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,23 @@ class SiblingCase:
 
 
 @dataclass(frozen=True)
+class OpenAlert:
+    """A change that is open: `word` against the nights before, and `text` how much since when.
+
+    `badge`: how the word is marked, worse, better or fail.
+    """
+
+    badge: str
+    word: str
+    text: str
+    href: str
+
+
+@dataclass(frozen=True)
 class ModelView:
     """`times`, `names` and `builds` are one a point; the first `weekly` are weeks. `failed` are places.
 
-    `badge`: how the status is marked, "" for a plain pass.
+    `badge`: how the status is marked, "" for a plain pass. `open`: what changed, the worst first.
     """
 
     bed: Testbed
@@ -75,6 +90,13 @@ class ModelView:
     command: str
     status: str
     badge: str
+    open: list[OpenAlert]
+
+    @property
+    def mood(self) -> str:
+        """The colour of the verdict: that of the worst change that is open."""
+        badges = [one.badge for one in self.open] + [self.badge]
+        return "worse" if {"worse", "fail"} & set(badges) else "better" if "better" in badges else "same"
 
     @property
     def of_tokens(self) -> list[tuple[str, float]]:
@@ -212,7 +234,31 @@ def model_view(
         command=command(case, bed.setting),
         status=status,
         badge=badge,
+        open=_open_alerts(context, number),
     )
+
+
+def _open_alerts(context: ModelContext, number: int) -> list[OpenAlert]:
+    alerts = [*context.alerts.get(number, []), *context.host_alerts]
+    shown = [alert for alert in alerts if alert.state in alert_store.SHOWN]
+    shown.sort(key=lambda alert: (-alert.direction, alert.kind == "metric", -abs(alert.change or 0.0)))
+    return [_open_alert(context, alert) for alert in shown]
+
+
+def _open_alert(context: ModelContext, alert: Alert) -> OpenAlert:
+    is_worse = alert.direction == WORSE
+    badge = "worse" if is_worse else "better"
+    word = f"{badge} than before"
+    if alert.kind in ("status", "vanished"):
+        badge, word = ("fail", "failing") if is_worse else ("better", "passes again")
+    elif alert.metric in JUDGED and JUDGED[alert.metric].unit in ("ms", "s"):
+        word = "slower than before" if is_worse else "faster than before"
+    size = f" {percent_change(alert.change)}" if alert.change is not None else ""
+    bad = context.runs.get(alert.bad_run_id or -1)
+    since = f" since {bad.started[:10]}" if bad else ""
+    whose = "most models of the host, " if alert.case_id is None else ""
+    href = _UP + alert_link(alert.id or 0) if alert.id in context.listed else ""
+    return OpenAlert(badge, word, f"{whose}{what(alert)}{size}{since}, {alert.state}", href)
 
 
 @dataclass(frozen=True)
@@ -297,7 +343,7 @@ def _events(
         whose = "most models of the host: " if alert.case_id is None else ""
         text = f"alert {alert.id} ({alert.state}): {whose}{what(alert)}{change}, {build_words(bad)}"
         metric = alert.metric if alert.metric in CHARTS else None
-        href = "../../../" + alert_link(alert.id or 0) if alert.id in context.listed else ""
+        href = _UP + alert_link(alert.id or 0) if alert.id in context.listed else ""
         events.append(ChartEvent(epoch(bad.started), kind, text, metric, href, bad.name))
     for run, lines in context.machine:
         text = "; ".join(lines[:3]) + (f"; {len(lines) - 3} more" if len(lines) > 3 else "")

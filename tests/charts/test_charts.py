@@ -378,7 +378,7 @@ def test_bars_are_sorted_and_failures_reported():
     shown = words(root)
     assert shown.index("fast") < shown.index("slow") < shown.index("none") < shown.index("timeout")
     assert "1.900 to 2.100" in shown
-    assert {g.attrib["class"] for g in root.iter("g")} == {"better", "worse"}
+    assert {g.attrib["class"] for g in root.iter("g")} == {"ahead", "behind"}
 
 
 def test_a_strip_counts_what_lies_far_out():
@@ -438,7 +438,7 @@ def test_contrast(scheme):
         for name, light, dark in re.findall(r"--([a-z0-9-]+): light-dark\((#\w{6}), (#\w{6})\)", sheet)
     }
     texts, drawings = (
-        ("text", "muted", "link", "worse", "better", "fail"),
+        ("text", "muted", "link", "worse", "better", "fail", "ahead", "behind"),
         ("line", "other", "env", "w2", "w3", "b2", "b3"),
     )
     for back in ("bg", "panel"):
