@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -75,6 +77,18 @@ class Browser:
         options = {"format": "png", "captureBeyondViewport": whole}
         picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", options)
         path.write_bytes(base64.b64decode(picture["data"]))
+
+    def barriers(self) -> list[str]:
+        """What axe finds on the page that keeps people from using it: rule, impact and the first place."""
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        script = cache / "perfdash" / "axe" / "axe.min.js"
+        assert script.exists(), "no axe: ci/browser.sh installs it"
+        self.driver.execute_script(script.read_text())
+        found = self.ask("axe.run(document).then((all) => JSON.stringify(all.violations))")
+        return [
+            f"{one['id']} ({one['impact']}): {one['nodes'][0]['html'][:200]}"
+            for one in json.loads(str(found))
+        ]
 
     def sideways(self) -> int:
         """By how many pixels the page as a whole is wider than the window."""

@@ -49,12 +49,16 @@ def stays(href: str) -> bool:
 def figure(
     classes: str, prefix: str, width: int, height: int, title: str, summary: str, content: str, **data: object
 ) -> str:
-    """The svg element with its text alternative. Raises ValueError for a prefix that is no identifier."""
+    """The svg element with its text alternative. Raises ValueError for a prefix that is no identifier.
+
+    An image hides what is in it from a screen reader, so one with links is a group.
+    """
     if not _PREFIX.match(prefix):
         raise ValueError(f"{prefix!r} is no beginning of an id")
+    role = "group" if "<a " in content else "img"
     attributes = "".join(f' data-{name}="{quoted(value)}"' for name, value in data.items())
     return (
-        f'<svg class="drawn {classes}" viewBox="0 0 {width} {height}" role="img" '
+        f'<svg class="drawn {classes}" viewBox="0 0 {width} {height}" role="{role}" '
         f'aria-labelledby="{prefix}-t {prefix}-d"{attributes}>'
         f'<title id="{prefix}-t">{quoted(title)}</title><desc id="{prefix}-d">{quoted(summary)}</desc>'
         f"{content}</svg>"

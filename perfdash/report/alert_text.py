@@ -268,10 +268,10 @@ def _inside(alert: Alert) -> str:
 
 
 def model_of(case: Case | None) -> str:
-    """A case in a few words; the whole host without a case."""
+    """A case in a few words, long names cut in the middle; the whole host without a case."""
     if case is None:
         return "most models of the host"
-    parts = [f"{case.suite}/{case.model}", f"bs {case.batch_size}"]
+    parts = [f"{short_name(case.suite)}/{short_name(case.model)}", f"bs {case.batch_size}"]
     if case.dtype != "float32":
         parts.append(case.amp_dtype or case.dtype)
     if case.backend != "inductor":
@@ -285,6 +285,17 @@ def model_of(case: Case | None) -> str:
     if case.dynamic:
         parts.append("dynamic")
     return " ".join(parts)
+
+
+_LONGEST_NAME = 60  # the longest of the three suites has 43 characters
+
+
+def short_name(name: str) -> str:
+    """The name of a model or suite as it fits into a line: beginning and end, as names often differ there."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    tail = _LONGEST_NAME // 3
+    return f"{name[: _LONGEST_NAME - tail - 1]}…{name[-tail:]}"
 
 
 def commit(run: RunLine | None) -> str:

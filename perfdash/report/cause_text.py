@@ -12,7 +12,7 @@ from perfdash.detect.causes import Cause, causes
 from perfdash.detect.environment_changes import package_changes
 from perfdash.history.queries import RunLine
 from perfdash.metrics import METRICS, title_of
-from perfdash.report.alert_text import model_of
+from perfdash.report.alert_text import model_of, short_name
 from perfdash.report.changes import (
     APPEARED,
     GROUPS,
@@ -196,6 +196,10 @@ def sort_causes(items: Iterable[ReportedCause]) -> list[ReportedCause]:
     return sorted(items, key=rank)
 
 
+_SUITES = 3  # that are named in a headline
+FAILING = "failing"  # a failure that is not new
+
+
 def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
     """The causes counted by group, in words; acknowledged ones are left out."""
     words = []
@@ -213,7 +217,7 @@ def counts(reported_causes: Sequence[ReportedCause]) -> list[str]:
             notes += [f"{models} models"] if models > number else []
         name = group.lower()
         if group == NEW_FAILURE and fresh < len(loud):
-            name = "failing"
+            name = FAILING
         if 0 < fresh < len(loud):
             notes.append(f"{fresh} new")
         elif not fresh and not is_suspected and group in _WORSE:  # what is suspected may be new
@@ -244,11 +248,13 @@ def _who(members: Sequence[RunChange]) -> str:
     if len(models) == 1:
         different = {case for case in cases if case}
         case = next(iter(different))
-        return model_of(case) if len(different) == 1 else f"{case.suite}/{case.model}"
+        return model_of(case) if len(different) == 1 else f"{short_name(case.suite)}/{short_name(case.model)}"
     suites = sorted({suite for suite, _ in models})
     if len(suites) == 1:
-        return f"{len(models)} {suites[0]} models"
-    of_suites = [f"{sum(suite == name for suite, _ in models)} {name}" for name in suites]
+        return f"{len(models)} {short_name(suites[0])} models"
+    if len(suites) > _SUITES:
+        return f"{len(models)} models of {len(suites)} suites"
+    of_suites = [f"{sum(suite == name for suite, _ in models)} {short_name(name)}" for name in suites]
     return f"{len(models)} models ({', '.join(of_suites)})"
 
 

@@ -9,8 +9,8 @@ from perfdash.history.pass_rates_and_means import grouped, setting_of, summarize
 from perfdash.history.results import Imported, Row
 from perfdash.records import PASSING, Status
 from perfdash.report import dashboard_tables, site_links
-from perfdash.report.alert_text import model_of
-from perfdash.report.cause_text import ReportedCause
+from perfdash.report.alert_text import model_of, short_name
+from perfdash.report.cause_text import FAILING, ReportedCause
 from perfdash.report.changes import (
     BAD,
     GROUPS,
@@ -28,10 +28,13 @@ from perfdash.report.reproduce import command
 from perfdash.stats.speedup import null_warning
 
 LARGEST = 15_000  # bytes; GitHub shows it at once, and a person reads it in two minutes
-_CAUSES = 10  # that have a line of their own
-_SUITES = 30  # rows of the table of suites
-# Members and commands shown, the most that fits in the comment.
-_SHOWN = (30, 15, 8, 4, 2, 0)
+_CAUSES = 10  # that have a line of their own, at most
+_SUITES = 30  # rows of the table of suites, at most
+# Members and commands, causes, and suites shown: the first that fits in the comment.
+_SHOWN = (
+    *((members, _CAUSES, _SUITES) for members in (30, 15, 8, 4, 2, 0)),
+    (0, _CAUSES, 10), (0, 5, 10), (0, 3, 3),
+)  # fmt: skip
 _NOT_RUN = {str(status) for status in (*PASSING, Status.SKIPPED)}
 
 
@@ -42,9 +45,9 @@ def comment(night: Night, *, site_url: str | None = None, fold: bool = True) -> 
     """
     site = site_url.rstrip("/") + "/" if site_url else None
     text = ""
-    for shown in _SHOWN:
-        parts = [*_head(night, site), *_causes(night, site, fold, shown), *_suites(night, site)]
-        parts += _failures(night, fold, shown)
+    for shown, causes, suites in _SHOWN:
+        parts = [*_head(night, site), *_causes(night, site, fold, shown, causes)]
+        parts += [*_suites(night, site, suites), *_failures(night, fold, shown)]
         parts.append(_more(night, site))
         text = "\n\n".join(part for part in parts if part) + "\n"
         if size(text) <= LARGEST:
@@ -98,18 +101,18 @@ def _head(night: Night, site: str | None) -> list[str]:
     return parts
 
 
-def _causes(night: Night, site: str | None, fold: bool, shown: int) -> list[str]:
+def _causes(night: Night, site: str | None, fold: bool, shown: int, most: int) -> list[str]:
     """A table with a line for each cause; then the members and commands that are folded."""
     parts = []
     loud = [cause for cause in night.causes if not cause.acknowledged]
     quiet = [cause for cause in night.causes if cause.acknowledged]
     if loud:
-        listed = loud[:_CAUSES]
+        listed = loud[:most]
         rows = [_line(cause, site) for cause in listed]
         head = ["", "what changed", "since", "between", "evidence", "what moved it"]
         used = [place for place in range(len(head)) if any(row[place] for row in rows)]
         parts.append(table([head[place] for place in used], [[row[p] for p in used] for row in rows], ""))
-        hidden = loud[_CAUSES:]
+        hidden = loud[most:]
         if hidden:
             groups = [cause.group for cause in hidden]
             rest = ", ".join(f"{groups.count(group)} {group.lower()}" for group in GROUPS if group in groups)
@@ -119,8 +122,8 @@ def _causes(night: Night, site: str | None, fold: bool, shown: int) -> list[str]
             if len(cause.members) > 1 and shown:
                 parts.append(_folded(_title(cause), _members(cause.members, night, site, shown), fold))
     if quiet:
-        lines = "\n".join(f"- {escaped(cause.headline)}" for cause in quiet[:_CAUSES])
-        lines += f"\n- and {len(quiet) - _CAUSES} more" if len(quiet) > _CAUSES else ""
+        lines = "\n".join(f"- {escaped(cause.headline)}" for cause in quiet[:most])
+        lines += f"\n- and {len(quiet) - most} more" if len(quiet) > most else ""
         parts.append(_folded(f"{len(quiet)} acknowledged", lines, fold))
     again = [
         member.case
@@ -168,9 +171,13 @@ def _line(cause: ReportedCause, site: str | None) -> list[str]:
         notes += [escaped(note, 200) for note in member.notes if note not in member.culprits][:2]
     if len(cause.machines) > 1:
         notes.append(f"seen on {len(cause.machines)} machines")
-    fresh = " (new)" if cause.fresh and cause.group in BAD else ""
+    word = _WORDS.get(cause.group, cause.group.lower())
+    if cause.group == NEW_FAILURE:
+        word = word if cause.fresh else FAILING
+    elif cause.fresh and cause.group in BAD:
+        word += " (new)"
     return [
-        _WORDS.get(cause.group, cause.group.lower()) + fresh,
+        word,
         "<br>".join([text, *notes]),
         cause.bad.started[:10] if cause.bad else "",
         _builds(cause),
@@ -213,7 +220,7 @@ def _members(members: Sequence[RunChange], night: Night, site: str | None, shown
     return f"{text}\n\nand {len(members) - shown} more" if len(members) > shown else text
 
 
-def _suites(night: Night, site: str | None) -> list[str]:
+def _suites(night: Night, site: str | None, most: int) -> list[str]:
     """One table: pass rate, mean speedup and its change, compilation latency, memory of each suite."""
     groups = grouped(night.rows)
     if not groups:
@@ -225,7 +232,7 @@ def _suites(night: Night, site: str | None) -> list[str]:
         page = site_links.suite_page(night.testbed, of_suite[0].case)
         rows.append(
             [
-                link(escaped(setting[0]), site + page if site else None),
+                link(escaped(short_name(setting[0])), site + page if site else None),
                 escaped(name),
                 dashboard_tables.pass_rate(summary),
                 dashboard_tables.speedup(summary),
@@ -236,8 +243,8 @@ def _suites(night: Night, site: str | None) -> list[str]:
         )
     head = ["suite", "compiler", "pass rate", "geometric mean speedup", "against the run before",
             "mean compilation latency (s)", "peak memory compression ratio"]  # fmt: skip
-    more = f"\n\nand {len(rows) - _SUITES} more" if len(rows) > _SUITES else ""
-    return [table(head, rows[:_SUITES], "llrrrrr") + more]
+    more = f"\n\nand {len(rows) - most} more" if len(rows) > most else ""
+    return [table(head, rows[:most], "llrrrrr") + more]
 
 
 def _against(previous: Imported | None, rows: Sequence[Row]) -> str:

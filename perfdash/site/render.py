@@ -21,8 +21,8 @@ from perfdash.history.results import is_cpu_time
 from perfdash.methods import MEANINGS
 from perfdash.metrics import METRICS
 from perfdash.report import alert_text, dashboard_tables, site_links
-from perfdash.report.cause_text import ReportedCause
-from perfdash.report.changes import APPEARED, BAD, SUSPECTED, SUSPECTED_BETTER, RunChange
+from perfdash.report.cause_text import FAILING, ReportedCause
+from perfdash.report.changes import APPEARED, BAD, NEW_FAILURE, SUSPECTED, SUSPECTED_BETTER, RunChange
 from perfdash.report.commit_links import commit_ranges
 from perfdash.report.dashboard_tables import cpu_time_notes
 from perfdash.report.number_format import mark_cpu_time, percent_change, with_unit
@@ -75,9 +75,10 @@ def _trend(
 
 
 def model_figures(view: ModelView) -> tuple[list[Figure], Markup]:
-    """The charts of a case, and the block with their numbers."""
+    """The charts of a case, and the block with their numbers; none of a single night."""
     data = {}
-    for line in view.lines:
+    lines = [line for line in view.lines if _is_trend(line)]
+    for line in lines:
         marks = [
             charts.Mark(event.at, event.kind, event.text, event.href)
             for event in view.events
@@ -86,7 +87,7 @@ def model_figures(view: ModelView) -> tuple[list[Figure], Markup]:
         data[line.name] = _trend(line, view.times, view.weekly, marks=marks, failed=view.failed)
     figures = [
         Figure(line.name, line.title, line.hint, charts.trend(data[line.name], f"c-{line.name}"))
-        for line in view.lines
+        for line in lines
     ]
     nights = [charts.NightLabel(name, build) for name, build in zip(view.names, view.builds, strict=True)]
     return figures, charts.data_block(data, nights) if data else Markup("")
@@ -119,13 +120,9 @@ def samples_chart(last: NewestResult) -> Markup:
 
 
 def suite_figures(view: SuiteView) -> tuple[list[Figure], Markup]:
-    """The trends of a suite, and the block with their numbers."""
+    """The trends of a suite, and the block with their numbers; none of a single night."""
     drawn = view.drawn
-    data = {
-        line.name: _trend(line, drawn.times, drawn.weekly)
-        for line in drawn.lines
-        if any(value is not None for value in line.values)
-    }
+    data = {line.name: _trend(line, drawn.times, drawn.weekly) for line in drawn.lines if _is_trend(line)}
     figures = [
         Figure(line.name, line.title, line.hint, charts.trend(data[line.name], f"c-{line.name}"))
         for line in drawn.lines
@@ -140,8 +137,8 @@ def suite_figures(view: SuiteView) -> tuple[list[Figure], Markup]:
 
 
 def heat_map(view: SuiteView) -> Markup:
-    """Models by nights; empty without any."""
-    if not view.heat or not view.heat_times:
+    """Models by nights; empty for fewer than two."""
+    if not view.heat or len(view.heat_times) < 2:
         return Markup("")
     rows = [
         charts.HeatRow(line.label, line.href, line.ratios, line.failed, line.spread, line.open)
@@ -164,18 +161,21 @@ def speedup_bars(view: SuiteView) -> Markup:
     return charts.bars(rows, "bars") if rows else Markup("")
 
 
-def small_chart(setting_night: SettingNight, place: int, prefix: str) -> Markup:
-    """A setting's small chart of its `place`-th line; empty without a value."""
+def pass_rate_chart(setting_night: SettingNight, prefix: str) -> Markup:
+    """A setting's pass rate over nights, in a cell; empty for a single night."""
     nights = setting_night.trend.nights[-len(setting_night.nights) :]
-    line = setting_night.trend.lines(nights)[place]
-    if all(value is None for value in line.values):
-        return Markup("")
-    return charts.spark(_trend(line, setting_night.nights, 0), prefix)
+    line = setting_night.trend.lines(nights)[0]
+    return charts.spark(_trend(line, setting_night.nights, 0), prefix) if _is_trend(line) else Markup("")
+
+
+def _is_trend(line: TrendLine) -> bool:
+    """Whether there is more than a single dot to draw."""
+    return sum(value is not None and math.isfinite(value) for value in line.values) > 1
 
 
 def noise_chart(view: TestbedView, prefix: str) -> Markup:
-    """A testbed's noise over nights; empty where it was not measured."""
-    if not view.noise:
+    """A testbed's noise over nights; empty where it was measured on fewer than two."""
+    if len(view.noise) < 2:
         return Markup("")
     times, values = zip(*view.noise, strict=True)
     percents = [100 * value for value in values]
@@ -328,7 +328,7 @@ def environment() -> jinja2.Environment:
         summaries=dashboard_tables,
         day_of=day_of,
         noise_chart=noise_chart,
-        small_chart=small_chart,
+        pass_rate_chart=pass_rate_chart,
         marks_key=charts.marks_key(),
         SuiteSetting=SuiteSetting,
         case_title=case_title,
@@ -380,7 +380,7 @@ def cause_badge(cause: ReportedCause) -> str:
 
 def cause_word(cause: ReportedCause) -> str:
     """What kind of change a cause is, in the singular."""
-    return WORDS[cause.group]
+    return FAILING if cause.group == NEW_FAILURE and not cause.fresh else WORDS[cause.group]
 
 
 def word_of(change: RunChange) -> str:

@@ -33,6 +33,7 @@ from perfdash.records import PASSING, Case, Status
 from perfdash.report import dashboard_tables
 from perfdash.report.published_totals import Published, of_suite, why
 from perfdash.report.site_links import model_page, suite_page
+from perfdash.site.same_models import means_over_same_models
 from perfdash.site.testbed_history import (
     Testbed,
     TestbedHistory,
@@ -253,35 +254,58 @@ class Drawn:
     lines: list[TrendLine]
 
 
-def drawn(trend: SuiteTrend, first_daily: str) -> Drawn:
-    """Summarize nights before `first_daily` by week (median, range); keep later ones single.
+_MEANS = {"speedup": True, "compilation_s": False, "compression_ratio": True}  # whether geometric
 
-    A week counts only the nights measured by the method of its last night.
+
+def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Sequence[int]) -> Drawn:
+    """Summarize nights before the daily ones by week (median, range); keep later ones single.
+
+    A week counts only the nights measured by the method of its last night. `counted`: the cases that are in
+    the means of the last night; all means are over these.
     """
+    first_daily = history.recent[history.daily].started if history.daily < len(history.recent) else "~"
     old = [pair for pair in trend.nights if pair[0].started < first_daily]
     new = trend.nights[len(old) :]
     weeks = [(day, list(group)) for day, group in groupby(old, key=lambda pair: monday(pair[0].started))]
     recent = trend.lines(new)
     by_week = [trend.lines(group) for _, group in weeks]
     methods = [group[-1][0].method for _, group in weeks] + [run.method for run, _ in new]
+    mondays, run_ids = [day for day, _ in weeks], [run.id for run, _ in new]
     lines = []
     for place, line in enumerate(recent):
         spans = [_span(_of_last(group, week[place])) for (_, group), week in zip(weeks, by_week, strict=True)]
-        lines.append(
-            replace(
-                line,
-                values=[span[0] for span in spans] + line.values,
-                lows=[span[1] for span in spans] + line.lows,
-                highs=[span[2] for span in spans] + line.highs,
-                breaks=method_breaks(methods, line.column),
-            )
+        whole = replace(
+            line,
+            values=[span[0] for span in spans] + line.values,
+            lows=[span[1] for span in spans] + line.lows,
+            highs=[span[2] for span in spans] + line.highs,
+            breaks=method_breaks(methods, line.column),
         )
+        if line.name in _MEANS and counted:
+            means = means_over_same_models(
+                history, counted, line.name, mondays, run_ids, geometric=_MEANS[line.name]
+            )
+            whole = _with_means(whole, means)
+        lines.append(whole)
     return Drawn(
         [epoch(str(day)) + 3 * 86400 for day, _ in weeks] + [epoch(run.started) for run, _ in new],
         [f"week of {day}" for day, _ in weeks] + [run.name for run, _ in new],
         len(weeks),
         lines,
     )
+
+
+def _with_means(line: TrendLine, means: Array) -> TrendLine:
+    """The line with other means, and its intervals as wide about them as they were."""
+    triples = []
+    for value, low, high, mean in zip(line.values, line.lows, line.highs, means.tolist(), strict=True):
+        if value is None or not math.isfinite(mean):
+            triples.append((value, low, high))
+            continue
+        factor = mean / value
+        triples.append((mean, low and low * factor, high and high * factor))
+    values, lows, highs = (list(column) for column in zip(*triples, strict=True)) if triples else ([], [], [])
+    return replace(line, values=values, lows=lows, highs=highs)
 
 
 def _of_last(nights: Sequence[tuple[RunLine, Summary]], line: TrendLine) -> list[float | None]:
@@ -411,14 +435,15 @@ def suite_view(
     sizes = [history.cases[number].model for number in numbers]
     several = len(set(sizes)) < len(sizes)
     heat, measure = _heat(history, numbers, start, several, changes)
-    first_daily = history.recent[history.daily].started if history.daily < len(history.recent) else "~"
+    counting = {row.case for row in of_setting if is_counted(row)}
+    counted = [number for number in numbers if history.cases[number] in counting]
     return SuiteView(
         bed,
         trend,
         setting.page(bed.digest),
         run,
         summary,
-        drawn(trend, first_daily),
+        drawn(trend, history, counted),
         sorted(rows, key=_rank),
         [epoch(history.recent[night].started) for night in start],
         heat,

@@ -16,6 +16,8 @@ from markdown_it import MarkdownIt
 
 from perfdash.history.importers import ImportOptions, dashboard
 from perfdash.history.results import Imported
+from perfdash.report.cause_text import of_changes
+from perfdash.report.changes import REGRESSION, RunChange
 from perfdash.report.comment import LARGEST, comment, page, whole_report
 from perfdash.report.digest import run_digest
 from perfdash.report.full_tables import full_tables
@@ -23,7 +25,18 @@ from perfdash.report.junit import document
 from perfdash.report.markdown import code, escaped, fenced, table
 from perfdash.report.night import Night, headline
 from perfdash.report.night_export import to_csv, to_plain
-from tests.report.nights import HOSTILE, NIGHTS, bad_night, good_night, hostile, huge
+from tests.report.nights import (
+    BAD,
+    GOOD,
+    HOSTILE,
+    NIGHTS,
+    bad_night,
+    good_night,
+    hostile,
+    huge,
+    imported,
+    row,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 REFERENCE = Path(__file__).parents[1] / "fixtures" / "inductor_cpu_dashboard.md"
@@ -93,6 +106,27 @@ def test_hostile_names_stay_text():
     for line in re.findall(r"^\|.*$", comment(hostile()), flags=re.MULTILINE):
         assert "\n" not in line
     assert HOSTILE.partition("<")[0] in html.replace("&#124;", "|")
+
+
+def test_long_names_push_nothing_out_of_the_comment():
+    """Ten causes and thirty suites, all names of 220 characters: every size and every number stays."""
+    rows = [
+        row(f"suite_{number:02}_{'s' * 207}end", f"model_{number:02}_{'m' * 207}end") for number in range(40)
+    ]
+    size = math.log(1.14), (0.1, 0.2)
+    change = RunChange(
+        REGRESSION, None, "compiled latency", "20 ms", "23 ms", *size, GOOD, BAD, metric="backend_ms"
+    )
+    changed = [replace(change, case=one.case, alert=place) for place, one in enumerate(rows[:20])]
+    causes = [cause for one in changed for cause in of_changes([one])]
+    assert of_changes(changed)[0].headline == "20 models of 20 suites 14% slower"
+    text = comment(Night(imported(rows), tuple(causes), "x"), site_url="https://perf.example")
+    assert len(text.encode()) <= LARGEST
+    lines = [line for line in text.splitlines() if line.startswith("| regression")]
+    assert lines
+    assert all("mmend bs 1 14% slower" in line for line in lines)
+    assert all("s…" in line for line in text.splitlines() if line.startswith("| [suite"))
+    assert f"And {20 - len(lines)} smaller ones" in text
 
 
 @given(st.text(max_size=60))

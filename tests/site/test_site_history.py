@@ -16,6 +16,7 @@ from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site import testbed_history as module
+from perfdash.site.same_models import _filled
 from perfdash.site.site_folder import ArrayCache
 from perfdash.site.suite_page import drawn, read_trends
 from perfdash.site.testbed_history import DAYS, beds, read_history, three
@@ -174,10 +175,47 @@ def test_a_trend_leaves_out_runs_of_a_few_cases(store):
     with store.read() as connection:
         (bed,) = beds(connection)
         first, second = read_trends(connection, bed, read(store).runs)
+        history = read_history(connection, bed, nights=4)
     assert (len(first.nights), first.partial) == (11, 1)
     assert (len(second.nights), second.partial) == (11, 0)
-    lines = drawn(first, str(FIRST + timedelta(days=7)))
-    assert lines.weekly == 1
-    assert len(lines.times) == len(lines.names) == 1 + 4
+    lines = drawn(first, history, [])
+    assert lines.weekly == 2
+    assert len(lines.times) == len(lines.names) == 2 + 3
     assert [len(line.values) for line in lines.lines] == [5] * 4
     assert lines.lines[0].values == [100.0] * 5
+
+
+def test_a_mean_does_not_move_because_a_model_fails(store):
+    """The slowest to compile fails from the third night on: the mean did not become shorter."""
+    costs = {"quick": 10.0, "usual": 20.0, "slow": 90.0}
+    for number in range(90):
+        failing = {"slow"} if number >= 80 else {"usual"} if number == 70 else set()
+        rows = [
+            result(Case("timm", name), 10.0, compilation_s=cost, night=number,
+                   status="crash" if name in failing else "pass")
+            for name, cost in costs.items()
+        ]  # fmt: skip
+        take_in(store, [run(str(FIRST + timedelta(days=number)), rows)])
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        history = read_history(connection, bed, nights=60)
+        (trend,) = read_trends(connection, bed, history.runs)
+        numbers = {case.model: number for number, case in history.cases.items()}
+        raw = {line.name: line for line in drawn(trend, history, []).lines}
+        same = {line.name: line for line in drawn(trend, history, [numbers["quick"], numbers["usual"]]).lines}
+    assert len(set(raw["compilation_s"].values)) == 3
+    assert same["compilation_s"].values == pytest.approx([15.0] * len(raw["compilation_s"].values))
+    assert same["pass_rate"] == raw["pass_rate"]
+    last, before = same["speedup"].values[-1], raw["speedup"].values[-1]
+    assert last == pytest.approx(before), "it ends where the headline is"
+    assert same["speedup"].lows[-1] == pytest.approx(raw["speedup"].lows[-1])
+
+
+@given(st.lists(st.lists(st.sampled_from([math.nan, 1.0, 2.0, 3.0]), min_size=4, max_size=4), min_size=1))
+def test_gaps_are_filled_within_a_method(rows):
+    values, methods = np.array(rows), np.array([0, 0, 1, 1])
+    filled = _filled(values, methods)
+    known = np.isfinite(values)
+    assert (filled[known] == values[known]).all()
+    for part in (slice(0, 2), slice(2, 4)):
+        assert (np.isfinite(filled[:, part]).all(axis=1) == known[:, part].any(axis=1)).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -13,12 +14,13 @@ from perfdash.history.store import open_store
 from perfdash.records import Case
 from tests.browser import Browser, browser, serve  # noqa: F401 (fixtures)
 from tests.history.made import run
-from tests.site.stored import built, fill, night, result
+from tests.site.stored import FIRST, built, fill, night, result
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 KINDS = {
     "overview": "index.html",
+    "cause": "causes/*.html",
     "suite": "beds/*/suites/*_t1_*.html",
     "model": "beds/*/models/*resnet18*_t1_*.html",
     "failure": "beds/*/models/*failing*.html",
@@ -29,7 +31,7 @@ KINDS = {
     "method": "method.html",
 }
 # Kinds that have charts, and how many at least.
-CHARTS = {"overview": 8, "suite": 6, "model": 9}
+CHARTS = {"overview": 3, "suite": 6, "model": 9}
 
 LOOK = """(() => {
     const seen = (node) => {
@@ -54,6 +56,11 @@ LOOK = """(() => {
 })()"""
 
 
+CAPTIONS = """[...document.querySelectorAll("figcaption")].filter((one) => one.offsetHeight > 34)
+    .map((one) => one.textContent)"""
+LONG = "a_model_whose_name_nobody_ever_wanted_to_read_" * 4 + "and_which_ends_at_220_characters___"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A site with weeks, nights, alerts and a failure."""
@@ -69,13 +76,32 @@ def folder(tmp_path_factory):
         return built(store, home / "site")
 
 
+@pytest.fixture(scope="module")
+def two_machines(tmp_path_factory):
+    """A site of two testbeds, with names of 220 characters among its models, suites and hosts."""
+    home = tmp_path_factory.mktemp("two")
+    with open_store(str(home / "history.db")) as store:
+        for host in ({}, {"host": f"host_{LONG}"[:220], "host_class": f"Xeon {LONG}"[:220]}):
+            for number in range(40):
+                level = 20.0 if number >= 36 else 14.0
+                values = {"backend_ms": level + 0.01 * (number % 3)}
+                rows = [result(Case("timm", LONG), 10.0, night=number, **values)]
+                rows += [result(Case(f"suite_{LONG}"[:220], "net"), 10.0, night=number)]
+                status = "crash" if number > 37 else "pass"
+                rows += [result(Case("timm", "failing"), 10.0, night=number, status=status)]
+                made = run(str(FIRST + timedelta(days=number)), rows, git=f"{number:040x}", **host)
+                take_in(store, [made])
+        judge_new(store)
+        return built(store, home / "site")
+
+
 def slow(number: int) -> Row:
     """The first case of a night after a regression."""
     return result(night(number).rows[0].case, 17.0, night=number)
 
 
 def path_of(folder, kind: str) -> str:
-    (path,) = folder.glob(KINDS[kind])
+    path = sorted(folder.glob(KINDS[kind]))[0]
     return path.relative_to(folder).as_posix()
 
 
@@ -99,6 +125,42 @@ def test_all_is_seen(browser: Browser, serve, folder, kind, world):  # noqa: F81
         assert world == "jenkins" or complaints == []
         assert all("Blocked script execution" in line for line in complaints), complaints
     assert len(colours) == 2, "no dark scheme"
+
+
+BARRIER_KINDS = {
+    **{kind: KINDS[kind] for kind in ("overview", "cause", "suite", "failure", "compare", "regressions")},
+    "machines": "machines.html",
+    "model": "beds/*/models/*a-model*.html",
+}
+
+
+@pytest.mark.parametrize("kind", BARRIER_KINDS)
+def test_nothing_keeps_people_from_using_a_page(browser: Browser, two_machines, kind):  # noqa: F811
+    """Landmarks are told apart, what can be focused is in nothing that hides it, colours can be read."""
+    path = sorted(two_machines.glob(BARRIER_KINDS[kind]))[0]
+    for width in (1440, 390):
+        for scheme in ("light", "dark"):
+            browser.open(path.as_uri(), width=width, scheme=scheme)
+            browser.wait("document.readyState === 'complete'")
+            assert browser.barriers() == [], (width, scheme)
+
+
+@pytest.mark.parametrize("kind", BARRIER_KINDS)
+def test_a_long_name_pushes_nothing_off_the_page(browser: Browser, two_machines, kind):  # noqa: F811
+    path = sorted(two_machines.glob(BARRIER_KINDS[kind]))[0]
+    for width in (1440, 390):
+        browser.open(path.as_uri(), width=width)
+        browser.wait("document.readyState === 'complete'")
+        assert browser.sideways() == 0
+        cells = (
+            "td, th" if width > 600 else "table:not(.causes) tbody th"
+        )  # these stay while a table is scrolled
+        widest = browser.ask(
+            f"Math.max(0, ...[...document.querySelectorAll('{cells}')].map((c) => c.offsetWidth))"
+        )
+        assert widest <= width / 2, "a name in a cell is broken into lines"
+        captions = browser.ask(CAPTIONS)
+        assert captions == [], "captions of one line"
 
 
 def test_any_two_nights_with_a_script(browser: Browser, folder):  # noqa: F811

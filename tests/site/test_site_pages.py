@@ -503,7 +503,7 @@ def test_what_is_long_gone_has_its_page_still(store, site):
     folder = site(nights=20)
     model = page(folder, "beds/*/models/*gone*_t1_*.html").text
     assert "Not measured on the last night" in model
-    assert "The first 1 points are weeks" in model
+    assert "One night so far: trends begin with the second" in model
     suite = page(folder, "beds/*/suites/*_t1_*.html").text
     assert "1 case not measured on the last night" in suite
 
