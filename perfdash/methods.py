@@ -56,6 +56,8 @@ def numbers(method: Mapping[str, int], column: str) -> dict[str, int]:
 
 def alike(method: Mapping[str, int], other: Mapping[str, int], column: str) -> bool:
     """Whether two methods measure a column in the same way."""
+    if method == other:  # nearly always, and asked millions of times
+        return True
     return numbers(method, column) == numbers(other, column)
 
 

@@ -39,11 +39,20 @@ _OWN_WORD = re.compile(
     r"(PASS|_PWD)$", re.IGNORECASE
 )  # a password that a person chose may look like any word
 _USER_PASSWORD = re.compile(r"[^\s:/]+:[^\s:/]{6,}")
+# Each with what is in every text that it matches, in lower case: a page without it is not searched.
 _PATTERNS = (
-    (_PASSWORD, rf"\1{MASK}@"),
-    (re.compile(r"(?i)(authorization\W{1,5}(?:token|bearer|basic)\s+)[^\s\"',;]+"), rf"\1{MASK}"),
-    (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{30,})"), MASK),
-    (re.compile(r"(https://hooks\.slack\.com/services/)[\w/]+"), rf"\1{MASK}"),
+    (("://",), _PASSWORD, rf"\1{MASK}@"),
+    (
+        ("authorization",),
+        re.compile(r"(?i)(authorization\W{1,5}(?:token|bearer|basic)\s+)[^\s\"',;]+"),
+        rf"\1{MASK}",
+    ),
+    (
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "hf_"),
+        re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{30,})"),
+        MASK,
+    ),
+    (("hooks.slack.com",), re.compile(r"(https://hooks\.slack\.com/services/)[\w/]+"), rf"\1{MASK}"),
 )
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 _PAIR = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
@@ -95,8 +104,10 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     """Replace secrets in a text, however escaped, and words with the shape of a secret."""
     for form in _forms(tuple(secrets)):
         text = form.sub(MASK, text)
-    for pattern, instead in _PATTERNS:
-        text = pattern.sub(instead, text)
+    lower = text.lower()
+    for parts, pattern, instead in _PATTERNS:
+        if any(part in lower for part in parts):
+            text = pattern.sub(instead, text)
     return text
 
 

@@ -31,12 +31,23 @@ def site(
 
     They need no server, no network and no JavaScript. A folder that holds anything else is refused.
     """
+    from datetime import UTC, datetime
+
     from perfdash.cli.shared_options import opened
-    from perfdash.site.build import build
-    from perfdash.site.site_folder import refuse_foreign
+    from perfdash.detect.nightly_problems import nightly_problems
+    from perfdash.site.build_record import is_as_left, read_record, sources
+    from perfdash.site.site_folder import refuse_foreign, state_of
 
     refuse_foreign(out)
     with opened(db, runs) as store:
+        if last := read_record(state_of(out, state)):
+            with store.read() as connection:
+                made_of = sources(connection, nightly_problems(connection, datetime.now(UTC)), nights)
+            if is_as_left(last, made_of, out):
+                typer.echo(f"{last.pages} pages in {out}: nothing is new")
+                return
+        from perfdash.site.build import build  # slow to import
+
         done = build(store, out, nights=nights, jobs=jobs, state=state, say=_say)
     removed = f", {done.removed} removed" if done.removed else ""
     typer.echo(f"{done.pages} pages in {out}: {done.written} files written{removed}")

@@ -12,6 +12,7 @@ import jinja2
 import sqlalchemy as sa
 
 from perfdash.detect.comparison import ComparedRuns, Comparison
+from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.errors import UsageError
 from perfdash.history import schema
 from perfdash.history.queries import case_numbers, list_runs
@@ -23,7 +24,7 @@ from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import SHOWN, CompareView, pairs
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import read_model_view
-from perfdash.site.overview_page import OverviewView, nightly_problems, overview_of
+from perfdash.site.overview_page import OverviewView, overview_of
 from perfdash.site.regressions_page import alerts_of_testbed
 from perfdash.site.suite_page import SuiteSetting, read_suite_view
 from perfdash.site.testbed_history import Testbed, beds, testbeds_with_runs

@@ -14,20 +14,22 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.errors import MachineError
 from perfdash.history.queries import rows_of
-from perfdash.history.results import Row, digest
+from perfdash.history.results import Row
 from perfdash.history.store import Store
 from perfdash.redaction import redact
 from perfdash.report import site_links
 from perfdash.site import render
+from perfdash.site.build_record import BuildRecord, files, is_as_left, read_record, sources, write_record
 from perfdash.site.cause_page import open_causes
 from perfdash.site.compare_page import CompareView, cases_file, compare_view, night_file
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import ModelContext, NewestResult, model_context, model_view, newest_results
-from perfdash.site.overview_page import OverviewView, TestbedView, nightly_problems, overview_of
+from perfdash.site.overview_page import OverviewView, TestbedView, overview_of
 from perfdash.site.regressions_page import StandingAlerts, TestbedAlerts, alerts_of_testbed
-from perfdash.site.site_folder import STATE, ArrayCache, Folder, opened, put
+from perfdash.site.site_folder import ArrayCache, Folder, opened, put, state_of
 from perfdash.site.suite_page import OpenChange, SuiteTrend, open_changes, read_trends, suite_view
 from perfdash.site.testbed_history import NIGHTS, Testbed, TestbedHistory, read_history, testbeds_with_runs
 from perfdash.site.timeline import all_changes
@@ -79,16 +81,23 @@ def build(
 
     `nights` are kept one by one, the last of each testbed; `jobs` processes make pages (all cores);
     `state` is where arrays are kept until the next build (default: in `out`). Each site has its own folder
-    there, as a build removes arrays that it does not use. Raises UsageError if `out` holds other files,
-    MachineError if it cannot be written.
+    there, as a build removes arrays that it does not use. Where nothing is new since the last build, and its
+    files are as it left them, nothing is made. Raises UsageError if `out` holds other files, MachineError if
+    it cannot be written.
     """
     with opened(out, store.shown) as folder:
-        cache = ArrayCache(state / digest(str(out.resolve()))[:16] if state else out / STATE)
+        kept = state_of(out, state)
+        cache = ArrayCache(kept)
         gathered = []
         with store.read() as connection:
+            beats = nightly_problems(connection, datetime.now(UTC))
+            made_of = sources(connection, beats, nights)
+            last = read_record(kept)
+            if last and is_as_left(last, made_of, out):
+                return SiteBuild(last.testbeds, last.pages, 0, 0)
+            write_record(kept, None)  # what follows may be killed
             testbeds = testbeds_with_runs(connection)
             causes, standing = open_causes(connection, testbeds)
-            beats = nightly_problems(connection, datetime.now(UTC))
             for bed, _ in testbeds:
                 say(f"{bed.title}: reading")
                 gathered.append(_gathered(connection, bed, standing[bed.id], cache, nights))
@@ -104,6 +113,7 @@ def build(
         _write_assets(folder)
         removed = folder.sweep()
         cache.tidy()
+        write_record(kept, BuildRecord(made_of, files(out), len(gathered), pages_made))
         return SiteBuild(len(gathered), pages_made, folder.written, removed)
 
 
@@ -169,6 +179,11 @@ def _write_top(folder: Folder, testbeds: Sequence[_Bed], overview: OverviewView)
         site_links.METHOD: render.render_method(),
         **{view.page: render.render_cause(view) for view in overview.causes if view.members},
     }
+    listed = {life.alert.id for testbed in testbeds for life in testbed.alerts_page.histories}
+    for path in (folder.path / "causes").glob("*.html"):  # comments and issues link to them
+        name = f"causes/{path.name}"
+        if name not in top and path.stem.isdecimal():
+            top[name] = render.render_ended_cause(int(path.stem), int(path.stem) in listed)
     for name, text in top.items():
         folder.write(name, text)
     return len(top)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,7 +72,8 @@ class OpenAlert:
 class ModelView:
     """`times`, `names` and `builds` are one a point; the first `weekly` are weeks. `failed` are places.
 
-    `badge`: how the status is marked, "" for a plain pass. `open`: what changed, the worst first.
+    `badge`: how the status is marked, "" for a plain pass. `open`: what changed, the worst first. `steady`:
+    lines that need no chart, as nothing ever happened in them.
     """
 
     bed: Testbed
@@ -83,6 +85,7 @@ class ModelView:
     builds: list[str]
     weekly: int
     lines: list[TrendLine]
+    steady: list[TrendLine]
     failed: list[int]
     events: list[ChartEvent]
     last: NewestResult | None
@@ -215,6 +218,8 @@ def model_view(
     points = _Points.of(context, row)
     lines = [line for name in CHARTS if (line := points.line(name))]
     lines += other_metric_lines(context.other_metrics.get(number, {}), points.weekly, points.nights)
+    events = _events(context, number, points.times, changes)
+    steady = [line for line in lines if _is_steady(line, events)]
     siblings = context.by_model.get((case.suite, case.model), [])
     status, badge = status_word(last.row) if last else ("", "")
     return ModelView(
@@ -226,9 +231,10 @@ def model_view(
         names=points.names,
         builds=points.builds,
         weekly=points.weekly,
-        lines=lines,
+        lines=[line for line in lines if line not in steady],
+        steady=steady,
         failed=points.failed,
-        events=_events(context, number, points.times, changes),
+        events=events,
         last=last,
         siblings=[context.shown[other] for other in siblings if other != number],
         command=command(case, bed.setting),
@@ -236,6 +242,23 @@ def model_view(
         badge=badge,
         open=_open_alerts(context, number),
     )
+
+
+# What a reader came for is drawn however steady it is.
+_ALWAYS_DRAWN = ("speedup", "backend_ms", "eager_ms")
+_STEADY = 0.01  # from the median, at most
+
+
+def _is_steady(line: TrendLine, events: Sequence[ChartEvent]) -> bool:
+    """Whether a line stays within 1 % of its median on all nights, and nothing is marked on it."""
+    if line.name in _ALWAYS_DRAWN or line.breaks or any(event.metric == line.name for event in events):
+        return False
+    columns = (line.values, line.lows, line.highs)
+    known = [value for column in columns for value in column if value is not None and math.isfinite(value)]
+    if len(known) < 2 or min(known) <= 0:
+        return False
+    middle = statistics.median(known)
+    return max(known) <= middle * (1 + _STEADY) and min(known) >= middle * (1 - _STEADY)
 
 
 def _open_alerts(context: ModelContext, number: int) -> list[OpenAlert]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import sqlalchemy as sa
 
 from perfdash.detect.comparison import ComparedRuns, compare
-from perfdash.detect.heartbeat import Beat, health
+from perfdash.detect.heartbeat import Beat
 from perfdash.detect.nights import how_long
-from perfdash.history import nightlies
 from perfdash.history.pass_rates_and_means import setting_of
 from perfdash.history.queries import RunLine, read_run
 from perfdash.history.results import Imported
@@ -24,17 +22,6 @@ from perfdash.site.suite_page import SuiteSetting, SuiteTrend, method_breaks, re
 from perfdash.site.testbed_history import Testbed, epoch
 
 NIGHTS = 60  # in the small charts
-
-
-def nightly_problems(connection: sa.Connection, now: datetime) -> list[Beat]:
-    """The nightlies that are late, missing, partial or failed; empty where none was ever begun."""
-    by_job: dict[str, list[nightlies.Nightly]] = {}
-    for nightly in nightlies.load(connection, latest=_NIGHTLIES):
-        by_job.setdefault(nightly.job, []).append(nightly)
-    return [beat for beat in health(by_job, now) if not beat.good] if by_job else []
-
-
-_NIGHTLIES = 200  # the latest, among which a missing one is sought
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,12 @@ def _moves(event: ChartEvent, name: str) -> bool:
     return name == "speedup" and event.kind != "change" and event.metric in ("eager_ms", "backend_ms")
 
 
+def steady_value(line: TrendLine) -> str:
+    """The newest value of a line that is not drawn, with its unit."""
+    known = [value for value in line.values if value is not None and math.isfinite(value)]
+    return f"{known[-1]:.4g}{'' if line.unit in ('x', '%') else ' '}{line.unit}".strip() if known else ""
+
+
 def samples_chart(last: NewestResult) -> Markup:
     """The samples of a case's newest result; empty without any."""
     row = last.row
@@ -217,6 +223,11 @@ def render_cause(view: CauseView) -> str:
     return _page("cause.html", view.page, view=view, chart=cause_chart(view), several=several)
 
 
+def render_ended_cause(number: int, listed: bool) -> str:
+    """What stands where a cause had its page; `listed`: whether the page of regressions has its alert."""
+    return _page("cause_ended.html", site_links.cause_page(number), number=number, listed=listed)
+
+
 def cause_chart(view: CauseView) -> Markup:
     """All models of a cause over days, the median bold and the onset marked; empty without numbers."""
     chart = _cause_trend(view)
@@ -329,6 +340,7 @@ def environment() -> jinja2.Environment:
         day_of=day_of,
         noise_chart=noise_chart,
         pass_rate_chart=pass_rate_chart,
+        steady_value=steady_value,
         marks_key=charts.marks_key(),
         SuiteSetting=SuiteSetting,
         case_title=case_title,

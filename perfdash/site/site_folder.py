@@ -17,12 +17,18 @@ from numpy.typing import NDArray
 
 from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps, encoded, replaced, try_lock
+from perfdash.history.results import digest
 
 MARKER = ".perfdash-site.json"
 STATE = ".perfdash-site"  # what is kept for the next build; no part of what is shown
 VERSION = 1
 # All in these folders is the site's; beside them only the pages at the top, by name.
-OURS = ("assets", "beds")
+OURS = ("assets", "beds", "causes")
+
+
+def state_of(site: Path, state: Path | None) -> Path:
+    """The folder of what is kept for the next build of a site; `state`: where a user wants such folders."""
+    return state / digest(str(site.resolve()))[:16] if state else site / STATE
 
 
 class Folder:
