@@ -20,8 +20,9 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
 _FINE = 10
 _MOST = 1e9  # a count
 _DOTS = 100  # of more points only those without neighbours are drawn, and the last
-# Nights further apart than this are not joined: a line would claim numbers that nobody measured.
-_APART, _WEEKS_APART = 4.5 * DAY, 22 * DAY
+# Nights further apart than this are not joined: a line would claim numbers that nobody measured. A point for
+# older nights stands for a week, or for four.
+_APART, _WEEKS_APART = 4.5 * DAY, 36 * DAY
 
 
 def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190) -> Markup:

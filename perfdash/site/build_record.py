@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 import perfdash
 from perfdash.detect.heartbeat import Beat
-from perfdash.files import dumps, replaced
+from perfdash.files import dumps, encoded
 from perfdash.history import schema
 from perfdash.history.results import digest
-from perfdash.site.site_folder import OURS
+from perfdash.site.site_folder import OURS, put
 
 _NAME = "last-build.json"
 # Whatever people or perfdash change of these shows on a page.
@@ -110,8 +110,6 @@ def write_record(state: Path, record: BuildRecord | None) -> None:
         if record is None:
             path.unlink(missing_ok=True)
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as part:
-            part.write_text(dumps(asdict(record)) + "\n", encoding="utf-8")
+        put(path, encoded(dumps(asdict(record)) + "\n"))
     except OSError:
         path.unlink(missing_ok=True)

@@ -251,7 +251,13 @@ _STEADY = 0.01  # from the median, at most
 
 def _is_steady(line: TrendLine, events: Sequence[ChartEvent]) -> bool:
     """Whether a line stays within 1 % of its median on all nights, and nothing is marked on it."""
-    if line.name in _ALWAYS_DRAWN or line.breaks or any(event.metric == line.name for event in events):
+    # What another program measured may be all that there is.
+    if (
+        line.name in _ALWAYS_DRAWN
+        or line.name not in METRICS
+        or line.breaks
+        or any(event.metric == line.name for event in events)
+    ):
         return False
     columns = (line.values, line.lows, line.highs)
     known = [value for column in columns for value in column if value is not None and math.isfinite(value)]
@@ -307,7 +313,7 @@ class _Points:
         weeks = np.flatnonzero(history.weeks.tried[row]).tolist()
         measured = history.statuses[row, history.daily :] != ""
         nights = (np.flatnonzero(measured) + history.daily).tolist()
-        mondays = [history.weeks.mondays[week] for week in weeks]
+        periods = [history.weeks.periods[week] for week in weeks]
         words = history.statuses[row, nights]
         bad = (history.weeks.failed[row, weeks] > 0) & (history.weeks.passed[row, weeks] == 0)
         crosses = bad.tolist() + failed(words).tolist()
@@ -318,8 +324,8 @@ class _Points:
             row,
             weeks,
             nights,
-            [epoch(str(day)) + 3 * 86400 for day in mondays] + [context.times[night] for night in nights],
-            [f"week of {day}" for day in mondays] + names,
+            [period.middle for period in periods] + [context.times[night] for night in nights],
+            [period.words for period in periods] + names,
             [""] * len(weeks) + [context.builds[night] for night in nights],
             [place for place, cross in enumerate(crosses) if cross],
         )

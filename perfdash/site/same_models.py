@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdash.site.testbed_history import TestbedHistory
+from perfdash.site.testbed_history import Period, TestbedHistory
 from perfdash.stats.intervals import Array
 
 
@@ -16,12 +15,12 @@ def means_over_same_models(
     history: TestbedHistory,
     case_ids: Sequence[int],
     name: str,
-    mondays: Sequence[date],
+    periods: Sequence[Period],
     run_ids: Sequence[int],
     *,
     geometric: bool,
 ) -> Array:
-    """The mean of a metric over the cases in each week and then on each night; NaN where none has a value.
+    """The mean of a metric over the cases in each period and then on each night; NaN where none has a value.
 
     On a night on which a case has no value, its last one before counts, else its first one after; only values
     by the same method stand in for each other.
@@ -30,9 +29,9 @@ def means_over_same_models(
     columns, methods = [], []
     codes = history.method_codes[name]
     older = len(history.runs) - len(history.recent)
-    week_of = {day: place for place, day in enumerate(history.weeks.mondays)}
-    for day in mondays:
-        week = week_of[day]
+    week_of = {period: place for place, period in enumerate(history.weeks.periods)}
+    for period in periods:
+        week = week_of[period]
         columns.append(history.weeks.values[name][rows, week, 0])
         methods.append(codes[history.weeks.last[rows, week].max()])
     night_of = {run.id: place for place, run in enumerate(history.recent)}

@@ -40,7 +40,7 @@ from perfdash.site.testbed_history import (
     as_logs,
     epoch,
     failed,
-    monday,
+    period_of,
     read_history,
 )
 from perfdash.stats.intervals import Array
@@ -266,11 +266,15 @@ def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Sequence[int]) ->
     first_daily = history.recent[history.daily].started if history.daily < len(history.recent) else "~"
     old = [pair for pair in trend.nights if pair[0].started < first_daily]
     new = trend.nights[len(old) :]
-    weeks = [(day, list(group)) for day, group in groupby(old, key=lambda pair: monday(pair[0].started))]
+    newest = history.runs[-1].started
+    weeks = [
+        (period, list(group))
+        for period, group in groupby(old, key=lambda pair: period_of(pair[0].started, newest))
+    ]
     recent = trend.lines(new)
     by_week = [trend.lines(group) for _, group in weeks]
     methods = [group[-1][0].method for _, group in weeks] + [run.method for run, _ in new]
-    mondays, run_ids = [day for day, _ in weeks], [run.id for run, _ in new]
+    periods, run_ids = [period for period, _ in weeks], [run.id for run, _ in new]
     lines = []
     for place, line in enumerate(recent):
         spans = [_span(_of_last(group, week[place])) for (_, group), week in zip(weeks, by_week, strict=True)]
@@ -283,13 +287,13 @@ def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Sequence[int]) ->
         )
         if line.name in _MEANS and counted:
             means = means_over_same_models(
-                history, counted, line.name, mondays, run_ids, geometric=_MEANS[line.name]
+                history, counted, line.name, periods, run_ids, geometric=_MEANS[line.name]
             )
             whole = _with_means(whole, means)
         lines.append(whole)
     return Drawn(
-        [epoch(str(day)) + 3 * 86400 for day, _ in weeks] + [epoch(run.started) for run, _ in new],
-        [f"week of {day}" for day, _ in weeks] + [run.name for run, _ in new],
+        [period.middle for period in periods] + [epoch(run.started) for run, _ in new],
+        [period.words for period in periods] + [run.name for run, _ in new],
         len(weeks),
         lines,
     )

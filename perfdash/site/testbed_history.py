@@ -1,4 +1,4 @@
-"""Read a testbed's history as arrays: recent nights one by one, older ones by week.
+"""Read a testbed's history as arrays: recent nights one by one, older ones by week, or by four weeks.
 
 Each night and each week is cached under a digest of its runs: a run that is replaced, pruned or imported late
 changes only what it touches."""
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -57,16 +58,45 @@ class Testbed:
         return ", ".join(words)
 
 
+class Period(NamedTuple):
+    """One week, or four, whose nights are one point; `begin` is a Monday."""
+
+    begin: date
+    weeks: int
+
+    @property
+    def words(self) -> str:
+        return f"week of {self.begin}" if self.weeks == 1 else f"{self.weeks} weeks from {self.begin}"
+
+    @property
+    def middle(self) -> float:
+        """Seconds since 1970."""
+        return epoch(str(self.begin)) + 3.5 * self.weeks * 86400 - 43200
+
+
+def period_of(started: str, newest: str) -> Period:
+    """The period of a run; `newest`: when the newest run of all started.
+
+    What is older than a year lies in four weeks: on a chart of five years a week has no pixel of its own.
+    """
+    monday = _monday(started)
+    year = date.fromisoformat(newest[:10]).toordinal() - 365
+    weekly_from = (year + 26) // 28 * 28 + 1  # day 1 is a Monday
+    if monday.toordinal() >= weekly_from:
+        return Period(monday, 1)
+    return Period(date.fromordinal((monday.toordinal() - 1) // 28 * 28 + 1), 4)
+
+
 @dataclass(frozen=True)
 class Weeks:
-    """Older nights by week: median, lowest and highest of the passing nights.
+    """Older nights by period: median, lowest and highest of the passing nights.
 
-    `tried`, `passed` and `failed` count the nights (cases x weeks); one that is skipped, or in which
+    `tried`, `passed` and `failed` count the nights (cases x periods); one that is skipped, or in which
     nothing was captured, is neither of the last two. `last`: the place among all runs of the week's last one
     that has the case: only nights by its method are in `values`; -1 where none has it.
     """
 
-    mondays: list[date]
+    periods: list[Period]
     values: dict[str, Singles]
     tried: NDArray[np.int32]
     passed: NDArray[np.int32]
@@ -155,7 +185,7 @@ def epoch(started: str) -> float:
     return moment.timestamp() if moment.tzinfo else datetime.fromisoformat(f"{started}+00:00").timestamp()
 
 
-def monday(started: str) -> date:
+def _monday(started: str) -> date:
     day = date.fromisoformat(started[:10])
     return day - timedelta(days=day.weekday())
 
@@ -177,7 +207,10 @@ def read_history(
     runs = [run for run in stored if run.excluded is None]
     recent = latest_days(runs, nights)
     daily = _first_daily(runs, len(recent))
-    older = [list(group) for _, group in groupby(runs[:daily], key=lambda run: monday(run.started))]
+    newest = runs[-1].started if runs else ""
+    older = [
+        list(group) for _, group in groupby(runs[:daily], key=lambda run: period_of(run.started, newest))
+    ]
     marks = _marks(connection, bed)
     reader = _HistoryReader(connection, cache, case_ids, marks)
     by_night = list(reader.nights(recent))
@@ -206,7 +239,7 @@ def read_history(
         values,
         statuses,
         passed,
-        _weeks(digests, older, by_week),
+        _weeks(digests, older, by_week, newest),
         marks,
         [run for run in stored if run.excluded is not None],
     )
@@ -224,13 +257,15 @@ def _first_daily(runs: Sequence[RunLine], limit: int) -> int:
     """
     if not runs:
         return 0
-    start = monday(str(date.fromisoformat(runs[-1].started[:10]) - timedelta(days=DAYS)))
+    start = _monday(str(date.fromisoformat(runs[-1].started[:10]) - timedelta(days=DAYS)))
     first = next(place for place, run in enumerate(runs) if run.started[:10] >= str(start))
     return max(first, len(runs) - limit)
 
 
-def _weeks(digests: NDArray[np.bytes_], older: Sequence[list[RunLine]], weeks: Sequence[Arrays]) -> Weeks:
-    """`older` are the runs of each week, the first of all runs."""
+def _weeks(
+    digests: NDArray[np.bytes_], older: Sequence[list[RunLine]], weeks: Sequence[Arrays], newest: str
+) -> Weeks:
+    """`older` are the runs of each period, the first of all runs."""
     shape = len(digests), len(older)
     values = {name: np.full((*shape, 3), np.nan, dtype=np.float32) for name in CHARTS}
     counts = {name: np.zeros(shape, dtype=np.int32) for name in _COUNTS}
@@ -244,7 +279,7 @@ def _weeks(digests: NDArray[np.bytes_], older: Sequence[list[RunLine]], weeks: S
         start += len(older[place])
         for name, column in zip(CHARTS, week["values"], strict=True):
             values[name][rows, place] = column
-    return Weeks([monday(group[0].started) for group in older], values, last=last, **counts)
+    return Weeks([period_of(group[0].started, newest) for group in older], values, last=last, **counts)
 
 
 def _marks(connection: sa.Connection, bed: Testbed) -> dict[int, str]:

@@ -16,8 +16,10 @@ from perfdash.history.maintenance import prune
 from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
 from perfdash.records import Case
+from perfdash.site import build_record
 from perfdash.site import site_folder as folders
 from perfdash.site.site_folder import MARKER, STATE, opened
+from perfdash.site.testbed_history import read_history
 from tests.history.made import run
 from tests.site.stored import FIRST, built, check, files, fill, fresh, night, result
 
@@ -50,6 +52,57 @@ def test_a_second_build_writes_nothing(store, site):
     times = {path: path.stat().st_mtime_ns for path in site.rglob("*") if path.is_file()}
     assert build(store, site, jobs=1).written == 0
     assert times == {path: path.stat().st_mtime_ns for path in site.rglob("*") if path.is_file()}
+
+
+def test_with_nothing_new_nothing_is_read_or_made(store, site, monkeypatch):
+    """Until a run, an alert, a file of the site, the options or perfdash itself is another."""
+    from perfdash.site import build as module
+
+    fill(store, range(20))
+    first = module.build(store, site, jobs=1)
+    read = []
+    monkeypatch.setattr(module, "read_history", lambda *a, **k: read.append(1) or read_history(*a, **k))
+    again = module.build(store, site, jobs=1)
+    assert (again.pages, again.testbeds, again.written) == (first.pages, first.testbeds, 0)
+    assert not read
+    index = site / "index.html"
+    index.write_text("damaged")
+    assert module.build(store, site, jobs=1).written == 1
+    assert "damaged" not in index.read_text()
+    next(site.glob("beds/*/models/*.html")).unlink()
+    assert module.build(store, site, jobs=1).written == 1
+    assert len(read) == 2
+    take_in(store, [night(20)])
+    assert module.build(store, site, jobs=1).written > 6
+    judge_new(store)
+    module.build(store, site, jobs=1, nights=10)
+    assert len(read) == 4
+    monkeypatch.setattr(build_record, "_program", lambda: "another")
+    module.build(store, site, jobs=1, nights=10)
+    assert len(read) == 5
+    (site / STATE / "last-build.json").write_text("torn {")
+    module.build(store, site, jobs=1, nights=10)
+    assert len(read) == 6
+    module.build(store, site, jobs=1, nights=10)
+    assert len(read) == 6
+
+
+def test_the_page_of_a_cause_that_ended_says_so(store, site):
+    """Comments and issues link to it."""
+    fill(store, range(40))
+    for number in (40, 41, 42):
+        slow = night(number)
+        rows = tuple(result(row.case, 20.0 + place, night=number) for place, row in enumerate(slow.rows))
+        take_in(store, [replace(slow, rows=rows)])
+    judge_new(store)
+    built(store, site)
+    (page,) = site.glob("causes/*.html")
+    assert "This is no longer open" not in page.read_text()
+    fill(store, range(43, 50))
+    judge_new(store)
+    check(built(store, site))
+    assert "This is no longer open" in page.read_text()
+    assert f"regressions.html#alert-{page.stem}" in page.read_text()
 
 
 def test_no_page_has_a_secret(store, site, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,7 +20,7 @@ from perfdash.site import testbed_history as module
 from perfdash.site.same_models import _filled
 from perfdash.site.site_folder import ArrayCache
 from perfdash.site.suite_page import drawn, read_trends
-from perfdash.site.testbed_history import DAYS, beds, read_history, three
+from perfdash.site.testbed_history import DAYS, Period, beds, period_of, read_history, three
 from tests.history.made import run
 from tests.site.stored import FIRST, fill, night, result
 
@@ -50,7 +51,10 @@ def test_old_nights_are_weeks_and_the_rest_is_drawn_one_by_one(store):
     history = read(store)
     first = history.recent[history.daily].started[:10]
     assert first == str(FIRST + timedelta(days=14))  # 111 nights less 91 days, back to a Monday
-    assert [str(day) for day in history.weeks.mondays] == [str(FIRST), str(FIRST + timedelta(days=7))]
+    assert [str(period.begin) for period in history.weeks.periods] == [
+        str(FIRST),
+        str(FIRST + timedelta(days=7)),
+    ]
     assert history.weeks.values["backend_ms"][0, 0].tolist() == [11.25, 10.0, 30.0]
     assert history.weeks.tried[0].tolist() == [7, 7]
     assert history.weeks.passed[0].tolist() == [6, 7]
@@ -59,7 +63,7 @@ def test_old_nights_are_weeks_and_the_rest_is_drawn_one_by_one(store):
 def test_all_nights_are_kept_where_there_are_few(store):
     level(store, [10.0] * 5)
     history = read(store)
-    assert (history.daily, len(history.recent), history.weeks.mondays) == (0, 5, [])
+    assert (history.daily, len(history.recent), history.weeks.periods) == (0, 5, [])
 
 
 def test_many_runs_a_day_are_weeks_sooner(store):
@@ -183,6 +187,21 @@ def test_a_trend_leaves_out_runs_of_a_few_cases(store):
     assert len(lines.times) == len(lines.names) == 2 + 3
     assert [len(line.values) for line in lines.lines] == [5] * 4
     assert lines.lines[0].values == [100.0] * 5
+
+
+def test_what_is_older_than_a_year_lies_in_four_weeks():
+    """Whole ones, whatever the day: a week is never in two points, and each begins on a Monday."""
+    for day in (0, 1, 6, 13, 27):
+        newest = str(FIRST + timedelta(days=1000 + day))
+        found = [period_of(str(FIRST + timedelta(days=number)), newest) for number in range(1000 + day)]
+        sizes = Counter(found)
+        whole = list(sizes)[1:-1]
+        assert all(sizes[period] == 7 * period.weeks for period in whole)
+        assert all(period.begin.weekday() == 0 for period in sizes)
+        assert found == sorted(found)
+        fours = [period for period in sizes if period.weeks == 4]
+        assert 365 - 28 <= (FIRST + timedelta(days=1000 + day) - fours[-1].begin).days - 28 <= 365 + 28
+    assert Period(FIRST, 4).middle == Period(FIRST, 1).middle + 10.5 * 86400
 
 
 def test_a_mean_does_not_move_because_a_model_fails(store):

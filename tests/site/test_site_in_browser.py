@@ -31,7 +31,7 @@ KINDS = {
     "method": "method.html",
 }
 # Kinds that have charts, and how many at least.
-CHARTS = {"overview": 3, "suite": 6, "model": 9}
+CHARTS = {"overview": 3, "suite": 6, "model": 4}
 
 LOOK = """(() => {
     const seen = (node) => {

@@ -245,6 +245,22 @@ def test_the_verdict_of_a_model_comes_first_and_slower_has_two_words(store, site
     assert "faster than eager" in still
 
 
+def test_a_line_that_never_moved_is_a_sentence(store, site):
+    """Peaks that stay within 1 %; a step of 3 % in one is drawn, and latencies always are."""
+    for number in range(40):
+        step = 1.03 if number >= 30 else 1.0
+        values = {"eager_peak_bytes": 5e7 * (1 + 0.0001 * (number % 3)), "backend_peak_bytes": 4e7 * step}
+        take_in(
+            store, [run(str(FIRST + timedelta(days=number)), [result(Case("timm", "a"), 10.0, **values)])]
+        )
+    html = next(site().glob("beds/*/models/*.html")).read_text()
+    drawn = re.findall(r'data-chart="(\w+)"', html)
+    assert re.search(r"Within 1 % on all nights: .*eager peak memory 50", html), re.findall(
+        "Within[^<]*", html
+    )
+    assert drawn == ["speedup", "backend_ms", "eager_ms", "backend_peak_bytes"]
+
+
 def test_nights_that_nobody_judged_are_reported(store, site):
     fill(store, range(3))
     text = page(site(), "index.html").text
