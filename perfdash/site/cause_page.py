@@ -116,7 +116,7 @@ def open_causes(
                 max(0, len(members) - _MEMBERS),
                 _lines(cause, panels),
                 _events(connection, cause),
-                f"perfdash bisect --alert {_strongest(cause).alert.id}" if not cause.is_failure else "",
+                _command(cause),
             )
         )
     over = [
@@ -128,6 +128,14 @@ def open_causes(
     return views + [CauseView(cause, None) for cause in of_changes(over)], standing
 
 
+def _command(cause: Cause) -> str:
+    """What looks for its commit: not for a failure, and a whole host's shift has no model to measure."""
+    strongest = _strongest(cause)
+    if cause.is_failure or strongest.alert.case_id is None:
+        return ""
+    return f"perfdash bisect --alert {strongest.alert.id}"
+
+
 def _strongest(cause: Cause) -> AlertEvidence:
     """The member with the largest change in units of its noise: the cheapest to bisect."""
 
@@ -135,8 +143,9 @@ def _strongest(cause: Cause) -> AlertEvidence:
         sd = float(member.alert.details.get("sd") or 1.0)
         return abs(member.alert.change or 0.0) / sd
 
-    live = [member for member in cause.main if member.alert.state in alert_store.LIVE]
-    return max(live or cause.main, key=strength)
+    of_models = [member for member in cause.main if member.alert.case_id is not None] or cause.main
+    live = [member for member in of_models if member.alert.state in alert_store.LIVE]
+    return max(live or of_models, key=strength)
 
 
 def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, Panel]:

@@ -78,6 +78,12 @@ class TestbedView:
     unjudged: int
     noise_breaks: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def common(self) -> list[str]:
+        """The words that all settings share: they are told once."""
+        each = [setting_night.trend.setting.words for setting_night in self.settings]
+        return [word for word in each[0] if all(word in words for words in each)] if each else []
+
 
 @dataclass(frozen=True)
 class OverviewView:

@@ -69,11 +69,16 @@ class SuiteSetting(NamedTuple):
         )
 
     @property
-    def title(self) -> str:
-        """The setting without the suite, in a few words."""
+    def words(self) -> list[str]:
+        """The setting without the suite."""
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
         words = [self.device, self.dtype, threads, self.scenario, self.backend]
-        return ", ".join(words + (["dynamic shapes"] if self.dynamic else []))
+        return words + (["dynamic shapes"] if self.dynamic else [])
+
+    @property
+    def title(self) -> str:
+        """The setting without the suite, in a few words."""
+        return ", ".join(self.words)
 
     @property
     def section(self) -> dashboard_tables.DashboardSetting:
