@@ -310,3 +310,17 @@ def test_a_trend_of_one_night_of_nothing_or_of_a_day():
         assert [len(content) > 1000 for _, content in files_of_trend(nights)] == [True, True]
     _, (_, svg) = files_of_trend([night(**empty)])
     assert words(svg).count("not measured") == 3
+
+
+def test_the_places_of_a_picture_are_found_once():
+    """Finding them takes longer than drawing; both files of a picture have the same."""
+    with look():
+        figure = Figure(layout="constrained")
+        figure.subplots().plot([1, 2, 3])
+        engine = figure.get_layout_engine()
+        found = []
+        execute = engine.execute
+        engine.execute = lambda *words: found.append(1) or execute(*words)
+        files = encoded(Picture("a", "a title", figure))
+    assert set(files) == {"a.png", "a.svg"}
+    assert found == [1]
