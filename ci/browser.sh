@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # A wheel that brings axe's one script; what else it is for is not needed.
-axe=axe-playwright-python==0.1.8
+axe="axe-playwright-python==0.1.8"
 place="${XDG_CACHE_HOME:-$HOME/.cache}/perfdash/axe"
 if [ "$(cat "$place/version" 2>/dev/null)" != "$axe" ]; then
   new="$(mktemp -d)"
