@@ -18,18 +18,24 @@ if [ "$good" = "$python" ]; then
 fi
 
 check_numbers CONFIRM_MOST CONFIRM_MINUTES
-until="$(awk -v now="$(date +%s)" -v minutes="$CONFIRM_MINUTES" 'BEGIN { printf "%.1f", now + minutes * 60 }')"
+is_over="CONFIRM_MINUTES=$CONFIRM_MINUTES are over: what was not measured again stays suspected"
+until="$(awk -v now="$(date +%s.%N)" -v minutes="$CONFIRM_MINUTES" 'BEGIN { printf "%.1f", now + minutes * 60 }')"
 cannot=no
 confirm() { # RUN
   local code=0 left words=(--good-python "$good" --python "$python" --limit "$CONFIRM_MOST" --out "$OUT")
   words+=(${PERFDASH_CORES:+--cores "$PERFDASH_CORES"})
-  left="$(awk -v until="$until" -v now="$(date +%s.%N)" 'BEGIN { left = until - now; print left < 0.1 ? 0.1 : left }')"
+  left="$(awk -v until="$until" -v now="$(date +%s.%N)" 'BEGIN { left = until - now; print left < 0.1 ? 0 : left }')"
+  if [ "$left" = 0 ]; then
+    say "$(basename "$1"): $is_over"
+    cannot=yes
+    return 0
+  fi
   # It ends as on Ctrl-C and keeps what it measured; one that hangs is killed. In the foreground, so that Ctrl-C
   # and the end of the night reach it. -i: on Ctrl-C perfdash still has something to say.
   timeout --foreground --signal=INT --kill-after=120 "$left" "$venv/bin/perfdash" confirm "$1" "${words[@]}" 2>&1 |
     tee -i "$PERFDASH_NIGHTLY/.confirm" || code=$?
   if [ "$code" = 124 ]; then
-    say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over: what was not measured again stays suspected"
+    say "$is_over"
     code=0 cannot=yes
   elif [ "$code" = 137 ]; then
     say "CONFIRM_MINUTES=$CONFIRM_MINUTES are over; perfdash confirm did not end when asked, and was killed"

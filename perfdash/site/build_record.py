@@ -7,7 +7,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -20,7 +22,10 @@ from perfdash.site.site_folder import OURS, put
 
 _NAME = "last-build.json"
 # Whatever people or perfdash change of these shows on a page.
-_WHOLE = (schema.runs, schema.testbeds, schema.hosts, schema.alerts, schema.bisections)
+_WHOLE = (schema.testbeds, schema.hosts, schema.alerts, schema.bisections)
+# What `content` is no digest of, and the digest.
+_OF_RUNS = ("id", "key", "content", "name", "started", "state", "host_id", "testbed_id", "environment_id",
+            "judged", "excluded")  # fmt: skip
 # These only grow, or are part of a run's content.
 _COUNTED = (schema.cases, schema.environments, schema.alert_events, schema.acts)
 
@@ -37,21 +42,23 @@ class BuildRecord:
 
 def sources(connection: sa.Connection, beats: Sequence[Beat], nights: int) -> str:
     """A digest of all that a site is made from: history, the nightlies' state now, and perfdash itself."""
-    tables = [hashlib.sha256(_lines(connection, table)).hexdigest() for table in _WHOLE]
+    queries = [sa.select(*schema.runs.c[_OF_RUNS]).order_by(schema.runs.c.id)]
+    queries += [sa.select(table).order_by(table.c.id) for table in _WHOLE]
+    tables = [hashlib.sha256(_lines(connection, query)).hexdigest() for query in queries]
     for table in _COUNTED:
         query = sa.select(sa.func.count(), sa.func.max(table.c.id))
         tables.append(str(connection.execute(query).one()))
     return digest([tables, [asdict(beat) for beat in beats], nights, _program()])
 
 
-def _lines(connection: sa.Connection, table: sa.Table) -> bytes:
-    rows = connection.execute(sa.select(table).order_by(table.c.id))
+def _lines(connection: sa.Connection, query: sa.Select[Any]) -> bytes:
+    rows = connection.execute(query)
     return "\n".join(repr(tuple(row)) for row in rows).encode("utf-8", "backslashreplace")
 
 
 def _program() -> str:
-    """A digest of perfdash's own files."""
-    whole = hashlib.sha256()
+    """A digest of perfdash's own files, and of the version of the script that it copies."""
+    whole = hashlib.sha256(metadata.version("plotly").encode())
     package = Path(perfdash.__file__).parent
     for path in sorted(package.rglob("*")):
         if path.suffix in (".py", ".html", ".css", ".js", ".svg"):

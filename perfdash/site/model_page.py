@@ -278,8 +278,11 @@ def _open_alert(context: ModelContext, alert: Alert) -> OpenAlert:
     is_worse = alert.direction == WORSE
     badge = "worse" if is_worse else "better"
     word = f"{badge} than before"
-    if alert.kind in ("status", "vanished"):
-        badge, word = ("fail", "failing") if is_worse else ("better", "passes again")
+    if alert.direction == 0:
+        badge, word = "info", "changed"
+    elif alert.kind in ("status", "vanished"):
+        bad_word = "failing" if alert.kind == "status" else "vanished"
+        badge, word = ("fail", bad_word) if is_worse else ("better", "passes again")
     elif alert.metric in JUDGED and JUDGED[alert.metric].unit in ("ms", "s"):
         word = "slower than before" if is_worse else "faster than before"
     size = f" {percent_change(alert.change)}" if alert.change is not None else ""

@@ -20,25 +20,27 @@ def means_over_same_models(
     *,
     geometric: bool,
 ) -> Array:
-    """The mean of a metric over the cases in each period and then on each night; NaN where none has a value.
+    """The mean of a metric over the cases in each period and then on each night; NaN where none was measured.
 
     On a night on which a case has no value, its last one before counts, else its first one after; only values
     by the same method stand in for each other.
     """
     rows = [history.row[number] for number in case_ids]
-    columns, methods = [], []
+    columns, methods, nothing = [], [], np.full(len(rows), np.nan)
     codes = history.method_codes[name]
     older = len(history.runs) - len(history.recent)
     week_of = {period: place for place, period in enumerate(history.weeks.periods)}
     for period in periods:
-        week = week_of[period]
-        columns.append(history.weeks.values[name][rows, week, 0])
-        methods.append(codes[history.weeks.last[rows, week].max()])
+        week = week_of.get(period, -1)
+        last = int(history.weeks.last[rows, week].max()) if week >= 0 and rows else -1
+        columns.append(history.weeks.values[name][rows, week, 0] if last >= 0 else nothing)
+        methods.append(codes[last] if last >= 0 else -1)
     night_of = {run.id: place for place, run in enumerate(history.recent)}
     for run_id in run_ids:
-        night = night_of[run_id]
-        columns.append(np.where(history.passed[rows, night], history.values[name][rows, night], np.nan))
-        methods.append(codes[older + night])
+        night = night_of.get(run_id, -1)
+        passed = history.passed[rows, night] if night >= 0 else False
+        columns.append(np.where(passed, history.values[name][rows, night], nothing))
+        methods.append(codes[older + night] if night >= 0 else -1)
     if not columns or not rows:
         return np.full(len(columns), np.nan)
     values = np.column_stack(columns).astype(float)
@@ -48,6 +50,7 @@ def means_over_same_models(
     logs = np.log(np.where(known, filled, 1.0)) if geometric else np.where(known, filled, 0.0)
     with np.errstate(invalid="ignore"):
         means: Array = logs.sum(axis=0) / known.sum(axis=0)
+    means[~np.isfinite(values).any(axis=0)] = np.nan
     return np.exp(means) if geometric else means
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from perfdash.detect.findings import NOTHING_CAPTURED, WORSE
+from perfdash.detect.findings import NOTHING_CAPTURED
 from perfdash.detect.nights import is_complete_beside
 from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import SHOWN, Alert
@@ -306,10 +306,10 @@ def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Sequence[int]) ->
 
 def _with_means(line: TrendLine, means: Array) -> TrendLine:
     """The line with other means, and its intervals as wide about them as they were."""
-    triples = []
+    triples: list[tuple[float | None, float | None, float | None]] = []
     for value, low, high, mean in zip(line.values, line.lows, line.highs, means.tolist(), strict=True):
-        if value is None or not math.isfinite(mean):
-            triples.append((value, low, high))
+        if value is None or not math.isfinite(mean):  # of other models only
+            triples.append((None, None, None))
             continue
         factor = mean / value
         triples.append((mean, low and low * factor, high and high * factor))
@@ -388,7 +388,8 @@ def open_changes(alerts: Iterable[Alert]) -> dict[int, OpenChange]:
     for alert in alerts:
         if alert.case_id is None or alert.state not in SHOWN:
             continue
-        word = "better" if alert.direction != WORSE else "fail" if alert.kind == "status" else "worse"
+        word = "fail" if alert.kind in ("status", "vanished") else "worse"
+        word = "better" if alert.direction < 0 else word
         change = OpenChange(word, abs(alert.change or 0.0))
         worst[alert.case_id] = min(worst.get(alert.case_id, change), change, key=lambda one: one.rank)
     return worst
@@ -538,6 +539,8 @@ def _spreads(logs: Array, methods: NDArray[np.int32]) -> Array:
 
     From the differences of neighbours, so that a change that lasts does not hide itself.
     """
+    if min(logs.shape) == 0:  # of a suite that is long gone there is no night left
+        return np.full(len(logs), _LEAST_SPREAD)
     steps = np.full(logs.shape, np.nan)
     for place, values in enumerate(logs):
         known = np.flatnonzero(np.isfinite(values))

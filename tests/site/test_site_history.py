@@ -230,6 +230,24 @@ def test_a_mean_does_not_move_because_a_model_fails(store):
     assert same["speedup"].lows[-1] == pytest.approx(raw["speedup"].lows[-1])
 
 
+def test_a_night_of_other_models_only_is_a_gap(store):
+    """Neither the mean of those, nor one that nobody measured."""
+    for number in range(110):
+        name = "other" if number in (3, *range(7, 14), 100) else "counts"
+        level = {"other": 500.0, "counts": 20.0}[name]
+        rows = [result(Case("timm", name), 10.0, night=number, compilation_s=level)]
+        take_in(store, [run(str(FIRST + timedelta(days=number)), rows)])
+    with store.read() as connection:
+        (bed,) = beds(connection)
+        history = read_history(connection, bed)
+        (trend,) = read_trends(connection, bed, history.runs)
+        (number,) = [number for number, case in history.cases.items() if case.model == "counts"]
+    line = next(line for line in drawn(trend, history, [number]).lines if line.name == "compilation_s")
+    assert line.values[:3] == [pytest.approx(20.0), None, *line.values[2:3]]
+    assert set(line.values) == {None, 20.0}
+    assert line.values.count(None) == 2
+
+
 @given(st.lists(st.lists(st.sampled_from([math.nan, 1.0, 2.0, 3.0]), min_size=4, max_size=4), min_size=1))
 def test_gaps_are_filled_within_a_method(rows):
     values, methods = np.array(rows), np.array([0, 0, 1, 1])

@@ -261,6 +261,21 @@ def test_a_line_that_never_moved_is_a_sentence(store, site):
     assert drawn == ["speedup", "backend_ms", "eager_ms", "backend_peak_bytes"]
 
 
+def test_a_suite_of_which_no_night_is_left(store, site):
+    take_in(store, [run(str(FIRST), [result(Case("gone", "net"))])])
+    fill(store, range(1, 130))
+    assert "One night so far" in page(site(nights=20), "beds/*/suites/gone_*.html").text
+
+
+@pytest.mark.parametrize(("kind", "direction", "word"), [
+    ("metric", 1, "worse"), ("metric", -1, "better"), ("status", 1, "fail"), ("status", 0, "fail"),
+    ("status", -1, "better"), ("vanished", 1, "fail"),
+])  # fmt: skip
+def test_the_word_of_an_open_alert(kind, direction, word):
+    alert = kept.Alert(kind, 1, 2, None, kept.OPEN, direction, None, None, None, "", "")
+    assert open_changes([alert])[2].word == word
+
+
 def test_nights_that_nobody_judged_are_reported(store, site):
     fill(store, range(3))
     text = page(site(), "index.html").text
