@@ -20,7 +20,7 @@ def test_it_says_what_it_wrote_and_where(command, tmp_path):
     assert "Open site/index.html" in done.out
     assert (tmp_path / "site/index.html").is_file()
     again = command("site", "--out", "site", "--db", "runs/history.db", "--runs", "nowhere")
-    assert "0 files written" in again.out
+    assert "nothing is new" in again.out
 
 
 def test_without_a_history(command, tmp_path):
