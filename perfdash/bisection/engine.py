@@ -19,7 +19,8 @@ from perfdash.bisection.environments import Builder, BuildStopped, BuiltEnvironm
 from perfdash.bisection.events import Build
 from perfdash.bisection.journal import Journal
 from perfdash.bisection.metrics import Reading
-from perfdash.bisection.replay import Bisection, BuildFresh, Confirm, Descend, Stage, why_not
+from perfdash.bisection.replay import Bisection, BuildFresh, Confirm, Descend, Reopen
+from perfdash.bisection.stage import Stage, why_not
 from perfdash.errors import MachineError, PerfdashError, UsageError
 from perfdash.files import remove_abandoned_folders
 from perfdash.runner import orphans
@@ -136,6 +137,8 @@ class Engine:
                 self._build_fresh(step)
             elif isinstance(step, Confirm):
                 self._confirm(step)
+            elif isinstance(step, Reopen):
+                self._reopen(step)
             elif isinstance(step.action, Build):
                 self._build_all(step.stage, step.action.places)
             else:
@@ -238,6 +241,13 @@ class Engine:
         measurement = self._measurement(step.stage, step.place, fresh=True)
         culprit = [step.outcome.first, step.outcome.last]
         self._record_at(events.CONFIRMED, step.stage, step.place, culprit=culprit, **measurement)
+
+    def _reopen(self, step: Reopen) -> None:
+        stage, outcome = step.stage, step.outcome
+        culprit = [outcome.first, outcome.last]
+        self._record_at(events.REFUTED, stage, outcome.first, culprit=culprit)
+        label = stage.revisions[outcome.last].label
+        self._notify(f"{label} is refuted by its fresh build: the search goes on with these measurements")
 
     def _measurement(self, stage: Stage, place: int, fresh: bool) -> dict[str, Any]:
         """Measure a build once: the fields of its event."""

@@ -19,7 +19,7 @@ SCHEMA = 1
 
 BEGUN, STAGE, DEAD_END = "begun", "stage", "dead end"
 BUILT, BROKEN, MEASURED, MARKED = "built", "broken", "measured", "marked"
-FRESH, NOT_FRESH, CONFIRMED = "fresh", "not fresh", "confirm"
+FRESH, NOT_FRESH, CONFIRMED, REFUTED = "fresh", "not fresh", "confirm", "refuted"
 SESSION, ENDED = "session", "ended"
 
 Event = dict[str, Any]
@@ -160,7 +160,14 @@ class Resumed:
     """Measuring was interrupted so long that the host may be in another state."""
 
 
-Observation = Built | Broken | Measured | Answered | Marked | Resumed
+@dataclass(frozen=True)
+class Refuted:
+    """Pairs of fresh builds refuted a culprit: their values, in order. The range is searched again."""
+
+    values: tuple[Measured | Answered, ...]
+
+
+Observation = Built | Broken | Measured | Answered | Marked | Resumed | Refuted
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from perfdash.bisection.events import (
     Observation,
     Question,
     RangeOutcome,
+    Refuted,
     Resumed,
     Side,
 )
@@ -116,6 +117,8 @@ def with_observation(state: SearchState, observation: Observation) -> SearchStat
     """
     if isinstance(observation, Resumed):
         return dataclasses.replace(state, clock=state.clock + LONG_PAUSE)
+    if isinstance(observation, Refuted):
+        return _refuted(state, observation)
     question, place = state.question, observation.place
     if not 0 <= place <= question.last:
         raise ValueError(f"{observation}: the places are 0..{question.last}")
@@ -162,6 +165,31 @@ def with_observation(state: SearchState, observation: Observation) -> SearchStat
         values=(*state.values, value),
         clock=state.clock + 1,
     )
+
+
+def _refuted(state: SearchState, observation: Refuted) -> SearchState:
+    """The state after a culprit was refuted: its fresh builds replace the earlier ones.
+
+    The whole range is searched again. The ends keep their measurements, which show the host's drift.
+    """
+    inner = {value.place for value in observation.values} - {0, state.question.last}
+    kept = [
+        measurement
+        for measurement in zip(state.places, state.times, state.values, strict=True)
+        if measurement[0] not in inner
+    ]
+    state = dataclasses.replace(
+        state,
+        places=tuple(place for place, _, _ in kept),
+        times=tuple(time for _, time, _ in kept),
+        values=tuple(value for _, _, value in kept),
+        pending=(SearchRange(0, state.question.last, reproduced=True),),
+        outcomes=(),
+        second_thoughts=0,
+    )
+    for value in observation.values:
+        state = with_observation(state, value)
+    return state
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class BisectionRequest:
     minimum_change: float = 0.0
     confirm: bool = True
     revert: bool = False
+    until_sure: bool = False
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any], command: Sequence[str] | None) -> BisectionRequest:
@@ -80,6 +81,7 @@ class BisectionRequest:
             minimum_change=flags["minimum_change"] or 0.0,
             confirm=flags["confirm"],
             revert=flags["revert"],
+            until_sure=flags["until_sure"],
         )
 
     @classmethod

@@ -14,20 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from perfdash.bisection.culprit_confirmation import compared_places, confirmation
 from perfdash.bisection.events import MeasuredBuild, RangeOutcome
 from perfdash.bisection.metrics import comparable, plain
-from perfdash.bisection.replay import (
-    MERGE,
-    PIN,
-    REVERT,
-    RUNG,
-    Bisection,
-    Confirmation,
-    Progress,
-    Stage,
-    confirmation,
-)
+from perfdash.bisection.replay import MERGE, PIN, REVERT, RUNG, Bisection
 from perfdash.bisection.sources import Revision
+from perfdash.bisection.stage import Confirmation, Progress, Stage
 from perfdash.files import finite, now
 from perfdash.history import alert_store
 from perfdash.history.alert_store import BisectionRow, save_bisection
@@ -62,8 +54,9 @@ class Culprit:
     """The revision that brought the change, or several that could not be separated.
 
     probability: that it is one of `revisions`. confirmed: confirmed, not confirmed, cannot tell, more, or
-    empty if not asked for. eager: how eager changed, if compiled was bisected. reverted: the verdict on the
-    bad end against it with the culprit reverted. more: further remarks.
+    empty if not asked for. confirmed_wanted: pairs in all that would tell, if it cannot tell. eager: how
+    eager changed, if compiled was bisected. reverted: the verdict on the bad end against it with the culprit
+    reverted. more: further remarks.
     """
 
     recipe: str
@@ -76,10 +69,27 @@ class Culprit:
     confirmed_change: MetricChange
     confirmed_pairs: int
     confirmed_why: str = ""
+    confirmed_wanted: int | None = None
     eager: MetricChange | None = None
     reverted: str = ""
     reverted_change: MetricChange = MetricChange()
     more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RefutedRevision:
+    """A culprit that pairs of fresh builds refuted; the search went on.
+
+    change: as the search saw it; confirmed_change: of the pairs.
+    """
+
+    label: str
+    id: str
+    title: str
+    parent: str
+    change: MetricChange
+    confirmed_change: MetricChange
+    pairs: int
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,7 @@ class BisectionResult:
     notes: tuple[str, ...] = ()
     alert: int | None = None
     unexplained: tuple[str, ...] = field(default=())
+    refuted: tuple[RefutedRevision, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; NaN is null."""
@@ -199,6 +210,7 @@ def result_of(bisection: Bisection) -> BisectionResult:
         notes=tuple(begun.get("notes", ())),
         alert=begun.get("alert"),
         unexplained=tuple(_unexplained(bisection)),
+        refuted=tuple(_refuted(bisection)),
     )
 
 
@@ -221,6 +233,26 @@ def _unexplained(bisection: Bisection) -> list[str]:
     return ranges
 
 
+def _refuted(bisection: Bisection) -> Iterator[RefutedRevision]:
+    for stage in bisection.stages:
+        for earlier in stage.refuted:
+            good, bad = compared_places(earlier.outcome)
+            revision = stage.revisions[bad]
+            step = MetricChange()
+            if math.isfinite(earlier.outcome.step):
+                steps = (earlier.outcome.step, earlier.outcome.step_low, earlier.outcome.step_high)
+                step = MetricChange(None, None, *(_scaled(stage.metric, value) for value in steps))
+            yield RefutedRevision(
+                revision.label,
+                revision.id,
+                revision.title,
+                stage.revisions[good].label,
+                step,
+                _confirmed(stage.metric, earlier.confirmation),
+                earlier.confirmation.pairs,
+            )
+
+
 def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culprit:
     judged = confirmation(stage, outcome) if bisection.confirms else None
     remarks = [why for (place, _), why in stage.dead_ends.items() if place == outcome.first]
@@ -241,6 +273,7 @@ def _culprit(bisection: Bisection, stage: Stage, outcome: RangeOutcome) -> Culpr
         confirmed_change=_confirmed(stage.metric, judged),
         confirmed_pairs=judged.pairs if judged else 0,
         confirmed_why=judged.why if judged else "",
+        confirmed_wanted=judged.wanted if judged else None,
         eager=_eager(stage, outcome),
         reverted=revert_outcome.verdict if revert_outcome else "",
         reverted_change=_change(reverted, revert_outcome) if reverted and revert_outcome else MetricChange(),

@@ -24,7 +24,7 @@ from perfdash.bisection.engine import Engine, Notify
 from perfdash.bisection.environments import KNOWN_NOT_TO_BUILD, Builder, open_builder
 from perfdash.bisection.journal import Journal, find
 from perfdash.bisection.metrics import metric_named
-from perfdash.bisection.replay import MARKS, Bisection
+from perfdash.bisection.replay import Bisection
 from perfdash.bisection.request import (
     HIDDEN,
     BisectionRequest,
@@ -38,6 +38,7 @@ from perfdash.bisection.request import (
 )
 from perfdash.bisection.sources import Revision, open_source
 from perfdash.bisection.sources.git_repository import without_credentials
+from perfdash.bisection.stage import MARKS
 from perfdash.bisection.workbench import LocalWorkbench, Setup, unmeasured_cores
 from perfdash.errors import UsageError
 from perfdash.files import now
@@ -51,7 +52,7 @@ from perfdash.suites.case_selection import Planned, planned_from_json
 
 _RESUME_FLAGS = {
     "resume", "cores", "max_builds", "pin_repo", "repo", "wheels", "env", "json", "as_json", "db", "out",
-    "no_history", "confirm", "settings", "wait",
+    "no_history", "confirm", "settings", "until_sure", "wait",
 }  # fmt: skip
 
 
@@ -133,7 +134,8 @@ def resumed(
             check_machine(settings, [planned])
         if not bisection.stages:
             raise UsageError(f"{folder.name} was ended before it knew its revisions: begin anew")
-        bisection.apply(journal.append({"event": events.SESSION, "began": now()}))
+        session = {"event": events.SESSION, "began": now(), "until_sure": bool(flags["until_sure"])}
+        bisection.apply(journal.append(session))
         measured = sum(len(stage.measurements) for stage in bisection.stages)
         notify(f"{folder}: {measured} measurements so far")
         with LocalWorkbench(setup, notify) as workbench:
@@ -213,6 +215,7 @@ def _begun(
         "first_parent": request.first_parent,
         "confirm": request.confirm,
         "revert": request.revert,
+        "until_sure": request.until_sure,
         "alert": alert,
         "notes": list(notes),
     }

@@ -21,11 +21,12 @@ from perfdash.bisection.events import Question
 from perfdash.bisection.measurers import CaseMeasurer, CommandMeasurer, Measurer
 from perfdash.bisection.metrics import Reading
 from perfdash.bisection.recipes import Recipe
-from perfdash.bisection.replay import MERGE, REVERT, RUNG, Bisection, Descend, Stage
+from perfdash.bisection.replay import MERGE, REVERT, RUNG, Bisection, Descend
 from perfdash.bisection.request import BisectionRequest
 from perfdash.bisection.sources import BuildContext, InsidePin, Revision, Source, open_source
 from perfdash.bisection.sources.finer_range import between, pin_changes
 from perfdash.bisection.sources.git_repository import reverted
+from perfdash.bisection.stage import Stage
 from perfdash.errors import UsageError
 from perfdash.files import dumps
 from perfdash.metrics import Metric

@@ -108,6 +108,10 @@ def bisect(
     confirm: Annotated[
         bool, typer.Option("--confirm/--no-confirm", help="Culprit against parent, built anew.")
     ] = True,
+    until_sure: Annotated[
+        bool,
+        typer.Option("--until-sure", help="Confirm with up to 120 pairs of builds instead of 40."),
+    ] = False,
     revert: Annotated[
         bool, typer.Option("--revert", help="Also measure the bad end with the culprit taken back.")
     ] = False,

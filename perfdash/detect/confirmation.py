@@ -127,7 +127,9 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResul
         "low": bounds[0],
         "high": bounds[1],
     }
-    if outcome.decision == "dismissed" and outcome.low <= finding.change <= outcome.high:
+    if outcome.wanted is not None:
+        numbers["wanted"] = outcome.wanted
+    if outcome.decision == "undecided":
         return NOTHING, numbers  # the change may be real but too small for so few pairs
     return str(outcome.decision), numbers
 

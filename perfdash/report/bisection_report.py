@@ -5,7 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from perfdash.bisection.result import NOT_FINISHED, BisectionResult, Culprit, MetricChange, StageResult
+from perfdash.bisection.result import (
+    NOT_FINISHED,
+    BisectionResult,
+    Culprit,
+    MetricChange,
+    RefutedRevision,
+    StageResult,
+)
 from perfdash.bisection.sources import Revision
 from perfdash.report.bisection_chart import svg, text_chart
 from perfdash.report.markdown import code, document, escaped, fenced, folded, link, plain, table
@@ -20,7 +27,7 @@ def headline(result: BisectionResult) -> str:
     refuted = [culprit for culprit in result.culprits if culprit.confirmed == "not confirmed"]
     others = [culprit for culprit in result.culprits if culprit not in refuted]
     parts = [f"found {_labels(others)}"] if others else []
-    parts += [f"{_labels(refuted)} was found and did not stand being measured again"] if refuted else []
+    parts += [f"{_labels(refuted)} was found, and refuted by re-measurement"] if refuted else []
     return f"{what}: {'; '.join(parts) or result.word}"
 
 
@@ -56,6 +63,7 @@ def page(result: BisectionResult) -> str:
 def _text(result: BisectionResult, as_page: bool) -> str:
     parts = [f"### {escaped(headline(result))}"]
     parts += [_culprit(result, culprit) for culprit in result.culprits] or [_without(result)]
+    parts += [_refuted(result, refuted) for refuted in result.refuted]
     if result.unexplained:
         parts.append("Not told: " + escaped("; ".join(result.unexplained)) + ".")
     parts += [_stage(result, stage, as_page) for stage in result.ranges]
@@ -151,7 +159,20 @@ def _confirmed(result: BisectionResult, culprit: Culprit) -> str:
     if culprit.confirmed_why:
         return f"confirming {against}: {culprit.confirmed}: {escaped(culprit.confirmed_why)}"
     ratio = f": {_ratio(culprit.confirmed_change)}" if result.kind == "ratio" else ""
-    return f"{culprit.confirmed} {against}{ratio}, {culprit.confirmed_pairs} pairs"
+    wanted = ""
+    if culprit.confirmed_wanted:
+        wanted = f"; about {culprit.confirmed_wanted} pairs would tell (`--resume` with `--until-sure`)"
+    return f"{culprit.confirmed} {against}{ratio}, {culprit.confirmed_pairs} pairs{wanted}"
+
+
+def _refuted(result: BisectionResult, refuted: RefutedRevision) -> str:
+    """A culprit that the search gave up, in one line."""
+    ratio = f": {_ratio(refuted.confirmed_change)}" if result.kind == "ratio" else ""
+    before = f" instead of {_ratio(refuted.change)}" if ratio and refuted.change.ratio else ""
+    return (
+        f"Found first and refuted: {code(refuted.label)} {escaped(refuted.title)}. {refuted.pairs} pairs of "
+        f"fresh builds against {code(refuted.parent)}{ratio}{before}. The search went on with them."
+    )
 
 
 def _reverted(result: BisectionResult, culprit: Culprit) -> str:

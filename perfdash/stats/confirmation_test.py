@@ -1,7 +1,8 @@
-"""The sequential test that confirms or dismisses a suspected change, pair by pair of runs.
+"""The sequential test of a suspected change, pair by pair: stands, dismissed or undecided.
 
-Both builds run on the same night, one after the other, so that the night's effect on both cancels. The night
-that raised the suspicion is not used as evidence, because it was selected for being extreme.
+`perfdash confirm`, bisection and `ci/compare.sh` decide by it. Both builds of a pair run one right after the
+other, so that what the host does to both cancels. The measurements that raised the suspicion are not used as
+evidence, because they were selected for being extreme.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ from statistics import median, stdev
 from typing import Literal
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from perfdash.metrics import MINIMUM_CHANGE
 from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.noise_level import as_normal
 
-Decision = Literal["more", "stands", "dismissed"]
+Decision = Literal["more", "stands", "dismissed", "undecided"]
 
 PAIRS = 8
+LEAST = 6  # pairs that a plan allows at least: of fewer, one outlier can take the decision
+_LEAST_TO_DISMISS = 3  # of fewer pairs, one outlier is no small part
 FALSE_ALARM = 1e-3  # probability that an unchanged suspect stands
-MISS = 0.02  # probability that a change of the size `Boundaries.detects` is dismissed
+MISS = 0.05  # probability that a change of the size `Boundaries.detects` does not stand
 CLIP = 2.5  # deviations at which one pair's ratio is clipped
 OUTLIERS = 0.04  # share of pairs that are outliers, allowed for in the boundaries
 TRUSTED = 30  # degrees of freedom of the known spread, at most: tonight's spread may differ
 _SHAPE = 0.25 - 0.5  # of the boundaries: Wang and Tsiatis' Delta = 0.25, less a half
-_STEP = 0.05  # of the grid for the score's distribution
+_STEPS = ((16, 0.05), (48, 0.1), (math.inf, 0.25))  # of the grid for the score's distribution, by pairs
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Remeasurement:
 
     The interval covers the true ratio with 95 % at whatever pair the test stops (repeated confidence
     interval, Jennison and Turnbull 1989, J. R. Statist. Soc. B 51, 305), so it is wider than a plain one.
+    wanted: of an undecided test, about how many pairs in all would decide it; None if that is unknown.
     """
 
     decision: Decision
@@ -45,19 +49,19 @@ class Remeasurement:
     low: float
     high: float
     pairs: int
+    wanted: int | None = None
 
 
 @dataclass(frozen=True)
 class Boundaries:
     """Boundaries for the standardised score after pairs 1..N.
 
-    Without a change the score is Gaussian with variance 1. A change stands at or above `stands` and is
-    dismissed at or below `dismissed`. interval: half width. detects: the change, in deviations of a pair,
-    that is missed with probability MISS.
+    Without a change the score is Gaussian with variance 1. A change stands at or above `stands`. interval:
+    half width of the score's repeated interval. detects: the change, in deviations of a pair, that does not
+    stand with probability MISS.
     """
 
     stands: Array
-    dismissed: Array
     interval: Array
     detects: float
 
@@ -66,22 +70,28 @@ def decide(
     log_ratios: Sequence[float],
     *,
     suspected: float,
+    at_least: float | None = None,
     sd: float | None = None,
     df: float | None = None,
     minimum_change: float = MINIMUM_CHANGE,
     pairs: int = PAIRS,
+    most_pairs: int | None = None,
     false_alarm: float = FALSE_ALARM,
 ) -> Remeasurement:
     """Decide from the log ratios new / old of the pairs so far.
 
-    `suspected`: the change (log) that raised the suspicion; only its sign counts, and only a change
-    in that direction stands. `sd`, `df`: standard deviation (log) of one run and its degrees of
-    freedom; None: estimated from the pairs alone, which takes more of them. `pairs`: the most pairs.
+    `suspected`: the change (log) that raised the suspicion; only a change in its direction stands.
+    `at_least`: the smallest size (log, above 0) that the suspicion allows; None: what these pairs detect,
+    since a change that raised a suspicion is mostly smaller than it looked, but at most `suspected`. `sd`,
+    `df`: standard deviation (log) of one run and its degrees of freedom; None: estimated from the pairs
+    alone, which takes more of them. `pairs`: how many are planned. `most_pairs`: up to so many if these
+    leave it undecided; both tests together keep `false_alarm`.
 
     Each ratio is clipped at 2.5 deviations (Huber 1964), and their sum is compared with the boundaries of
-    `plan`. A change stands only if its robust estimate is also at least `minimum_change`. Ratios that are not
-    finite (a failed run) do not count as pairs, so the caller must limit them.
-    Raises ValueError for a suspected change of zero.
+    `plan`. A change stands only if its robust estimate is also at least `minimum_change`. It is dismissed
+    when the interval of three pairs or more lies below what was suspected (`at_least`), or below
+    `minimum_change`. After the last pair it is undecided. Ratios that are not finite (a failed run) do not
+    count as pairs, so the caller must limit them. Raises ValueError for a suspected change of zero.
     """
     if suspected == 0 or not math.isfinite(suspected):
         raise ValueError(f"suspected: a change with a direction is wanted, not {suspected}")
@@ -90,11 +100,13 @@ def decide(
     n = len(ratios)
     if n == 0:
         return Remeasurement("more", math.nan, -math.inf, math.inf, 0)
-    design = plan(pairs, false_alarm)
-    look = min(n, pairs) - 1
+    stages = 2 if most_pairs and most_pairs > pairs else 1
+    last = pairs if n <= pairs or not most_pairs else most_pairs
+    design = plan(last, false_alarm / stages, (1 - CONFIDENCE) / stages)
+    look, last = min(n, last) - 1, max(pairs, most_pairs or 0)
     deviation, freedom = _pair_deviation(ratios, sd, df)
     if not math.isfinite(deviation):
-        unknown: Decision = "more" if n < pairs else "dismissed"
+        unknown: Decision = "more" if n < last else "undecided"
         return Remeasurement(unknown, direction * median(ratios), -math.inf, math.inf, n)
     # A scale estimated from the pairs alone is widened by an outlier among them, so no clip is needed.
     reach = CLIP * deviation if sd is not None else math.inf
@@ -104,21 +116,32 @@ def decide(
     half = -float(special.stdtrit(freedom, special.ndtr(-design.interval[look]))) * deviation / math.sqrt(n)
     low, high = sorted((direction * (estimate - half), direction * (estimate + half)))
 
-    relevant = estimate >= math.log1p(minimum_change)
-    decision: Decision = "more"
-    if score >= design.stands[look] and relevant:
+    least = math.log1p(minimum_change)
+    if at_least is None:
+        at_least = min(abs(suspected), design.detects * deviation)
+    refuted = max(at_least, least)
+    decision: Decision = "more" if n < last else "undecided"
+    if score >= design.stands[look] and estimate >= least:
         decision = "stands"
-    elif score <= design.dismissed[look] or n >= pairs:
+    elif n >= _LEAST_TO_DISMISS and estimate + half < refuted:
         decision = "dismissed"
-    return Remeasurement(decision, direction * estimate, low, high, n)
+    wanted = None
+    if decision == "undecided":
+        apart = max(estimate - least, refuted - estimate)
+        wanted = max(n + 1, math.ceil(n * (design.detects * deviation / apart) ** 2)) if apart > 0 else None
+    return Remeasurement(decision, direction * estimate, low, high, n, wanted)
 
 
-def pairs_needed(change: float, sd: float, *, least: int = 3, most: int = PAIRS) -> int:
-    """The number of pairs that detects a change in noise of `sd` per run."""
-    for pairs in range(least, most):
-        if plan(pairs, FALSE_ALARM).detects * math.sqrt(2) * sd <= abs(change):
-            return pairs
-    return most
+def pairs_needed(change: float, sd: float, *, least: int = LEAST, most: int = PAIRS) -> int:
+    """The number of pairs after which a change of this size stands with 95 %, in noise of `sd` per run."""
+    if plan(most).detects * math.sqrt(2) * sd > abs(change):
+        return most
+    low, high = least - 1, most  # too few | enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = plan(middle).detects * math.sqrt(2) * sd <= abs(change)
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
 
 def _pair_deviation(ratios: list[float], sd: float | None, df: float | None) -> tuple[float, float]:
@@ -155,57 +178,48 @@ def _location(ratios: list[float], deviation: float) -> float:
 
 
 @functools.cache
-def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM) -> Boundaries:
-    """The boundaries for at most `pairs` pairs that keep FALSE_ALARM and MISS overall.
+def plan(pairs: int = PAIRS, false_alarm: float = FALSE_ALARM, outside: float = 1 - CONFIDENCE) -> Boundaries:
+    """The boundaries for at most `pairs` pairs that keep `false_alarm` over all looks.
 
-    Pampallona and Tsiatis (1994, J. Statist. Plann. Inference 42, 19), with Delta 0.25: stands
-    at C1 (n / N)^-0.25, dismissed at detects sqrt(n) - C2 (n / N)^-0.25, meeting at pair N. C1 and C2
-    are found by recursive integration of the clipped score's distribution (Armitage, McPherson and Rowe
-    1969), under normal noise of which a share of OUTLIERS lies at the clip, half on either side. C1
-    keeps FALSE_ALARM even if a dismissal is overruled and measuring continues.
+    outside: probability that the truth is ever outside of the interval.
+
+    stands at C (n / N)^-0.25 (Wang and Tsiatis 1987, Biometrics 43, 193). C is found by recursive
+    integration of the clipped score's distribution (Armitage, McPherson and Rowe 1969), under normal noise
+    of which a share of OUTLIERS lies at the clip, half on either side. It holds whatever a dismissal
+    decides, since that only ends a test sooner.
     """
     if pairs < 2:
         raise ValueError(f"{pairs} pairs: at least 2 are wanted")
-    n = np.arange(1, pairs + 1)
-    shape = (n / pairs) ** _SHAPE
-    never = np.full(pairs, -np.inf)
+    shape = (np.arange(1, pairs + 1) / pairs) ** _SHAPE
 
-    def upper(chance: float) -> float:
-        return _root(lambda c: _crossings(c * shape, never, 0.0)[0] - chance, 0.5, CLIP * math.sqrt(pairs))
+    def upper(chance: float) -> Array:
+        return shape * _root(lambda c: _crossing(c * shape, 0.0) - chance, 0.5, CLIP * math.sqrt(pairs))
 
-    c1 = upper(false_alarm)
-
-    def missed(c2: float) -> float:
-        effect = (c1 + c2) / math.sqrt(pairs)
-        stands, _ = _crossings(c1 * shape, effect * np.sqrt(n) - c2 * shape, effect)
-        return 1 - stands - MISS
-
-    c2 = _root(missed, 0.0, 6.0)
-    effect = (c1 + c2) / math.sqrt(pairs)
-    dismissed = effect * np.sqrt(n) - c2 * shape
-    dismissed[-1] = c1
-    return Boundaries(c1 * shape, dismissed, upper((1 - CONFIDENCE) / 2) * shape, effect)
+    stands = upper(false_alarm)
+    largest = 2 * CLIP  # beyond it every ratio is clipped
+    found = _crossing(stands, largest) >= 1 - MISS
+    detects = _root(lambda effect: 1 - MISS - _crossing(stands, effect), 0.0, largest) if found else math.inf
+    return Boundaries(stands, upper(outside / 2), detects)
 
 
-def _crossings(upper: Array, lower: Array, effect: float) -> tuple[float, float]:
-    """The probabilities to stop at the upper and lower boundary, for a change of `effect`."""
-    half = round(CLIP / _STEP)
-    edges = (np.arange(-half, half + 2) - 0.5) * _STEP
+def _crossing(upper: Array, effect: float) -> float:
+    """The probability to reach the boundary at any pair, for a change of `effect`."""
+    grid = next(step for pairs, step in _STEPS if len(upper) <= pairs)
+    half = round(CLIP / grid)
+    edges = (np.arange(-half, half + 2) - 0.5) * grid
     edges[0], edges[-1] = -np.inf, np.inf
-    of_pair = (1 - OUTLIERS) * np.diff(stats.norm.cdf(edges - effect))
+    of_pair = (1 - OUTLIERS) * np.diff(special.ndtr(edges - effect))
     of_pair[[0, -1]] += OUTLIERS / 2
-    mass, above, below = np.ones(1), 0.0, 0.0
-    for n, (high, low) in enumerate(zip(upper, lower, strict=True), start=1):
+    mass, above = np.ones(1), 0.0
+    for n, high in enumerate(upper, start=1):
         mass = np.convolve(mass, of_pair)
-        score = (np.arange(len(mass)) - len(mass) // 2) * _STEP / math.sqrt(n)
+        score = (np.arange(len(mass)) - len(mass) // 2) * grid / math.sqrt(n)
         # A bin across the boundary counts by its part beyond it, so that the function stays continuous.
-        width = _STEP / math.sqrt(n)
-        beyond = np.clip((score - high) / width + 0.5, 0, 1)
+        beyond = np.clip((score - high) / (grid / math.sqrt(n)) + 0.5, 0, 1)
         beyond[-1] = float(score[-1] >= high)
-        short = np.minimum(np.clip((low - score) / width + 0.5, 0, 1), 1 - beyond)
-        above, below = above + float(mass @ beyond), below + float(mass @ short)
-        mass = mass * (1 - beyond - short)
-    return above, below
+        above += float(mass @ beyond)
+        mass = mass * (1 - beyond)
+    return above
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

@@ -168,19 +168,57 @@ def test_a_way_down_that_lacked_something_is_tried_again_by_another_session(tmp_
     assert bisection.next_step().way == "pin"
 
 
-def test_what_does_not_stand_is_reported(tmp_path):
-    script = Script.step(30, at=10)
-    measure = script.measure
+def only_in_first_builds(script):
+    """No fresh build shows the step: what differs is not in the commits."""
+    measure, true = script.measure, dict(script.levels)
 
-    def otherwise(built, log, fresh):
-        if fresh:
-            script.levels["10"] = 1.0
+    def measured(built, log, fresh):
+        script.levels = dict.fromkeys(true, 1.0) if fresh else true
         return measure(built, log, fresh)
 
-    script.measure = otherwise
-    result = result_of(bisected(script, tmp_path))
+    script.measure = measured
+    return script
+
+
+def test_a_step_that_no_fresh_build_shows_ends_not_confirmed(tmp_path):
+    result = result_of(bisected(only_in_first_builds(Script.step(30, at=10)), tmp_path))
     assert result.word == "found, not confirmed"
-    assert result.culprits[0].confirmed == "not confirmed"
+    assert [culprit.confirmed for culprit in result.culprits] == ["not confirmed"]
+    assert [refuted.label for refuted in result.refuted] == ["10", "11"]
+    assert result.culprits[0].revisions[0].label == "12"
+    assert result.counts["confirming"] >= 3 * 2 * 3
+
+
+@pytest.mark.parametrize(("disturbed", "refuted"), [("9", "9"), ("10", "11")])
+def test_a_refuted_culprit_resumes_the_search_at_its_neighbours(tmp_path, disturbed, refuted):
+    """The first ten measurements of a build beside the step show the other side."""
+    script = Script.step(30, at=10)
+    measure, true = script.measure, dict(script.levels)
+    other_side = {"9": 1.1, "10": 1.0}[disturbed]
+
+    def measured(built, log, fresh):
+        is_wrong = built.revision.label == disturbed and script.measured.count((disturbed, False)) < 10
+        script.levels[disturbed] = other_side if is_wrong and not fresh else true[disturbed]
+        return measure(built, log, fresh)
+
+    script.measure = measured
+    result = result_of(bisected(script, tmp_path))
+    assert [culprit.revisions[0].label for culprit in result.culprits] == ["10"]
+    assert result.culprits[0].confirmed == "confirmed"
+    assert [earlier.label for earlier in result.refuted] == [refuted]
+
+
+def test_what_refutes_a_culprit_survives_a_kill(tmp_path):
+    bisection = bisected(only_in_first_builds(Script.step(30, at=10)), tmp_path)
+    with Journal(tmp_path) as journal:
+        recorded = journal.events()
+    assert sum(event["event"] == "refuted" for event in recorded) == 2
+    for cut in range(3, len(recorded)):
+        again = Bisection(recorded[:cut])
+        step, following = again.next_step(), recorded[cut]
+        if following["event"] == "refuted":
+            assert type(step).__name__ == "Reopen"
+    assert result_of(Bisection(recorded)) == result_of(bisection)
 
 
 def test_what_cannot_be_built_anew_is_not_confirmed_nor_refuted(tmp_path):

@@ -35,6 +35,10 @@ def test_right_with_few_builds(simulation, name):
     (setting,) = [setting for setting in simulation.SETTINGS if setting.name == name]
     done = simulation.trials(setting, TRIALS)
     assert sum(trial.right for trial in done) >= stats.binom.ppf(1e-4, TRIALS, setting.goal)
+    if setting.confirmed:
+        confirmed = sum(trial.right and trial.confirmed for trial in done)
+        assert confirmed >= stats.binom.ppf(1e-4, TRIALS, setting.confirmed)
+        assert sum(trial.confirmed and not trial.right for trial in done) <= 1
     assert sum(trial.builds for trial in done) / TRIALS <= 1.3 * math.log2(128) + 3
     sure = [trial.right for trial in done if trial.sure]
     assert sum(sure) >= stats.binom.ppf(1e-4, max(len(sure), 1), 0.95 if sure else 0.0)
@@ -42,9 +46,9 @@ def test_right_with_few_builds(simulation, name):
 
 def test_rounded_values_are_not_taken_for_exact(simulation, monkeypatch):
     class Rounded(simulation.Truth):
-        def measure(self, place):
+        def measure(self, place, fresh=False):
             unit = 3 * self.sigma
-            return simulation.Measured(place, unit * round(super().measure(place).value / unit))
+            return unit * round(super().measure(place, fresh) / unit)
 
     monkeypatch.setattr(simulation, "Truth", Rounded)
     (setting,) = [setting for setting in simulation.SETTINGS if setting.name == "3 sigma"]

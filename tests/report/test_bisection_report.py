@@ -141,25 +141,28 @@ def test_eager_that_moved_as_well_is_not_blamed_on_the_back_end(tmp_path):
     assert headline(result) == "compiled latency of timm/resnet18: found 63"
 
 
-def test_what_did_not_stand_is_in_the_headline(tmp_path):
+def test_a_refuted_culprit_is_in_the_headline(tmp_path):
     script = Script.step(30, at=10)
-    measure = script.measure
+    measure, true = script.measure, dict(script.levels)
 
-    def otherwise(built, log, fresh):
-        script.levels["10"] = 1.0 if fresh else 1.1
+    def measured(built, log, fresh):
+        script.levels = dict.fromkeys(true, 1.0) if fresh else true
         return measure(built, log, fresh)
 
-    script.measure = otherwise
+    script.measure = measured
     result = result_of(bisected(script, tmp_path))
-    assert "did not stand being measured again" in headline(result)
-    assert "not confirmed against `9`" in markdown(result)
+    assert "12 was found, and refuted by re-measurement" in headline(result)
+    text = markdown(result)
+    assert "not confirmed against `11`" in text
+    assert "Found first and refuted: `10` change 10." in text
+    assert "The search went on with them." in text
 
 
-def test_of_two_culprits_only_the_one_that_fell_is_said_to_have_fallen(tmp_path):
+def test_of_two_culprits_only_the_refuted_one_is_called_refuted(tmp_path):
     script = Script.step(64, at=20, by=1.1)
     script.levels.update({str(n): 1.32 for n in range(45, 64)})
     result = result_of(bisected(script, tmp_path))
     culprit, other = result.culprits
     fell = dataclasses.replace(other, confirmed="not confirmed")
     result = dataclasses.replace(result, word="found, not confirmed", culprits=(culprit, fell))
-    assert "found 20; 45 was found and did not stand" in headline(result)
+    assert "found 20; 45 was found, and refuted by re-measurement" in headline(result)
