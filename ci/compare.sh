@@ -3,15 +3,17 @@
 #
 #   compare.sh prepare   both environments: UNDER_TEST=BASE and UNDER_TEST=CHANGE, or with COMPARE=torch
 #                        TORCH=BASE and TORCH=CHANGE (docs/nightly.md has what these take)
-#   compare.sh measure   ROUNDS rounds: base, change, then change, base, so that a drift cancels
-#   compare.sh judge     compare.txt, junit.xml, night.html; exit code 1 where something got worse for real
+#   compare.sh measure   pairs of runs, base and change in turn, until it is known what changed: at most PAIRS a
+#                        case, and none that begins after COMPARE_MINUTES. Repeated, it continues.
+#   compare.sh judge     compare.txt, junit.xml, night.html; exit code 1 if something got worse
 #   compare.sh post      the same as a comment of pull request ISSUE of REPO
 #
-# What is measured is said as for a night; RUN_ARGUMENTS are more options of perfdash run.
-# State is in PERFDASH_NIGHTLY; its history is its own, so that no night is judged by a pull request.
+# What is measured is given as for a night; RUN_ARGUMENTS are more options of perfdash compare-builds.
+# State is in PERFDASH_NIGHTLY. Nothing of it goes into a history, so no night is judged by a pull request.
 . "$(dirname "${BASH_SOURCE[0]}")/nightly/common.sh"
 need_night
-check_numbers ROUNDS
+check_numbers PAIRS
+if [ -n "$COMPARE_MINUTES" ]; then check_numbers COMPARE_MINUTES; fi
 OUT="$PERFDASH_NIGHTLY/out"
 export PERFDASH_DB="$PERFDASH_NIGHTLY/history.db"
 mkdir -p "$OUT"
@@ -27,23 +29,36 @@ environment() { # SIDE REVISION
   say "$1 ($2): $python"
 }
 
-round() { # SIDE NUMBER
-  local side="$1" mark="$PERFDASH_NIGHTLY/$1-$2.run" said folder code=0
-  local words=(--suite "$SUITES" --dtype "$DTYPES" --threads "$THREADS" --device "${DEVICES%%,*}")
-  if [ -s "$mark" ]; then return; fi # started again, it goes on where it stopped
-  if [ -n "$MODELS" ]; then words+=(--models "$MODELS"); fi
-  if [ "$QUICK" = yes ]; then words+=(--quick); fi
-  words+=("${more[@]}" --out "$OUT" --python "$(cat "$PERFDASH_NIGHTLY/python-$side")")
-  said="$PERFDASH_NIGHTLY/$side-$2.log"
-  perfdash run "${words[@]}" 2>&1 | tee "$said" || code=$?
-  [ "$code" -le 1 ] || exit "$code" # 1: a gate; what it measured stands
-  folder="$(sed -n 's/^Saved in //p' "$said" | tail -1)"
-  if [ -z "$folder" ]; then complain 3 "$side, round $2: perfdash run did not say where the run is"; fi
-  basename "$folder" >"$mark"
+measure() {
+  local code=0 words=(--pairs "$PAIRS") folder
+  if [ -n "$COMPARE_MINUTES" ]; then words+=(--minutes "$COMPARE_MINUTES"); fi
+  folder="$(comparison)"
+  if [ -n "$folder" ]; then
+    words+=(--resume "$folder" --out "$OUT")
+  else
+    declare -a more=()
+    arguments_of "$RUN_ARGUMENTS"
+    words+=(--suite "$SUITES" --dtype "$DTYPES" --threads "$THREADS" --device "${DEVICES%%,*}")
+    if [ -n "$MODELS" ]; then words+=(--models "$MODELS"); fi
+    if [ "$QUICK" = yes ]; then words+=(--quick); fi
+    words+=("${more[@]}" --out "$OUT" --python "$(cat "$PERFDASH_NIGHTLY/python-change")"
+      --base-python "$(cat "$PERFDASH_NIGHTLY/python-base")")
+  fi
+  perfdash compare-builds "${words[@]}" || code=$?
+  exit "$code"
 }
 
-names() { # SIDE
-  cat "$PERFDASH_NIGHTLY/$1"-*.run | paste -sd,
+# The folder of the comparison, once a pair of it was measured; empty before.
+comparison() {
+  local each
+  for each in "$OUT"/*/base/run.json; do
+    if [ -e "$each" ]; then dirname "$(dirname "$each")"; fi
+  done | tail -1
+}
+
+need_comparison() {
+  folder="$(comparison)"
+  if [ -z "$folder" ]; then complain 3 "no pair was measured yet in $OUT: run compare.sh measure"; fi
 }
 
 case "${1:-}" in
@@ -52,30 +67,23 @@ case "${1:-}" in
     environment base "$BASE"
     environment change "$CHANGE"
     ;;
-  measure)
-    declare -a more=()
-    arguments_of "$RUN_ARGUMENTS"
-    for ((number = 1; number <= ROUNDS; number++)); do
-      if ((number % 2)); then order="base change"; else order="change base"; fi
-      for side in $order; do round "$side" "$number"; done
-    done
-    ;;
+  measure) measure ;;
   judge)
+    need_comparison
     code=0
-    perfdash compare "$(names base)" "$(names change)" --out "$OUT" --junit "$PERFDASH_NIGHTLY/junit.xml" \
+    perfdash compare "$folder/base" "$folder" --out "$OUT" --junit "$PERFDASH_NIGHTLY/junit.xml" \
       --fail-on regression >"$PERFDASH_NIGHTLY/compare.txt" || code=$?
     cat "$PERFDASH_NIGHTLY/compare.txt"
-    last="$(names change)"
-    perfdash report "${last##*,}" --baseline "$(names base)" --out "$OUT" --format html \
+    perfdash report "$folder" --baseline "$folder/base" --out "$OUT" --format html \
       --to "$PERFDASH_NIGHTLY/night.html"
     exit "$code"
     ;;
   post)
-    last="$(names change)"
-    words=(--repo "$REPO" --issue "$ISSUE" --baseline "$(names base)" --out "$OUT")
+    need_comparison
+    words=(--repo "$REPO" --issue "$ISSUE" --baseline "$folder/base" --out "$OUT")
     if [ -n "$GITHUB_API" ]; then words+=(--base-url "$GITHUB_API"); fi
     if [ "$POST" = dry ]; then words+=(--dry-run); fi
-    perfdash post "${last##*,}" "${words[@]}"
+    perfdash post "$folder" "${words[@]}"
     ;;
   *) complain 2 "prepare, measure, judge or post" ;;
 esac

@@ -36,7 +36,7 @@ nightly_parameters=(
 : "${HOST:=show}" "${JOB:=nightly}" "${EVERY:=}" "${OUT:=${PERFDASH_OUT:-runs}}"
 : "${START_COMMAND:=}" "${START_MINUTES:=15}" "${STOP_COMMAND:=}" "${STOP_MINUTES:=10}"
 : "${CELL_MINUTES:=}" # without it a cell of Jenkins has 600, one at a desk no limit
-: "${ROUNDS:=4}"       # of ci/compare.sh
+: "${PAIRS:=8}" "${COMPARE_MINUTES:=}" # of ci/compare.sh
 
 venv="${PERFDASH_VENV:-.venv}"
 
@@ -55,13 +55,13 @@ check_numbers() { # NAMES...
       BISECT_HOURS)
         [[ "${!name}" =~ ^[0-9]{1,4}(\.[0-9]+)?$ ]] || complain 2 "$name=${!name} is no number of hours"
         ;;
-      CONFIRM_MINUTES | START_MINUTES | STOP_MINUTES)
+      CONFIRM_MINUTES | COMPARE_MINUTES | START_MINUTES | STOP_MINUTES)
         [[ "${!name}" =~ ^[0-9]{1,4}(\.[0-9]+)?$ && "${!name}" =~ [1-9] ]] ||
           complain 2 "$name=${!name} is no number of minutes: give a number above 0"
         ;;
-      ROUNDS)
-        [[ "${!name}" =~ ^([3-9]|[1-9][0-9])$ ]] ||
-          complain 2 "$name=${!name}: give a number from 3 to 99; fewer rounds cannot tell change from noise"
+      PAIRS)
+        [[ "${!name}" =~ ^([4-9]|[1-5][0-9]|60)$ ]] ||
+          complain 2 "$name=${!name}: give a number from 4 to 60; fewer pairs cannot tell change from noise"
         ;;
       *) [[ "${!name}" =~ ^[1-9][0-9]{0,5}$ ]] || complain 2 "$name=${!name}: give a number from 1" ;;
     esac

@@ -30,6 +30,8 @@ confirm() { # RUN
     cannot=yes
     return 0
   fi
+  # No pair begins in the last tenth of the time, so that few are cut short.
+  words+=(--minutes "$(awk -v left="$left" 'BEGIN { minutes = 0.9 * left / 60; print minutes < 0.1 ? 0.1 : minutes }')")
   # It ends as on Ctrl-C and keeps what it measured; one that hangs is killed. In the foreground, so that Ctrl-C
   # and the end of the night reach it. -i: on Ctrl-C perfdash still has something to say.
   timeout --foreground --signal=INT --kill-after=120 "$left" "$venv/bin/perfdash" confirm "$1" "${words[@]}" 2>&1 |
@@ -44,7 +46,9 @@ confirm() { # RUN
   if [ "$code" = 2 ] && grep -q 'no night before the changes measured' "$PERFDASH_NIGHTLY/.confirm"; then
     code=0 cannot=yes
   fi
-  if [ "$code" != 0 ] || grep -q ': cannot tell' "$PERFDASH_NIGHTLY/.confirm"; then cannot=yes; fi
+  if [ "$code" != 0 ] || grep -q -e ': cannot tell' -e ' minutes are over: ' "$PERFDASH_NIGHTLY/.confirm"; then
+    cannot=yes
+  fi
   # More may have changed than CONFIRM_MOST.
   if awk '/ cases may have changed; / && $1 > $6 { more = 1 } END { exit !more }' "$PERFDASH_NIGHTLY/.confirm"; then
     cannot=yes

@@ -49,7 +49,7 @@ check_run_options() {
 
 check_parameters() {
   local each
-  check_numbers SHARDS BASE_RUNS CONFIRM_MOST CONFIRM_MINUTES BISECT_MOST BISECT_HOURS ROUNDS START_MINUTES STOP_MINUTES
+  check_numbers SHARDS BASE_RUNS CONFIRM_MOST CONFIRM_MINUTES BISECT_MOST BISECT_HOURS PAIRS START_MINUTES STOP_MINUTES
   if [ -n "$CELL_MINUTES" ]; then check_numbers CELL_MINUTES; fi
   [[ "$EVERY" =~ ^([0-9]{1,5}[mhd])?$ ]] || complain 2 "EVERY=$EVERY: give it as 24h, 7d or 90m"
   [[ "$SHARD" =~ ^([1-9][0-9]*/[1-9][0-9]*)?$ ]] || complain 2 "SHARD=$SHARD: give it as 2/4"

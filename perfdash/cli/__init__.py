@@ -13,6 +13,7 @@ from perfdash.cli import (
     bisect,
     check,
     compare,
+    compare_builds,
     config,
     confirm,
     detect,
@@ -46,6 +47,7 @@ app.command("run")(run.run)
 app.command("check")(check.check)
 app.command("merge")(merge.merge)
 app.command("compare")(compare.compare)
+app.command("compare-builds")(compare_builds.compare_builds)
 app.command("confirm")(confirm.confirm)
 app.command("regressions")(regressions.regressions)
 app.command("report")(report.report)

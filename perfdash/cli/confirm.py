@@ -23,7 +23,10 @@ def confirm(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Cases at most, the likeliest changes first.")] = 20,
     pairs: Annotated[
-        int | None, typer.Option(min=5, max=20, help="Pairs a case at most.  [default: 8]")
+        int | None, typer.Option(min=5, max=60, help="Pairs a case at most.  [default: 8]")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Begin no pair of runs after so many minutes.")
     ] = None,
     certain: Annotated[
         bool, typer.Option("--alarms", help="Only what the night was certain enough of to raise an alert.")
@@ -83,7 +86,7 @@ def confirm(
         typer.echo(f"{len(to_measure)} cases may have changed; {len(planned)} are measured again")
         check_machine(settings, planned)
         confirmed = remeasure(
-            store, judged, folder, settings, good_python, planned, by_case, pairs, _show, typer.echo
+            store, judged, folder, settings, good_python, planned, by_case, pairs, minutes, _show, typer.echo
         )
     if fail_on and confirmed:
         raise typer.Exit(1)
@@ -105,7 +108,9 @@ def _result_text(decision: Decision) -> str:
         measured = f", measured {numbers['ratio'] - 1:+.1%} ({low:+.1%} to {high:+.1%})"
     elif numbers:
         measured = f", measured {numbers['old']} -> {numbers['new']}"
-    word = {"more": "cannot tell", "nothing": "cannot tell: runs fail, or others are at work here"}.get(
+    word = {"more": "cannot tell yet", "nothing": "cannot tell: runs fail, or others are at work here"}.get(
         decision.word, decision.word
     )
+    if numbers and numbers.get("wanted"):
+        word = f"cannot tell: about {numbers['wanted']} pairs would (--pairs)"
     return f"{name}: {word}{suspected}{measured}"

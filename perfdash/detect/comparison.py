@@ -76,7 +76,8 @@ class Delta(NamedTuple):
 
     old, new: the level of each side. change: log of new / old. p: None if the noise is unknown. significant:
     a discovery at the rate _RATE, and at least the metric's threshold. reach: half the width of the 95 %
-    interval of `change`.
+    interval of `change`. pairs: of runs, where two builds were measured in turn and a sequential test decides
+    instead of p; undecided: it cannot tell yet.
     """
 
     old: float
@@ -85,6 +86,12 @@ class Delta(NamedTuple):
     p: float | None
     significant: bool
     reach: float | None = None
+    pairs: int | None = None
+    undecided: bool = False
+
+    @property
+    def tested(self) -> bool:
+        return self.p is not None or self.pairs is not None
 
 
 @dataclass(frozen=True)
@@ -116,14 +123,14 @@ class ComparedCase:
         """
         worse = [name for name, delta in self.deltas.items() if name in JUDGED and delta.change > 0]
         backend = self.deltas.get("backend_ms")
-        if (backend is None or backend.p is None) and "speedup" in self.deltas:
+        if (backend is None or not backend.tested) and "speedup" in self.deltas:
             worse += ["speedup"] if self.deltas["speedup"].change < 0 else []
         return self.status_direction == WORSE or any(self.deltas[name].significant for name in worse)
 
     @property
     def tested(self) -> bool:
         """Whether the status or any metric could be compared."""
-        return self.checked_alike or any(delta.p is not None for delta in self.deltas.values())
+        return self.checked_alike or any(delta.tested for delta in self.deltas.values())
 
     @property
     def changed(self) -> bool:
@@ -206,11 +213,17 @@ def refuse_overlap(old: ComparedRuns, new: ComparedRuns) -> None:
         raise UsageError(f"{both[0][0]} is on both sides; give windows that do not overlap")
 
 
-def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = None) -> Comparison:
+def compare(
+    old: ComparedRuns,
+    new: ComparedRuns,
+    noise: NoiseByCase | None = None,
+    paired: Mapping[Case, Mapping[str, Delta]] | None = None,
+) -> Comparison:
     """Compare two sides, with `noise` from the history.
 
     Noise is estimated from a side's own runs where there are several. Without either source only speedups are
     tested, by their own intervals. All p values together pass Benjamini and Hochberg's test at _RATE.
+    `paired`: the changes of two builds that were measured in turn, which are already decided.
     """
     method = new.runs[-1].run.method
     reach = 1.96 if method.get("speedup", 1) >= _COVERS_TRUTH else math.sqrt(2) * 1.96
@@ -219,7 +232,9 @@ def compare(old: ComparedRuns, new: ComparedRuns, noise: NoiseByCase | None = No
     rows = [[side[case] for case in both] for side in sides]
     logs = {name: (_logs(rows[0], name), _logs(rows[1], name)) for name in (*COMPARED, "compression_ratio")}
     raw: list[dict[str, Delta]] = [{} for _ in both]
-    for name in COMPARED:
+    for place, case in enumerate(both if paired is not None else ()):
+        raw[place].update((paired or {}).get(case, {}))
+    for name in COMPARED if paired is None else ():
         for place, delta in _deltas(name, both, rows, logs[name], (noise or {}).get(name, {}), reach):
             raw[place][name] = delta
     tested = [
@@ -425,9 +440,13 @@ def _of_intervals(old: Sequence[Row], new: Sequence[Row], reach: float) -> float
     return math.sqrt(max(variance, FLOOR**2))
 
 
+def least_change(name: str) -> float:
+    """The smallest change (log) of a metric that counts."""
+    return math.log1p(JUDGED[name].threshold if name in JUDGED else JUDGED["backend_ms"].threshold)
+
+
 def _matters(name: str, delta: Delta) -> bool:
-    least = JUDGED[name].threshold if name in JUDGED else JUDGED["backend_ms"].threshold
-    return abs(delta.change) >= math.log1p(least)
+    return abs(delta.change) >= least_change(name)
 
 
 def _means(name: str, logs: tuple[Array, Array], counted: NDArray[np.bool_]) -> Means | None:

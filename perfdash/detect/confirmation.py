@@ -18,7 +18,7 @@ from perfdash.stats import confirmation_test
 
 PAIRS = confirmation_test.PAIRS
 _FAILURES = 2  # failed pairs after which a case is given up
-_LATENCIES = ("eager_ms", "backend_ms", *PARTS)
+_LATENCIES = ("eager_ms", "backend_ms", "speedup", *PARTS)
 STANDS, DISMISSED, MORE, NOTHING = "stands", "dismissed", "more", "nothing"
 
 
@@ -99,13 +99,8 @@ def decide(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]],
 
 def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResult]], most: int) -> Any:
     name = str(finding.metric)
-    passed = [
-        (old, new)
-        for old, new in pairs
-        if old.passed and new.passed and old.values.get(name, 0) > 0 and new.values.get(name, 0) > 0
-    ]
-    # Other programs on the core disturb latencies, but neither CPU seconds nor memory.
-    quiet = [pair for pair in passed if (pair[0].clean and pair[1].clean) or name not in _LATENCIES]
+    passed = passed_pairs(name, pairs)
+    quiet = quiet_pairs(name, passed)
     ratios = [math.log(new.values[name] / old.values[name]) for old, new in quiet]
     if len(pairs) - len(passed) >= _FAILURES or len(passed) - len(quiet) >= most:
         return NOTHING, None
@@ -132,6 +127,24 @@ def _of_metric(finding: Finding, pairs: Sequence[tuple[PairedResult, PairedResul
     if outcome.decision == "undecided":
         return NOTHING, numbers  # the change may be real but too small for so few pairs
     return str(outcome.decision), numbers
+
+
+def passed_pairs(
+    metric: str, pairs: Sequence[tuple[PairedResult, PairedResult]]
+) -> list[tuple[PairedResult, PairedResult]]:
+    """The pairs in which both builds passed and have the metric."""
+    return [
+        (old, new)
+        for old, new in pairs
+        if old.passed and new.passed and old.values.get(metric, 0) > 0 and new.values.get(metric, 0) > 0
+    ]
+
+
+def quiet_pairs(
+    metric: str, pairs: Sequence[tuple[PairedResult, PairedResult]]
+) -> list[tuple[PairedResult, PairedResult]]:
+    """The pairs that no other program disturbed; it disturbs latencies, not CPU seconds or memory."""
+    return [pair for pair in pairs if (pair[0].clean and pair[1].clean) or metric not in _LATENCIES]
 
 
 def alert_after(

@@ -33,6 +33,7 @@ def comparison(sides: Comparison) -> str:
         parts += [*([] if sides.methods and not sides.means else [_means(sides.means), ""]), counted]
     if changed:
         parts.append(_changes(changed))
+    parts += _undecided(sides.both)
     if sides.both:
         parts += ["", "All cases in both", _table(sides.both)]
     for title, cases in (
@@ -101,15 +102,47 @@ def _changes(changed: Sequence[ComparedCase]) -> str:
         for name, delta in compared.deltas.items():
             if delta.significant:
                 worse = (delta.change < 0) == (name == "speedup")
-                p = "" if delta.p is None else f"{delta.p:.1g}"
                 row = [
                     _value(name, delta.old),
                     _value(name, delta.new),
                     f"{math.expm1(delta.change):+.1%}",
-                    p,
+                    _certainty(delta),
                 ]
                 table.add_row([*case, "worse" if worse else "better", title_of(name), *row])
     return str(table.get_string())
+
+
+def _undecided(both: Sequence[ComparedCase]) -> list[str]:
+    """The metrics that the pairs of two builds cannot decide, with what they still allow."""
+    table = PrettyTable(["name", "bs", "dtype", "backend", "what", "change", "95 %", "pairs"])
+    table.align = "l"
+    for compared in both:
+        for name, delta in compared.deltas.items():
+            if delta.undecided:
+                reach = math.inf if delta.reach is None else delta.reach
+                low, high = (math.expm1(delta.change + sign * reach) for sign in (-1, 1))
+                interval = f"{low:+.1%} to {high:+.1%}" if math.isfinite(reach) else ""
+                table.add_row(
+                    [
+                        compared.case.model,
+                        compared.case.batch_size,
+                        compared.case.amp_dtype or compared.case.dtype,
+                        compared.case.backend,
+                        title_of(name),
+                        f"{math.expm1(delta.change):+.1%}",
+                        interval,
+                        delta.pairs,
+                    ]
+                )
+    if not table.rows:
+        return []
+    return ["", f"Cannot tell: {len(table.rows)}; more pairs would", str(table.get_string())]
+
+
+def _certainty(delta: Delta) -> str:
+    if delta.pairs is not None:
+        return f"{delta.pairs} pairs"
+    return "" if delta.p is None else f"{delta.p:.1g}"
 
 
 def _table(both: Sequence[ComparedCase]) -> str:
@@ -177,6 +210,7 @@ def to_plain(sides: Comparison) -> dict[str, Any]:
                         "ratio": math.exp(delta.change),
                         "p": delta.p,
                         "significant": delta.significant,
+                        **({"pairs": delta.pairs, "undecided": delta.undecided} if delta.pairs else {}),
                     }
                     for name, delta in compared.deltas.items()
                 },

@@ -26,6 +26,7 @@ from perfdash.history.store import NoHistory, open_store
 from perfdash.report.digest import Digest
 from perfdash.report.night import Night, against, nightlies_before, of_history
 from perfdash.report.weekly_digest import weekly_digest
+from perfdash.runner.build_comparison import changes_between
 from perfdash.runner.run_journal import find_run, read_saved
 from perfdash.settings import judging_rules, model_owners
 
@@ -107,7 +108,9 @@ class RunLookup:
         sides = [self._side(word, host_class) for word in (old, new)]
         refuse_unlike(*sides)
         refuse_overlap(*sides)
-        return compare(sides[0], sides[1], self._noise(sides))
+        old_folder, new_folder = self.folder(old), self.folder(new)
+        paired = changes_between(old_folder, new_folder) if old_folder and new_folder else None
+        return compare(sides[0], sides[1], self._noise(sides) if paired is None else None, paired)
 
     def trend(self, imported: Imported) -> tuple[list[dict[str, Any]], str]:
         """The nightly means of the run's suites up to it, or why there are none."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from perfdash.errors import MachineError
-from perfdash.files import dumps
-from perfdash.records import Result, to_json
+from perfdash.files import dumps, mend_last_line
+from perfdash.records import Case, Result, result_from_json, to_json
 from perfdash.runner.messages import Options, Order
 from perfdash.runner.result_record import assemble
-from perfdash.runner.run_journal import append_line
+from perfdash.runner.run_journal import append_line, read_json
 from perfdash.runner.slot import Slot
 from perfdash.runner.worker_limits import RunStopped, Stop
 from perfdash.suites.case_selection import Planned
@@ -35,6 +36,47 @@ class BuildPair:
 
     old: Result
     new: Result
+
+
+class Budget:
+    """Minutes in which pairs may begin, counted from when it is made."""
+
+    def __init__(self, minutes: float) -> None:
+        self.minutes = minutes
+        self._end = time.monotonic() + 60 * minutes
+
+    @property
+    def spent(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+def read_pairs(folder: Path) -> dict[Case, list[BuildPair]]:
+    """The whole pairs of each case that a run folder holds, in their order.
+
+    A line that was cut short, and a side without its other one, are left out: their pair is measured again.
+    """
+    path = folder / FILE
+    sides: dict[Case, dict[int, dict[str, Result]]] = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            data = read_json(line)
+            result = result_from_json(data["result"])
+            sides.setdefault(result.case, {}).setdefault(int(data["pair"]), {})[str(data["side"])] = result
+        except (ValueError, TypeError, KeyError):
+            continue
+    pairs = {
+        case: [BuildPair(pair["old"], pair["new"]) for _, pair in sorted(numbered.items()) if len(pair) == 2]
+        for case, numbered in sides.items()
+    }
+    return {case: whole for case, whole in pairs.items() if whole}
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        read_json(line)
+    except ValueError:
+        return False
+    return True
 
 
 Enough = Callable[[Planned, Sequence[BuildPair]], bool]
@@ -60,6 +102,7 @@ class PairedSlots:
 
     def __enter__(self) -> PairedSlots:
         """Takes the cores. Raises MachineError where another run measures on one of them."""
+        mend_last_line(self._folder / FILE, _is_json)  # cut short by a power cut
         try:
             for pair in self._slots:
                 # The other side needs no lock of its own: the two never run at once.
@@ -79,11 +122,18 @@ class PairedSlots:
         return {name: slot.introduce(planned)["environment"] for name, slot in self._slots[0].items()}
 
     def measure(
-        self, planned: Sequence[Planned], enough: Enough, seen: Callable[[Planned, list[BuildPair]], None]
+        self,
+        planned: Sequence[Planned],
+        enough: Enough,
+        seen: Callable[[Planned, list[BuildPair]], None],
+        begun: Mapping[Case, Sequence[BuildPair]] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """Measure every case in pairs until `enough`, then call `seen`, by one thread at a time.
 
-        Interrupted (KeyboardInterrupt) what is under way is ended; what was seen stays seen.
+        `begun`: earlier pairs of a case. When the budget is spent no new pair begins; `seen`
+        is still called for each case that has pairs. Interrupted (KeyboardInterrupt) what is under way is
+        ended; what was seen stays seen.
         """
         waiting = deque(planned)
         telling = threading.Lock()
@@ -94,9 +144,11 @@ class PairedSlots:
                     case = waiting.popleft()
                 except IndexError:
                     return
-                pairs: list[BuildPair] = []
-                while not enough(case, pairs):
+                pairs = list((begun or {}).get(case.case, ()))
+                while not enough(case, pairs) and not (budget and budget.spent):
                     pairs.append(self._pair(slots, case, len(pairs)))
+                if not pairs:
+                    continue
                 with telling:
                     seen(case, pairs)
 

@@ -21,7 +21,7 @@ from perfdash.history.results import from_result
 from perfdash.history.store import Store
 from perfdash.records import Case, Result
 from perfdash.redaction import MASK
-from perfdash.runner.alternating_builds import BuildPair, PairedSlots, beside
+from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside
 from perfdash.runner.cores import away_from, slots_of, when_free
 from perfdash.runner.messages import options_of
 from perfdash.settings import RunSettings
@@ -72,18 +72,20 @@ def remeasure(
     planned: Sequence[Planned],
     findings_of: Mapping[Case, list[Finding]],
     most_pairs: int | None,
+    minutes: float | None,
     decided: Callable[[Decision], None],
     notify: Callable[[str], None],
 ) -> int:
     """Measure suspected cases under the new build and the last good one, pair by pair.
 
-    Alerts are saved and `decided` is called as each case is decided. Returns the number of confirmed
-    regressions. Raises UsageError if an interpreter has another build than the history expects.
+    Alerts are saved and `decided` is called as each case is decided. `minutes`: no pair begins later. Returns
+    the number of confirmed regressions. Raises UsageError if an interpreter has another build than the one
+    that the history expects.
     """
     new = options_of(settings)
     cores = slots_of(settings)
     limit = most_pairs or confirmation.PAIRS
-    confirmed = 0
+    confirmed = seen = 0
 
     def judgements(case: Case, pairs: Sequence[BuildPair]) -> list[tuple[Finding, str, Any]]:
         sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
@@ -93,7 +95,8 @@ def remeasure(
         return confirmation.MORE not in [word for _, word, _ in judgements(planned.case, pairs)]
 
     def save(planned: Planned, pairs: Sequence[BuildPair]) -> None:
-        nonlocal confirmed
+        nonlocal confirmed, seen
+        seen += 1
         with store.write() as connection:
             alerts = alert_rows.load(connection, testbed_id=judged.run.testbed_id, states=alert_rows.SHOWN)
             for finding, word, numbers in judgements(planned.case, pairs):
@@ -131,7 +134,10 @@ def remeasure(
             )
         if len(left) < len(planned):
             notify(f"{len(planned) - len(left)} cases changed before that build: they are left out")
-        slots.measure(left, is_enough, save)
+        budget = Budget(minutes) if minutes is not None else None
+        slots.measure(left, is_enough, save, budget=budget)
+        if budget and budget.spent and (unmeasured := len(left) - seen):
+            notify(f"{minutes:g} minutes are over: {unmeasured} of {len(left)} cases were not measured")
     return confirmed
 
 

@@ -71,7 +71,7 @@ def new_run(settings: RunSettings) -> Run:
     check_machine(settings, plan.cases)
     journal = RunJournal.create(settings.out)
     try:
-        info = _info(journal.folder.name, settings, plan, dynamo_names)
+        info = new_info(journal.folder.name, settings, plan, dynamo_names)
         journal.write_plan(plan.to_json())
     except PerfdashError:
         journal.discard()
@@ -99,16 +99,7 @@ def resumed_run(
 
     Raises UsageError where the settings give another plan.
     """
-    old = read_plan(folder)
-    fresh, dynamo_names = make_plan(settings, uncut=True)
-    if changed := differences(old, fresh.to_json()):
-        raise UsageError(
-            f"{folder.name} was planned otherwise, so it cannot go on so (then | now):\n"
-            f"{compatibility.as_lines(changed)}"
-        )
-    then = plan_from_json(old)
-    by_case = {planned.case: planned for planned in fresh.cases}
-    plan = replace(then, cases=tuple(by_case[planned.case] for planned in then.cases))
+    plan, dynamo_names = plan_as_begun(folder, settings)
     slots = slots_of(settings)
     check_machine(settings, plan.cases)
     journal = RunJournal.reopen(folder)
@@ -135,6 +126,20 @@ def resumed_run(
     return Run(settings, plan, left, dynamo_names, slots, journal, info, results)
 
 
+def plan_as_begun(folder: Path, settings: RunSettings) -> tuple[Plan, dict[str, str]]:
+    """The plan of a run folder, with what its plan.json does not hold. Raises UsageError for another plan."""
+    old = read_plan(folder)
+    fresh, dynamo_names = make_plan(settings, uncut=True)
+    if changed := differences(old, fresh.to_json()):
+        raise UsageError(
+            f"Cannot resume {folder.name}: its plan differs from this command (then | now):\n"
+            f"{compatibility.as_lines(changed)}"
+        )
+    then = plan_from_json(old)
+    by_case = {planned.case: planned for planned in fresh.cases}
+    return replace(then, cases=tuple(by_case[planned.case] for planned in then.cases)), dynamo_names
+
+
 def measure(run: Run, watcher: Watcher, say: Say) -> None:
     """Measure what is left of a run, and close its journal.
 
@@ -142,7 +147,7 @@ def measure(run: Run, watcher: Watcher, say: Say) -> None:
     """
     settings, plan, info, journal = run.settings, run.plan, run.info, run.journal
     info.sessions.append(
-        {"started": now(), "command": _command(), "executor": settings.executor, "slots": []}
+        {"started": now(), "command": command_line(), "executor": settings.executor, "slots": []}
     )
     policy = Policy(
         settings.allocator, settings.processes, settings.retries, settings.retry_pause, settings.strict
@@ -258,7 +263,8 @@ def _absolute_paths(settings: RunSettings) -> dict[str, Any]:
     return {"backend": backends, "weights": weights_of(settings), "data": data}
 
 
-def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
+def new_info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str, str]) -> RunInfo:
+    """The run.json of a run that begins; its environment is filled in by the first worker."""
     configuration: dict[str, Any] = settings.model_dump(mode="json", exclude={"db"})  # may hold a password
     configuration["env"] = mask_variables(settings.env)
     # Absolute paths, so that the run can be resumed from another folder.
@@ -275,7 +281,7 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
         id=run_id,
         started=now(),
         host=socket.gethostname().split(".")[0],
-        command=_command(),
+        command=command_line(),
         configuration=configuration,
         environment={},
         cases=len(plan.mine),
@@ -290,7 +296,8 @@ def _info(run_id: str, settings: RunSettings, plan: Plan, dynamo_names: dict[str
     )
 
 
-def _command() -> list[str]:
+def command_line() -> list[str]:
+    """The words of this command, without secrets."""
     return ["perfdash", *mask_secrets(sys.argv[1:])]
 
 

@@ -31,7 +31,7 @@ def script(stage: Stage, name: str, *words: str, **more: str) -> subprocess.Comp
     ("nightly/bisect.sh", [], "BISECT_HOURS"),
     ("nightly/cell.sh", [], "CELL_MINUTES"),
     ("nightly/check.sh", [], "CONFIRM_MOST"),
-    ("compare.sh", ["measure"], "ROUNDS"),
+    ("compare.sh", ["measure"], "PAIRS"),
     ("bisect.sh", [], "BISECT_HOURS"),
 ])  # fmt: skip
 def test_a_number_that_is_a_command_is_refused_and_not_run(stage, name, words, parameter):
@@ -84,7 +84,7 @@ def test_the_first_stage_of_jenkins_takes_what_is_right(stage):
 @pytest.mark.parametrize(("words", "more", "why"), [
     ([], POST, "GITHUB_CREDENTIAL"),
     ([], {"WEBHOOK": "yes"}, "WEBHOOK_CREDENTIAL"),
-    ([], {"ROUNDS": "2"}, "ROUNDS=2: give a number from 3"),
+    ([], {"PAIRS": "3"}, "PAIRS=3: give a number from 4"),
     ([], {"CELL_MINUTES": "0"}, "CELL_MINUTES=0: give a number from 1"),
     ([], {"DB": "postgresql://me:hidden@host/perf"}, "DB_CREDENTIAL"),
     (["BASE", "CHANGE"], {"BASE": "v1"}, "CHANGE is empty"),

@@ -114,7 +114,13 @@ def test_what_would_mix_numbers_is_refused(command, half, tmp_path, suite):
     refused(2, "--backend: ['aot-eager'] | ['inductor']", arguments=["--backend", "inductor"])
     refused(2, "'bogus' is no status", arguments=["--retry", "bogus"])
     (tmp_path / "some.toml").write_text(suite.replace('name = "fails"', 'name = "other"'))
-    refused(2, "was planned otherwise", "some_fails", "planned then | not now", "not planned then | now")
+    refused(
+        2,
+        "its plan differs from this command",
+        "some_fails",
+        "planned then | not now",
+        "not planned then | now",
+    )
     (tmp_path / "some.toml").write_text(suite + "tolerance = 0.5\n")
     refused(2, "tolerance: 0.001 | 0.5")
     (tmp_path / "some.toml").write_text(suite)

@@ -117,7 +117,7 @@ def test_a_change_against_its_base(site: Site) -> None:
     job = site.job("ci/Jenkinsfile.compare")
     wanted = {
         **site.params, "BASE": str(base), "CHANGE": str(site.library.folder), "MODELS": "mixer",
-        "SUITES": str(site.library.suite), "QUICK": "no", "ROUNDS": "3", "RUN_ARGUMENTS": "--processes 1",
+        "SUITES": str(site.library.suite), "QUICK": "no", "PAIRS": "4",
     }  # fmt: skip
     # GitHub refuses the comment: the verdict and the pages are there.
     site.hub.fault("POST /repos", 403, times=100, message="Resource not accessible")
@@ -126,7 +126,8 @@ def test_a_change_against_its_base(site: Site) -> None:
     assert built.result == "FAILURE", built.log
     assert built.stages["Judge"] == built.stages["Post"] == "FAILURE", built.log
     assert "mixer" in built.artifact(f"{night}/compare.txt")
-    assert len([name for name in built.artifacts if "results.jsonl" in name]) == 6
+    assert len([name for name in built.artifacts if "results.jsonl" in name]) == 2
+    assert "pairs" in built.artifact(f"{night}/compare.txt")
     (junit,) = built.parts("junit")
     assert junit["failures"] == 1
     assert built.parts("html")

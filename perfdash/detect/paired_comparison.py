@@ -1,0 +1,77 @@
+"""Decide from pairs of runs what changed between two builds, metric by metric. Pure.
+
+No change is suspected beforehand, so each metric of each case is tested in both directions. The chance of
+any false change in the whole comparison is at most FALSE_CHANGE.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from perfdash.detect.comparison import COMPARED, Delta, least_change
+from perfdash.detect.confirmation import PairedResult, passed_pairs, quiet_pairs
+from perfdash.stats import confirmation_test
+
+PairedRun = tuple[PairedResult, PairedResult]  # old, new
+
+LEAST_PAIRS, MOST_PAIRS = 3, 8
+FALSE_CHANGE = 0.05
+_FAILURES = 2  # pairs in which a build fails, after which a case is not measured again
+
+
+def false_alarm_of(cases: int) -> float:
+    """The probability of a false change that each test may have (Bonferroni's bound)."""
+    return FALSE_CHANGE / (2 * len(COMPARED) * max(cases, 1))
+
+
+def paired_deltas(pairs: Sequence[PairedRun], false_alarm: float, most: int = MOST_PAIRS) -> dict[str, Delta]:
+    """The change of each metric that both builds have, from at most `most` planned pairs.
+
+    A change is significant where the sequential test says that it stands. It is undecided where the interval
+    allows both a change that counts and none.
+    """
+    deltas = {}
+    for name in COMPARED:
+        logs = [
+            (math.log(old.values[name]), math.log(new.values[name]))
+            for old, new in quiet_pairs(name, passed_pairs(name, pairs))
+        ]
+        if logs:
+            deltas[name] = _delta(logs, least_change(name), false_alarm, most)
+    return deltas
+
+
+def is_enough(pairs: Sequence[PairedRun], false_alarm: float, most: int = MOST_PAIRS) -> bool:
+    """Whether more pairs of a case would tell nothing new, or are not allowed."""
+    failed = sum(not (old.passed and new.passed) for old, new in pairs)
+    if len(pairs) >= most or failed >= _FAILURES:
+        return True
+    if len(pairs) < LEAST_PAIRS:
+        return False
+    return not any(delta.undecided for delta in paired_deltas(pairs, false_alarm, most).values())
+
+
+def _delta(logs: Sequence[tuple[float, float]], least: float, false_alarm: float, most: int) -> Delta:
+    ratios = [new - old for old, new in logs]
+    test = confirmation_test.decide(
+        ratios,
+        suspected=math.copysign(1.0, median(ratios)),
+        at_least=least,
+        minimum_change=math.expm1(least),
+        pairs=max(most, 2),
+        false_alarm=false_alarm,
+    )
+    stands = test.decision == "stands"
+    same = len(ratios) >= LEAST_PAIRS and -least < test.low and test.high < least
+    return Delta(
+        math.exp(fmean(old for old, _ in logs)),
+        math.exp(fmean(new for _, new in logs)),
+        test.estimate,
+        None,
+        stands,
+        (test.high - test.low) / 2 if math.isfinite(test.high) else None,
+        pairs=len(ratios),
+        undecided=not stands and not same,
+    )

@@ -1,0 +1,263 @@
+"""Measure two builds in turn, pair by pair of runs, until it is known what changed.
+
+`perfdash compare-builds` leaves the run folder of the change, and the base's as `base` inside it. Every pair
+is a line of the change's confirm.jsonl. Nothing of it goes into a history.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfdash.detect.comparison import Delta
+from perfdash.detect.paired_comparison import MOST_PAIRS, false_alarm_of, is_enough, paired_deltas
+from perfdash.errors import MachineError, PerfdashError, UsageError
+from perfdash.files import now, remove_abandoned_folders
+from perfdash.records import Case, Result, RunInfo, Status
+from perfdash.runner import orphans
+from perfdash.runner.alternating_builds import Budget, BuildPair, PairedSlots, beside, read_pairs
+from perfdash.runner.compatibility import check_machine, refuse_other_environment
+from perfdash.runner.cores import away_from, slots_of, when_free
+from perfdash.runner.messages import options_of
+from perfdash.runner.plan import Plan, make_plan
+from perfdash.runner.remeasurement import measured_side
+from perfdash.runner.result_record import skipped
+from perfdash.runner.run import command_line, new_info, plan_as_begun, run_to_resume
+from perfdash.runner.run_journal import RunJournal, read_info
+from perfdash.settings import RunSettings
+from perfdash.stats.speedup import margin_of, set_speedups
+from perfdash.suites.case_selection import Planned
+
+BASE = "base"  # the base's run folder, inside the change's
+_KEY = "compared_with"  # of a plan in run.json: the base's interpreter, and how many pairs are allowed
+
+Notify = Callable[[str], None]
+
+
+@dataclass
+class BuildComparison:
+    """Two builds that are compared. journals, infos: of the sides `old` (the base) and `new` (the change)."""
+
+    settings: RunSettings
+    base_python: str
+    most_pairs: int
+    plan: Plan
+    dynamo_names: dict[str, str]
+    journals: dict[str, RunJournal]
+    infos: dict[str, RunInfo]
+    pairs: dict[Case, list[BuildPair]]
+    interrupted: bool = False
+    out_of_time: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return self.journals["new"].folder
+
+    @property
+    def cases(self) -> list[Planned]:
+        return [self.plan.cases[index] for index in self.plan.mine]
+
+    @property
+    def measured(self) -> list[Planned]:
+        """The cases that are not skipped."""
+        return [planned for planned in self.cases if planned.skip_reason is None]
+
+    @property
+    def skipped(self) -> list[Planned]:
+        return [planned for planned in self.cases if planned.skip_reason is not None]
+
+    @property
+    def undecided(self) -> list[Planned]:
+        """The measured cases that further pairs could decide."""
+        return [
+            planned
+            for planned in self.measured
+            if not self.is_enough(planned, self.pairs.get(planned.case, []))
+        ]
+
+    def is_enough(self, planned: Planned, pairs: Sequence[BuildPair]) -> bool:
+        sides = [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs]
+        return is_enough(sides, false_alarm_of(len(self.cases)), self.most_pairs)
+
+
+def new_comparison(settings: RunSettings, base_python: str, most_pairs: int | None) -> BuildComparison:
+    """Plan a comparison and make its folders. Raises UsageError or MachineError; then no folder is left."""
+    base_python = os.path.abspath(os.path.expanduser(base_python))
+    plan, dynamo_names = make_plan(settings)
+    check_machine(settings, plan.cases)
+    beside(options_of(settings), base_python)
+    most = most_pairs or MOST_PAIRS
+    journal = RunJournal.create(settings.out)
+    try:
+        (journal.folder / BASE / "logs").mkdir(parents=True)
+        journals = {"new": journal, "old": RunJournal(journal.folder / BASE)}
+        infos = {side: new_info(journal.folder.name, settings, plan, dynamo_names) for side in journals}
+        for side, info in infos.items():
+            info.configuration["no_history"] = True
+            info.plan[_KEY] = {"python": base_python, "pairs": most}
+            journals[side].write_plan(plan.to_json())
+        infos["old"].id += f"-{BASE}"
+        infos["old"].configuration["python"] = base_python
+        infos["old"].plan["uid"] = uuid.uuid4().hex
+    except (PerfdashError, OSError) as error:
+        journal.discard()
+        if isinstance(error, OSError):
+            raise MachineError(f"{journal.folder} cannot be written: {error.strerror}") from error
+        raise
+    return BuildComparison(settings, base_python, most, plan, dynamo_names, journals, infos, {})
+
+
+def resumed_comparison(name: str, flags: Mapping[str, Any], most_pairs: int | None) -> BuildComparison:
+    """Reopen a comparison: whole pairs are kept. Raises UsageError for a folder or flags that do not fit."""
+    folder, info, settings = run_to_resume(name, flags)
+    known = info.plan.get(_KEY)
+    if not known:
+        raise UsageError(
+            f"{folder.name} is a run and no comparison of two builds: resume it by perfdash run --resume"
+        )
+    plan, dynamo_names = plan_as_begun(folder, settings)
+    check_machine(settings, plan.cases)
+    most = most_pairs or int(known["pairs"])
+    journals = {"new": RunJournal.reopen(folder), "old": RunJournal.reopen(folder / BASE)}
+    infos = {"new": info, "old": read_info(folder / BASE)}
+    for side_info in infos.values():
+        side_info.plan[_KEY] = {**known, "pairs": most}
+    python = str(known["python"])
+    return BuildComparison(settings, python, most, plan, dynamo_names, journals, infos, read_pairs(folder))
+
+
+def measure(comparison: BuildComparison, minutes: float | None, notify: Notify) -> None:
+    """Measure pair after pair of every case, one pair of each at a time, until all is decided.
+
+    Ctrl-C ends it and sets `interrupted`; so does the end of `minutes`, with `out_of_time`. What was measured
+    is kept either way.
+    """
+    settings = comparison.settings
+    options, cores = options_of(settings), slots_of(settings)
+    orphans.end_strays()
+    remove_abandoned_folders()
+    state = "failed"
+    try:
+        with away_from(cores), ExitStack() as stack:
+            old = beside(options, comparison.base_python)
+            slots = when_free(
+                lambda: stack.enter_context(PairedSlots(cores, old, options, comparison.folder)),
+                settings.wait,
+                notify,
+            )
+            _introduce(comparison, slots)
+            _measure_rounds(comparison, slots, Budget(minutes) if minutes is not None else None, notify)
+        state = "incomplete" if comparison.out_of_time else "done"
+    except KeyboardInterrupt:
+        comparison.interrupted, state = True, "interrupted"
+    finally:
+        _finish(comparison, state)
+
+
+def changes_between(old: Path, new: Path) -> dict[Case, dict[str, Delta]] | None:
+    """The change of each metric of each case, of two run folders that one comparison left.
+
+    None where they are two runs that were measured apart.
+    """
+    if old.absolute() != (new / BASE).absolute():
+        return None
+    info = read_info(new)
+    known = info.plan.get(_KEY)
+    if not known:
+        return None
+    return {
+        case: paired_deltas(
+            [(measured_side(pair.old), measured_side(pair.new)) for pair in pairs],
+            false_alarm_of(info.cases),
+            int(known["pairs"]),
+        )
+        for case, pairs in read_pairs(new).items()
+    }
+
+
+def _introduce(comparison: BuildComparison, slots: PairedSlots) -> None:
+    for side, environment in slots.introduce(comparison.measured).items():
+        info = comparison.infos[side]
+        if info.environment:
+            refuse_other_environment(info.environment, environment, info.id)
+        info.environment = environment
+        info.sessions.append({"started": now(), "command": command_line(), "executor": "pairs"})
+        info.state = "running"
+        comparison.journals[side].write_info(info)
+        for planned in comparison.skipped if len(info.sessions) == 1 else ():
+            comparison.journals[side].append(skipped(planned, now()))
+
+
+def _measure_rounds(
+    comparison: BuildComparison, slots: PairedSlots, budget: Budget | None, notify: Notify
+) -> None:
+    for number in range(1, comparison.most_pairs + 1):
+        undecided = comparison.undecided
+        if not undecided or (budget and budget.spent):
+            break
+        notify(f"pair {number}: {len(undecided)} of {len(comparison.measured)} cases are not decided")
+
+        def has_this_pair(planned: Planned, pairs: Sequence[BuildPair], number: int = number) -> bool:
+            return len(pairs) >= number
+
+        slots.measure(
+            undecided,
+            has_this_pair,
+            lambda planned, pairs: _keep(comparison, planned, pairs, notify),
+            comparison.pairs,
+            budget,
+        )
+    if left := comparison.undecided:
+        comparison.out_of_time = True
+        minutes = f"{budget.minutes:g} minutes are over" if budget else "no pairs are left"
+        notify(f"{minutes}: {len(left)} cases are not decided")
+
+
+def _keep(comparison: BuildComparison, planned: Planned, pairs: list[BuildPair], notify: Notify) -> None:
+    if len(pairs) == len(comparison.pairs.get(planned.case, ())):
+        return
+    comparison.pairs[planned.case] = pairs
+    last = pairs[-1]
+    comparison.journals["old"].append(last.old)
+    comparison.journals["new"].append(last.new)
+    notify(f"{planned.case.model}: pair {len(pairs)}, {_latencies(last)}")
+
+
+def _latencies(pair: BuildPair) -> str:
+    words = []
+    for result in (pair.old, pair.new):
+        latency = result.backend_ms
+        passed = latency is not None and result.status is Status.PASS
+        words.append(f"{latency.median:.4g} ms" if latency and passed else str(result.status))
+    return " -> ".join(words)
+
+
+def _finish(comparison: BuildComparison, state: str) -> None:
+    """Write what a run folder holds; a folder without any pair is removed."""
+    try:
+        if not comparison.pairs:
+            comparison.journals["old"].close()
+            comparison.journals["new"].discard()
+            return
+        for side, journal in comparison.journals.items():
+            info, results = comparison.infos[side], _results(comparison, side)
+            set_speedups(results, margin=margin_of(info))
+            journal.rewrite(results)
+            journal.write_csv(results, comparison.dynamo_names)
+            info.state, info.ended = state, now()
+            info.sessions[-1].update(state=state, ended=info.ended)
+            journal.write_info(info)
+    finally:
+        for journal in comparison.journals.values():
+            journal.close()
+
+
+def _results(comparison: BuildComparison, side: str) -> list[Result]:
+    """The latest result of each measured case on one side."""
+    pairs = (comparison.pairs.get(planned.case) for planned in comparison.measured)
+    return [getattr(measured[-1], side) for measured in pairs if measured]
