@@ -128,7 +128,9 @@ def decide(
     wanted = None
     if decision == "undecided":
         apart = max(estimate - least, refuted - estimate)
-        wanted = max(n + 1, math.ceil(n * (design.detects * deviation / apart) ** 2)) if apart > 0 else None
+        # The number of pairs times the square of what they detect hardly depends on their number.
+        usual = plan(PAIRS).detects * math.sqrt(PAIRS)
+        wanted = max(n + 1, math.ceil((usual * deviation / apart) ** 2)) if apart > 0 else None
     return Remeasurement(decision, direction * estimate, low, high, n, wanted)
 
 

@@ -186,6 +186,13 @@ def test_a_change_between_nothing_and_what_was_suspected_is_undecided():
     assert judge(ratios * 20, most_pairs=40).decision == "stands"
 
 
+def test_few_planned_pairs_that_detect_nothing_surely_still_say_what_it_takes():
+    decision = decide([0.005, 0.035, 0.005, 0.035], suspected=0.05, sd=0.02, pairs=4)
+    assert decision.decision == "undecided"
+    assert decision.wanted is not None
+    assert 8 < decision.wanted < 10_000
+
+
 def test_further_pairs_keep_the_error_of_all_looks():
     rng = np.random.default_rng(7)
     decisions = [
