@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdash.runner.alternating_builds import read_pairs
-from tests.cli.test_confirm_command import MODELS, interpreter
+from tests.cli.two_builds import MODELS, interpreter
 from tests.conftest import perfdash
 
 COMPARE = ["compare-builds", "--model", f"{MODELS}:busy", "--backend", "aot_eager"]

@@ -6,29 +6,17 @@ import json
 import os
 import re
 import shutil
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 
 from perfdash.history.store import open_store
+from tests.cli.two_builds import MODELS, interpreter
 from tests.conftest import perfdash
 
 pytestmark = pytest.mark.slow
 
-MODELS = Path(__file__).with_name("confirmed.py")
 RUN = ["run", "--model", f"{MODELS}:busy", "--backend", "aot_eager", "--processes", "1"]
-
-
-def interpreter(folder: Path, milliseconds: float) -> str:
-    """The interpreter of a build: an environment over this one, in which the model takes so long."""
-    venv.create(folder, symlinks=True, with_pip=False)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "speed.py").write_text(f"MILLISECONDS = {milliseconds}\n")
-    ours = sysconfig.get_paths()["purelib"]
-    (packages / "perfdash-base.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    return str(folder / "bin" / "python")
 
 
 def earlier_nights(folder: Path, count: int) -> None:
