@@ -43,10 +43,12 @@ def bisect(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="git, command, pypi:NAME, wheels:NAME, nightly,git, ... or a file.  [default: git]"
+            help="git, command, pypi:NAME, wheels:NAME, nightly,git, ... or a file.  [default: by the ends]"
         ),
     ] = None,
-    repo: Annotated[Path | None, typer.Option(help="The repository; it is only read.")] = None,
+    repo: Annotated[
+        Path | None, typer.Option(help="The repository; it is only read.  [default: this folder's]")
+    ] = None,
     wheels: Annotated[str | None, typer.Option(help="Folder, page or index of wheels.")] = None,
     metric: Annotated[
         str | None,
@@ -157,17 +159,11 @@ def bisect(
 
         with resumed(resume, command, flags, notify) as engine:
             raise typer.Exit(run(engine, as_json))
-    if alert is not None:
-        from perfdash.bisection.request import complete_from_alert
-        from perfdash.report import reproduce
-        from perfdash.report.alert_text import model_of, what
-
-        flags = complete_from_alert(
-            flags, command, reproduce, lambda evidence: f"{what(evidence.alert)} of {model_of(evidence.case)}"
-        )
+    from perfdash.bisection.completion import completed
     from perfdash.bisection.setup import started
-    from perfdash.cli.bisect_output import notify, run
+    from perfdash.cli.bisect_output import notify, run, typist
 
+    flags, command = completed(flags, command, typist())
     with started(command, flags, notify) as engine:
         if isinstance(engine, str):  # the plan of --dry-run
             typer.echo(engine)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import click
 import typer
 
 from perfdash import files
+from perfdash.bisection.completion import Typist
 from perfdash.bisection.engine import DONE, INTERRUPTED, STOPPED, Engine
 from perfdash.bisection.journal import find, is_being_worked_on, read
 from perfdash.bisection.replay import Bisection
@@ -21,6 +24,8 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
 from perfdash.publish import comments
 from perfdash.publish.github import GitHubClient
+from perfdash.report import reproduce
+from perfdash.report.alert_text import model_of, what
 from perfdash.report.bisection_report import headline, markdown, page
 from perfdash.report.markdown import plain
 from perfdash.settings import resolve
@@ -103,6 +108,27 @@ def notify(line: str) -> None:
         typer.echo(plain(line, 1000), err=True)
     except (OSError, ValueError):  # nobody reads it any more: no reason to stop
         pass
+
+
+def typist() -> Typist:
+    """How `perfdash bisect` speaks with the user; it asks only on a terminal."""
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    return Typist(
+        words=sys.argv[1:],
+        options=reproduce,
+        describe=lambda evidence: f"{what(evidence.alert)} of {model_of(evidence.case)}",
+        notify=notify,
+        ask=_choice if is_terminal else None,
+    )
+
+
+def _choice(title: str, lines: Sequence[str]) -> int:
+    """Let the user choose one of some lines: its place. Raises typer.Abort on Ctrl-C and end of input."""
+    notify(f"{title}:")
+    for number, text in enumerate(lines, start=1):
+        notify(f"  {number}  {text}")
+    numbers = typer.prompt("Which is bisected", type=click.IntRange(1, len(lines)), default=1, err=True)
+    return int(numbers) - 1
 
 
 def post_report(name: str, repo: str, issue: int, address: str, dry_run: bool, out: Path | None) -> None:
