@@ -112,14 +112,17 @@ def notify(line: str) -> None:
 
 def typist() -> Typist:
     """How `perfdash bisect` speaks with the user; it asks only on a terminal."""
-    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     return Typist(
         words=sys.argv[1:],
         options=reproduce,
         describe=lambda evidence: f"{what(evidence.alert)} of {model_of(evidence.case)}",
         notify=notify,
-        ask=_choice if is_terminal else None,
+        ask=_choice if _is_terminal() else None,
     )
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _choice(title: str, lines: Sequence[str]) -> int:
