@@ -69,7 +69,7 @@ class BisectionRequest:
         return cls(
             good=flags["good"],
             bad=flags["bad"],
-            recipe=_absolute_recipe(flags["recipe"] or ("command" if command else "git")),
+            recipe=absolute_recipe(flags["recipe"] or ("command" if command else "git")),
             repo=os.path.abspath(repo.expanduser()) if repo else None,
             wheels=absolute_wheels(flags["wheels"]),
             first_parent=not flags["all_commits"],
@@ -222,7 +222,7 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _absolute_recipe(text: str) -> str:
+def absolute_recipe(text: str) -> str:
     """The recipe with absolute paths, so that any folder can resume it."""
     words = []
     for word in text.split(","):

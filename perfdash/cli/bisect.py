@@ -123,6 +123,9 @@ def bisect(
     alert: Annotated[
         int | None, typer.Option(help="Model, metric and range of this alert of the history.")
     ] = None,
+    all_alerts: Annotated[
+        bool, typer.Option("--all-alerts", help="All open alerts, one of each cause; repeat it to go on.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; build nothing.")
     ] = False,
@@ -148,6 +151,10 @@ def bisect(
     if not command and not any(value for name, value in flags.items() if name != "confirm"):
         typer.echo(context.get_help())
         raise typer.Exit(2)
+    if all_alerts:
+        from perfdash.cli.bisect_all import bisect_all_alerts
+
+        raise typer.Exit(bisect_all_alerts(flags, command))
     if status is not None:
         from perfdash.cli.bisect_output import show_status
 

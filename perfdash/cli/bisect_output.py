@@ -62,6 +62,21 @@ def show_status(name: str, flags: Mapping[str, Any]) -> None:
 
 def run(engine: Engine, as_json: bool) -> int:
     """Run a bisection, write its reports and print the result: the exit code."""
+    state, result = work(engine)
+    typer.echo(report_text(result, as_json), nl=False)
+    folder = engine.journal.folder.absolute()
+    notify(f"Saved in {folder}")
+    if state != DONE:
+        why = f"--max-builds {engine.most_builds} reached" if state == STOPPED else "Interrupted"
+        notify(f"{why}. {_how_to_resume(folder)}")
+    return 130 if state == INTERRUPTED else 0
+
+
+def work(engine: Engine) -> tuple[str, BisectionResult]:
+    """Run a bisection, write its reports and save it: how it ended, and its result.
+
+    Raises the error that ended it, and UsageError if an end could not be measured.
+    """
     state, failed = engine.work()
     folder, result = engine.journal.folder.absolute(), result_of(engine.bisection)
     write_reports(folder, result)
@@ -75,12 +90,7 @@ def run(engine: Engine, as_json: bool) -> int:
         raise failed
     if result.word == "end not measured":
         raise UsageError(_unmeasured_ends(result, engine.journal.logs))
-    typer.echo(report_text(result, as_json), nl=False)
-    notify(f"Saved in {folder}")
-    if state != DONE:
-        why = f"--max-builds {engine.most_builds} reached" if state == STOPPED else "Interrupted"
-        notify(f"{why}. {_how_to_resume(folder)}")
-    return 130 if state == INTERRUPTED else 0
+    return state, result
 
 
 def _how_to_resume(folder: Path) -> str:
