@@ -185,6 +185,14 @@ def bisect_settings(environ: Mapping[str, str] = os.environ, folder: Path | None
     return _bisect_table({**table, **{k: v for k, v in named.items() if v}}, "PERFDASH_BISECT_*, [bisect]")
 
 
+def bisect_origins(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> dict[str, str]:
+    """Where each key of bisect_settings that is set comes from."""
+    path = (folder or Path.cwd()) / CONFIG_FILE
+    origins = {key: f"{path.name} [bisect] {key}" for key in _read_toml(path).get("bisect", {})}
+    variables = {key: f"PERFDASH_BISECT_{key.upper()}" for key in BisectSettings.model_fields}
+    return origins | {key: name for key, name in variables.items() if environ.get(name)}
+
+
 def _bisect_table(table: Any, where: str) -> BisectSettings:
     keys = ", ".join(BisectSettings.model_fields)
     if not isinstance(table, dict):

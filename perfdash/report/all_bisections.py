@@ -8,7 +8,7 @@ from typing import Any
 
 from perfdash.bisection.all_alerts import BISECTED, FAILED, IN_PASSING, KNOWN, GroupOutcome
 from perfdash.bisection.result import FOUND
-from perfdash.report.bisection_report import headline, main_text
+from perfdash.report.bisection_report import main_text
 from perfdash.report.markdown import code, escaped, plain, table
 
 
@@ -66,7 +66,7 @@ def _text(outcome: GroupOutcome) -> str:
     attempt = outcome.attempt
     if attempt is None:
         return "" if "\n" not in outcome.why else escaped(outcome.why, 2000)
-    parts = [f"{escaped(headline(attempt.result))}.", main_text(attempt.result)]
+    parts = [main_text(attempt.result)]
     if outcome.how == IN_PASSING:
         parts.append(
             f"Only the two builds around the culprit of alert {outcome.beside} were measured: they differ "

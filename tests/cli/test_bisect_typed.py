@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from perfdash.cli import bisect_output
-from tests.cli.test_bisect_alert import environment_said, history, told_commits
+from tests.cli.alert_histories import environment_said, history, told_commits
 from tests.repositories import Repository
 from tests.wheels import make_wheel
 
@@ -188,7 +188,6 @@ def test_the_open_alert_whose_range_lies_there_is_bisected(typed, alerts, librar
     assert ran.code == 0, ran.err
     assert "Measured: alert 1, compiled latency of timm/lcnet_050" in ran.err
     assert "measured: compiled latency of timm" in ran.out
-    assert "lcnet_050" in ran.out
     for good, bad in ((commits[5], "main"), (commits[0], commits[2])):  # beside its range
         ran = typed("--good", good, "--bad", bad, "--dry-run")
         assert ran.code == 2
