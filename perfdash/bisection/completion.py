@@ -14,6 +14,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import perfdash
 from perfdash.bisection.metrics import METRICS, OF_COMMAND, metric_named
 from perfdash.bisection.open_alerts import AlertGroup, alert_groups, lying_between
 from perfdash.bisection.recipe_choice import NAME, TORCH, End, choose_recipe
@@ -22,9 +23,11 @@ from perfdash.bisection.request import CaseOptions, complete_from_alert, recipe_
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
     enclosing,
+    end_commit,
     find,
     known_commit,
     line,
+    tags_and_branches,
     without_credentials,
 )
 from perfdash.detect.alert_evidence import AlertEvidence
@@ -108,8 +111,18 @@ def _of_alert(flags: Flags, command: Command, typist: Typist) -> Flags:
 
 
 def _repository(given: Path | None) -> Path | None:
-    """The repository that is meant: --repo, else the one around this folder. Raises UsageError."""
-    return find(given) if given else enclosing(Path.cwd())
+    """The repository that is meant: --repo, else the one around this folder. Raises UsageError.
+
+    A checkout of perfdash itself, from which it runs, is meant only by --repo.
+    """
+    if given:
+        return find(given)
+    repo = enclosing(Path.cwd())
+    is_own = (
+        repo is not None
+        and (repo / "perfdash" / "__init__.py").resolve() == Path(perfdash.__file__).resolve()
+    )
+    return None if is_own else repo
 
 
 def _wheels_of(rungs: Sequence[Recipe]) -> str | None:
@@ -147,11 +160,15 @@ class _Draft:
         self.additions: list[str] = []
         self.corrections: dict[str, str] = {}
         self._repo: Path | None = None
+        self._is_chosen = False  # the recipe, by the ends
         self._has_range = bool(flags["good"] and flags["bad"])
 
     def fill(self, typist: Typist) -> None:
         """Fill in all that can be known; what cannot goes into faults."""
         measured = bool(self.command or self.flags["suite"] or self.flags["model"])
+        names = OF_COMMAND if self.command else METRICS
+        if measured and not self.flags["metric"] and self.defaults.metric in names:
+            self.flags["metric"] = self.defaults.metric
         try:
             self._repo = _repository(self.flags["repo"])
         except UsageError as error:
@@ -163,6 +180,8 @@ class _Draft:
             self._model()
         elif not self._of_history(typist, wanted) and not self._of_settings():
             self._ask_what()
+        if self._is_chosen and not self.faults:
+            typist.notify(f"Recipe: {self.flags['recipe']} (--recipe takes another)")
 
     def _ends(self) -> None:
         """Note missing ends, with some that this repository has, or days of nightlies."""
@@ -197,15 +216,14 @@ class _Draft:
         if flags["recipe"] is None and not self._has_range:
             return False
         if flags["recipe"] is None:
-            of_command = bool(self.command or (self.defaults.command and not flags["model"]))
             try:
-                flags["recipe"] = _chosen(flags, self._repo, of_command)
+                flags["recipe"] = _chosen(flags, self._repo, bool(self.command))
             except UsageError as error:
                 self.faults.append(str(error))
                 if self._repo is None and NAME in {End(flags[name]).kind for name in ("good", "bad")}:
                     self.additions += ["--repo", "PATH"]
                 return False
-            typist.notify(f"Recipe: {flags['recipe']} (--recipe takes another)")
+            self._is_chosen = True
         try:
             rungs = load_recipes(flags["recipe"])
         except UsageError as error:
@@ -221,6 +239,8 @@ class _Draft:
                 "change to it, or give its folder, --repo PATH"
             )
             self.additions += ["--repo", "PATH"]
+        elif rungs[0].kind == "commits" and self._has_range:
+            self._check_ends(find(flags["repo"]))
         versions = rungs[0].versions
         if versions and not flags["wheels"] and versions.only_binary:
             flags["wheels"] = versions.wheels if flags["device"] != "cuda" else None
@@ -232,6 +252,19 @@ class _Draft:
                 )
                 self.additions += ["--wheels", "FOLDER"]
         return True
+
+    def _check_ends(self, repo: Path) -> None:
+        """Note ends that are no commits, with the nearest tags and branches."""
+        tip = "HEAD"
+        for name in ("bad", "good"):
+            word = self.flags[name]
+            try:
+                commit = end_commit(repo, word, tip, f"--{name}")
+            except UsageError as error:
+                self._wrong(f"--{name}", str(error), word, tags_and_branches(repo))
+                self._has_range = False
+            else:
+                tip = commit if name == "bad" else tip
 
     def _of_history(self, typist: Typist, wanted: bool) -> bool:
         """Take what is measured from the open alert whose range lies there. Returns whether there is one."""
@@ -273,7 +306,7 @@ class _Draft:
             self._model()
             return True
         settings = resolve({})[0]
-        return bool(settings.model or settings.models)
+        return len(settings.model) + len(settings.models) == 1
 
     def _model(self) -> None:
         """Note a missing or unknown model or suite, with the nearest names."""

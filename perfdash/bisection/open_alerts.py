@@ -14,7 +14,7 @@ from perfdash.bisection.recipes import load_recipes
 from perfdash.bisection.request import alert_range
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
-    commit_at,
+    end_commit,
     find,
     git,
     known_commit,
@@ -101,8 +101,8 @@ class _CommitRange:
 
     def __init__(self, good: str, bad: str, repo: Path | None) -> None:
         self._repo = find(repo)
-        self._bad = self._commit(bad, "HEAD", "--bad")
-        self._good = self._commit(good, self._bad, "--good")
+        self._bad = end_commit(self._repo, bad, "HEAD", "--bad")
+        self._good = end_commit(self._repo, good, self._bad, "--good")
 
     def __call__(self, first: str, last: str) -> bool:
         ends = [known_commit(self._repo, name) for name in (first, last)]
@@ -111,9 +111,6 @@ class _CommitRange:
         starts_before_bad = not self._has(ends[0] or "", self._bad)
         ends_after_good = not self._has(self._good, ends[1] or "")
         return starts_before_bad and ends_after_good
-
-    def _commit(self, name: str, tip: str, what: str) -> str:
-        return known_commit(self._repo, name) or commit_at(self._repo, name, tip, what)
 
     def _has(self, commit: str, ancestor: str) -> bool:
         """Whether `ancestor` is `commit` or one of its ancestors."""

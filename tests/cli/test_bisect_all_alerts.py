@@ -154,6 +154,9 @@ def test_each_cause_has_its_culprit_and_one_that_fails_stops_no_other(all_alerts
     assert sorted(c for how, culprits in found if how == "bisected" for c in culprits) == sorted(
         [commits[A], commits[C]]
     )
+    repeated = json.loads(ran.out)["causes"][0]["result"]["line"]
+    assert repeated[2:6] == ["--alert", str(json.loads(ran.out)["causes"][0]["number"]), "--recipe", "git"]
+    assert "--all-alerts" not in repeated
     with open_store(str(tmp_path / "runs" / "history.db")) as store, store.read() as connection:
         alerts = alert_store.load(connection)
     assert sum(bool(alert.details.get("bisected")) for alert in alerts) == 3

@@ -1,6 +1,7 @@
 """`perfdash bisect --good A --bad B` as typed: what is filled in, and what is said to be missing."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_dates_are_days_of_the_repository(typed, library):
     ran = typed("--good", "2024-01-01", "--bad", "2026-09-21", "--dry-run", *COMMAND)
     assert ran.code == 0, ran.err
     assert "2 revisions by recipe command" in ran.out
-    assert "--good 2024-01-01: the last commit of that day is" in ran.err
+    assert "--good 2024-01-01: the last commit up to that day is" in ran.err
     ran = typed("--good", "2020-01-01", "--bad", "main", "--dry-run", *COMMAND)
     assert ran.code == 2
     assert "no commit yet on that day; its first is of 2023-11-" in ran.err
@@ -273,3 +274,27 @@ def test_a_broken_history_is_no_reason_to_hide_the_rest(typed, alerts):
     shutil.copy(__file__, alerts)
     ran = typed("--good", "v1.0.9", "--bad", "main", "--dry-run", *COMMAND)
     assert ran.code == 0, ran.err  # what is measured was typed: nobody asks the history
+
+
+def test_the_checkout_that_perfdash_runs_from_is_no_repository_to_bisect(typed, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    ran = typed("--good", "main", "--bad", "HEAD", *COMMAND)
+    assert ran.code == 2
+    assert "there is no repository here" in ran.err
+
+
+def test_an_alert_comes_before_a_command_of_perfdash_toml(typed, alerts, library):
+    (library[0].folder / "sub" / "perfdash.toml").write_text("[bisect]\ncommand = 'true'\n")
+    ran = typed("--good", "v1.0.9", "--bad", "main", "--dry-run")
+    assert "8 revisions by recipe git" in ran.out, ran.err
+    assert "Measured: alert 1" in ran.err
+    ran = typed("--good", library[1][6], "--bad", "main", "--dry-run")
+    assert "4 revisions by recipe command" in ran.out, ran.err
+
+
+def test_wrong_ends_and_wrong_names_are_told_at_once(typed):
+    ran = typed("--good", "v1.0.8", "--bad", "mian", "--suite", "timm", "--model", "lcnet_05")
+    assert ran.code == 2
+    assert "3 things are missing or wrong" in ran.err
+    example = "perfdash bisect --good v1.0.9 --bad main --suite timm --model lcnet_050"
+    assert ran.err.splitlines()[-1] == f"  {example}"

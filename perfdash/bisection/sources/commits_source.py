@@ -15,8 +15,7 @@ from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
     changed_files,
-    commit_at,
-    commit_of,
+    end_commit,
     environment,
     find,
     git,
@@ -111,11 +110,10 @@ class GitCommits:
 
     def _end(self, name: str, what: str, tip: str) -> str:
         """The commit of an end: its name, a tag or a branch, else the last commit of a day before `tip`."""
-        if known_commit(self.repo, name) is None and End(name).kind == DATE:
-            commit = commit_at(self.repo, name, tip, what)
-            self.notes.append(f"{what} {name}: the last commit of that day is {commit[:_LABEL]}")
-            return commit
-        return commit_of(self.repo, name, what)
+        commit = end_commit(self.repo, name, tip, what)
+        if End(name).kind == DATE and known_commit(self.repo, name) is None:
+            self.notes.append(f"{what} {name}: the last commit up to that day is {commit[:_LABEL]}")
+        return commit
 
     def _between(self, first: str, last: str) -> Iterable[Commit]:
         """The commits after `first` up to `last`, newest first."""

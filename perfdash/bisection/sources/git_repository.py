@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfdash.bisection.recipe_choice import DATE, End
 from perfdash.bisection.sources import Revision
 from perfdash.child_environment import PROXIES, without_secrets
 from perfdash.errors import MachineError, UsageError
@@ -116,7 +117,7 @@ def commit_of(repo: Path, name: str, what: str = "revision") -> str:
     if commit is None:
         shallow = " (it is a shallow clone: git fetch --unshallow)" if is_shallow(repo) else ""
         raise UsageError(
-            f"{what} {name!r} is no commit of {repo}{shallow}{_near_tags(repo, name)}; "
+            f"{what} {name!r} is no commit of {repo}{shallow}{near(name, tags_and_branches(repo))}; "
             "give a commit, tag or branch that it knows"
         )
     return commit
@@ -151,10 +152,19 @@ def commit_at(repo: Path, day: str, tip: str, what: str) -> str:
     return commit
 
 
-def _near_tags(repo: Path, name: str) -> str:
-    """` (near: v1.0.8, v1.0.10)`: tags and branches like a name, or empty."""
-    names = line("for-each-ref", "--format=%(refname:short)", "refs/tags", "refs/heads", cwd=repo).split()
-    return near(name, names)
+def end_commit(repo: Path, name: str, tip: str, what: str) -> str:
+    """The commit of an end of a range: by its name, a tag or a branch, else by a day before `tip`.
+
+    Raises UsageError.
+    """
+    if End(name).kind == DATE and known_commit(repo, name) is None:
+        return commit_at(repo, name, tip, what)
+    return commit_of(repo, name, what)
+
+
+def tags_and_branches(repo: Path) -> list[str]:
+    """The short names of a repository's tags and branches."""
+    return line("for-each-ref", "--format=%(refname:short)", "refs/tags", "refs/heads", cwd=repo).split()
 
 
 def is_shallow(repo: Path) -> bool:
