@@ -11,7 +11,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import click
 import typer
 
 from perfdash import files
@@ -140,8 +139,11 @@ def _choice(title: str, lines: Sequence[str]) -> int:
     notify(f"{title}:")
     for number, text in enumerate(lines, start=1):
         notify(f"  {number}  {text}")
-    numbers = typer.prompt("Which is bisected", type=click.IntRange(1, len(lines)), default=1, err=True)
-    return int(numbers) - 1
+    while True:
+        number = int(typer.prompt("Which is bisected", type=int, default=1, err=True))
+        if 1 <= number <= len(lines):
+            return number - 1
+        notify(f"Give a number from 1 to {len(lines)}.")
 
 
 def post_report(name: str, repo: str, issue: int, address: str, dry_run: bool, out: Path | None) -> None:

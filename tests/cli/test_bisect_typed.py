@@ -1,5 +1,6 @@
 """`perfdash bisect --good A --bad B` as typed: what is filled in, and what is said to be missing."""
 
+import io
 import shutil
 from pathlib import Path
 
@@ -264,9 +265,10 @@ def test_several_alerts_are_listed_with_the_commands(typed, several, monkeypatch
     assert len(commands) == 2
     assert commands[0][:-1] == ["perfdash", "bisect", *words, "--alert"]
     monkeypatch.setattr(bisect_output, "_is_terminal", lambda: True)
-    monkeypatch.setattr("typer.prompt", lambda *_, **__: 2)
+    monkeypatch.setattr("sys.stdin", io.StringIO("two\n3\n2\n"))
     ran = typed(*words)
     assert "  2  alert " in ran.err
+    assert "Give a number from 1 to 2." in ran.err
     assert f"Measured: alert {commands[1][-1]}," in ran.err
 
 
