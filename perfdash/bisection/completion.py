@@ -70,7 +70,8 @@ def completed(flags: Mapping[str, Any], command: Command, typist: Typist) -> tup
     """
     defaults = bisect_settings()
     if flags["alert"] is not None:
-        return _of_alert(with_places(flags, defaults), command, typist), command
+        only_wheels = bool(flags["wheels"] and not flags["repo"])
+        return _of_alert(with_places(flags, defaults), command, typist, only_wheels), command
     draft = _Draft(flags, command, defaults)
     draft.fill(typist)
     if draft.faults:
@@ -91,11 +92,11 @@ def with_places(flags: Mapping[str, Any], defaults: BisectSettings) -> Flags:
     return filled
 
 
-def _of_alert(flags: Flags, command: Command, typist: Typist) -> Flags:
+def _of_alert(flags: Flags, command: Command, typist: Typist, only_wheels: bool = False) -> Flags:
     """The flags with those of their alert; the recipe by what changed. Raises UsageError."""
     repo = _repository(flags["repo"])
     if flags["recipe"] is None and flags["good"] and flags["bad"]:
-        flags["recipe"] = _chosen(flags, repo, bool(command))
+        flags["recipe"] = _chosen(flags, repo, of_command=bool(command), only_wheels=only_wheels)
     if flags["recipe"] is None:
         history = resolve({"db": flags["db"], "out": flags["out"]})[0].history
         with open_store(history, create=False) as store, store.read() as connection:
@@ -129,8 +130,11 @@ def _wheels_of(rungs: Sequence[Recipe]) -> str | None:
     return next((rung.versions.wheels for rung in rungs if rung.versions and rung.versions.wheels), None)
 
 
-def _chosen(flags: Mapping[str, Any], repo: Path | None, of_command: bool) -> str:
-    """The recipe of the two ends as typed. Raises UsageError if it cannot be told."""
+def _chosen(flags: Mapping[str, Any], repo: Path | None, *, of_command: bool, only_wheels: bool) -> str:
+    """The recipe of the two ends as typed. Raises UsageError if it cannot be told.
+
+    only_wheels: --wheels was typed without --repo, so this folder's repository is not meant.
+    """
     good, bad = (
         End(text, repo is not None and known_commit(repo, text) is not None)
         for text in (flags["good"], flags["bad"])
@@ -139,8 +143,8 @@ def _chosen(flags: Mapping[str, Any], repo: Path | None, of_command: bool) -> st
         good,
         bad,
         command=of_command,
-        repository=repo is not None,
-        wheels=bool(flags["wheels"]) and not flags["repo"],
+        repository=repo is not None and not only_wheels,
+        wheels=bool(flags["wheels"]),
         package=_package_of(repo) or TORCH,
     )
 
@@ -160,6 +164,7 @@ class _Draft:
         self.additions: list[str] = []
         self.corrections: dict[str, str] = {}
         self._repo: Path | None = None
+        self._only_wheels = bool(flags["wheels"] and not flags["repo"])
         self._is_chosen = False  # the recipe, by the ends
         self._has_range = bool(flags["good"] and flags["bad"])
 
@@ -217,7 +222,9 @@ class _Draft:
             return False
         if flags["recipe"] is None:
             try:
-                flags["recipe"] = _chosen(flags, self._repo, bool(self.command))
+                flags["recipe"] = _chosen(
+                    flags, self._repo, of_command=bool(self.command), only_wheels=self._only_wheels
+                )
             except UsageError as error:
                 self.faults.append(str(error))
                 if self._repo is None and NAME in {End(flags[name]).kind for name in ("good", "bad")}:

@@ -59,13 +59,13 @@ def choose_recipe(
 ) -> str:
     """The recipe of two ends, where the user names none. Raises UsageError if it cannot be told.
 
-    command: a command is measured. repository: --repo was given, or this is the folder of one. wheels:
-    --wheels was given. package: the package that versions are of.
+    command: a command is measured. repository: one is meant. wheels: it is known where wheels are. package:
+    the package that versions are of.
     """
     ends = (good, bad)
     kinds = {end.kind for end in ends}
     commits = "command" if command else "git"
-    if repository and not wheels and all(end.is_commit or end.kind == DATE for end in ends):
+    if repository and all(end.is_commit or end.kind == DATE for end in ends):
         return commits
     if kinds <= {DATE, NIGHTLY}:
         return "nightly"

@@ -43,7 +43,8 @@ REPO, WHEELS, COMMAND = {"repository": True}, {"wheels": True}, {"command": True
     ("nothing", "2.13.0", REPO, "git"),
     # Nightlies.
     ("2026-11-01", "2026-11-05", {}, "nightly"),
-    ("2026-11-01", "2026-11-05", REPO | WHEELS, "nightly"),
+    ("2026-11-01", "2026-11-05", WHEELS, "nightly"),
+    ("2026-11-01", "2026-11-05", REPO | WHEELS, "git"),
     ("2026-11-01", "2.15.0.dev20261105", {}, "nightly"),
     ("2.15.0.dev20261101", "2.15.0.dev20261105", REPO, "nightly"),
     ("2.15.0.dev20261101", "2.15.0.dev20261105", COMMAND, "nightly"),
@@ -52,7 +53,9 @@ REPO, WHEELS, COMMAND = {"repository": True}, {"wheels": True}, {"command": True
     ("1.0.9", "1.0.20", REPO | {"package": "timm"}, "pypi:timm"),
     ("v1.0.9", "v1.0.20", {"package": "timm"}, "pypi:timm"),
     ("2.13.0", "2.14.0", WHEELS, "wheels:torch"),
-    ("1.0.9*", "1.0.20*", REPO | WHEELS | {"package": "timm"}, "wheels:timm"),
+    ("1.0.9*", "1.0.20*", REPO | WHEELS | {"package": "timm"}, "git"),
+    ("1.0.9*", "1.0.20*", WHEELS | {"package": "timm"}, "wheels:timm"),
+    ("2.13.0", "2.14.0", REPO | WHEELS, "wheels:torch"),
     ("2.13.0", "2.15.0.dev20261105", WHEELS, "wheels:torch"),
 ])  # fmt: skip
 def test_the_recipe_of_two_ends(good, bad, where, recipe):

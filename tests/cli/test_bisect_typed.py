@@ -300,3 +300,14 @@ def test_wrong_ends_and_wrong_names_are_told_at_once(typed):
     assert "3 things are missing or wrong" in ran.err
     example = "perfdash bisect --good v1.0.9 --bad main --suite timm --model lcnet_050"
     assert ran.err.splitlines()[-1] == f"  {example}"
+
+
+def test_wheels_of_perfdash_toml_leave_tags_to_the_repository_and_typed_ones_do_not(typed, library, tmp_path):
+    for version in ("1.0.9", "1.0.10", "1.1.0"):
+        make_wheel(tmp_path / "wheels", "torch", version)
+    (library[0].folder / "sub" / "perfdash.toml").write_text(f"[bisect]\nwheels = '{tmp_path}/wheels'\n")
+    words = ("--good", "1.0.9", "--bad", "1.1.0", "--dry-run")
+    assert "by recipe command" in typed(*words, *COMMAND).out
+    ran = typed(*words, "--wheels", str(tmp_path / "wheels"), *COMMAND)
+    assert "3 revisions by recipe wheels:torch" in ran.out, ran.err
+    assert "3 revisions by recipe wheels:torch" in typed(*words, "--recipe", "wheels:torch", *COMMAND).out
