@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from perfdash.errors import UsageError
 from perfdash.owners import Owners, read_owners
@@ -137,6 +146,71 @@ def model_owners(folder: Path | None = None) -> Owners:
     return read_owners(_read_toml(path).get("owners", {}), str(path))
 
 
+class BisectSettings(BaseModel):
+    """The table [bisect] of perfdash.toml: what `perfdash bisect` takes where a flag is not given.
+
+    command: measured instead of a model; words, or one text as for a shell.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str | None = None
+    repo: Path | None = None
+    wheels: str | None = None
+    suite: str | None = None
+    model: str | None = None
+    metric: str | None = None
+    command: tuple[str, ...] | None = None
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return shlex.split(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> BisectSettings:
+        if self.command and (self.suite or self.model):
+            raise ValueError("give either 'command' or 'suite' and 'model'")
+        if self.suite and not self.model:
+            raise ValueError("'suite' needs 'model'")
+        return self
+
+
+def bisect_settings(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> BisectSettings:
+    """[bisect] of perfdash.toml; PERFDASH_BISECT_<KEY> comes first. Raises UsageError for a wrong one."""
+    path = (folder or Path.cwd()) / CONFIG_FILE
+    table = _read_toml(path).get("bisect", {})
+    _bisect_table(table, f"{path}: [bisect]")
+    named = {key: environ.get(f"PERFDASH_BISECT_{key.upper()}") for key in BisectSettings.model_fields}
+    return _bisect_table({**table, **{k: v for k, v in named.items() if v}}, "PERFDASH_BISECT_*, [bisect]")
+
+
+def bisect_origins(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> dict[str, str]:
+    """Where each key of bisect_settings that is set comes from."""
+    path = (folder or Path.cwd()) / CONFIG_FILE
+    origins = {key: f"{path.name} [bisect] {key}" for key in _read_toml(path).get("bisect", {})}
+    variables = {key: f"PERFDASH_BISECT_{key.upper()}" for key in BisectSettings.model_fields}
+    return origins | {key: name for key, name in variables.items() if environ.get(name)}
+
+
+def _bisect_table(table: Any, where: str) -> BisectSettings:
+    keys = ", ".join(BisectSettings.model_fields)
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} must be a table; its keys are: {keys}")
+    for key in table:
+        if key not in BisectSettings.model_fields:
+            raise UsageError(f"{where} has no key {key!r}; there are: {keys}")
+    try:
+        return BisectSettings(**table)
+    except (ValidationError, ValueError) as error:
+        if not isinstance(error, ValidationError):
+            raise UsageError(f"{where} command: {error}") from error
+        first = error.errors()[0]
+        key = f" {first['loc'][0]}" if first["loc"] else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{where}{key}: {message}") from error
+
+
 def shown(settings: RunSettings) -> dict[str, Any]:
     """The settings as plain JSON values, without what is nobody's business: passwords, secret variables."""
     from urllib.parse import urlsplit
@@ -180,13 +254,15 @@ def _file_settings(path: Path) -> dict[str, tuple[Any, str]]:
     """(value, place in the file) of each setting. Raises UsageError for what the file may not say."""
     data = _read_toml(path)
     for key in data:
-        if key not in ("run", "torchbench", "thresholds", "owners"):
+        if key not in ("run", "bisect", "torchbench", "thresholds", "owners"):
             raise UsageError(
                 f"{path}: unknown table or key {key!r}; settings of runs stand in [run], "
-                "a checkout of torchbench in [torchbench], rules of judging in [[thresholds]]"
+                "a checkout of torchbench in [torchbench], rules of judging in [[thresholds]], "
+                "what is bisected in [bisect]"
             )
     read_rules(data.get("thresholds", []), str(path))
     read_owners(data.get("owners", {}), str(path))
+    _bisect_table(data.get("bisect", {}), f"{path}: [bisect]")
     run = data.get("run", {})
     checkout = data.get("torchbench", {})
     if not isinstance(run, dict):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perfdash.errors import UsageError
 from perfdash.files import bundled
+from perfdash.suites.suite_file import near
 
 _ARGUMENT = "{argument}"
 
@@ -39,6 +40,7 @@ class VersionsRecipe(_RecipeTable):
     link: str | None = None  # with {package} and {version}
     time_limit_s: float = Field(default=1800.0, gt=0)
     commit_file: str | None = None  # the file in a wheel that names the commit it was built from
+    wheels: str | None = None  # where the wheels are, unless --wheels says otherwise
     commit_pattern: str | None = None  # a regular expression with one group that finds the commit in it
 
     @field_validator("commit_pattern")
@@ -152,7 +154,7 @@ class Recipe(_RecipeTable):
         content = self.model_dump(mode="json", exclude={"name", "title", "path", "argument", "pins"})
         for table, costs in (("build", ("time_limit_s", "gib_per_job", "disk_gib", "cost_s")),
                             ("versions", ("link", "order", "pre", "time_limit_s", "commit_file",
-                                          "commit_pattern"))):  # fmt: skip
+                                          "commit_pattern", "wheels"))):  # fmt: skip
             for key in costs:
                 (content[table] or {}).pop(key, None)
         if self.script:
@@ -224,7 +226,7 @@ def _file_of(word: str) -> tuple[Path, str]:
     path = bundled("bisect") / f"{name}.toml"
     if name not in recipe_names():
         raise UsageError(
-            f"no recipe named {name!r}; there are: {', '.join(recipe_names())} "
+            f"no recipe named {name!r}{near(name, recipe_names())}; there are: {', '.join(recipe_names())} "
             "(a file of your own is given by its path, ending in .toml)"
         )
     return path, argument

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from packaging.utils import canonicalize_name
 
+from perfdash.bisection.recipe_choice import NIGHTLY, End
 from perfdash.bisection.recipes import Recipe, load_recipes
 from perfdash.bisection.sources import BuildContext
 from perfdash.bisection.sources.git_repository import commit_of, find, without_credentials
@@ -69,7 +70,7 @@ class BisectionRequest:
         return cls(
             good=flags["good"],
             bad=flags["bad"],
-            recipe=_absolute_recipe(flags["recipe"] or ("command" if command else "git")),
+            recipe=absolute_recipe(flags["recipe"] or ("command" if command else "git")),
             repo=os.path.abspath(repo.expanduser()) if repo else None,
             wheels=absolute_wheels(flags["wheels"]),
             first_parent=not flags["all_commits"],
@@ -223,7 +224,7 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _absolute_recipe(text: str) -> str:
+def absolute_recipe(text: str) -> str:
     """The recipe with absolute paths, so that any folder can resume it."""
     words = []
     for word in text.split(","):
@@ -289,23 +290,56 @@ def complete_from_alert(
         if filled["metric"] == "eager":
             del filled["backend"]  # nothing has to be compiled
         flags = {**flags, "env": _env(filled["env"], flags["env"], number)}
-    good, bad = evidence.between
     if not flags["good"] or not flags["bad"]:
-        if good is None or bad is None:
-            raise UsageError(f"--alert {number}: the runs around it were pruned; give --good and --bad")
-        rung = load_recipes(flags["recipe"])[0]
-        package = rung.versions.package if rung.versions else None
-        commits = (
-            _commits(good, bad, flags["repo"], number) if package is None and flags.get("repo") else None
-        )
-        filled["good"], filled["bad"] = commits or (_version(run, package, number) for run in (good, bad))
-        if filled["good"] == filled["bad"]:
-            raise UsageError(
-                f"--alert {number}: both nights measured {package or 'commit'} {filled['good']}: it was "
-                "something else that changed; `perfdash regressions` shows what"
-                + ("" if package or flags.get("repo") else "; where it is a package, give its --repo PATH")
-            )
+        filled["good"], filled["bad"] = alert_range(evidence, flags["recipe"], flags.get("repo"))
     return {name: value if value or name not in filled else filled[name] for name, value in flags.items()}
+
+
+def alert_range(evidence: AlertEvidence, recipe: str, repo: Path | None) -> tuple[str, str]:
+    """The good and bad revision of an alert, as a recipe names them. Raises UsageError if unknown."""
+    number = evidence.alert.id or 0
+    good, bad = evidence.between
+    if good is None or bad is None:
+        raise UsageError(f"--alert {number}: the runs around it were pruned; give --good and --bad")
+    rung = load_recipes(recipe)[0]
+    package = rung.versions.package if rung.versions else None
+    commits = _commits(good, bad, repo, number) if package is None and repo else None
+    first, last = commits or (_version(run, package, number) for run in (good, bad))
+    if first == last:
+        raise UsageError(
+            f"--alert {number}: both nights measured {package or 'commit'} {first}: it was "
+            "something else that changed; `perfdash regressions` shows what"
+            + ("" if package or repo else "; where it is a package, give its --repo PATH")
+        )
+    return first, last
+
+
+def recipe_of_alert(evidence: AlertEvidence, repo: Path | None, wheels: bool) -> str:
+    """The recipe for what changed at an alert, where the user names none. Raises UsageError.
+
+    repo: the repository that is meant, if any; wheels: --wheels was given.
+    """
+    number = evidence.alert.id or 0
+    good, bad = evidence.between
+    if good is None or bad is None:
+        raise UsageError(f"--alert {number}: the runs around it were pruned; give --recipe, --good and --bad")
+    if repo is not None:
+        try:
+            return "git" if _commits(good, bad, repo, number) else "pytorch-source"
+        except UsageError:
+            pass  # it is the repository of something else
+    before, after = ({**run.packages, **({"torch": run.torch} if run.torch else {})} for run in (good, bad))
+    changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    if changed == ["torch"] and all(End(run["torch"]).kind == NIGHTLY for run in (before, after)):
+        return "nightly"
+    if len(changed) == 1:
+        return f"{'wheels' if wheels else 'pypi'}:{changed[0]}"
+    packages = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in changed)
+    raise UsageError(
+        f"--alert {number}: say how a version becomes a build, by --recipe: "
+        + (f"between its nights {packages} changed" if changed else "no package changed between its nights")
+        + (f", e.g. --recipe pypi:{changed[0]}" if changed else "; --recipe git takes commits of --repo")
+    )
 
 
 def _env(then: Sequence[str], given: Sequence[str] | None, number: int) -> list[str]:

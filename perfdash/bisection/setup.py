@@ -199,7 +199,7 @@ def _begun(
         "schema": events.SCHEMA,
         "name": name,
         "perfdash": __version__,
-        "line": ["perfdash", *_line(request, revisions)],
+        "line": ["perfdash", *_line(request, revisions, alert)],
         "asked": request.without_secrets().to_json(),
         "settings": settings,
         "metric": setup.metric.name,
@@ -225,10 +225,22 @@ def _masked(env: Mapping[str, str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in mask_secrets([f"{k}={v}" for k, v in env.items()]))
 
 
-def _line(request: BisectionRequest, revisions: Sequence[Revision]) -> list[str]:
-    """The command line without secrets; its ends by names that do not move."""
+def _line(request: BisectionRequest, revisions: Sequence[Revision], alert: int | None) -> list[str]:
+    """The command line without secrets; its ends by names that do not move.
+
+    One of --all-alerts is repeated by itself.
+    """
     ends = {request.good: revisions[0], request.bad: revisions[-1]}
     words = sys.argv[1:]
+    if "--all-alerts" in words:
+        at = words.index("--all-alerts")
+        own = {
+            "--alert": str(alert),
+            "--recipe": request.recipe,
+            "--good": request.good,
+            "--bad": request.bad,
+        }
+        words[at : at + 1] = [word for pair in own.items() for word in pair if pair[0] not in words]
     for at, word in enumerate(words[1:], start=1):
         if words[at - 1] in ("--good", "--bad") and word in ends:
             words[at] = ends[word].label

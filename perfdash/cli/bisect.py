@@ -43,10 +43,12 @@ def bisect(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="git, command, pypi:NAME, wheels:NAME, nightly,git, ... or a file.  [default: git]"
+            help="git, command, pypi:NAME, wheels:NAME, nightly,git, ... or a file.  [default: by the ends]"
         ),
     ] = None,
-    repo: Annotated[Path | None, typer.Option(help="The repository; it is only read.")] = None,
+    repo: Annotated[
+        Path | None, typer.Option(help="The repository; it is only read.  [default: this folder's]")
+    ] = None,
     wheels: Annotated[str | None, typer.Option(help="Folder, page or index of wheels.")] = None,
     metric: Annotated[
         str | None,
@@ -125,6 +127,9 @@ def bisect(
     alert: Annotated[
         int | None, typer.Option(help="Model, metric and range of this alert of the history.")
     ] = None,
+    all_alerts: Annotated[
+        bool, typer.Option("--all-alerts", help="All open alerts, one of each cause; repeat it to go on.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; build nothing.")
     ] = False,
@@ -150,6 +155,10 @@ def bisect(
     if not command and not any(value for name, value in flags.items() if name != "confirm"):
         typer.echo(context.get_help())
         raise typer.Exit(2)
+    if all_alerts:
+        from perfdash.cli.bisect_all import bisect_all_alerts
+
+        raise typer.Exit(bisect_all_alerts(flags, command))
     if status is not None:
         from perfdash.cli.bisect_output import show_status
 
@@ -161,17 +170,11 @@ def bisect(
 
         with resumed(resume, command, flags, notify) as engine:
             raise typer.Exit(run(engine, as_json))
-    if alert is not None:
-        from perfdash.bisection.request import complete_from_alert
-        from perfdash.report import reproduce
-        from perfdash.report.alert_text import model_of, what
-
-        flags = complete_from_alert(
-            flags, command, reproduce, lambda evidence: f"{what(evidence.alert)} of {model_of(evidence.case)}"
-        )
+    from perfdash.bisection.completion import completed
     from perfdash.bisection.setup import started
-    from perfdash.cli.bisect_output import notify, run
+    from perfdash.cli.bisect_output import notify, run, typist
 
+    flags, command = completed(flags, command, typist())
     with started(command, flags, notify) as engine:
         if isinstance(engine, str):  # the plan of --dry-run
             typer.echo(engine)

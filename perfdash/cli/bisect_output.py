@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import typer
 
 from perfdash import files
+from perfdash.bisection.completion import Typist
 from perfdash.bisection.engine import DONE, INTERRUPTED, STOPPED, Engine
 from perfdash.bisection.journal import find, is_being_worked_on, read
 from perfdash.bisection.replay import Bisection
@@ -21,6 +23,8 @@ from perfdash.errors import MachineError, UsageError
 from perfdash.files import dumps
 from perfdash.publish import comments
 from perfdash.publish.github import GitHubClient
+from perfdash.report import reproduce
+from perfdash.report.alert_text import model_of, what
 from perfdash.report.bisection_report import headline, markdown, page
 from perfdash.report.markdown import plain
 from perfdash.settings import resolve
@@ -57,6 +61,21 @@ def show_status(name: str, flags: Mapping[str, Any]) -> None:
 
 def run(engine: Engine, as_json: bool) -> int:
     """Run a bisection, write its reports and print the result: the exit code."""
+    state, result = work(engine)
+    typer.echo(report_text(result, as_json), nl=False)
+    folder = engine.journal.folder.absolute()
+    notify(f"Saved in {folder}")
+    if state != DONE:
+        why = f"--max-builds {engine.most_builds} reached" if state == STOPPED else "Interrupted"
+        notify(f"{why}. {_how_to_resume(folder)}")
+    return 130 if state == INTERRUPTED else 0
+
+
+def work(engine: Engine) -> tuple[str, BisectionResult]:
+    """Run a bisection, write its reports and save it: how it ended, and its result.
+
+    Raises the error that ended it, and UsageError if an end could not be measured.
+    """
     state, failed = engine.work()
     folder, result = engine.journal.folder.absolute(), result_of(engine.bisection)
     write_reports(folder, result)
@@ -70,12 +89,7 @@ def run(engine: Engine, as_json: bool) -> int:
         raise failed
     if result.word == "end not measured":
         raise UsageError(_unmeasured_ends(result, engine.journal.logs))
-    typer.echo(report_text(result, as_json), nl=False)
-    notify(f"Saved in {folder}")
-    if state != DONE:
-        why = f"--max-builds {engine.most_builds} reached" if state == STOPPED else "Interrupted"
-        notify(f"{why}. {_how_to_resume(folder)}")
-    return 130 if state == INTERRUPTED else 0
+    return state, result
 
 
 def _how_to_resume(folder: Path) -> str:
@@ -103,6 +117,33 @@ def notify(line: str) -> None:
         typer.echo(plain(line, 1000), err=True)
     except (OSError, ValueError):  # nobody reads it any more: no reason to stop
         pass
+
+
+def typist() -> Typist:
+    """How `perfdash bisect` speaks with the user; it asks only on a terminal."""
+    return Typist(
+        words=sys.argv[1:],
+        options=reproduce,
+        describe=lambda evidence: f"{what(evidence.alert)} of {model_of(evidence.case)}",
+        notify=notify,
+        ask=_choice if _is_terminal() else None,
+    )
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _choice(title: str, lines: Sequence[str]) -> int:
+    """Let the user choose one of some lines: its place. Raises typer.Abort on Ctrl-C and end of input."""
+    notify(f"{title}:")
+    for number, text in enumerate(lines, start=1):
+        notify(f"  {number}  {text}")
+    while True:
+        number = int(typer.prompt("Which is bisected", type=int, default=1, err=True))
+        if 1 <= number <= len(lines):
+            return number - 1
+        notify(f"Give a number from 1 to {len(lines)}.")
 
 
 def post_report(name: str, repo: str, issue: int, address: str, dry_run: bool, out: Path | None) -> None:

@@ -11,13 +11,21 @@ from perfdash.files import dumps
 def config(
     as_json: AsJson = False,
 ) -> None:
-    """Show each setting of `run` with where it comes from: environment, perfdash.toml or default."""
-    from perfdash.redaction import mask_variables
-    from perfdash.settings import resolve, shown
+    """Show each setting with where it comes from: environment, perfdash.toml or default."""
+    from perfdash.bisection.sources.git_repository import without_credentials
+    from perfdash.redaction import mask_secrets, mask_variables
+    from perfdash.settings import bisect_origins, bisect_settings, resolve, shown
 
     settings, origins = resolve({})
     values = shown(settings)
     values["env"] = mask_variables(settings.env)
+    bisect = bisect_settings().model_dump(mode="json", exclude_none=True)
+    if "command" in bisect:
+        bisect["command"] = mask_secrets(bisect["command"])
+    if "wheels" in bisect:
+        bisect["wheels"] = without_credentials(bisect["wheels"])
+    values.update({f"bisect.{key}": value for key, value in bisect.items()})
+    origins.update({f"bisect.{key}": origin for key, origin in bisect_origins().items()})
     if as_json:
         typer.echo(dumps({k: {"value": values[k], "origin": origins[k]} for k in values}, indent=1))
         return

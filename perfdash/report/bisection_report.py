@@ -60,9 +60,15 @@ def page(result: BisectionResult) -> str:
     return document(f"perfdash bisect: {plain(headline(result))}", _text(result, as_page=True))
 
 
+def main_text(result: BisectionResult) -> str:
+    """The culprits in GitHub Markdown; why there is none, without one."""
+    parts = [_culprit(result, culprit) for culprit in result.culprits] or [_without(result)]
+    return "\n\n".join(parts)
+
+
 def _text(result: BisectionResult, as_page: bool) -> str:
     parts = [f"### {escaped(headline(result))}"]
-    parts += [_culprit(result, culprit) for culprit in result.culprits] or [_without(result)]
+    parts.append(main_text(result))
     parts += [_refuted(result, refuted) for refuted in result.refuted]
     if result.unexplained:
         parts.append("Not told: " + escaped("; ".join(result.unexplained)) + ".")

@@ -266,9 +266,13 @@ def own_models(targets: Sequence[str]) -> Suite:
 
 def near(word: str, names: list[str]) -> str:
     """` (near: a, b)` for the names most like a word or pattern, or empty."""
-    bare = re.sub(r"[*?\[\]]", "", word)
-    close = difflib.get_close_matches(bare, names, n=4, cutoff=0.5)
+    close = nearest(word, names)
     return f" (near: {', '.join(close)})" if close else ""
+
+
+def nearest(word: str, names: list[str]) -> list[str]:
+    """The names most like a word or pattern, the nearest first."""
+    return difflib.get_close_matches(re.sub(r"[*?\[\]]", "", word), names, n=4, cutoff=0.5)
 
 
 def _explain(path: Path, data: dict[str, Any], error: ValidationError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from perfdash.detect.nightly_judging import judge_new
 from perfdash.history.ingest import take_in
 from perfdash.history.store import open_store
 from tests.detect.simulated import farm, slower
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,11 @@ def called(tmp_path, monkeypatch, capsys):
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             patch.setattr(sys, "argv", ["perfdash", *words])
+            handlers = {number: signal.getsignal(number) for number in ENDING}
             with pytest.raises(SystemExit) as left:
                 main()
+            for number, handler in handlers.items():  # a bisection has its own
+                signal.signal(number, handler)
         printed = capsys.readouterr()
         return Called(int(left.value.code or 0), printed.out, printed.err)
 

@@ -3,48 +3,16 @@
 import sys
 
 import pytest
-import sqlalchemy as sa
 
 from perfdash.bisection.request import complete_from_alert, planned_case, run_settings
 from perfdash.errors import UsageError
-from perfdash.history import alert_store, schema
+from perfdash.history import alert_store
 from perfdash.history.alert_store import load_bisections
-from perfdash.history.ingest import take_in
-from perfdash.history.queries import list_runs
 from perfdash.history.store import open_store
-from perfdash.records import Case
 from perfdash.report import reproduce
 from perfdash.report.alert_text import what
-from tests.history.made import row, run
+from tests.cli.alert_histories import environment_said, history, told_commits
 from tests.repositories import Repository
-
-NIGHTS = ("2026-11-01", "2026-11-02")
-
-
-def history(path, builds, setting=None, case=None, ran=(), **alert):
-    """Two nights and an alert between them; `builds`: commit and version of torch of each."""
-    with open_store(str(path)) as store:
-        for night, value, (commit, version) in zip(NIGHTS, (1.0, 1.1), builds, strict=True):
-            rows = [row(of=Case(**{"suite": "timm", "model": "resnet18", **(case or {})}), backend_ms=value)]
-            nights = run(
-                night, rows, git=commit, torch=version, setting=setting or {},
-                command=("perfdash", "run", *ran),
-            )  # fmt: skip
-            take_in(store, [nights])
-        with store.write() as connection:
-            good, bad = list_runs(connection)
-            values = {"kind": "metric", "metric": "backend_ms", "case_id": 1, "change": 0.095, **alert}
-            made = alert_store.Alert(
-                testbed_id=good.testbed_id, state=alert_store.CONFIRMED, direction=1, good_run_id=good.id,
-                bad_run_id=bad.id, seen_run_id=bad.id, opened=NIGHTS[1], changed=NIGHTS[1], **values,
-            )  # fmt: skip
-            alert_store.save(connection, made)
-    return str(path)
-
-
-def environment_said(commit, version="2.14.0"):
-    return commit, version
-
 
 FLAGS = dict.fromkeys(
     ["alert", "recipe", "good", "bad", "metric", "suite", "model", "batch_size", "device", "dtype",
@@ -182,20 +150,6 @@ def test_an_alert_that_says_too_little(tmp_path, alert, recipe, why):
     db = history(tmp_path / "h.db", [environment_said("a" * 40), environment_said("b" * 40)], **alert)
     with pytest.raises(UsageError, match=why):
         filled({**FLAGS, "alert": 1, "recipe": recipe, "db": db}, None)
-
-
-def told_commits(db, *nights):
-    """What the two nights say of the commits of installed packages."""
-    with open_store(db) as store, store.write() as connection:
-        for line, commits in zip(list_runs(connection), nights, strict=True):
-            values = {
-                "fingerprint": line.name, "torch": line.torch, "torch_git_version": line.torch_git_version,
-                "packages": dict.fromkeys(commits, "1.0"), "facts": {}, "commits": commits,
-            }  # fmt: skip
-            table = schema.environments
-            made = connection.execute(sa.insert(table).values(values).returning(table.c.id)).scalar_one()
-            mine = schema.runs.c.id == line.id
-            connection.execute(sa.update(schema.runs).where(mine).values(environment_id=made))
 
 
 @pytest.fixture

@@ -287,7 +287,7 @@ def test_merges_and_failing_builds(command, tmp_path):
     ({"flags": ["--prior", "src=often"]}, "a number above 0"),
     ({"flags": ["--python", "/no/python"]}, "no such interpreter"),
     ({"flags": ["--cores", "4096"]}, "core 4096"),
-    ({"flags": ["--alert", "7"]}, "by --recipe"),
+    ({"flags": ["--alert", "7"]}, "there is no history"),
 ])  # fmt: skip
 def test_bad_input_is_one_message_before_anything_long(command, place, tmp_path, more, why):
     folder, _, _ = place

@@ -9,16 +9,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfdash.bisection.recipe_choice import DATE, End
 from perfdash.bisection.recipes import Recipe
 from perfdash.bisection.sources import BuildContext, Revision
 from perfdash.bisection.sources.git_repository import (
     GitFailed,
     changed_files,
-    commit_of,
+    end_commit,
     environment,
     find,
     git,
     is_shallow,
+    known_commit,
     line,
     web_page,
 )
@@ -64,7 +66,8 @@ class GitCommits:
 
     def revisions(self, good: str, bad: str) -> list[Revision]:
         """From good to bad, both included. Raises UsageError."""
-        first, last = commit_of(self.repo, good, "--good"), commit_of(self.repo, bad, "--bad")
+        last = self._end(bad, "--bad", "HEAD")
+        first = self._end(good, "--good", last)
         if first == last:
             raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:_LABEL]}")
         self._check_order(first, last, good, bad)
@@ -104,6 +107,13 @@ class GitCommits:
             elif name:
                 current.append(name)
         return [(), *(tuple(files[later]) for later, _ in pairs)] if revisions else []
+
+    def _end(self, name: str, what: str, tip: str) -> str:
+        """The commit of an end: its name, a tag or a branch, else the last commit of a day before `tip`."""
+        commit = end_commit(self.repo, name, tip, what)
+        if End(name).kind == DATE and known_commit(self.repo, name) is None:
+            self.notes.append(f"{what} {name}: the last commit up to that day is {commit[:_LABEL]}")
+        return commit
 
     def _between(self, first: str, last: str) -> Iterable[Commit]:
         """The commits after `first` up to `last`, newest first."""

@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfdash.bisection.recipe_choice import DATE, End
 from perfdash.bisection.sources import Revision
 from perfdash.child_environment import PROXIES, without_secrets
 from perfdash.errors import MachineError, UsageError
+from perfdash.suites.suite_file import near
 
 # For every git that runs here or in a build: it starts no program of the repository. Submodules may come from
 # a folder, since a build runs the repository's code anyway.
@@ -101,15 +103,68 @@ def find(path: Path | None) -> Path:
         raise UsageError(f"--repo {path} is no git repository: {_last(str(error))}") from error
 
 
+def enclosing(folder: Path) -> Path | None:
+    """The top folder of the repository that a folder is in, as of a user's shell; None if it is in none."""
+    try:
+        return find(folder)
+    except (UsageError, MachineError):
+        return None
+
+
 def commit_of(repo: Path, name: str, what: str = "revision") -> str:
     """The full name of a commit. Raises UsageError if there is none."""
-    try:
-        return line("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", cwd=repo)
-    except GitFailed as error:
+    commit = known_commit(repo, name)
+    if commit is None:
         shallow = " (it is a shallow clone: git fetch --unshallow)" if is_shallow(repo) else ""
         raise UsageError(
-            f"{what} {name!r} is no commit of {repo}{shallow}; give a commit, tag or branch that it knows"
-        ) from error
+            f"{what} {name!r} is no commit of {repo}{shallow}{near(name, tags_and_branches(repo))}; "
+            "give a commit, tag or branch that it knows"
+        )
+    return commit
+
+
+def known_commit(repo: Path, name: str) -> str | None:
+    """The full name of a commit by its name, a tag or a branch; None if the repository has none.
+
+    2.13.0 is also the tag v2.13.0, and v2.13.0 also the tag 2.13.0.
+    """
+    other = name[1:] if name.startswith("v") else f"v{name}"
+    for word in (name, f"refs/tags/{other}") if re.match(r"v?\d+\.", name) else (name,):
+        try:
+            return line(
+                "rev-parse", "--verify", "--quiet", "--end-of-options", f"{word}^{{commit}}", cwd=repo
+            )
+        except GitFailed:
+            pass
+    return None
+
+
+def commit_at(repo: Path, day: str, tip: str, what: str) -> str:
+    """The last commit up to the end of a day (UTC), on the line of first parents of `tip`.
+
+    Raises UsageError if all are later.
+    """
+    until = f"--before={day}T23:59:59Z"
+    commit = line("rev-list", "--max-count=1", "--first-parent", until, "--end-of-options", tip, cwd=repo)
+    if not commit:
+        first = line("log", "--reverse", "--first-parent", "--format=%cs", tip, cwd=repo).splitlines()[0]
+        raise UsageError(f"{what} {day}: {repo} has no commit yet on that day; its first is of {first}")
+    return commit
+
+
+def end_commit(repo: Path, name: str, tip: str, what: str) -> str:
+    """The commit of an end of a range: by its name, a tag or a branch, else by a day before `tip`.
+
+    Raises UsageError.
+    """
+    if End(name).kind == DATE and known_commit(repo, name) is None:
+        return commit_at(repo, name, tip, what)
+    return commit_of(repo, name, what)
+
+
+def tags_and_branches(repo: Path) -> list[str]:
+    """The short names of a repository's tags and branches."""
+    return line("for-each-ref", "--format=%(refname:short)", "refs/tags", "refs/heads", cwd=repo).split()
 
 
 def is_shallow(repo: Path) -> bool:

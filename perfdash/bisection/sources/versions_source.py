@@ -160,6 +160,13 @@ def _commits(recipe: Recipe, links: pip.WheelSource | None) -> dict[Version, str
     return commits
 
 
+def day_of(text: str) -> str:
+    """The day of a date or of a nightly version as 20261101; empty if it has none."""
+    day = _DATE.fullmatch(text)
+    nightly = _NIGHTLY.search(text)
+    return "".join(day.groups()) if day else nightly[1] if nightly else ""
+
+
 def _day(version: Version) -> str:
     match = _NIGHTLY.search(str(version))
     return match[1] if match else ""

@@ -1,0 +1,149 @@
+"""Many alerts at once: which member is bisected, what is measured in passing, and what a failure stops."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from perfdash.bisection.all_alerts import (
+    BISECTED,
+    FAILED,
+    IN_PASSING,
+    INTERRUPTED,
+    KNOWN,
+    SKIPPED,
+    Attempt,
+    FoundStep,
+    bisect_all,
+    explains,
+)
+from perfdash.bisection.open_alerts import AlertGroup, can_be_bisected, steps_of_noise, strongest
+from perfdash.detect.alert_evidence import AlertEvidence
+from perfdash.detect.causes import Cause
+from perfdash.errors import MachineError, UsageError
+from perfdash.history.alert_store import Alert
+from perfdash.records import Case
+
+
+def member(number, change=0.1, sd=0.01, metric="backend_ms", kind="metric", case=True):
+    alert = Alert(
+        kind, 1, 1 if case else None, metric, "confirmed", 1, 1, 2, 2, "2026-11-01", "2026-11-01",
+        change=change, details={"sd": sd} if sd else {}, id=number,
+    )  # fmt: skip
+    return AlertEvidence(alert, Case("timm", f"m{number}") if case else None, None, None, None)
+
+
+def group(*members):
+    return AlertGroup(Cause(members, None, None), members, strongest(members))
+
+
+def test_the_largest_step_in_units_of_its_noise_is_bisected():
+    assert group(member(1, 0.3, 0.05), member(2, 0.1, 0.01), member(3, -0.05, 0.01)).number == 2
+    assert group(member(1, 0.3), member(2, None, None, "status", "status")).number == 2
+    host = member(1, 9.0, 0.01, None, "host", case=False)
+    assert group(host, member(2)).number == 2
+    assert not can_be_bisected(host)
+    assert not can_be_bisected(member(1, metric="eager_peak_bytes"))
+    assert steps_of_noise(member(1, -0.1, 0.02)) == pytest.approx(5)
+    assert steps_of_noise(member(1, 0.1, None)) == 0
+
+
+def result(word="found", ratio=1.1, kind="ratio"):
+    culprit = SimpleNamespace(change=SimpleNamespace(ratio=ratio))
+    return SimpleNamespace(word=word, kind=kind, culprits=(culprit,) if word == "found" else ())
+
+
+class Scripted:
+    """Answers by alert and by whether it is in passing; `calls` has what was asked."""
+
+    def __init__(self, answers, inside=(), known=()):
+        self.answers, self.inside, self.of_known, self.calls = answers, set(inside), dict(known), []
+
+    def __call__(self, group, step):
+        self.calls.append((group.number, step.label if step else None))
+        answer = self.answers[group.number, bool(step)]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def is_inside(self, group, step):
+        return (group.number, step.label) in self.inside
+
+    def known(self, group):
+        return self.of_known.get(group.number, ())
+
+
+def found(label, **more):
+    return Attempt(result(**more), "folder", (FoundStep("git", "before", label, label, 1),))
+
+
+def outcomes(bisect, *numbers):
+    made = bisect_all([group(member(n)) for n in numbers], bisect, describe=lambda group: f"m{group.number}")
+    return [(outcome.number, outcome.how, outcome.why) for outcome in made]
+
+
+def test_a_culprit_in_the_range_of_another_cause_is_measured_for_it_in_passing():
+    bisect = Scripted(
+        {(1, False): found("c1"), (2, True): Attempt(result(), ""), (3, False): found("c3")}, [(2, "c1")]
+    )
+    assert outcomes(bisect, 1, 2, 3) == [(1, BISECTED, ""), (2, IN_PASSING, ""), (3, BISECTED, "")]
+    assert bisect.calls == [(1, None), (2, "c1"), (3, None)]
+
+
+def test_a_cause_that_does_not_change_there_is_bisected_by_itself():
+    bisect = Scripted(
+        {(1, False): found("c1"), (2, True): Attempt(result("not reproduced"), ""), (2, False): found("c2")},
+        [(2, "c1")],
+    )
+    assert outcomes(bisect, 1, 2) == [(1, BISECTED, ""), (2, BISECTED, "")]
+    assert bisect.calls[1:] == [(2, "c1"), (2, None)]
+
+
+def test_a_failure_stops_only_its_own_cause():
+    bisect = Scripted(
+        {
+            (1, False): UsageError("its model is gone"),
+            (2, False): MachineError("no space"),
+            (3, False): ZeroDivisionError("oops"),
+            (4, False): found("c4"),
+        }
+    )
+    assert outcomes(bisect, 1, 2, 3, 4) == [
+        (1, FAILED, "its model is gone"),
+        (2, FAILED, "no space"),
+        (3, FAILED, "internal error: ZeroDivisionError: oops"),
+        (4, BISECTED, ""),
+    ]
+
+
+def test_exit_codes_of_failures():
+    bisect = Scripted({(1, False): UsageError("a"), (2, False): MachineError("b"), (3, False): KeyError("c")})
+    made = bisect_all([group(member(n)) for n in (1, 2, 3)], bisect, describe=str)
+    assert [outcome.exit_code for outcome in made] == [2, 3, 3]
+
+
+def test_an_interruption_leaves_the_rest_out():
+    stopped = Attempt(result("not finished"), "folder", interrupted=True)
+    bisect = Scripted({(1, False): found("c1"), (2, False): stopped, (3, False): found("c3")})
+    assert outcomes(bisect, 1, 2, 3) == [(1, BISECTED, ""), (2, INTERRUPTED, "")]
+
+
+def test_what_is_known_is_not_looked_for_again_and_a_host_is_skipped():
+    bisect = Scripted({}, known={1: ("culprit abc",)})
+    made = list(bisect_all([group(member(1)), group(member(2, case=False))], bisect, describe=str))
+    assert [outcome.how for outcome in made] == [KNOWN, SKIPPED]
+    assert made[0].culprits == ("culprit abc",)
+    assert made[1].exit_code == 0
+
+
+@pytest.mark.parametrize(("wanted", "ratio", "kind", "answer"), [
+    (0.10, math.exp(0.09), "ratio", True),
+    (0.10, math.exp(0.04), "ratio", False),
+    (0.10, math.exp(-0.1), "ratio", False),
+    (-0.10, math.exp(-0.1), "ratio", True),
+    (0.10, 2.0, "count", True),
+    (None, None, "status", True),
+])  # fmt: skip
+def test_when_a_change_at_a_culprit_is_the_alerts(wanted, ratio, kind, answer):
+    assert explains(group(member(1, wanted)), result(ratio=ratio, kind=kind)) is answer
+    assert not explains(group(member(1, wanted)), result("not reproduced"))
