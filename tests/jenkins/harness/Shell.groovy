@@ -77,7 +77,7 @@ class Shell {
      */
     private Map lossOf(Context here, String script) {
         Map loss = build.scenario.losses?.find { Map it ->
-            !it.struck && script.contains(it.during as String) && (!it.node || it.node == here.node.name) &&
+            !it.struck && script == it.during && (!it.node || it.node == here.node.name) &&
                 (!it.cell || EnvironmentView.all(build).CELL == it.cell)
         }
         if (loss) { loss.struck = true }
@@ -89,7 +89,8 @@ class Shell {
         while (process.alive && !new File(here.folder, loss.when as String).exists()) { Thread.sleep(20) }
         build.say("The agent ${here.node.name} is lost: ${loss.how}")
         if (loss.how == 'disconnected') { return }
-        "kill -KILL -- -${process.pid()}".execute().waitFor()
+        // All of its session: `timeout` makes a group of its own.
+        ['/bin/sh', '-c', "kill -KILL \$(ps -o pid= -s ${process.pid()})" as String].execute().waitFor()
         process.waitFor()
     }
 
