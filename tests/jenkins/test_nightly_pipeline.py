@@ -195,6 +195,18 @@ def test_a_confirmation_that_breaks_or_hangs_holds_up_no_comment(nightly: Contro
     assert built.ran("heartbeat.sh end partial")
 
 
+def test_a_bisection_that_hangs_ends_and_the_night_is_told_with_what_it_found(nightly: Controller) -> None:
+    """Its hour and the 30 minutes of Jenkins' own limit take nine seconds."""
+    posting = {"POST": "yes", "REPO": "a/b", "ISSUE": "1", "BISECT": "yes", "BISECT_HOURS": "1"}
+    built = nightly.build(params={**TWO, **posting}, clock=9 / 5400, env={"FAULTS": "bisect=hang"})
+    assert built.result == "FAILURE", built.log
+    assert "90 minutes are over" in built.log
+    assert "runs/nightly/build-1/found-cpu/journal.jsonl" in built.artifacts
+    assert built.ran("post.sh")[-1]["stage"].endswith("Post again")
+    assert built.ran("publish.sh")
+    assert built.ran("heartbeat.sh end partial")
+
+
 def test_a_regression_makes_the_build_unstable_and_is_no_breakage(nightly: Controller) -> None:
     built = nightly.build(params=TWO, env={"FAULTS": "report=gate"})
     assert built.result == "UNSTABLE"
