@@ -72,7 +72,8 @@ def main() -> None:
     own = {tomllib.loads(Path(path).read_text())["name"]: path for path in files}
     for alert in chosen(json.loads(Path(file).read_text()), int(most)):
         # A dash, since the shell that reads the line joins tabs.
-        print(alert["id"], own.get(alert["case"]["suite"]) or "-", unfinished(alert, folders) or "-", sep="\t")
+        suite = own.get(alert["case"]["suite"]) or "-"
+        print(alert["id"], suite, unfinished(alert, folders) or "-", sep="\t")
 
 
 if __name__ == "__main__":

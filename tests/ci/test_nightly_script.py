@@ -246,7 +246,8 @@ def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, w
     (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5)]))
     own = stage.home / "runs" / "nightly" / "build-7" / "out"
     more = {"OUT": str(own), "PERFDASH_NIGHTLY": str(own.parent / "found-cpu")} if "build" in where else {}
-    more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), **more, "BISECT": "yes", "BISECT_RECIPE": "nightly"}
+    more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), **more}
+    more |= {"BISECT": "yes", "BISECT_RECIPE": "nightly"}
     words = [NIGHTLY.parent / "nightly" / "bisect.sh"]
     done = subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""An agent that is lost in the middle of a cell: what is resumed, what begins anew, what the night still does."""
+"""An agent that is lost in the middle of a cell: what is resumed, and what the night still does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.jenkins.controller import ROOT, Built, Controller
 pytestmark = pytest.mark.slow
 CELL = "timm-cpu-float32-1"
 FOLDER = f"runs/nightly/build-1/cells/{CELL}"
-# Measures three cases, and waits after the second one: there the agent is lost. A resumed run measures what is
-# missing. Each call is a line of `calls`.
+# Measures three cases, and waits after the second one: there the agent is lost. A resumed run measures what
+# is missing. Each call is a line of `calls`.
 PERFDASH = """#!{python} -IS
 import json, pathlib, sys, time
 home, words = pathlib.Path({home!r}), sys.argv[1:]
@@ -48,7 +48,9 @@ def calls(tmp_path: Path, standins: Path) -> Path:
     (tmp_path / "venv" / "bin" / "python").symlink_to(sys.executable)
     # The environment that cell.sh measures.
     torch = standins / "ci" / "nightly" / "torch.sh"
-    torch.write_text(f'#!/bin/sh\necho {sys.executable} >"$PERFDASH_NIGHTLY/python"\necho torch >>{tmp_path}/torch\n')
+    torch.write_text(
+        f'#!/bin/sh\necho {sys.executable} >"$PERFDASH_NIGHTLY/python"\necho torch >>{tmp_path}/torch\n'
+    )
     return tmp_path / "calls"
 
 
