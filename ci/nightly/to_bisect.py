@@ -25,12 +25,16 @@ def chosen(alerts: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     for alert in alerts:
         if (
             alert["direction"] == "worse" and alert["state"] == "confirmed" and alert["case"]
-            and not alert["details"].get("bisected")
+            and not _is_bisected(alert["details"].get("bisected") or {})
             and (alert["kind"] == "status" or alert["metric"] in _METRICS)
         ):  # fmt: skip
             by_case.setdefault(json.dumps(alert["case"], sort_keys=True), []).append(alert)
     worst = sorted(map(_one_of, by_case.values()), key=lambda alert: -_size(alert))
     return worst[:most]
+
+
+def _is_bisected(bisected: dict[str, Any]) -> bool:
+    return bool(bisected) and bisected.get("finished", True)
 
 
 def _one_of(alerts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -207,7 +207,8 @@ def test_what_is_bisected(stage):
         alert(1, "backend_ms", 0.5), alert(2, "eager_ms", 0.45), alert(3, "compilation_cpu_s", 0.9),
         alert(4, "eager_ms", 0.2, case=other), alert(5, "backend_ms", 0.6, case=other),
         alert(6, "eager_ms", 0.9, case={**other, "model": "new"}, state="new"),
-        alert(7, "eager_ms", 0.9, case={**other, "model": "done"}, details={"bisected": {}}),
+        alert(7, "eager_ms", 0.9, case={**other, "model": "half"},
+              details={"bisected": {"word": "not finished", "finished": False}}),
         alert(8, "eager_ms", 0.9, case={**other, "model": "known"}, details={"bisected": {"word": "found"}}),
         alert(9, None, None, case={**other, "model": "broke"}, kind="status"),
     ]  # fmt: skip
