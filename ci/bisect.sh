@@ -17,6 +17,16 @@ if [ "${1:-}" = post ]; then
 fi
 
 check_numbers BISECT_HOURS
+began="$PERFDASH_NIGHTLY/.began"
+# The folder of what this build has begun; one that could not begin has none, and is not to pass another's off as
+# its own.
+begun() {
+  local journal
+  journal="$(find "$OUT/bisections" -name journal.jsonl -newer "$began" 2>/dev/null | sort | tail -1 || true)"
+  echo "${journal%/*}"
+}
+# Begun again after its agent was restarted, it resumes.
+if [ -e "$began" ] && [ -n "$(begun)" ]; then RESUME="$(basename "$(begun)")"; else touch "$began"; fi
 words=(--out "$OUT")
 option() { # NAME VALUE
   if [ -n "$2" ]; then words+=("$1" "$2"); fi
@@ -37,15 +47,11 @@ if [ -n "${RESUME:-}" ]; then option --resume "$RESUME"; else
   arguments_of "${BISECT_ARGUMENTS:-}"
   words+=("${more[@]}")
 fi
-began="$PERFDASH_NIGHTLY/.began"
-touch "$began"
 code=0
 # An agent starts its scripts with SIGINT ignored, by which it is to end and tell what it knows.
 timeout --kill-after=300 --signal=INT --foreground "${BISECT_HOURS}h" env --default-signal=INT \
   "$venv/bin/perfdash" bisect "${words[@]}" || code=$?
-# Its own folder, however it ended; one that could not begin has none, and is not to pass another's off as its own.
-journal="$(find "$OUT/bisections" -name journal.jsonl -newer "$began" 2>/dev/null | sort | tail -1 || true)"
-folder="${journal%/*}"
+folder="$(begun)"
 if [ -n "$folder" ]; then
   basename "$folder" >"$PERFDASH_NIGHTLY/bisection"
   for form in report.md report.html report.json journal.jsonl; do

@@ -25,13 +25,13 @@ if ! command -v npx >/dev/null || ! is_new_enough; then
   PATH="$place/bin:$PATH"
 fi
 files=("$@")
-if [ "$#" = 0 ]; then files=(Jenkinsfile ci/Jenkinsfile.bisect ci/Jenkinsfile.compare); fi
+if [ "$#" = 0 ]; then files=(Jenkinsfile ci/Jenkinsfile.bisect ci/Jenkinsfile.compare ci/jenkins/jobs.groovy); fi
 
 # The linter takes a folder and patterns: the pipelines are all that lies in this one.
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 for file in "${files[@]}"; do
-  cp "$file" "$folder/$(basename "$file" | sed 's/^Jenkinsfile\./Jenkinsfile-/').groovy"
+  cp "$file" "$folder/$(basename "$file" | sed 's/^Jenkinsfile\./Jenkinsfile-/; s/\.groovy$//').groovy"
 done
 cd "$folder"
 npx --yes "npm-groovy-lint@$version" --noserver --config recommended-jenkinsfile --failon info -- *.groovy

@@ -96,6 +96,7 @@ if [ -n "$resume" ]; then
   for pair in "${kept[@]}"; do declare "$pair"; done
 fi
 check_parameters
+check_paths
 nightly_environment() {
   # shellcheck disable=SC2163 # the names in it
   export "${nightly_parameters[@]}"
@@ -149,7 +150,7 @@ restore() {
   (drop_secrets && ci/prepare_host.sh --restore) >>"$night/host.log" 2>&1 ||
     say "The host was not restored: see $night/host.log, then ci/prepare_host.sh --restore" >&2
 }
-trap 'stop_machine; restore' EXIT
+trap 'stop_machine; dismiss_guard; restore' EXIT
 
 # Of perfdash's secrets a stage gets those that it uses.
 hide_secrets_from() { # STAGE
@@ -250,13 +251,20 @@ show_failures() {
   done
 }
 
-# A machine that comes and goes. The file `machine` is there from its start until its stop has succeeded, so that
+# A machine that comes and goes. Where this nightly is killed, its guard stops it. The file `machine` is there from its start until its stop has succeeded, so that
 # a resumed night stops it, too.
 machine=unknown
+guard=""
+dismiss_guard() { if [ -n "$guard" ]; then kill -TERM -- "-$guard" 2>/dev/null || true; fi; }
 start_machine() { # its failure leaves out what needs the machine
   if [ "$machine" != unknown ]; then return 0; fi
   machine=started
-  if [ -n "$STOP_COMMAND" ]; then touch "$night/machine"; fi
+  if [ -n "$STOP_COMMAND" ]; then
+    touch "$night/machine"
+    hide_secrets_from stop
+    setsid env "${hidden[@]}" ci/nightly/machine.sh guard "$$" >>"$night/stop.log" 2>&1 </dev/null 9>&- &
+    guard="$!"
+  fi
   if [ -z "$START_COMMAND" ]; then return 0; fi
   rm -f "$night/start.done" "$night/start.failed"
   do_stage start

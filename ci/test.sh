@@ -49,7 +49,7 @@ timed() { # NAME COMMAND...
 
 # All at once; what failed is shown whole.
 lint() {
-  local checks=("ruff check ." "ruff format --check ." mypy "shellcheck ci/*.sh ci/nightly/*.sh" ci/jenkins_lint.sh)
+  local checks=("ruff check ." "ruff format --check ." mypy "shellcheck ci/*.sh ci/nightly/*.sh ci/jenkins/*.sh" ci/jenkins_lint.sh)
   local number pids=() failed=0
   for number in "${!checks[@]}"; do
     PATH="$bin:$PATH" bash -c "${checks[$number]}" >"$scratch/$number" 2>&1 &

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Looks for the commit behind each confirmed regression that was not bisected yet, with BISECT=yes: the worst
-# first, at most BISECT_MOST a night, BISECT_HOURS in all. What is not finished goes on by hand.
+# first, at most BISECT_MOST a night, BISECT_HOURS in all. What is not finished is resumed by the next night on
+# this machine, or by hand.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
 rm -f "$PERFDASH_NIGHTLY/bisected" # what ci/nightly.sh has to tell once more, if anything
@@ -21,27 +22,47 @@ if [ "$recipe" = git ] && [ -z "$repo" ]; then
 fi
 
 perfdash regressions --out "$OUT" --worse --json >"$PERFDASH_NIGHTLY/regressions.json"
+# Under Jenkins each night has an OUT of its own.
 "$venv/bin/python" ci/nightly/to_bisect.py "$PERFDASH_NIGHTLY/regressions.json" "$BISECT_MOST" "$SUITES" \
-  >"$PERFDASH_NIGHTLY/bisected"
+  "$OUT/bisections" "${PERFDASH_NIGHTLY%/*/*}"/*/out/bisections >"$PERFDASH_NIGHTLY/bisected"
 if [ ! -s "$PERFDASH_NIGHTLY/bisected" ]; then say "No confirmed regression waits for its culprit"; fi
 until="$(($(date +%s) + $(awk -v hours="$BISECT_HOURS" 'BEGIN { printf "%d", hours * 3600 }')))"
 worst=0
-while IFS=$'\t' read -r alert suite <&3; do
+
+# Until BISECT_HOURS are over: it ends as on Ctrl-C, which an agent lets its scripts ignore, and reports what it
+# knows. In the foreground, so that Ctrl-C and the end of the night reach it.
+bisect() { # WORDS...
+  code=0
+  timeout --foreground --signal=INT --kill-after=300 "$left" env --default-signal=INT \
+    "$venv/bin/perfdash" bisect "$@" "${builds[@]}" --out "$OUT" || code=$?
+}
+
+while IFS=$'\t' read -r alert suite unfinished <&3; do
   left="$((until - $(date +%s)))"
   if [ "$left" -le 0 ]; then
     say "Alert $alert: BISECT_HOURS=$BISECT_HOURS are over; perfdash bisect --alert $alert begins it"
     continue
   fi
-  words=(--alert "$alert" --recipe "$recipe" --python "$(measured_python)" --out "$OUT")
-  if [ -n "$suite" ]; then words+=(--suite "$suite"); fi
-  if [ -n "$repo" ]; then words+=(--repo "$repo"); fi
-  if [ -n "$TORCH_INDEX" ] && [[ "$recipe" != git ]]; then words+=(--wheels "$TORCH_INDEX"); fi
-  code=0
-  # It ends as on Ctrl-C, tells what it knows, and can be gone on with. In the foreground, so that Ctrl-C and
-  # the end of the night reach it.
-  timeout --foreground --signal=INT --kill-after=300 "$left" "$venv/bin/perfdash" bisect "${words[@]}" || code=$?
+  if [ "$suite" = - ]; then suite=""; fi
+  if [ "$unfinished" = - ]; then unfinished=""; fi
+  builds=()
+  if [ -n "$repo" ]; then builds+=(--repo "$repo"); fi
+  if [ -n "$TORCH_INDEX" ] && [[ "$recipe" != git ]]; then builds+=(--wheels "$TORCH_INDEX"); fi
+  code=2
+  if [ -n "$unfinished" ]; then
+    say "Alert $alert: resuming $unfinished"
+    mkdir -p "$OUT/bisections"
+    if [ "${unfinished%/*}" != "$OUT/bisections" ]; then
+      flock --nonblock "$unfinished/.lock" mv "$unfinished" "$OUT/bisections/" || true # in use: it refuses
+    fi
+    bisect --resume "${unfinished##*/}"
+    if [ "$code" = 2 ]; then say "Alert $alert: it cannot be resumed, and begins anew"; fi
+  fi
+  if [ "$code" = 2 ]; then
+    bisect --alert "$alert" --recipe "$recipe" --python "$(measured_python)" ${suite:+--suite "$suite"}
+  fi
   if [ "$code" = 124 ]; then
-    say "Alert $alert: BISECT_HOURS=$BISECT_HOURS are over; perfdash bisect --resume last goes on"
+    say "Alert $alert: BISECT_HOURS=$BISECT_HOURS are over; the next night resumes it, or the command above"
     code=0
   fi
   if [ "$code" = 130 ]; then exit 130; fi

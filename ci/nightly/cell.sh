@@ -1,10 +1,28 @@
 #!/usr/bin/env bash
-# One cell of Jenkins' matrix, as SUITES, DEVICES, DTYPES and SHARD say: the machine made quiet where
-# HOST=apply, measured for CELL_MINUTES at most, and the machine put back, however it ends.
+# One cell of Jenkins, as SUITES, DEVICES, DTYPES and SHARD say: the machine made quiet where HOST=apply, measured
+# for CELL_MINUTES at most, and the machine put back, however it ends. Begun again, it resumes what it measured.
+#   cell.sh prepare    perfdash and the torch to measure; of a cell that is begun again the same torch
+#   cell.sh
+# LOST_AGENT: the agent that was lost while it measured this cell.
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 need_night
+if [ "${1:-}" = prepare ]; then
+  ci/nightly/setup.sh
+  if [ -s "$PERFDASH_NIGHTLY/python" ] && [ -x "$(measured_python)" ]; then exit 0; fi
+  if [ -n "${LOST_AGENT:-}" ]; then
+    say "The agent $LOST_AGENT was lost, and this workspace has nothing that it measured: the cell begins anew"
+  fi
+  exec ci/nightly/torch.sh
+fi
 : "${CELL_MINUTES:=600}"
 check_numbers CELL_MINUTES
+# After a lost connection the first attempt may be at work still: two would disturb each other. What it measures
+# is resumed.
+exec 9>>"$PERFDASH_NIGHTLY/.lock"
+if ! flock --nonblock 9; then
+  say "An earlier attempt at this cell is still at work on this machine: waiting for its end"
+  flock 9
+fi
 restore() { if [ "$HOST" = apply ]; then ci/prepare_host.sh --restore; fi; }
 trap restore EXIT
 trap 'exit 143' TERM

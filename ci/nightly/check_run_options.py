@@ -1,4 +1,4 @@
-"""Check the options that a nightly passes on to `perfdash run`, `check_run_options.py PARAMETERS -- WORDS`.
+"""Check the options that a nightly gives to `perfdash run`, `check_run_options.py PARAMETERS -- WORDS`.
 
 Standard library only: it runs before perfdash is set up. PARAMETERS are those of the nightly, in one word; a
 misspelt one is named in the message. Exit code 2: an option is wrong.
@@ -10,12 +10,13 @@ import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from perfdash.run_options import run_options, without_none
 
+_ROOT = Path(__file__).resolve().parents[2]
 # What cli/run.py declares itself, and whether a value follows.
 _OWN = {"--retry": str, "--find-batch-size": bool, "--json": bool, "--debug": bool}
 
@@ -43,7 +44,21 @@ def complaint(parameters: Sequence[str], words: Sequence[str]) -> str:
                 options[name](value)
             except ValueError:
                 return f"{name} {value}: give a {'whole ' if options[name] is int else ''}number"
+        choices = _choices(name, options[name])
+        for part in value.split(","):
+            if choices and part not in choices:
+                near = difflib.get_close_matches(part, choices, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                return f"{name} {part}: there are {', '.join(choices)}{hint}"
     return ""
+
+
+def _choices(name: str, kind: Any) -> list[str]:
+    """What an option takes; empty if it takes anything."""
+    if name == "--suite":
+        return sorted(path.stem for path in (_ROOT / "suites").glob("*.toml"))
+    kinds = [kind, *get_args(kind)] if get_origin(kind) is tuple else [kind]
+    return [str(choice) for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
 
 
 def _unknown(name: str, parameters: Sequence[str], options: list[str]) -> str:

@@ -34,7 +34,9 @@ confirm() { # RUN
   words+=(--minutes "$(awk -v left="$left" 'BEGIN { minutes = 0.9 * left / 60; print minutes < 0.1 ? 0.1 : minutes }')")
   # It ends as on Ctrl-C and keeps what it measured; one that hangs is killed. In the foreground, so that Ctrl-C
   # and the end of the night reach it. -i: on Ctrl-C perfdash still has something to say.
-  timeout --foreground --signal=INT --kill-after=120 "$left" "$venv/bin/perfdash" confirm "$1" "${words[@]}" 2>&1 |
+  # An agent lets its scripts ignore SIGINT.
+  timeout --foreground --signal=INT --kill-after=120 "$left" env --default-signal=INT \
+    "$venv/bin/perfdash" confirm "$1" "${words[@]}" 2>&1 |
     tee -i "$PERFDASH_NIGHTLY/.confirm" || code=$?
   if [ "$code" = 124 ]; then
     say "$is_over"

@@ -2,11 +2,23 @@
 # Starts or stops a machine that comes and goes: START_COMMAND within START_MINUTES, STOP_COMMAND within
 # STOP_MINUTES. The commands get no secret.
 #   machine.sh start | stop
+#   machine.sh guard PID    stops it where the nightly PID was killed, once what that had begun has ended
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+if [ "${1:-}" = guard ]; then
+  need_night
+  tail --pid="$2" --follow --sleep-interval=1 /dev/null
+  exec 9>>"${PERFDASH_NIGHTLY%/*}/.lock"
+  flock 9
+  if [ ! -e "$PERFDASH_NIGHTLY/machine" ]; then exit 0; fi
+  say "The nightly was killed: its machine is stopped now"
+  ci/nightly/machine.sh stop
+  rm -f "$PERFDASH_NIGHTLY/machine"
+  exit 0
+fi
 case "${1:-}" in
   start) parameter=START ;;
   stop) parameter=STOP ;;
-  *) complain 2 "start, or stop" ;;
+  *) complain 2 "start, stop or guard" ;;
 esac
 check_numbers "${parameter}_MINUTES"
 command="${parameter}_COMMAND" minutes="${parameter}_MINUTES"

@@ -38,13 +38,48 @@ one_of() { # NAME ALLOWED...
 
 # The options of perfdash run. Where no Python can read them, ci/setup.sh says what is missing.
 check_run_options() {
-  local wrong code=0 more=()
+  local wrong code=0 each words=() more=()
   arguments_of "$RUN_ARGUMENTS"
-  if [ "${#more[@]}" = 0 ]; then return 0; fi
+  for each in $(words_of "$SUITES"); do # a file of the user's own may be on another machine
+    case "$each" in *.toml | */*) ;; *) words+=(--suite "$each") ;; esac
+  done
+  for each in $(words_of "$DTYPES"); do words+=(--dtype "$each"); done
   # shellcheck disable=SC2154 # of common.sh
   wrong="$(drop_secrets &&
-    plain_python ci/nightly/check_run_options.py "${nightly_parameters[*]}" -- "${more[@]}" 2>/dev/null)" || code="$?"
+    plain_python ci/nightly/check_run_options.py "${nightly_parameters[*]}" -- "${words[@]}" "${more[@]}" 2>/dev/null)" || code="$?"
   if [ "$code" = 2 ] && [ -n "$wrong" ]; then complain 2 "$wrong"; fi
+}
+
+# What must be on this machine. Under Jenkins these are paths of an agent.
+check_paths() {
+  local each
+  for each in $(words_of "$SUITES"); do
+    case "$each" in *.toml | */*) [ -f "$each" ] || complain 2 "SUITES: there is no file $each" ;; esac
+  done
+  for each in $TORCH; do
+    case "$each" in *://*) ;; *.whl) [ -f "$each" ] || complain 2 "TORCH: there is no file $each" ;; esac
+  done
+  case "$TORCH_INDEX" in
+    /*) [ -d "$TORCH_INDEX" ] || complain 2 "TORCH_INDEX=$TORCH_INDEX: there is no such folder" ;;
+    "" | *://*) ;;
+    *) complain 2 "TORCH_INDEX=$TORCH_INDEX: give an address, or a folder that is there" ;;
+  esac
+  for each in TORCH_REPO BISECT_REPO; do
+    [ -z "${!each}" ] || [ -d "${!each}" ] || complain 2 "$each=${!each}: there is no such folder"
+  done
+  for each in $(words_of "$BISECT_RECIPE"); do
+    [ -f "$each" ] || [ -f "bisect/${each%%:*}.toml" ] ||
+      complain 2 "BISECT_RECIPE: there is no recipe $each; there are: $(cd bisect && echo *.toml | sed 's/\.toml//g')"
+  done
+  case "${PERFDASH_DB:-}" in
+    "" | *://*) ;;
+    *)
+      if [ -d "$PERFDASH_DB" ]; then complain 2 "PERFDASH_DB=$PERFDASH_DB is a folder: give a file"; fi
+      if [ -s "$PERFDASH_DB" ] && [ "$(head -c 13 "$PERFDASH_DB" | tr -d '\0')" != "SQLite format" ]; then
+        complain 2 "PERFDASH_DB=$PERFDASH_DB is no history: another kind of file is there"
+      fi
+      ;;
+  esac
 }
 
 check_parameters() {
@@ -68,6 +103,10 @@ check_parameters() {
   one_of QUICK yes no
   one_of WEBHOOK yes no
   one_of HOST show apply
+  [[ "$REPO" =~ ^([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)?$ ]] || complain 2 "REPO=$REPO: give it as OWNER/NAME"
+  [[ "$ISSUE" =~ ^([1-9][0-9]*)?$ ]] || complain 2 "ISSUE=$ISSUE: give the number of an issue or pull request"
+  [[ "$NEW_ISSUE_ON" =~ ^(regression)?$ ]] ||
+    complain 2 "NEW_ISSUE_ON=$NEW_ISSUE_ON: here there is only regression"
   [[ "$FAIL_ON" =~ ^(regression)?$ ]] || complain 2 "FAIL_ON=$FAIL_ON: here there is only regression"
   case "$TORCH_INDEX$UNDER_TEST$START_COMMAND$STOP_COMMAND" in
     *://*:*@*) complain 2 "an address with a password would be written down: put it into ~/.netrc" ;;

@@ -494,15 +494,27 @@ def save_to_history(history: str, bisection: Bisection, result: BisectionResult,
     with open_store(history) as store, store.write() as connection:
         if result.alert is not None:
             alert = alert_store.find(connection, result.alert)
-            if result.state == "done":
-                _note(connection, alert, result, headline)
+            _note(connection, alert, result, headline)
         save_bisection(connection, row)
+
+
+def progress(result: BisectionResult) -> str:
+    """How far a bisection that is not finished came, in plain text."""
+    now = next((stage for stage in result.ranges if stage.verdict == NOT_FINISHED), None)
+    if now is None or not now.standing.first:
+        return NOT_FINISHED
+    left = now.standing.last - now.standing.first + 1
+    return f"{NOT_FINISHED}, {left} of {now.last} revisions left"
 
 
 def _note(
     connection: sa.Connection, alert: alert_store.Alert, result: BisectionResult, headline: str
 ) -> None:
-    """Write the culprits into an alert, unless it has them."""
+    """Write the culprits into an alert, or how far the search came, unless it has them."""
+    finished = result.state == "done"
+    before = alert.details.get("bisected") or {}
+    if before and before.get("finished", True) and not finished:
+        return
     culprits = [
         {
             "commits": [dataclasses.asdict(revision) for revision in culprit.revisions[:_NOTED]],
@@ -515,8 +527,9 @@ def _note(
         }
         for culprit in result.culprits
     ]
-    bisected = {"name": result.name, "word": result.word, "culprits": culprits}
-    if alert.details.get("bisected") == bisected:
+    word = progress(result) if result.word == NOT_FINISHED else result.word
+    bisected = {"name": result.name, "word": word, "culprits": culprits, "finished": finished}
+    if before == bisected:
         return
     changed = dataclasses.replace(alert, changed=now(), details={**alert.details, "bisected": bisected})
     alert_store.save(connection, changed, note=f"bisected: {headline}"[:400])

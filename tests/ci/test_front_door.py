@@ -31,6 +31,20 @@ def stage(tmp_path):
     ([], {"RUN_ARGUMENTS": "--bakend eager"}, "did you mean --backend?"),
     (["--start-command", "if"], {}, "START_COMMAND is no command of bash"),
     (["--start-minutes", "0"], {}, "START_MINUTES=0 is no number of minutes"),
+    (["--suites", "tim"], {}, "did you mean timm?"),
+    (["--suites", "mine.toml"], {}, "SUITES: there is no file"),
+    (["--dtypes", "float31"], {}, "did you mean float32?"),
+    (["--allocator", "stedy"], {}, "did you mean steady?"),
+    (["--torch", "none.whl"], {}, "TORCH: there is no file"),
+    (["--torch-index", "/none"], {}, "TORCH_INDEX=/none: there is no such folder"),
+    (["--torch-index", "none"], {}, "TORCH_INDEX=none: give an address, or a folder"),
+    (["--torch-repo", "/none"], {}, "TORCH_REPO=/none: there is no such folder"),
+    (["--bisect-repo", "/none"], {}, "BISECT_REPO=/none: there is no such folder"),
+    (["--bisect-recipe", "gti"], {}, "no recipe gti; there are: command git"),
+    (["--repo", "x"], {}, "REPO=x: give it as OWNER/NAME"),
+    (["--issue", "#7"], {}, "ISSUE=#7: give the number"),
+    (["--new-issue-on", "all"], {}, "NEW_ISSUE_ON=all: here there is only regression"),
+    (["--db", "/tmp"], {}, "PERFDASH_DB=/tmp is a folder"),
     (["--stop-minutes", "a[$(id)]"], {}, "STOP_MINUTES=a[$(id)] is no number of minutes"),
 ])  # fmt: skip
 def test_a_wrong_option_ends_the_night_before_it_begins(stage, words, more, why):
@@ -130,6 +144,31 @@ def test_the_machine_is_stopped_after_an_interrupted_night(stage, number):
     done = stage.ended(process)
     assert done.code == 130, done.out
     assert seen.read_text() == "started 0\nstopped 0\n"
+
+
+def test_the_machine_is_stopped_after_a_killed_night_once_its_stage_has_ended(stage):
+    more, seen = around(stage)
+    (stage.home / "hang").touch()
+    process = stage.start(**more, GITHUB_TOKEN="s3cret")
+    while not (stage.home / "hangs").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    time.sleep(1.5)
+    assert seen.read_text() == "started 0\n"  # it is measured on still
+    (stage.home / "hang").unlink()
+    (night,) = (stage.home / "runs" / "nightly").glob("2*")
+    for _ in range(300):
+        if not (night / "machine").exists():
+            break
+        time.sleep(0.1)
+    assert seen.read_text() == "started 0\nstopped 0\n"
+    assert "The nightly was killed: its machine is stopped now" in (night / "stop.log").read_text()
+    again = stage.night("--resume", "last", **more)
+    assert again.code == 0, again.out
+    time.sleep(1.5)
+    assert seen.read_text() == "started 0\nstopped 0\nstarted 0\nstopped 0\n"  # by one guard less
 
 
 def test_without_the_machine_nothing_is_measured_and_it_is_stopped(stage):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
+from tests.ci.nights import NIGHTLY
 from tests.ci.stage import Stage
 
 pytestmark = pytest.mark.slow
@@ -205,7 +207,8 @@ def test_what_is_bisected(stage):
         alert(1, "backend_ms", 0.5), alert(2, "eager_ms", 0.45), alert(3, "compilation_cpu_s", 0.9),
         alert(4, "eager_ms", 0.2, case=other), alert(5, "backend_ms", 0.6, case=other),
         alert(6, "eager_ms", 0.9, case={**other, "model": "new"}, state="new"),
-        alert(7, "eager_ms", 0.9, case={**other, "model": "done"}, details={"bisected": {}}),
+        alert(7, "eager_ms", 0.9, case={**other, "model": "half"},
+              details={"bisected": {"word": "not finished", "finished": False}}),
         alert(8, "eager_ms", 0.9, case={**other, "model": "known"}, details={"bisected": {"word": "found"}}),
         alert(9, None, None, case={**other, "model": "broke"}, kind="status"),
     ]  # fmt: skip
@@ -225,6 +228,38 @@ def test_what_is_bisected(stage):
     (call,) = stage.calls("bisect")
     assert call.startswith("bisect --alert 2 --recipe git ")
     assert f"--suite {suite} --repo {stage.home}" in call
+
+
+def begun(folder, number, model="m"):
+    """A bisection that was not finished, as its journal begins."""
+    folder.mkdir(parents=True)
+    event = {"event": "begun", "alert": number, "case": {"model": model}}
+    (folder / "journal.jsonl").write_text(json.dumps(event) + "\n{}\n")
+
+
+@pytest.mark.parametrize("where", ["runs/bisections", "runs/nightly/build-6/out/bisections"])
+def test_a_bisection_that_was_not_finished_is_resumed_by_the_next_night(stage, where):
+    """Under Jenkins it lies with the build that began it."""
+    begun(stage.home / where / "2026-11-20_x", 1)
+    begun(stage.home / where / "2026-11-21_x", 1)
+    begun(stage.home / where / "2026-11-22_x", 1, model="another")
+    begun(stage.home / where / "2026-11-23_x", 2)
+    (stage.home / "alerts.json").write_text(json.dumps([alert(1, "backend_ms", 0.5)]))
+    own = stage.home / "runs" / "nightly" / "build-7" / "out"
+    more = {"OUT": str(own), "PERFDASH_NIGHTLY": str(own.parent / "found-cpu")} if "build" in where else {}
+    more = {"PERFDASH_NIGHTLY": str(stage.home / "night"), **more}
+    more |= {"BISECT": "yes", "BISECT_RECIPE": "nightly"}
+    words = [NIGHTLY.parent / "nightly" / "bisect.sh"]
+    done = subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (call,) = stage.calls("bisect")
+    out = own if "build" in where else stage.home / "runs"
+    assert call == f"bisect --resume 2026-11-21_x --out {out}"
+    assert (out / "bisections" / "2026-11-21_x").is_dir()
+    # What cannot be resumed begins anew.
+    stage.fails("bisect", 2)
+    subprocess.run(words, env={**stage.env, **more}, capture_output=True, text=True, timeout=60)
+    assert [call.split()[1] for call in stage.calls("bisect")] == ["--resume", "--alert"]
 
 
 @pytest.mark.parametrize(("words", "more", "why"), [

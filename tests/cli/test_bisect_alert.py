@@ -205,6 +205,33 @@ def test_commits_that_are_none_or_several(tmp_path, library, old, new, why):
 
 
 @pytest.mark.slow
+def test_the_alert_learns_how_far_a_bisection_came_that_was_not_finished(command, tmp_path):
+    repository = Repository(tmp_path / "repo")
+    commits = [repository.commit(f"change {n}", {"bad": str(int(n >= 5))}) for n in range(40)]
+    db = history(tmp_path / "h.db", [environment_said(commits[0]), environment_said(commits[39])])
+    env = {"PERFDASH_BUILD_CACHE": str(tmp_path / "cache")}
+    words = ["--alert", "1", "--recipe", "command", "--repo", "repo", "--db", db, "--max-builds", "3"]
+    measures = ["--", "grep", "-q", "0", "bad"]
+
+    def bisected():
+        with open_store(db, create=False) as store, store.read() as connection:
+            return alert_store.find(connection, 1).details["bisected"]
+
+    assert command("bisect", *words, *measures, env=env).code == 0
+    half = bisected()
+    assert not half["finished"]
+    assert half["word"].startswith("not finished")
+    assert command("bisect", "--resume", "last", "--db", db, env=env).code == 0
+    found = bisected()
+    assert found["finished"]
+    assert found["culprits"][0]["commits"][0]["id"] == commits[5]
+    # Another one that is not finished takes nothing away.
+    env = {"PERFDASH_BUILD_CACHE": str(tmp_path / "another cache")}
+    assert command("bisect", *words, *measures, env=env).code == 0
+    assert bisected() == found
+
+
+@pytest.mark.slow
 def test_the_alert_learns_the_culprit(command, tmp_path):
     repository = Repository(tmp_path / "repo")
     commits = [repository.commit(f"change {n}", {"bad": str(int(n >= 5))}) for n in range(10)]

@@ -18,16 +18,17 @@ ONE_MACHINE = {"xeon": ["perfdash-cpu", "perfdash-report"]}
 
 @pytest.fixture
 def standins(tmp_path: Path) -> Path:
-    """A repository in which every stage is tests/jenkins/standin.sh, but for cell.sh.
+    """A repository in which every stage is tests/jenkins/standin.sh, but for cells.sh and cell.sh.
 
-    That is the real one, with seconds for minutes.
+    These are the real ones, cell.sh with seconds for minutes.
     """
     scm = tmp_path / "scm"
     nightly = scm / "ci" / "nightly"
     nightly.mkdir(parents=True)
     for stage in STAGES:
         shutil.copy(HERE / "standin.sh", nightly / f"{stage}.sh")
-    shutil.copy(ROOT / "ci" / "nightly" / "common.sh", nightly)
+    for name in ("common.sh", "cells.sh"):
+        shutil.copy(ROOT / "ci" / "nightly" / name, nightly)
     shutil.copy(ROOT / "ci" / "secrets.sh", scm / "ci")
     cell = (ROOT / "ci" / "nightly" / "cell.sh").read_text()
     assert '}m" ' in cell

@@ -87,6 +87,17 @@ def test_what_hangs_is_ended_and_kept(
     assert not built.ran(f"{name}.sh post")
 
 
+@pytest.mark.parametrize("name", ["compare", "bisect"])
+def test_a_restarted_agent_resumes(tmp_path: Path, standins: Path, name: str) -> None:
+    job = Controller(tmp_path / "jenkins", ROOT / "ci" / f"Jenkinsfile.{name}", standins, ONE_MACHINE)
+    script = {"compare": "ci/compare.sh measure", "bisect": "ci/bisect.sh"}[name]
+    left = {"compare": "results.jsonl", "bisect": "journal.jsonl"}[name]
+    loss = {"during": script, "when": f"runs/nightly/{name}-1/{left}", "how": "restarted"}
+    built = job.build(losses=[loss])
+    assert built.result == "SUCCESS", built.log
+    assert [command["code"] for command in built.commands if command["script"] == script] == [-1, 0]
+
+
 def test_an_agent_that_cannot_be_set_up(tmp_path: Path, standins: Path) -> None:
     for name in ("compare", "bisect"):
         built = build(tmp_path / name, standins, f"Jenkinsfile.{name}", "setup")

@@ -11,6 +11,7 @@ class Interpreter {
     Interpreter(Build build, Steps steps) {
         this.build = build
         this.steps = steps
+        steps.interpreter = this
     }
 
     static Map onAgent(Map node) { [NODE_NAME: node.name, WORKSPACE: node.workspace.absolutePath] }
@@ -153,6 +154,25 @@ class Interpreter {
                 }
             }]
         })
+    }
+
+    /** `parallel` of a script: each branch is a stage of its own. */
+    Object branches(Map<String, Closure> said) {
+        String outer = Context.current().stage
+        parallel(said.collectEntries { String name, Closure body ->
+            [name, {
+                Map record = record("$outer / $name")
+                Context.within({ it.stage = record.name; it.record = record }) {
+                    try {
+                        body()
+                    } catch (Broken | Interrupted failed) {
+                        record.result = failed instanceof Interrupted ? 'ABORTED' : 'FAILURE'
+                        throw failed
+                    }
+                }
+            }]
+        })
+        null
     }
 
     /** All branches run to their end; then the first error, if any. */

@@ -42,8 +42,10 @@ class Shell {
         Process process = builder.start()
         running << process
         long most = (Math.min(here.remaining(), 3600d) * 1000) as long
+        Map loss = lossOf(here, script)
         boolean ended = build.outside {
-            boolean inTime = process.waitFor(most, TimeUnit.MILLISECONDS)
+            if (loss) { strike(loss, process, here) }
+            boolean inTime = loss || process.waitFor(most, TimeUnit.MILLISECONDS)
             if (!inTime) { end(process) }
             inTime
         }
@@ -56,11 +58,40 @@ class Shell {
             record.code = 'interrupted'
             throw new Interrupted("a time limit ended: $script")
         }
-        int code = process.exitValue()
+        if (loss && loss.how != 'restarted') {
+            record.code = 'lost'
+            here.node.lost = true
+            if (loss.gone) { here.node.workspace.deleteDir() }
+            throw new AgentLost(here.node.name as String)
+        }
+        int code = loss ? -1 : process.exitValue() // what a restart has ended says nothing
         record.code = code
         if (a.returnStatus) { return code }
         if (code != 0) { throw new Broken("script returned exit code $code: $script") }
         a.returnStdout ? text : null
+    }
+
+    /**
+     * What the scenario says of this script: the agent is lost while it runs. `how`: removed; restarted, so that the
+     * script has no exit code; disconnected, so that it goes on. `gone`: with its workspace.
+     */
+    private Map lossOf(Context here, String script) {
+        Map loss = build.scenario.losses?.find { Map it ->
+            !it.struck && script == it.during && (!it.node || it.node == here.node.name) &&
+                (!it.cell || EnvironmentView.all(build).CELL == it.cell)
+        }
+        if (loss) { loss.struck = true }
+        loss
+    }
+
+    /** Once the script has left the file `when`. */
+    private void strike(Map loss, Process process, Context here) {
+        while (process.alive && !new File(here.folder, loss.when as String).exists()) { Thread.sleep(20) }
+        build.say("The agent ${here.node.name} is lost: ${loss.how}")
+        if (loss.how == 'disconnected') { return }
+        // All of its session: `timeout` makes a group of its own.
+        ['/bin/sh', '-c', "kill -KILL \$(ps -o pid= -s ${process.pid()})" as String].execute().waitFor()
+        process.waitFor()
     }
 
     /** As Jenkins does it: asked to end, then killed. */

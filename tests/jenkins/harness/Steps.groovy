@@ -3,6 +3,7 @@ class Steps {
     final Build build
     final Shell shell
     final Publishers publishers
+    Interpreter interpreter
 
     Steps(Build build) {
         this.build = build
@@ -17,7 +18,9 @@ class Steps {
         Context here = Context.current()
         if (here != null && here.deadline < System.nanoTime()) { throw new Interrupted('the time limit is over') }
         if (known.needsNode) { here.inside() }
+        if (known.needsNode && here.node.lost) { throw new Broken("$name: ${here.node.name} is offline") }
         List given = arguments as List
+        if (name == 'parallel') { return interpreter.branches(given[0] as Map) }
         Closure body = given && given.last() instanceof Closure ? given.last() as Closure : null
         List plain = body ? given.dropRight(1) : given
         if (known.body != (body != null)) {
@@ -58,6 +61,7 @@ class Steps {
 
     private Object do_node(Map a, Closure body) {
         build.onNode((a.label ?: '') as String, Context.current()) { Map node ->
+            if (Context.current().record != null) { Context.current().record.node = node.name }
             Context.within({ it.node = node; it.folder = node.workspace; it.env += Interpreter.onAgent(node) }, body)
         }
     }
@@ -124,7 +128,10 @@ class Steps {
         while (true) {
             try {
                 return body()
-            } catch (Broken failure) {
+            } catch (Broken | AgentLost failure) {
+                // With conditions only these are tried again.
+                boolean again = a.conditions ? a.conditions.any { it.step == 'agent' } : failure instanceof Broken
+                if (!again || (a.conditions && failure instanceof Broken)) { throw failure }
                 left -= 1
                 if (left <= 0) { throw failure }
                 build.say("Retrying: ${failure.message}")

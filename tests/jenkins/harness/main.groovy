@@ -10,6 +10,10 @@ if (scenario.check) {
     new File(args[1]).text = JsonOutput.toJson([syntax: found])
     return
 }
+if (scenario.jobs) {
+    new File(args[1]).text = JsonOutput.toJson(Jobs.of(new File(scenario.jobs as String), scenario.variables as Map))
+    return
+}
 String text = new File(scenario.jenkinsfile as String).getText('UTF-8')
 List errors = Syntax.check(text)
 if (errors) {
