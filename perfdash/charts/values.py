@@ -210,24 +210,31 @@ def _nights(times: tuple[float, ...], nights: tuple[NightLabel, ...]) -> str:
 
 def _chart(chart: TrendChart) -> str:
     values, lows, highs = chart.columns
-    plain = {
-        "title": chart.title,
-        "unit": chart.unit,
-        "ratio": chart.ratio,
-        "weekly": chart.weekly,
-        "failed": [int(k) for k in chart.failed],
-        "breaks": [int(k) for k in chart.breaks],
-    }
+    words = _words(
+        chart.title, chart.unit, chart.ratio, chart.weekly, tuple(chart.failed), tuple(chart.breaks),
+        tuple(chart.marks),
+    )  # fmt: skip
     interval = f',"low":{_numbers(lows)},"high":{_numbers(highs)}' if len(lows) else ""
-    return f'{_json(plain)[:-1]},"marks":{_marks(tuple(chart.marks))},"v":{_numbers(values)}{interval}}}'
+    return f'{words[:-1]},"v":{_numbers(values)}{interval}}}'
 
 
-@lru_cache(maxsize=64)
-def _marks(marks: tuple[Mark, ...]) -> str:
-    """Marks as JSON; cached, as many charts of a testbed have the same."""
-    return _json(
-        [[round(mark.at), mark.kind, mark.text, mark.href if stays(mark.href) else ""] for mark in marks]
-    )
+@lru_cache(maxsize=256)
+def _words(
+    title: str, unit: str, ratio: bool, weekly: int, failed: tuple[int, ...], breaks: tuple[int, ...],
+    marks: tuple[Mark, ...],
+) -> str:  # fmt: skip
+    """What a chart has beside its numbers, as JSON; cached, as many charts of a testbed have the same."""
+    plain = {
+        "title": title,
+        "unit": unit,
+        "ratio": ratio,
+        "weekly": weekly,
+        "failed": [int(k) for k in failed],
+        "breaks": [int(k) for k in breaks],
+        "marks": [[round(mark.at), mark.kind, mark.text, mark.href if stays(mark.href) else ""]
+                  for mark in marks],
+    }  # fmt: skip
+    return _json(plain)
 
 
 def _numbers(values: Array) -> str:

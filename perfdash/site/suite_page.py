@@ -224,10 +224,10 @@ def read_trends(
         query = query.where(*(table.c[name] == value for name, value in setting._asdict().items()))
     nights_by_setting: dict[SuiteSetting, list[tuple[RunLine, Summary]]] = {}
     width = len(keys)
-    for row in connection.execute(query.where(schema.runs.c.testbed_id == bed.id)):
+    for row in connection.execute(query.where(schema.runs.c.testbed_id == bed.id)).all():
         run = by_id.get(row[0])
         if run is not None:
-            summary = Summary(**dict(zip(_NUMBERS, row[width:], strict=True)), statuses={})
+            summary = Summary(*(*row[width:], {}))
             nights_by_setting.setdefault(SuiteSetting(*row[1:width]), []).append((run, summary))
     trends = [_whole(setting, nights_by_setting[setting]) for setting in sorted(nights_by_setting)]
     of_last = sa.select(*keys, table.c.statuses).where(
