@@ -39,7 +39,7 @@ _OWN_WORD = re.compile(
     r"(PASS|_PWD)$", re.IGNORECASE
 )  # a password that a person chose may look like any word
 _USER_PASSWORD = re.compile(r"[^\s:/]+:[^\s:/]{6,}")
-# Each with what is in every text that it matches, in lower case: a page without it is not searched.
+# Each with what is in every text that it matches: a page without it is not searched.
 _PATTERNS = (
     (("://",), _PASSWORD, rf"\1{MASK}@"),
     (
@@ -102,13 +102,29 @@ def _looks_random(value: str) -> bool:
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """Replace secrets in a text, however escaped, and words with the shape of a secret."""
-    for form in _forms(tuple(secrets)):
-        text = form.sub(MASK, text)
-    lower = text.lower()
-    for parts, pattern, instead in _PATTERNS:
-        if any(part in lower for part in parts):
+    bones = _bones(text)
+    for parts, form in _forms(tuple(secrets)):
+        if any(part in bones for part in parts):
+            text = form.sub(MASK, text)
+    for parts, pattern, instead in _PATTERN_BONES:
+        if any(part in bones for part in parts):
             text = pattern.sub(instead, text)
     return text
+
+
+_LOWER = bytes(range(256)).lower()
+_NO_BONES = b"0123456789 .,-\\"
+
+
+def _bones(text: str) -> bytes:
+    """A text in lower case without digits and some marks, which are most of a page.
+
+    It is quick to search: where the bones of a secret are missing, the secret is.
+    """
+    return text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_BONES)
+
+
+_PATTERN_BONES = [(tuple(map(_bones, parts)), pattern, instead) for parts, pattern, instead in _PATTERNS]
 
 
 def mask_secrets(arguments: list[str]) -> list[str]:
@@ -189,8 +205,16 @@ def _redacted_all(value: Any, secrets: tuple[str, ...], but: Collection[str]) ->
 
 def _own_secrets() -> tuple[str, ...]:
     """The secrets of this process."""
-    secrets = secrets_of(os.environ, sys.argv)
-    return _maskable({*secrets, *_remembered}) if _remembered else secrets
+    return _secrets_now(tuple(os.environ.items()), tuple(sys.argv), frozenset(_remembered))
+
+
+@functools.lru_cache(maxsize=8)
+def _secrets_now(
+    environ: tuple[tuple[str, str], ...], words: tuple[str, ...], more: frozenset[str]
+) -> tuple[str, ...]:
+    """The secrets of an environment, a command line and what was remembered; texts by thousands ask."""
+    secrets = secrets_of(dict(environ), words)
+    return _maskable({*secrets, *more}) if more else secrets
 
 
 @contextlib.contextmanager
@@ -261,8 +285,11 @@ def _maskable(values: Iterable[str]) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _forms(secrets: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    """Patterns of each secret: plain, and escaped by Markdown, JSON, HTML, URLs and Basic."""
+def _forms(secrets: tuple[str, ...]) -> tuple[tuple[tuple[bytes, ...], re.Pattern[str]], ...]:
+    """A pattern of each secret, plain and escaped by Markdown, JSON, HTML, URLs and Basic.
+
+    Beside it the bones of all ways to write the secret.
+    """
     patterns = []
     for secret in secrets:
         raw = secret.encode("utf-8", "surrogateescape")
@@ -274,7 +301,6 @@ def _forms(secrets: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
         spelled = ["".join(re.escape(char) + r"\\?" for char in secret[:-1]) + re.escape(secret[-1])]
         spelled += [re.escape(way) for way in sorted(ways - {secret}, key=len, reverse=True)]
         form = "|".join(spelled)
-        patterns.append(
-            re.compile(form if len(secret) >= _LONG else rf"(?<![A-Za-z0-9])(?:{form})(?![A-Za-z0-9])")
-        )
+        within = form if len(secret) >= _LONG else rf"(?<![A-Za-z0-9])(?:{form})(?![A-Za-z0-9])"
+        patterns.append((tuple(map(_bones, ways)), re.compile(within)))
     return tuple(patterns)

@@ -152,6 +152,15 @@ def test_no_address_is_seen_across_quotes(text):
 
 
 @settings(deadline=None)
+@given(st.text(), st.text(min_size=6), st.text())
+def test_a_text_is_not_searched_only_where_no_secret_can_be(before, secret, after):
+    """Digits, capitals, other alphabets and halves of characters included."""
+    for text in (before + secret + after, before + html.escape(secret) + after):
+        masked = redacted(text, [secret])
+        form = redaction._forms((secret,))[0][1]
+        assert masked == redacted(form.sub("***", text), [])
+
+
 @given(st.text())
 def test_ordinary_text_stays(text):
     assert redacted(text, ("0123456789abcdef",)) == text or "***" in redacted(text, ())

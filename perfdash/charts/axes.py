@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 
-from perfdash.charts.values import Number
+import numpy as np
+
+from perfdash.charts.values import Array
 
 DAY = 86_400.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -34,26 +36,11 @@ class Axis:
         value = min(max(value, self.low), self.high)
         return round((math.log(value) if self.log else value) * self.factor + self.offset)
 
-    def places(self, values: Sequence[Number]) -> list[int | None]:
-        """The coordinates of many values.
-
-        It repeats `at` inline: a site draws millions of points, and a call for each would double the time.
-        """
-        low, high, factor, offset = self.low, self.high, self.factor, self.offset
-        log = math.log
-        if self.log:
-            return [
-                None
-                if value is None
-                else round(log(low if value < low else high if value > high else value) * factor + offset)
-                for value in values
-            ]
-        return [
-            None
-            if value is None
-            else round((low if value < low else high if value > high else value) * factor + offset)
-            for value in values
-        ]
+    def places(self, values: Array) -> Array:
+        """The coordinates of many values, whole numbers; NaN where a value is."""
+        inside = np.clip(values, self.low, self.high)
+        places: Array = np.rint((np.log(inside) if self.log else inside) * self.factor + self.offset)
+        return places + 0.0  # no -0
 
     def ticks(self, about: int, least: float = 0.0) -> list[tuple[float, str]]:
         """The values of the ticks and their labels; least: the smallest step between them."""
@@ -64,33 +51,36 @@ class Axis:
 
 
 def value_range(
-    values: Sequence[float], lows: Sequence[float], highs: Sequence[float], log: bool = False
+    values: Sequence[float] | Array,
+    lows: Sequence[float] | Array,
+    highs: Sequence[float] | Array,
+    log: bool = False,
 ) -> tuple[float, float]:
     """The range of a value axis. Intervals may widen it to three times the values' own span.
 
     log: all values are above zero; 1.0 is included where that leaves the values enough room.
     """
+    if not len(values):
+        return (0.5, 2.0) if log else (0.0, 1.0)
+    low, high = float(np.min(values)), float(np.max(values))
+    ends = low, high, float(np.min(lows)) if len(lows) else low, float(np.max(highs)) if len(highs) else high
     if log:
-        return _ratio_range(*([math.log(v) for v in column] for column in (values, lows, highs)))
-    if not values:
-        return 0.0, 1.0
-    least_span = _LEAST * max(map(abs, values)) or 1.0
-    low, high = _spanned(values, lows, highs, least_span)
-    return (0.0 if low < 0 <= min(values) else low), high
+        return _ratio_range(*map(math.log, ends))
+    least_span = _LEAST * max(abs(low), abs(high)) or 1.0
+    first, last = _spanned(*ends, least_span)
+    return (0.0 if first < 0 <= low else first), last
 
 
-def count_range(values: Sequence[float]) -> tuple[float, float]:
+def count_range(values: Array) -> tuple[float, float]:
     """The range of a count: at least one below to one above, for whole ticks."""
-    low, high = (min(values), max(values)) if values else (0.0, 0.0)
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     room = 0.1 * (high - low)
     return low - (0 if low == 0 else max(1.0, room)), high + max(1.5, room)
 
 
-def _ratio_range(values: list[float], lows: list[float], highs: list[float]) -> tuple[float, float]:
-    """The range of ratios, given as logarithms."""
-    if not values:
-        return 0.5, 2.0
-    low, high = _spanned(values, lows, highs, _LEAST)
+def _ratio_range(low: float, high: float, lowest: float, highest: float) -> tuple[float, float]:
+    """The range of ratios, given as logarithms; the arguments are those of `_spanned`."""
+    low, high = _spanned(low, high, lowest, highest, _LEAST)
     room = _ROOM * max(high - low, high, -low)
     with_one = min(low, -room), max(high, room)
     near = math.log(2)
@@ -100,15 +90,14 @@ def _ratio_range(values: list[float], lows: list[float], highs: list[float]) -> 
 
 
 def _spanned(
-    values: Sequence[float], lows: Sequence[float], highs: Sequence[float], least_span: float
+    low: float, high: float, lowest: float, highest: float, least_span: float
 ) -> tuple[float, float]:
-    """From lowest to highest with a margin, at least `least_span` wide."""
-    low, high = min(values), max(values)
+    """From the low to the high end of values with a margin, at least `least_span` wide.
+
+    `lowest` and `highest`: the ends of their intervals.
+    """
     span = max(high - low, least_span / 2)
-    low, high = (
-        min(low, max(min(lows, default=low), low - span)),
-        max(high, min(max(highs, default=high), high + span)),
-    )
+    low, high = min(low, max(lowest, low - span)), max(high, min(highest, high + span))
     room = max(0.0, least_span - (high - low)) / 2 + _ROOM * (high - low)
     return low - room, high + room
 

@@ -5,15 +5,17 @@ a chart says the same in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from perfdash.charts import svg
 from perfdash.charts.axes import DAY, Axis, TimeAxis, count_range, day, time_axis, value_range
-from perfdash.charts.values import Mark, Number, TrendChart, finite
+from perfdash.charts.values import Array, Mark, TrendChart, finite_array
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 58, 30, 22
 # The plot is drawn in tenths of a pixel, so that all places are whole numbers.
@@ -23,6 +25,8 @@ _DOTS = 100  # of more points only those without neighbours are drawn, and the l
 # Nights further apart than this are not joined: a line would claim numbers that nobody measured. A point for
 # older nights stands for a week, or for four.
 _APART, _WEEKS_APART = 4.5 * DAY, 36 * DAY
+Places = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190) -> Markup:
@@ -31,17 +35,17 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     Raises ValueError where the columns differ in length.
     """
     values, lows, highs = data.columns
-    measured = [value for value in values if value is not None]
+    measured = _known(values)
     days = time_axis(*_ends(data))
     right, bottom = width - RIGHT, height - BOTTOM
-    members = [finite(line, data.ratio) for line in data.members]
-    drawn = measured + [value for line in members for value in line if value is not None]
+    members = [finite_array(line, data.ratio) for line in data.members]
+    drawn = np.concatenate([measured, *map(_known, members)]) if members else measured
     counts = not (data.unit or data.ratio)
-    whole = counts and all(value == int(value) and abs(value) < _MOST for value in measured)
+    whole = counts and bool(np.all((measured == np.trunc(measured)) & (np.abs(measured) < _MOST)))
     low, high = (
         count_range(measured) if whole else value_range(drawn, _known(lows), _known(highs), data.ratio)
     )
-    if data.unit == "%" and measured and max(measured) <= 100:
+    if data.unit == "%" and len(measured) and measured.max() <= 100:
         high = min(high, 100.2)  # no axis for what cannot be
     axis = Axis(low, high, (bottom - TOP) * _FINE, 0, data.ratio)
     xs, joined = _joined(data, days, (right - LEFT) * _FINE)
@@ -50,20 +54,15 @@ def trend(data: TrendChart, prefix: str, *, width: int = 560, height: int = 190)
     parts += [_path("member", _line(xs, axis.places(line), joined)) for line in members]
     parts += _lines(data, values, lows, highs, axis, xs, joined)
     parts.append("</g>")
-    if not measured:
+    if not len(measured):
         parts.append(svg.text((LEFT + right) / 2, (TOP + bottom) / 2, "not measured", "empty", "middle"))
     else:
-        place = max(k for k, value in enumerate(values) if value is not None)
-        at = axis.at(measured[-1]) / _FINE + TOP
-        words = svg.number(measured[-1], data.unit if data.unit in ("x", "%") else "")
-        parts.append(svg.text(LEFT + xs[place] / _FINE + 6, at + 3.5, words, "last"))
+        place, last = int(np.flatnonzero(~np.isnan(values))[-1]), float(measured[-1])
+        words = svg.number(last, data.unit if data.unit in ("x", "%") else "")
+        at = axis.at(last) / _FINE + TOP
+        parts.append(svg.text(LEFT + int(xs[place]) / _FINE + 6, at + 3.5, words, "last"))
     parts.append(_beyond(lows, highs, axis, data.unit, right))
-    marks = [
-        (LEFT + days.at(mark.at) * (right - LEFT), mark)
-        for mark in data.marks
-        if days.first <= mark.at <= days.last
-    ]
-    parts.append(events(marks, TOP, bottom))
+    parts.append(events(tuple(data.marks), days, LEFT, right, TOP, bottom))
     # For the script: the plot's edges, its times, and where between them they are split.
     time_axis_ends = [days.first, days.last] + (
         [days.split, days.at(days.split)] if days.split is not None else []
@@ -82,9 +81,9 @@ def spark(data: TrendChart, prefix: str) -> Markup:
     xs, joined = _joined(data, days, 1540)
     ys = axis.places(values)
     parts = [_mark_lines(data, days), _path("line", _line(xs, ys, joined))]
-    if measured:
-        place = max(k for k, value in enumerate(values) if value is not None)
-        parts.append(f'<path class="dots" d="M{xs[place]} {ys[place]}h0"/>')
+    if len(measured):
+        place = np.flatnonzero(~np.isnan(values))[-1]
+        parts.append(f'<path class="dots" d="M{xs[place]} {int(ys[place])}h0"/>')
     parts.append(_path("failed", _crosses(xs, data.failed, 270)))
     content = f'<g class="plot" transform="translate(2 1)scale(.1)">{"".join(parts)}</g>'
     return Markup(svg.figure("spark", prefix, 160, 32, data.title, summary_of(data, values, 0), content))
@@ -98,26 +97,23 @@ def _ends(data: TrendChart) -> tuple[float, float, float | None]:
     return data.times[0], data.times[-1], data.times[data.weekly] - DAY / 2 if inside else None
 
 
-def _known(values: Sequence[Number]) -> list[float]:
-    return [value for value in values if value is not None]
+def _known(values: Array) -> Array:
+    return values[~np.isnan(values)]
 
 
-def _joined(data: TrendChart, days: TimeAxis, width: int) -> tuple[list[int], list[bool]]:
+def _joined(data: TrendChart, days: TimeAxis, width: int) -> tuple[Places, Flags]:
     """The x of each night, and whether a line joins it to the previous night.
 
     Nights measured by different methods are never joined: their numbers cannot be compared.
     """
     xs, joined = _places(tuple(data.times), data.weekly, days, width)
     if data.breaks:
-        apart = set(data.breaks)
-        joined = [join and k not in apart for k, join in enumerate(joined)]
+        joined = joined & ~np.isin(np.arange(len(joined)), list(data.breaks))
     return xs, joined
 
 
 @lru_cache(maxsize=64)
-def _places(
-    times: tuple[float, ...], weekly: int, days: TimeAxis, width: int
-) -> tuple[list[int], list[bool]]:
+def _places(times: tuple[float, ...], weekly: int, days: TimeAxis, width: int) -> tuple[Places, Flags]:
     """The x of each night, and whether it is near the previous night.
 
     Cached, as all charts of a testbed share their nights.
@@ -131,19 +127,18 @@ def _places(
         gaps = sorted(after - before for before, after in pairwise(times))
         apart = 3.5 * gaps[len(gaps) // 2]
         joined = [k > 0 and time - times[k - 1] <= apart for k, time in enumerate(times)]
-    return xs, joined
+    return np.array(xs, dtype=np.int64), np.array(joined, dtype=bool)
 
 
 def _lines(
-    data: TrendChart, values: list[Number], lows: list[Number], highs: list[Number],
-    axis: Axis, xs: list[int], joined: list[bool],
-) -> list[str]:  # fmt: skip
+    data: TrendChart, values: Array, lows: Array, highs: Array, axis: Axis, xs: Places, joined: Flags
+) -> list[str]:
     """The band, the line, its points and the crosses."""
     parts = []
     ys = axis.places(values)
     if data.ratio and axis.low < 1 < axis.high:
-        parts.append(f'<path class="one" d="M0 {axis.at(1.0)}h{max(xs, default=0)}"/>')
-    if lows:
+        parts.append(f'<path class="one" d="M0 {axis.at(1.0)}h{xs.max() if len(xs) else 0}"/>')
+    if len(lows):
         tops, floors = axis.places(highs), axis.places(lows)
         weekly = data.weekly
         if weekly:
@@ -155,17 +150,16 @@ def _lines(
     return parts
 
 
-def _beyond(lows: list[Number], highs: list[Number], axis: Axis, unit: str, right: int) -> str:
+def _beyond(lows: Array, highs: Array, axis: Axis, unit: str, right: int) -> str:
     """The newest interval in words where an edge cuts the band.
 
     A cut band must not look narrower than its interval is.
     """
-    ends = [
-        (low, high) for low, high in zip(lows, highs, strict=True) if low is not None and high is not None
-    ]
-    if all(axis.low <= low and high <= axis.high for low, high in ends):
+    known = ~(np.isnan(lows) | np.isnan(highs))
+    lows, highs = lows[known], highs[known]
+    if not len(lows) or (axis.low <= lows.min() and highs.max() <= axis.high):
         return ""
-    low, high = ends[-1]
+    low, high = float(lows[-1]), float(highs[-1])
     words = f"band cut; last {svg.number(low, unit if unit == 'x' else '')} to {svg.number(high, unit)}"
     return svg.text(right - 3, TOP + 9, words, "beyond", "end")
 
@@ -174,57 +168,60 @@ def _path(classes: str, d: str) -> str:
     return f'<path class="{classes}" d="{d}"/>' if d else ""
 
 
-def _line(xs: list[int], ys: Sequence[int | None], joined: list[bool]) -> str:
-    """Moves and relative steps; a night that is not measured breaks the line."""
-    out: list[str] = []
-    before: int | None = None
-    was = 0
-    for x, y, join in zip(xs, ys, joined, strict=True):
-        if y is None:
-            before = None
-            continue
-        out.append(f"M{x} {y}l" if before is None or not join else f"{x - was} {y - before} ")
-        before, was = y, x
-    return "".join(out).replace(" -", "-").replace(" M", "M").rstrip(" ").replace("lM", "M").rstrip("l")
+def _runs(known: Flags, joined: Flags) -> Iterator[slice]:
+    """Each row of neighbouring nights that are known and joined."""
+    begins, ends = known.copy(), known.copy()
+    linked = known[1:] & known[:-1] & joined[1:]
+    begins[1:] &= ~linked
+    ends[:-1] &= ~linked
+    for begin, end in zip(np.flatnonzero(begins).tolist(), np.flatnonzero(ends).tolist(), strict=True):
+        yield slice(begin, end + 1)
 
 
-def _band(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | None], joined: list[bool]) -> str:
-    """Draw a closed shape for each row of nights with intervals; one night is a bar."""
-    out: list[str] = []
-    begin: int | None = None
-    for k in range(len(xs) + 1):
-        has_interval = k < len(xs) and tops[k] is not None and floors[k] is not None
-        if begin is not None and not (has_interval and joined[k]):
-            out.append(_shape(xs[begin:k], tops[begin:k], floors[begin:k]))
-            begin = None
-        if has_interval and begin is None:
-            begin = k
-    return "".join(out)
-
-
-def _shape(xs: list[int], tops: Sequence[int | None], floors: Sequence[int | None]) -> str:
+def _steps(xs: Places, ys: Array) -> str:
+    """A move to the first point, and relative steps to the others."""
+    start = f"M{xs[0]} {ys[0]:.0f}"
     if len(xs) == 1:
-        return f"M{xs[0] - 15} {tops[0]}h30V{floors[0]}h-30z"
-    backwards = list(zip(reversed(xs), reversed(floors), strict=True))
-    corners = [*zip(xs, tops, strict=True), *backwards]
-    x, y = was_x, was_y = corners[0]
-    steps = []
-    for x, y in corners[1:]:
-        steps.append(f"{x - was_x} {y - was_y}")  # type: ignore[operator]
-        was_x, was_y = x, y
-    return f"M{corners[0][0]} {corners[0][1]}l{' '.join(steps)}z".replace(" -", "-")
+        return start
+    steps = np.empty((len(xs) - 1, 2), dtype=np.int64)
+    steps[:, 0], steps[:, 1] = xs[1:] - xs[:-1], ys[1:] - ys[:-1]
+    pairs = "%d %d " * len(steps) % tuple(steps.ravel().tolist())
+    return f"{start}l{pairs[:-1]}".replace(" -", "-")
 
 
-def _dots(xs: list[int], ys: Sequence[int | None], joined: list[bool]) -> str:
+def _line(xs: Places, ys: Array, joined: Flags) -> str:
+    """The line through all nights; a night that is not measured breaks it."""
+    return "".join([_steps(xs[run], ys[run]) for run in _runs(~np.isnan(ys), joined)])
+
+
+def _band(xs: Places, tops: Array, floors: Array, joined: Flags) -> str:
+    """Draw a closed shape for each row of nights with intervals; one night is a bar."""
+    known = ~(np.isnan(tops) | np.isnan(floors))
+    return "".join([_shape(xs[run], tops[run], floors[run]) for run in _runs(known, joined[: len(xs)])])
+
+
+def _shape(xs: Places, tops: Array, floors: Array) -> str:
+    if len(xs) == 1:
+        return f"M{xs[0] - 15} {tops[0]:.0f}h30V{floors[0]:.0f}h-30z"
+    there_and_back = np.concatenate([tops, floors[::-1]])
+    return f"{_steps(np.concatenate([xs, xs[::-1]]), there_and_back)}z"
+
+
+def _dots(xs: Places, ys: Array, joined: Flags) -> str:
     """Points: all of a short series, else the last and those that no line reaches."""
-    measured = [k for k, y in enumerate(ys) if y is not None]
+    known = ~np.isnan(ys)
+    measured = np.flatnonzero(known)
     if len(measured) > _DOTS:
-        linked = {k for k in measured if joined[k] and ys[k - 1] is not None}
-        measured = [k for k in measured if k == measured[-1] or (k not in linked and k + 1 not in linked)]
-    return "".join(f"M{xs[k]} {ys[k]}h0" for k in measured)
+        linked = joined[1:] & known[1:] & known[:-1]  # of each night but the first: to the night before
+        lonely = known.copy()
+        lonely[1:] &= ~linked
+        lonely[:-1] &= ~linked
+        lonely[measured[-1]] = True
+        measured = np.flatnonzero(lonely)
+    return "".join([f"M{xs[k]} {ys[k]:.0f}h0" for k in measured.tolist()])
 
 
-def _crosses(xs: list[int], places: Sequence[int], y: int) -> str:
+def _crosses(xs: Places, places: Sequence[int], y: int) -> str:
     return "".join(f"M{xs[k] - 25} {y - 25}l50 50m0-50l-50 50" for k in places if 0 <= k < len(xs))
 
 
@@ -297,9 +294,18 @@ _MARK_GAP = 17.0
 _LETTER_SHIFT = {"worse": 1.5, "better": 4.8}  # where a letter stands within a triangle
 
 
-def events(marks: Sequence[tuple[float, Mark]], top: int, bottom: int) -> str:
-    """All marks at their places, each with its sentence as title and link."""
-    placed = sorted(((x, mark) for x, mark in marks if mark.kind in KINDS), key=lambda pair: pair[0])
+@lru_cache(maxsize=64)
+def events(marks: tuple[Mark, ...], days: TimeAxis, left: int, right: int, top: int, bottom: int) -> str:
+    """All marks at their places, each with its sentence as title and link.
+
+    Cached, as many charts of a testbed have the same.
+    """
+    placed = [
+        (left + days.at(mark.at) * (right - left), mark)
+        for mark in marks
+        if mark.kind in KINDS and days.first <= mark.at <= days.last
+    ]
+    placed.sort(key=lambda pair: pair[0])
     parts = []
     ticks = [x for x, mark in placed if mark.kind == "environment"]
     if len(ticks) > _MOST_ENVIRONMENTS:
@@ -337,22 +343,29 @@ def marks_key() -> Markup:
     return Markup(f'<ul class="key">{items}</ul>')
 
 
-def summary_of(data: TrendChart, values: Sequence[Number], marks: int = 10) -> str:
+def summary_of(data: TrendChart, values: Array, marks: int = 10) -> str:
     """The text alternative: first, last, range, failures, and the latest marks."""
-    measured = [(at, value) for at, value in zip(data.times, values, strict=True) if value is not None]
-    if not measured:
+    places = np.flatnonzero(~np.isnan(values))
+    if not len(places):
         sentences = f"not measured on any of {len(values)} nights."
     else:
-        (first_at, first), (last_at, last) = measured[0], measured[-1]
-        only = [value for _, value in measured]
+        measured = values[places]
+        first_at, last_at = data.times[int(places[0])], data.times[int(places[-1])]
+        first, last, low, high = (
+            svg.number(float(value), data.unit)
+            for value in (measured[0], measured[-1], measured.min(), measured.max())
+        )
         sentences = (
-            f"{len(measured)} nights, {day(first_at)} to {day(last_at)}: first {svg.number(first, data.unit)}"
-            f", last {svg.number(last, data.unit)}, range {svg.number(min(only), data.unit)} to "
-            f"{svg.number(max(only), data.unit)}."
+            f"{len(measured)} nights, {day(first_at)} to {day(last_at)}: first {first}, last {last}, "
+            f"range {low} to {high}."
         )
     if data.failed:
         sentences += f" Failed on {len(data.failed)}."
-    latest = sorted(data.marks, key=lambda mark: mark.at)[-marks:] if marks else []
-    for mark in latest:
-        sentences += f" {day(mark.at)}: {svg.shortened(mark.text, 120)}."
-    return sentences
+    return sentences + (_latest(tuple(data.marks), marks) if marks else "")
+
+
+@lru_cache(maxsize=64)
+def _latest(marks: tuple[Mark, ...], count: int) -> str:
+    """The latest marks in words, a sentence each."""
+    latest = sorted(marks, key=lambda mark: mark.at)[-count:]
+    return "".join([f" {day(mark.at)}: {svg.shortened(mark.text, 120)}." for mark in latest])

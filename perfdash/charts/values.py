@@ -8,21 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from perfdash.charts.svg import stays
 from perfdash.files import dumps
 
 Number = float | None
+Array = NDArray[np.float64]
 
 # Beyond these a difference of two may overflow, or its inverse; no metric comes near.
 _HUGE, _TINY = 1e150, 1e-150
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """Something that happened at a time, such as a change point, an alert or an excluded night.
 
     kind: change | worse | better | environment | method | excluded. text: one short sentence. href: a
@@ -60,16 +63,16 @@ class TrendChart:
     members: Sequence[Sequence[Number]] = ()
 
     @cached_property
-    def columns(self) -> tuple[list[Number], list[Number], list[Number]]:
-        """values, lows, highs with None for unmeasured nights; drawn, and given to the script.
+    def columns(self) -> tuple[Array, Array, Array]:
+        """values, lows, highs with NaN for unmeasured nights; drawn, and given to the script.
 
         Raises ValueError for unequal lengths.
         """
         count = len(self.times)
         if len(self.values) != count or len(self.lows) not in (0, count) or len(self.highs) != len(self.lows):
             raise ValueError(f"{self.title}: columns of unequal length")
-        lows, highs = finite(self.lows, self.ratio), finite(self.highs, self.ratio)
-        return finite(self.values, self.ratio), lows, highs
+        lows, highs = finite_array(self.lows, self.ratio), finite_array(self.highs, self.ratio)
+        return finite_array(self.values, self.ratio), lows, highs
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,7 @@ class SpeedupBar:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class NightLabel:
+class NightLabel(NamedTuple):
     """The label of a night: the run's name and its torch."""
 
     name: str
@@ -159,6 +161,18 @@ def _odd(value: Number, positive: bool) -> Number:
     return math.copysign(min(abs(value), _HUGE), value)
 
 
+def finite_array(values: Sequence[Number], positive: bool = False) -> Array:
+    """As `finite`, but an array with NaN for what was not measured."""
+    array = np.array(values, dtype=float)  # None becomes NaN
+    if np.all((array >= _TINY) & (array <= _HUGE)):
+        return array
+    known = np.isfinite(array)
+    if positive:
+        known &= array > 0
+    array[known & (np.abs(array) < _TINY)] = _TINY if positive else 0.0
+    return np.where(known, np.clip(array, -_HUGE, _HUGE), np.nan)
+
+
 # `</script>` or `<!--` in a name would end the block: these characters are written as JSON escapes.
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -174,6 +188,14 @@ def data_block(charts: Mapping[str, TrendChart], nights: Sequence[NightLabel]) -
             raise ValueError(f"{name}: other times than the first chart of the page")
     if len(nights) != len(times):
         raise ValueError(f"{len(nights)} nights for {len(times)} times")
+    lines = ",".join([f"{_json(name)}:{_chart(chart)}" for name, chart in charts.items()])
+    content = f'{_nights(tuple(times), tuple(nights))},"charts":{{{lines}}}'
+    return Markup(f'<script type="application/json" id="chart-data">{{{content}}}</script>')
+
+
+@lru_cache(maxsize=64)
+def _nights(times: tuple[float, ...], nights: tuple[NightLabel, ...]) -> str:
+    """The times and labels of nights as fields of JSON; cached, as the cases of a testbed share them."""
     # Each torch is listed once: without nightly builds the same torch is measured for weeks.
     torches = list(dict.fromkeys(night.torch for night in nights))
     place = {torch: k for k, torch in enumerate(torches)}
@@ -182,30 +204,43 @@ def data_block(charts: Mapping[str, TrendChart], nights: Sequence[NightLabel]) -
         "names": _json([night.name for night in nights]),
         "torches": _json(torches),
         "torch": _json([place[night.torch] for night in nights]),
-        "charts": f"{{{','.join(f'{_json(name)}:{_chart(chart)}' for name, chart in charts.items())}}}",
     }
-    content = ",".join(f'"{name}":{text}' for name, text in parts.items())
-    return Markup(f'<script type="application/json" id="chart-data">{{{content}}}</script>')
+    return ",".join(f'"{name}":{text}' for name, text in parts.items())
 
 
 def _chart(chart: TrendChart) -> str:
     values, lows, highs = chart.columns
+    words = _words(
+        chart.title, chart.unit, chart.ratio, chart.weekly, tuple(chart.failed), tuple(chart.breaks),
+        tuple(chart.marks),
+    )  # fmt: skip
+    interval = f',"low":{_numbers(lows)},"high":{_numbers(highs)}' if len(lows) else ""
+    return f'{words[:-1]},"v":{_numbers(values)}{interval}}}'
+
+
+@lru_cache(maxsize=256)
+def _words(
+    title: str, unit: str, ratio: bool, weekly: int, failed: tuple[int, ...], breaks: tuple[int, ...],
+    marks: tuple[Mark, ...],
+) -> str:  # fmt: skip
+    """What a chart has beside its numbers, as JSON; cached, as many charts of a testbed have the same."""
     plain = {
-        "title": chart.title,
-        "unit": chart.unit,
-        "ratio": chart.ratio,
-        "weekly": chart.weekly,
-        "failed": [int(k) for k in chart.failed],
-        "breaks": [int(k) for k in chart.breaks],
+        "title": title,
+        "unit": unit,
+        "ratio": ratio,
+        "weekly": weekly,
+        "failed": [int(k) for k in failed],
+        "breaks": [int(k) for k in breaks],
         "marks": [[round(mark.at), mark.kind, mark.text, mark.href if stays(mark.href) else ""]
-                  for mark in chart.marks],
+                  for mark in marks],
     }  # fmt: skip
-    interval = f',"low":{_numbers(lows)},"high":{_numbers(highs)}' if lows else ""
-    return f'{_json(plain)[:-1]},"v":{_numbers(values)}{interval}}}'
+    return _json(plain)
 
 
-def _numbers(values: Iterable[Number]) -> str:
-    return f"[{','.join(['null' if value is None else f'{value:.6g}' for value in values])}]"
+def _numbers(values: Array) -> str:
+    # One format for all: a page has some thousand numbers.
+    text = ("%.6g," * len(values) % tuple(values.tolist()))[:-1]
+    return f"[{text.replace('nan', 'null')}]"
 
 
 def _json(value: object) -> str:

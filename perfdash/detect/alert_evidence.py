@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,13 +20,14 @@ from perfdash.history.queries import Panel, RunLine, cases_by_id, in_chunks, lis
 from perfdash.methods import alike
 from perfdash.metrics import JUDGED
 from perfdash.records import Case
-from perfdash.stats.common_dates import IMPOSSIBLE, date_logs, date_range
+from perfdash.stats.common_dates import IMPOSSIBLE, NIGHTS_BEFORE, date_logs, date_range
 from perfdash.stats.intervals import CONFIDENCE
 from perfdash.stats.nightly_test import FLOOR
 
 # Nights in which a change is dated.
 DATED_IN = 400
 _BASELINE = 20  # nights in the level before a change, at most
+_AT_ONCE = 50  # runs read in one query
 _TAIL_DF = 4.0  # of Student's t for one night, as in comparison.py: its noise has heavy tails
 
 
@@ -43,9 +46,9 @@ class AlertEvidence:
 
     `good`: the run before the change. `bad`: the first run with it. `seen`: the last run with it. Pruned
     runs are None. `speedup`: before and after the change. `before`: the number of runs of the case before
-    the change; `nights`: of those since then. `dates`: the runs with which it may have come, oldest first,
-    each with its log likelihood, after one run with which it cannot have come. `range`: the runs around its
-    cause, where that is known.
+    the change that date it; `nights`: of those since then. `dates`: the runs with which it may have come,
+    oldest first, each with its log likelihood, after one run with which it cannot have come. `range`: the
+    runs around its cause, where that is known.
     """
 
     alert: Alert
@@ -135,7 +138,7 @@ def gather(connection: sa.Connection, alerts: Sequence[Alert]) -> list[AlertEvid
     }
     runs = {run.id: run for chunk in in_chunks(sorted(run_ids)) for run in list_runs(connection, ids=chunk)}
     panels = {
-        bed: _panel(connection, bed, {alert.case_id for alert in alerts if alert.testbed_id == bed})
+        bed: _panel(connection, bed, [alert for alert in alerts if alert.testbed_id == bed], runs)
         for bed in {alert.testbed_id for alert in alerts if _is_dated(alert)}
     }
     return [evidence_of(alert, cases, runs, panels.get(alert.testbed_id)) for alert in alerts]
@@ -188,11 +191,57 @@ def _is_dated(alert: Alert) -> bool:
     return alert.kind == "metric" and alert.metric in JUDGED and alert.case_id is not None
 
 
-def _panel(connection: sa.Connection, testbed_id: int, case_ids: Iterable[int | None]) -> Panel:
-    """The metrics of some cases over a testbed's nights, read once for all its alerts."""
-    runs = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN, with_excluded=False)
-    numbers = [number for number in case_ids if number is not None]
-    return panel(connection, runs, [*JUDGED, "speedup"], case_ids=numbers)
+def _panel(
+    connection: sa.Connection, testbed_id: int, alerts: Sequence[Alert], runs: Mapping[int, RunLine]
+) -> Panel:
+    """The metrics of some alerts' cases over a testbed's nights, read once for all alerts.
+
+    The newest nights are read first, and of each case only as many as date its alerts: most alerts are young,
+    and nights are many. `runs`: those of the alerts, by their ids.
+    """
+    of_testbed = list_runs(connection, testbed_id=testbed_id, latest=2 * DATED_IN, with_excluded=False)
+    undated = {
+        (alert.case_id or 0, alert.metric or "", _time(bad))
+        for alert in alerts
+        if _is_dated(alert) and (bad := runs.get(alert.bad_run_id or -1)) is not None
+    }
+    nights_before: Counter[tuple[int, str, tuple[str, int]]] = Counter()
+    parts: list[Panel] = []
+    for end in range(len(of_testbed), 0, -_AT_ONCE):
+        if not undated:
+            break
+        case_ids = sorted({case_id for case_id, _, _ in undated})
+        some = of_testbed[max(0, end - _AT_ONCE) : end]
+        part = panel(connection, some, [*JUDGED, "speedup"], case_ids=case_ids)
+        parts.insert(0, part)
+        metrics = {metric for _, metric, _ in undated}
+        is_known = {metric: np.isfinite(metric_logs(part, metric)) for metric in metrics}
+        times = [_time(run) for run in some]
+        row = {case_id: place for place, case_id in enumerate(part.case_ids)}
+        for series in undated:
+            case_id, metric, bad_time = series
+            if case_id in row:
+                before = is_known[metric][row[case_id], : bisect_left(times, bad_time)]
+                nights_before[series] += int(before.sum())
+        undated = {series for series in undated if nights_before[series] < NIGHTS_BEFORE}
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Panel]) -> Panel:
+    """Panels of earlier and later nights as one."""
+    runs = [run for part in parts for run in part.runs]
+    case_ids = sorted({case_id for part in parts for case_id in part.case_ids})
+    shape = len(case_ids), len(runs)
+    statuses = np.full(shape, "", dtype=object)
+    values = {name: np.full(shape, np.nan) for part in parts for name in part.values}
+    start = 0
+    for part in parts:
+        rows, end = np.searchsorted(case_ids, part.case_ids), start + len(part.runs)
+        statuses[rows, start:end] = part.statuses
+        for name, column in part.values.items():
+            values[name][rows, start:end] = column
+        start = end
+    return Panel(runs, case_ids, values, statuses)
 
 
 def _measured(past: Panel, case_id: int | None) -> Panel | None:

@@ -6,7 +6,7 @@ Pure, except `noise_before`, which reads earlier nights from the history.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -27,7 +27,16 @@ from perfdash.detect.findings import (
 )
 from perfdash.errors import UsageError
 from perfdash.history.pass_rates_and_means import gave_up, is_disturbed, setting_of
-from perfdash.history.queries import OF_ITS_NIGHT, cases_by_id, list_runs, of_method, panel, testbed_of
+from perfdash.history.queries import (
+    OF_ITS_NIGHT,
+    Panel,
+    RunLine,
+    cases_by_id,
+    list_runs,
+    of_method,
+    panel,
+    testbed_of,
+)
 from perfdash.history.results import Imported, Row
 from perfdash.methods import alike, changes
 from perfdash.metrics import JUDGED, is_sampled
@@ -36,6 +45,7 @@ from perfdash.stats.intervals import CONFIDENCE, Array
 from perfdash.stats.nightly_test import FLOOR, discoveries
 from perfdash.stats.noise_level import levels_and_noise, noise_level
 
+ReadPanel = Callable[[sa.Connection, Sequence[RunLine], Sequence[str]], Panel]
 COMPARED = ("speedup", *(name for name, metric in JUDGED.items() if not metric.part_of))
 # From this version of the method on, an interval of a speedup covers the true value: half its width is 1.96
 # deviations of one run (stats.speedup). Before, it covered what another run would report: sqrt(2) times that.
@@ -266,10 +276,11 @@ def compare(
     )
 
 
-def noise_before(connection: sa.Connection, runs: Sequence[Imported]) -> NoiseByCase:
+def noise_before(connection: sa.Connection, runs: Sequence[Imported], read: ReadPanel = panel) -> NoiseByCase:
     """Estimate the noise of each case from the nights before these runs that measured a setting of theirs.
 
-    A step among those nights counts as noise. Only nights of the last run's method are used.
+    A step among those nights counts as noise. Only nights of the last run's method are used. `read`: reads
+    numbers of runs, where they are at hand.
     """
     testbed = testbed_of(connection, runs[0].run)
     if testbed is None:
@@ -289,7 +300,7 @@ def noise_before(connection: sa.Connection, runs: Sequence[Imported]) -> NoiseBy
     ][-_PAST_NIGHTS:]
     if len(before) < _FEWEST_NIGHTS:
         return {}
-    past = of_method(panel(connection, before, COMPARED), runs[-1].run.method)
+    past = of_method(read(connection, before, COMPARED), runs[-1].run.method)
     cases = cases_by_id(connection, past.case_ids)
     noise: dict[str, dict[Case, PastNoise]] = {}
     for metric in COMPARED:

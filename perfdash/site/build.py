@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.resources
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
@@ -16,10 +18,10 @@ import sqlalchemy as sa
 
 from perfdash.detect.nightly_problems import nightly_problems
 from perfdash.errors import MachineError
+from perfdash.files import encoded
 from perfdash.history.queries import rows_of
 from perfdash.history.results import Row
 from perfdash.history.store import Store
-from perfdash.redaction import redact
 from perfdash.report import site_links
 from perfdash.site import render
 from perfdash.site.build_record import BuildRecord, files, is_as_left, read_record, sources, write_record
@@ -85,7 +87,7 @@ def build(
     files are as it left them, nothing is made. Raises UsageError if `out` holds other files, MachineError if
     it cannot be written.
     """
-    with opened(out, store.shown) as folder:
+    with opened(out, store.shown) as folder, _no_collection():
         kept = state_of(out, state)
         cache = ArrayCache(kept)
         gathered = []
@@ -117,6 +119,18 @@ def build(
         return SiteBuild(len(gathered), pages_made, folder.written, removed)
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from looking for cycles of garbage: a build makes few, and the search walks all it read."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _gathered(
     connection: sa.Connection, bed: Testbed, alerts: StandingAlerts, cache: ArrayCache, nights: int
 ) -> _Bed:
@@ -141,20 +155,21 @@ def _write_bed(folder: Folder, testbed: _Bed, cache: ArrayCache, jobs: int | Non
     """Write the pages of a testbed; returns their number."""
     changes = all_changes(testbed.history, cache, lambda function, numbers: mapped(function, numbers, jobs))
 
-    def model(number: int) -> tuple[str, bool]:
-        view = model_view(testbed.context, number, testbed.newest_results.get(number), changes[number])
-        text = redact(render.render_model(view))
-        return view.page, put(folder.path / view.page, text.encode("utf-8", "replace"))
+    def page(of: int | SuiteTrend) -> tuple[str, bool]:
+        """Write the page of a case, by its number, or of a suite; whether it is another one than before."""
+        if isinstance(of, SuiteTrend):
+            rows = testbed.rows[of.last[0].id]
+            suite = suite_view(testbed.history, of, rows, testbed.changes)
+            name, text = suite.page, render.render_suite(suite)
+        else:
+            model = model_view(testbed.context, of, testbed.newest_results.get(of), changes[of])
+            name, text = model.page, render.render_model(model)
+        return name, put(folder.path / name, encoded(text))
 
-    def suite(trend: SuiteTrend) -> str:
-        rows = testbed.rows[trend.last[0].id]
-        return render.render_suite(suite_view(testbed.history, trend, rows, testbed.changes))
-
-    for name, changed in mapped(model, list(testbed.history.row), jobs):
+    pages: list[int | SuiteTrend] = [*testbed.trends, *testbed.history.row]
+    for name, changed in mapped(page, pages, jobs):
         folder.keep(name)
         folder.written += changed
-    for trend in testbed.trends:
-        folder.write(trend.setting.page(testbed.bed.digest), suite(trend))
     folder.write(testbed.compare.page, render.render_compare(testbed.compare))
     data = f"{site_links.bed_folder(testbed.bed.digest)}/data"
     folder.write(f"{data}/cases.js", cases_file(testbed.history))
@@ -204,7 +219,7 @@ def plotly_script() -> bytes:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FEWEST = 200  # items that are worth a process
+_FEWEST = 100  # items that are worth a process
 
 
 def mapped(function: Callable[[T], R], items: Sequence[T], jobs: int | None = None) -> list[R]:

@@ -149,7 +149,7 @@ def _strongest(cause: Cause) -> AlertEvidence:
 
 
 def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, Panel]:
-    """The last nights of each testbed's cases that a cause has, read once."""
+    """The last nights of each testbed's cases that a cause has, by the method of the last; read once."""
     case_ids: dict[int, set[int]] = {}
     for cause in found:
         for member in cause.main:
@@ -160,7 +160,9 @@ def _panels(connection: sa.Connection, found: Sequence[Cause]) -> Mapping[int, P
         runs = list_runs(connection, testbed_id=bed, latest=4 * NIGHTS, with_excluded=False)
         first = sorted({run.started[:10] for run in runs})[-NIGHTS:][:1]
         recent = [run for run in runs if first and run.started[:10] >= first[0]]
-        panels[bed] = panel(connection, recent, [*JUDGED, "calls_captured"], case_ids=sorted(numbers))
+        if recent:
+            numbers_read = panel(connection, recent, [*JUDGED, "calls_captured"], case_ids=sorted(numbers))
+            panels[bed] = of_method(numbers_read, recent[-1].method)
     return panels
 
 
@@ -170,13 +172,15 @@ def _lines(cause: Cause, panels: Mapping[int, Panel]) -> CauseLines | None:
     if metric not in JUDGED or cause.bad is None:
         return None
     by_day: list[dict[int, float]] = []
-    for member in cause.main[:_LINES]:
-        of_bed = panels.get(member.alert.testbed_id)
-        if of_bed is None or member.alert.case_id not in of_bed.case_ids or not of_bed.runs:
+    main = cause.main[:_LINES]
+    of_beds = {bed: panels[bed] for bed in {member.alert.testbed_id for member in main} if bed in panels}
+    logs = {bed: metric_logs(of_bed, metric) for bed, of_bed in of_beds.items()}
+    for member in main:
+        of_bed = of_beds.get(member.alert.testbed_id)
+        if of_bed is None or member.alert.case_id not in of_bed.case_ids:
             continue
         row = of_bed.case_ids.index(member.alert.case_id)
-        logs = metric_logs(of_method(of_bed, of_bed.runs[-1].method), metric)[row]
-        values = _relative(logs, of_bed.runs, cause.bad)
+        values = _relative(logs[member.alert.testbed_id][row], of_bed.runs, cause.bad)
         if values:
             by_day.append(values)
     days = sorted({day for values in by_day for day in values})

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from perfdash.detect.comparison import ComparedRuns, Comparison, compare, noise_before
+from perfdash.detect.comparison import ComparedRuns, Comparison, ReadPanel, compare, noise_before
 from perfdash.detect.nights import case_counts, earlier_nights, latest_days
 from perfdash.files import dumps
 from perfdash.history import schema
-from perfdash.history.queries import RunLine, read_run
+from perfdash.history.queries import RunLine, panel, read_run
 from perfdash.history.results import case_digest, digest
 from perfdash.methods import numbers
 from perfdash.records import PASSING
@@ -78,10 +78,10 @@ def words_for(connection: sa.Connection, runs: Sequence[RunLine]) -> dict[int, s
     }
 
 
-def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
+def pairs(connection: sa.Connection, runs: Sequence[RunLine], read: ReadPanel = panel) -> list[Pair]:
     """Compare the last night of each kind with the night, week and month before.
 
-    `runs` are oldest first.
+    `runs` are oldest first; `read` as in `noise_before`.
     """
     recent = latest_days(runs)
     compared_pairs = []
@@ -91,7 +91,7 @@ def pairs(connection: sa.Connection, runs: Sequence[RunLine]) -> list[Pair]:
         new = ComparedRuns(last.name, (read_run(connection, last),))
         for title, anchor, line in earlier:
             old = ComparedRuns(line.name, (read_run(connection, line),))
-            noise = noise_before(connection, [old.runs[0], new.runs[0]])  # as `perfdash compare` does
+            noise = noise_before(connection, [old.runs[0], new.runs[0]], read)  # as `perfdash compare`
             compared = compare(old, new, noise)
             changes = ordered(of_comparison(compared))
             name = f"{anchor}-{place + 1}" if place else anchor
@@ -195,4 +195,4 @@ def compare_view(connection: sa.Connection, history: TestbedHistory) -> CompareV
     nights = [(run, file_of(history, run)) for run in history.recent]
     page = compare_page(history.bed.digest)
     words = words_for(connection, history.recent)
-    return CompareView(history.bed, page, pairs(connection, history.runs), nights, words)
+    return CompareView(history.bed, page, pairs(connection, history.runs, history.panel), nights, words)

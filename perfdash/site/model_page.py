@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,23 +14,17 @@ from perfdash.history import alert_store, schema
 from perfdash.history.alert_store import Alert
 from perfdash.history.queries import RunLine, case_numbers, rows_of
 from perfdash.history.results import Row
-from perfdash.metrics import CHARTS, JUDGED, METRICS
-from perfdash.records import PASSING, Case, Status
+from perfdash.metrics import CHARTS, JUDGED
+from perfdash.records import PASSING, Case
 from perfdash.report.alert_text import what
 from perfdash.report.number_format import percent_change, with_unit
 from perfdash.report.reproduce import command
 from perfdash.report.site_links import alert_link, model_page
 from perfdash.report.step_tables import new_tokens, parts_of, per_token, tokens_per_second
+from perfdash.site.chart_points import CasePoints, ChartPoints
 from perfdash.site.regressions_page import TestbedAlerts, alerts_of_testbed, standing_alerts
 from perfdash.site.suite_page import SuiteSetting, SuiteTrend, TrendLine, read_trends, status_word
-from perfdash.site.testbed_history import (
-    BOUNDED,
-    Testbed,
-    TestbedHistory,
-    epoch,
-    failed,
-    read_history,
-)
+from perfdash.site.testbed_history import Testbed, TestbedHistory, epoch, read_history
 from perfdash.site.timeline import ChartEvent, build_words, case_changes, machine_changes, method_changes
 
 _UP = "../../../"  # from the page to the top of the site
@@ -122,13 +115,11 @@ class ModelContext:
     alerts: Mapping[int, list[Alert]]  # by case
     listed: Collection[int]  # the alerts that the page of regressions has
     host_alerts: list[Alert]
-    machine: list[tuple[RunLine, list[str]]]
-    methods: list[ChartEvent]
+    events: list[ChartEvent]  # of the machine and of the methods
     by_model: Mapping[tuple[str, str], list[int]]
     shown: Mapping[int, SiblingCase]
     runs: Mapping[int, RunLine]
-    times: list[float]  # of the recent nights
-    builds: list[str]
+    points: ChartPoints
     other_metrics: OtherMetrics
 
 
@@ -158,13 +149,11 @@ def model_context(
         alerts,
         {listed.alert.id or 0 for listed in alerts_page.histories} if alerts_page else set(),
         of_host,
-        machine_changes(history.recent),
-        method_changes(history.runs),
+        _shared_events(history),
         by_model,
         {number: _shown_as(history, number) for number in history.row},
         {run.id: run for run in history.runs},
-        [epoch(run.started) for run in history.recent],
-        [build_words(run) for run in history.recent],
+        ChartPoints(history),
         read_other_metrics(connection, history),
     )
 
@@ -215,11 +204,11 @@ def model_view(
     history = context.history
     case, row = history.cases[number], history.row[number]
     bed = history.bed
-    points = _Points.of(context, row)
-    lines = [line for name in CHARTS if (line := points.line(name))]
-    lines += other_metric_lines(context.other_metrics.get(number, {}), points.weekly, points.nights)
+    points = context.points.of(row)
+    weekly = len(points.weeks)
+    lines = points.lines + other_metric_lines(context.other_metrics.get(number, {}), weekly, points.nights)
     events = _events(context, number, points.times, changes)
-    steady = [line for line in lines if _is_steady(line, events)]
+    is_drawn = [_is_drawn(line, points, events) for line in lines]
     siblings = context.by_model.get((case.suite, case.model), [])
     status, badge = status_word(last.row) if last else ("", "")
     return ModelView(
@@ -230,9 +219,9 @@ def model_view(
         times=points.times,
         names=points.names,
         builds=points.builds,
-        weekly=points.weekly,
-        lines=[line for line in lines if line not in steady],
-        steady=steady,
+        weekly=weekly,
+        lines=[line for line, drawn in zip(lines, is_drawn, strict=True) if drawn],
+        steady=[line for line, drawn in zip(lines, is_drawn, strict=True) if not drawn],
         failed=points.failed,
         events=events,
         last=last,
@@ -246,25 +235,16 @@ def model_view(
 
 # What a reader came for is drawn however steady it is.
 _ALWAYS_DRAWN = ("speedup", "backend_ms", "eager_ms")
-_STEADY = 0.01  # from the median, at most
 
 
-def _is_steady(line: TrendLine, events: Sequence[ChartEvent]) -> bool:
-    """Whether a line stays within 1 % of its median on all nights, and nothing is marked on it."""
-    # What another program measured may be all that there is.
-    if (
-        line.name in _ALWAYS_DRAWN
-        or line.name not in METRICS
-        or line.breaks
+def _is_drawn(line: TrendLine, points: CasePoints, events: Sequence[ChartEvent]) -> bool:
+    """Whether a line needs a chart: it moved, or something is marked on it."""
+    return (
+        line.name not in points.steady
+        or line.name in _ALWAYS_DRAWN
+        or bool(line.breaks)
         or any(event.metric == line.name for event in events)
-    ):
-        return False
-    columns = (line.values, line.lows, line.highs)
-    known = [value for column in columns for value in column if value is not None and math.isfinite(value)]
-    if len(known) < 2 or min(known) <= 0:
-        return False
-    middle = statistics.median(known)
-    return max(known) <= middle * (1 + _STEADY) and min(known) >= middle * (1 - _STEADY)
+    )
 
 
 def _open_alerts(context: ModelContext, number: int) -> list[OpenAlert]:
@@ -293,79 +273,12 @@ def _open_alert(context: ModelContext, alert: Alert) -> OpenAlert:
     return OpenAlert(badge, word, f"{whose}{what(alert)}{size}{since}, {alert.state}", href)
 
 
-@dataclass(frozen=True)
-class _Points:
-    """Where a case has a point: weeks, then nights."""
-
-    history: TestbedHistory
-    row: int
-    weeks: list[int]
-    nights: list[int]
-    times: list[float]
-    names: list[str]
-    builds: list[str]
-    failed: list[int]
-
-    @property
-    def weekly(self) -> int:
-        return len(self.weeks)
-
-    @classmethod
-    def of(cls, context: ModelContext, row: int) -> _Points:
-        history = context.history
-        weeks = np.flatnonzero(history.weeks.tried[row]).tolist()
-        measured = history.statuses[row, history.daily :] != ""
-        nights = (np.flatnonzero(measured) + history.daily).tolist()
-        periods = [history.weeks.periods[week] for week in weeks]
-        words = history.statuses[row, nights]
-        bad = (history.weeks.failed[row, weeks] > 0) & (history.weeks.passed[row, weeks] == 0)
-        crosses = bad.tolist() + failed(words).tolist()
-        shown_as = [_word(word, ok) for word, ok in zip(words, history.passed[row, nights], strict=True)]
-        names = [history.recent[night].name + word for night, word in zip(nights, shown_as, strict=True)]
-        return cls(
-            history,
-            row,
-            weeks,
-            nights,
-            [period.middle for period in periods] + [context.times[night] for night in nights],
-            [period.words for period in periods] + names,
-            [""] * len(weeks) + [context.builds[night] for night in nights],
-            [place for place, cross in enumerate(crosses) if cross],
-        )
-
-    def line(self, name: str) -> TrendLine | None:
-        """A metric's line; None where there is nothing to draw."""
-        history, row = self.history, self.row
-        metric, chart = METRICS[name], CHARTS[name]
-        old = history.weeks.values[name][row, self.weeks]
-        passed = history.passed[row, self.nights]
-        parts = [np.where(passed, history.values[name][row, self.nights], np.nan)]
-        for end in ("low", "high"):
-            whole = history.values.get(f"{name}_{end}") if name in BOUNDED else None
-            bounds = np.full(len(self.nights), np.nan) if whole is None else whole[row, self.nights]
-            parts.append(np.where(passed, bounds, np.nan))
-        columns = [(np.concatenate([old[:, place], part]) * metric.scale) for place, part in enumerate(parts)]
-        if not np.isfinite(columns[0]).any():
-            return None
-        values, lows, highs = (column.tolist() for column in columns)
-        breaks = history.breaks(name, row, self.weeks, self.nights)
-        is_ratio = metric.kind == "ratio"
-        return TrendLine(name, chart.title, chart.hint, values, lows, highs, metric.unit, is_ratio, breaks)
-
-
-def _word(status: str, passed: bool) -> str:
-    """The remark on a night that has no value and did not fail."""
-    if status in PASSING and not passed:
-        return f": {NOTHING_CAPTURED}"
-    return f": {status}" if status == Status.SKIPPED else ""
-
-
 def _events(
     context: ModelContext, number: int, times: Sequence[float], changes: Sequence[ChartEvent]
 ) -> list[ChartEvent]:
     """The marks on a case's charts, oldest first."""
     first = times[0] if times else math.inf
-    events = [*changes, *context.methods]
+    events = [*changes, *context.events]
     for alert in [*context.alerts.get(number, []), *context.host_alerts]:
         bad = context.runs.get(alert.bad_run_id or -1)
         if bad is None:
@@ -377,12 +290,18 @@ def _events(
         metric = alert.metric if alert.metric in CHARTS else None
         href = _UP + alert_link(alert.id or 0) if alert.id in context.listed else ""
         events.append(ChartEvent(epoch(bad.started), kind, text, metric, href, bad.name))
-    for run, lines in context.machine:
+    return sorted((event for event in events if event.at >= first), key=lambda event: (event.at, event.text))
+
+
+def _shared_events(history: TestbedHistory) -> list[ChartEvent]:
+    """The marks on the charts of all cases: new methods, changes of the machine, excluded nights."""
+    events = method_changes(history.runs)
+    for run, lines in machine_changes(history.recent):
         text = "; ".join(lines[:3]) + (f"; {len(lines) - 3} more" if len(lines) > 3 else "")
         events.append(ChartEvent(epoch(run.started), "environment", text, run=run.name))
-    for run in context.history.excluded:
+    for run in history.excluded:
         events.append(ChartEvent(epoch(run.started), "excluded", f"excluded: {run.excluded}", run=run.name))
-    return sorted((event for event in events if event.at >= first), key=lambda event: (event.at, event.text))
+    return events
 
 
 def _shown_as(history: TestbedHistory, number: int) -> SiblingCase:

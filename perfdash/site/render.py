@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,10 @@ def _moves(event: ChartEvent, name: str) -> bool:
 
 def steady_value(line: TrendLine) -> str:
     """The newest value of a line that is not drawn, with its unit."""
-    known = [value for value in line.values if value is not None and math.isfinite(value)]
-    return f"{known[-1]:.4g}{'' if line.unit in ('x', '%') else ' '}{line.unit}".strip() if known else ""
+    for value in reversed(line.values):
+        if value is not None and math.isfinite(value):
+            return f"{value:.4g}{'' if line.unit in ('x', '%') else ' '}{line.unit}".strip()
+    return ""
 
 
 def samples_chart(last: NewestResult) -> Markup:
@@ -176,7 +179,8 @@ def pass_rate_chart(setting_night: SettingNight, prefix: str) -> Markup:
 
 def _is_trend(line: TrendLine) -> bool:
     """Whether there is more than a single dot to draw."""
-    return sum(value is not None and math.isfinite(value) for value in line.values) > 1
+    known = (value for value in line.values if value is not None and math.isfinite(value))
+    return len(list(islice(known, 2))) == 2
 
 
 def noise_chart(view: TestbedView, prefix: str) -> Markup:
@@ -197,6 +201,8 @@ def day_of(at: float) -> str:
 
 # What no page may hold: control characters, and halves of characters that UTF-8 has no word for.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# Bytes that are in no character of these: those begin with other bytes, or are one byte each.
+_PLAIN_BYTES = bytes(set(b"\t\n") | set(range(0x20, 0x100)) - {0x7F, 0xC2, 0xED, 0xEF})
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?")  # as report.number_format writes it
 _CAUSES = 30  # rows of the first page
 _SPARK_NIGHTS = 60
@@ -313,6 +319,9 @@ def _page(template: str, path: str, **values: Any) -> str:
 
 def printable(html: str) -> str:
     """A page without what no page may hold."""
+    # Many pages are large, and nearly all are clean: their bytes are quicker to look through.
+    if not html.encode("utf-8", "surrogatepass").translate(None, _PLAIN_BYTES):
+        return html
     return _UNPRINTABLE.sub("\ufffd", html)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,32 +27,37 @@ def means_over_same_models(
     by the same method stand in for each other.
     """
     rows = [history.row[number] for number in case_ids]
-    columns, methods, nothing = [], [], np.full(len(rows), np.nan)
-    codes = history.method_codes[name]
-    older = len(history.runs) - len(history.recent)
+    count = len(periods) + len(run_ids)
+    if not count or not rows:
+        return np.full(count, np.nan)
     week_of = {period: place for place, period in enumerate(history.weeks.periods)}
-    for period in periods:
-        week = week_of.get(period, -1)
-        last = int(history.weeks.last[rows, week].max()) if week >= 0 and rows else -1
-        columns.append(history.weeks.values[name][rows, week, 0] if last >= 0 else nothing)
-        methods.append(codes[last] if last >= 0 else -1)
+    weeks = np.array([week_of.get(period, -1) for period in periods], dtype=np.intp)
     night_of = {run.id: place for place, run in enumerate(history.recent)}
-    for run_id in run_ids:
-        night = night_of.get(run_id, -1)
-        passed = history.passed[rows, night] if night >= 0 else False
-        columns.append(np.where(passed, history.values[name][rows, night], nothing))
-        methods.append(codes[older + night] if night >= 0 else -1)
-    if not columns or not rows:
-        return np.full(len(columns), np.nan)
-    values = np.column_stack(columns).astype(float)
+    nights = np.array([night_of.get(run_id, -1) for run_id in run_ids], dtype=np.intp)
+    of_week = history.weeks.values[name][rows, :, 0]
+    of_night = np.where(history.passed[rows], history.values[name][rows], np.nan)
+    values = np.hstack([_columns(of_week, weeks), _columns(of_night, nights)])
     values[~(values > 0)] = np.nan
-    filled = _filled(values, np.array(methods))
+    # The run that decides by which method a column was measured; -1: none.
+    last = _columns(history.weeks.last[rows], weeks).max(axis=0)
+    older = len(history.runs) - len(history.recent)
+    run = np.concatenate([np.nan_to_num(last, nan=-1), np.where(nights >= 0, older + nights, -1)]).astype(int)
+    methods = np.where(run >= 0, history.method_codes[name][run], -1)
+    values[:, run < 0] = np.nan
+    filled = _filled(values, methods)
     known = np.isfinite(filled)
     logs = np.log(np.where(known, filled, 1.0)) if geometric else np.where(known, filled, 0.0)
     with np.errstate(invalid="ignore"):
         means: Array = logs.sum(axis=0) / known.sum(axis=0)
     means[~np.isfinite(values).any(axis=0)] = np.nan
     return np.exp(means) if geometric else means
+
+
+def _columns(values: NDArray[Any], places: NDArray[np.intp]) -> Array:
+    """Some columns of an array; NaN for place -1."""
+    columns = np.full((len(values), len(places)), np.nan)
+    columns[:, places >= 0] = values[:, places[places >= 0]]
+    return columns
 
 
 def _filled(values: Array, methods: NDArray[np.int32]) -> Array:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -166,7 +167,10 @@ class TrendLine:
 
 @dataclass(frozen=True)
 class SuiteTrend:
-    """A setting's complete nights, oldest first; `partial` counts the dropped ones."""
+    """A setting's complete nights, oldest first; `partial` counts the dropped ones.
+
+    Only the summary of the last night has its statuses: to read those of all takes long.
+    """
 
     setting: SuiteSetting
     nights: list[tuple[RunLine, Summary]]
@@ -210,8 +214,8 @@ def read_trends(
     """Read the trend of each setting in a testbed's runs, or of one setting."""
     table = schema.summaries
     by_id = {run.id: run for run in runs}
-    names = table.c["run_id", *SuiteSetting._fields, *_NUMBERS]
-    query = sa.select(*names, table.c.statuses).join_from(
+    keys = table.c["run_id", *SuiteSetting._fields]
+    query = sa.select(*keys, *table.c[_NUMBERS]).join_from(
         table, schema.runs, table.c.run_id == schema.runs.c.id
     )
     if runs:
@@ -219,13 +223,21 @@ def read_trends(
     if setting is not None:
         query = query.where(*(table.c[name] == value for name, value in setting._asdict().items()))
     nights_by_setting: dict[SuiteSetting, list[tuple[RunLine, Summary]]] = {}
-    width = 1 + len(SuiteSetting._fields)
-    for row in connection.execute(query.where(schema.runs.c.testbed_id == bed.id)):
+    width = len(keys)
+    for row in connection.execute(query.where(schema.runs.c.testbed_id == bed.id)).all():
         run = by_id.get(row[0])
         if run is not None:
-            summary = Summary(*row[width:])
+            summary = Summary(*(*row[width:], {}))
             nights_by_setting.setdefault(SuiteSetting(*row[1:width]), []).append((run, summary))
-    return [_whole(setting, nights_by_setting[setting]) for setting in sorted(nights_by_setting)]
+    trends = [_whole(setting, nights_by_setting[setting]) for setting in sorted(nights_by_setting)]
+    of_last = sa.select(*keys, table.c.statuses).where(
+        table.c.run_id.in_({trend.last[0].id for trend in trends})
+    )
+    statuses = {tuple(row[:width]): row[width] for row in connection.execute(of_last)}
+    for trend in trends:
+        run, summary = trend.last
+        trend.nights[-1] = run, replace(summary, statuses=statuses[run.id, *trend.setting])
+    return trends
 
 
 def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> SuiteTrend:
@@ -246,7 +258,9 @@ def _whole(setting: SuiteSetting, nights: list[tuple[RunLine, Summary]]) -> Suit
 def method_breaks(methods: Sequence[Mapping[str, int]], column: str) -> dict[int, str]:
     """The nights at which a column's method changes, with the new method's name."""
     pairs = enumerate(pairwise(methods), start=1)
-    return {k: ", ".join(other) for k, (old, new) in pairs if (other := changes(old, new, column))}
+    return {
+        k: ", ".join(other) for k, (old, new) in pairs if old != new and (other := changes(old, new, column))
+    }
 
 
 @dataclass(frozen=True)
@@ -272,17 +286,13 @@ def drawn(trend: SuiteTrend, history: TestbedHistory, counted: Sequence[int]) ->
     old = [pair for pair in trend.nights if pair[0].started < first_daily]
     new = trend.nights[len(old) :]
     newest = history.runs[-1].started
-    weeks = [
-        (period, list(group))
-        for period, group in groupby(old, key=lambda pair: period_of(pair[0].started, newest))
-    ]
-    recent = trend.lines(new)
-    by_week = [trend.lines(group) for _, group in weeks]
-    methods = [group[-1][0].method for _, group in weeks] + [run.method for run, _ in new]
-    periods, run_ids = [period for period, _ in weeks], [run.id for run, _ in new]
+    period_of_night = [period_of(run.started, newest) for run, _ in old]
+    weeks = [list(group) for _, group in groupby(range(len(old)), key=period_of_night.__getitem__)]
+    methods = [old[week[-1]][0].method for week in weeks] + [run.method for run, _ in new]
+    periods, run_ids = [period_of_night[week[0]] for week in weeks], [run.id for run, _ in new]
     lines = []
-    for place, line in enumerate(recent):
-        spans = [_span(_of_last(group, week[place])) for (_, group), week in zip(weeks, by_week, strict=True)]
+    for line, old_line in zip(trend.lines(new), trend.lines(old), strict=True):
+        spans = [_span(_of_last(old, week, old_line)) for week in weeks]
         whole = replace(
             line,
             values=[span[0] for span in spans] + line.values,
@@ -317,11 +327,12 @@ def _with_means(line: TrendLine, means: Array) -> TrendLine:
     return replace(line, values=values, lows=lows, highs=highs)
 
 
-def _of_last(nights: Sequence[tuple[RunLine, Summary]], line: TrendLine) -> list[float | None]:
-    """The values of the nights measured by the method of the last one."""
-    last = nights[-1][0].method
-    pairs = zip(nights, line.values, strict=True)
-    return [value for (run, _), value in pairs if alike(run.method, last, line.column)]
+def _of_last(
+    nights: Sequence[tuple[RunLine, Summary]], week: Sequence[int], line: TrendLine
+) -> list[float | None]:
+    """The values of a week's nights that were measured by the method of its last one."""
+    last = nights[week[-1]][0].method
+    return [line.values[night] for night in week if alike(nights[night][0].method, last, line.column)]
 
 
 def _span(values: Sequence[float | None]) -> tuple[Any, Any, Any]:
@@ -419,7 +430,7 @@ class SuiteView:
     published: list[Published]
     why: str
 
-    @property
+    @cached_property
     def parts(self) -> list[str]:
         """The metrics of the parts of a step that any case has."""
         return [name for name in PARTS if any(row.number(name) is not None for row in self.rows)]

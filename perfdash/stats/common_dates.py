@@ -17,6 +17,7 @@ from perfdash.stats.step_likelihood import TAILS
 
 NEAR = 10  # nights before and after the supposed first night on which a change may have happened
 _LEVEL = 20  # nights on each side that give the level
+NIGHTS_BEFORE = NEAR + _LEVEL + 1  # earlier ones than these do not matter to the dates
 IMPOSSIBLE = -60.0  # log likelihood at most of a possible date: finite, so that sums stay so
 # Log likelihood that one night weighs, of what it would in independent noise: the noise of neighbouring
 # nights is correlated, and its size is estimated. Calibrated by benchmarks/causes.py.

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from perfdash.detect import alert_evidence
 from perfdash.detect.alert_evidence import gather
 from perfdash.detect.change_dates import date_change, lasting_changes
 from perfdash.detect.nightly_judging import judge_new
@@ -36,6 +37,39 @@ def test_the_builds_between_which_an_alert_lies(taken):
     assert (good.name, bad.name) == (names(runs)[31], names(runs)[32])
     assert evidence.case.model == "model03"
     assert evidence.speedup is None, "these nights have no speedup"
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 50])
+def test_nights_long_before_an_alert_are_not_read_and_date_nothing(taken, monkeypatch, at_once):
+    """As many nights as date an alert tell the same as all of them."""
+
+    def change(night, name, values):
+        values = slower("model03", 82, 1.10)(night, name, values)
+        return slower("model05", 70, 1.20)(night, name, values)
+
+    store = taken(farm(90, change=change))
+    judge_new(store)
+    read = []
+
+    def reading(connection, runs, metrics, case_ids):
+        read.append((len(runs), len(case_ids)))
+        return panel(connection, runs, metrics, case_ids=case_ids)
+
+    def told(item):
+        return item.alert.id, item.between, item.interval, item.nights, item.dates, item.speedup
+
+    with store.read() as connection:
+        alerts = kept.load(connection)
+        assert {alert.case_id for alert in alerts}, "there is something to date"
+        monkeypatch.setattr(alert_evidence, "NIGHTS_BEFORE", 1000)
+        of_all = gather(connection, alerts)
+        monkeypatch.undo()
+        monkeypatch.setattr(alert_evidence, "_AT_ONCE", at_once)
+        monkeypatch.setattr(alert_evidence, "panel", reading)
+        assert [told(item) for item in gather(connection, alerts)] == [told(item) for item in of_all]
+    nights = sum(runs for runs, _ in read)
+    assert nights <= 20 + 31 + at_once or at_once == 50
+    assert read[-1][1] == 1 or at_once == 50, "the younger alert was dated by then"
 
 
 def test_changes_of_the_whole_history(taken):

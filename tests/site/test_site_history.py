@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from perfdash.detect.nights import latest_days
 from perfdash.history.ingest import take_in
+from perfdash.history.queries import panel
 from perfdash.history.store import open_store
 from perfdash.records import Case
 from perfdash.site import testbed_history as module
@@ -256,3 +257,26 @@ def test_gaps_are_filled_within_a_method(rows):
     assert (filled[known] == values[known]).all()
     for part in (slice(0, 2), slice(2, 4)):
         assert (np.isfinite(filled[:, part]).all(axis=1) == known[:, part].any(axis=1)).all()
+
+
+def test_numbers_of_some_nights_from_memory_are_those_of_the_store(tmp_path):
+    """In 32 bits. What memory lacks is read: nights that are no longer kept one by one, other metrics."""
+    with open_store(str(tmp_path / "history.db")) as store:
+        fill(store, range(12))
+        take_in(store, [run("2026-02-01", [result(CASE, status="fail_accuracy")])])
+        with store.read() as connection:
+            (bed,) = beds(connection)
+            history = read_history(connection, bed, nights=8)
+            for runs, metrics in [
+                (history.recent[-3:-1], ["speedup", "eager_ms"]),
+                (history.recent[-1:], ["backend_ms"]),
+                (history.runs[:4], ["speedup"]),
+                (history.recent, ["wall_s"]),
+            ]:
+                stored, known = panel(connection, runs, metrics), history.panel(connection, runs, metrics)
+                order = [known.case_ids.index(number) for number in stored.case_ids]
+                assert len(known.case_ids) == len(stored.case_ids)
+                assert known.runs == list(runs)
+                assert np.array_equal(known.statuses[order], stored.statuses)
+                for name in metrics:
+                    np.testing.assert_allclose(known.values[name][order], stored.values[name], rtol=1e-6)

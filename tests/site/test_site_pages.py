@@ -26,7 +26,7 @@ from perfdash.records import Case
 from perfdash.serve import live_pages
 from perfdash.site.machines_page import machine_view
 from perfdash.site.model_page import case_changes, model_context, model_view, newest_results, read_model_view
-from perfdash.site.render import render_model, render_suite
+from perfdash.site.render import printable, render_model, render_suite
 from perfdash.site.suite_page import SuiteSetting, open_changes, read_suite_view, read_trends, suite_view
 from perfdash.site.testbed_history import beds, read_history
 from tests.history.made import row, run
@@ -108,6 +108,13 @@ def test_names_of_any_kind(store, site):
         shown = re.sub("[\x00-\x1f]", "\ufffd", name.replace("\n", " "))
         assert any(shown in re.sub(r"\s+", " ", unescape(text)) for text in texts), name
     assert "timm{{ 7 * 7 }}" in overview.text
+
+
+def test_what_no_page_may_hold_is_replaced():
+    """Of all characters: controls but tab and line feed, halves of characters, and two that XML forbids."""
+    bad = {*range(9), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF}
+    for code in range(0x110000):
+        assert printable(f"a{chr(code)}") == ("a\ufffd" if code in bad else f"a{chr(code)}")
 
 
 def test_each_suite_has_a_page_of_its_own_however_it_is_called(store, site):
