@@ -292,7 +292,8 @@ def judge_ends(view: RangeView, question: Question, within: SearchRange, pairs: 
     """
     none, last = view.belief.none, pairs >= question.most_pairs // (2 if within.whole else 1)
     alone = None if view.numbers is None else _ends_alone(view, question)
-    counts = alone is None or max(abs(alone.low), abs(alone.high)) >= question.minimum_change
+    least = max(question.minimum_change, SECOND * within.whole)
+    counts = alone is None or max(abs(alone.low), abs(alone.high)) >= least
     if none <= REPRODUCED and counts:
         return "reproduced"
     if none >= NOT_REPRODUCED or (alone is not None and _nothing(alone, view.exact, question, within)):
