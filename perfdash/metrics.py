@@ -157,6 +157,7 @@ _REGISTRY: tuple[Metric, ...] = (
         methods=("compilation",), chart=Chart(5, "Compilation, CPU seconds", "of the whole process tree"),
     ),
     Metric("first_call_s", "first call", "time", methods=("compilation",)),
+    Metric("warm_compilation_s", "warm compilation latency", "time", methods=("compilation",)),
     Metric(
         "compression_ratio", "memory compression ratio", "ratio", "compression", more_is_worse=False,
         methods=("memory",), chart=Chart(8, "Memory compression", "eager / compiled; higher is better"),

@@ -19,7 +19,7 @@ from perfdash import methods
 
 Dtype = Literal["float32", "bfloat16", "float16", "amp"]
 Phase = Literal["start", "load", "eager", "compile", "accuracy", "quality", "latency", "memory"]
-SCHEMA = 2
+SCHEMA = 3
 _LONGEST_NAME = 160  # characters: file systems take 255 bytes, and more is appended to it
 
 
@@ -296,6 +296,10 @@ class Result:
     compilation_s: Optional[float] = None
     compilation_cpu_s: Optional[float] = None
     first_call_s: Optional[float] = None
+    # Exclusive wall seconds by phase (worker/compile_phases), and the rest: their sum is compilation_s.
+    compile_phases_s: Optional[dict[str, float]] = None
+    # compilation_s of a further process, which finds the compiler caches that the first one has filled.
+    warm_compilation_s: Optional[float] = None
     eager_peak_bytes: Optional[int] = None
     backend_peak_bytes: Optional[int] = None
     compile_peak_bytes: Optional[int] = None
@@ -361,7 +365,8 @@ def job_from_json(data: dict[str, Any]) -> Job:
 def result_from_json(data: dict[str, Any]) -> Result:
     """The inverse of to_json for a Result. Raises ValueError for a newer schema or a broken record.
 
-    A record of schema 1 has no method: it counts as version 1 of every metric.
+    A record of schema 1 has no method: it counts as version 1 of every metric. Records before schema 3 have
+    neither the phases of compiling nor the warm compilation latency.
     """
     if data.get("schema", 0) > SCHEMA:
         raise ValueError(

@@ -316,8 +316,8 @@ def from_result(result: Result) -> Row:
         # The standard deviation of the mean over the processes, from the samples within each process.
         values["speedup_sd"] = math.sqrt(result.conditions["within_variance"] / len(ratios))
     for name in (
-        "compilation_s", "compilation_cpu_s", "first_call_s", "compression_ratio", "eager_peak_bytes",
-        "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
+        "compilation_s", "compilation_cpu_s", "first_call_s", "warm_compilation_s", "compression_ratio",
+        "eager_peak_bytes", "backend_peak_bytes", "compile_peak_bytes", "compile_held_bytes", "weights_bytes",
     ):  # fmt: skip
         values[name] = getattr(result, name)
     values.update(_parts(result))
@@ -338,6 +338,7 @@ def from_result(result: Result) -> Row:
             if latency and result.parts_ms
         },
         "parameters": result.memory.get("parameters"),
+        "compile_phases_s": result.compile_phases_s,
         "load_s": result.phases_s.get("load"),  # from configuration or file to a model on its device
         "break_reasons": result.capture.get("break_reasons"),
         "recompile_limit": result.capture.get("recompile_limit"),

@@ -99,7 +99,9 @@ def details(result: Result) -> str:
             for key, item in value.items():
                 if key == "samples" or item is None or item == {} or item == []:
                     continue
-                if isinstance(item, dict):
+                if key == "compile_phases_s":
+                    lines.append(f"{indent}{key}: {_seconds_by_phase(item)}")
+                elif isinstance(item, dict):
                     lines.append(f"{indent}{key}:")
                     walk(item, indent + "  ")
                 elif key == "tail":
@@ -110,6 +112,10 @@ def details(result: Result) -> str:
 
     walk(to_json(result), "  ")
     return "\n".join(lines)
+
+
+def _seconds_by_phase(seconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{phase} {value:.2f}" for phase, value in seconds.items())
 
 
 def one_line(result: Result) -> str:

@@ -46,7 +46,7 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
     result.phases_s = {
         event["name"]: round(event["seconds"], 4) for event in main.events if event["event"] == "phase_end"
     }
-    _fill_compilation(result, main)
+    _fill_compilation(result, main, outcomes[1:])
     _fill_memory(result, main)
     accuracy = main.find("accuracy")
     if accuracy:
@@ -116,10 +116,16 @@ def not_run_after_smaller(planned: Planned, smaller: Result, started: str) -> Re
     return result
 
 
-def _fill_compilation(result: Result, main: ProcessOutcome) -> None:
+def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[ProcessOutcome]) -> None:
     compiled = main.find("compiled")
     if not compiled:
         return
+    warm = [event["compilation_s"] for outcome in further if (event := outcome.find("compiled"))]
+    if warm:
+        result.warm_compilation_s = round(float(np.median(warm)), 4)
+    phases = compiled.get("phases_s")
+    if phases:
+        result.compile_phases_s = {phase: round(seconds, 4) for phase, seconds in phases.items()}
     for name in ("compilation_s", "compilation_cpu_s", "first_call_s"):
         setattr(result, name, round(compiled[name], 4))
     result.compile_peak_bytes = compiled["compile_peak_bytes"]

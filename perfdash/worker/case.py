@@ -26,6 +26,7 @@ from perfdash.worker import (
     accuracy,
     capabilities,
     compilation,
+    compile_phases,
     compiler_caches,
     device,
     failures,
@@ -357,12 +358,15 @@ class CaseProcess:
         uncounted = getattr(self.compiled_model, "uncounted_s", 0.0)
         for name in ("first_call_s", "compilation_s", "compilation_cpu_s"):
             figures[name] = max(0.0, figures[name] - uncounted)
+        clock = figures.pop("clock")
+        notes = self.backend.notes(self.compiled_model) if hasattr(self.backend, "notes") else []
         if not getattr(self.backend, "CAPTURES", True):
             capture = {}  # the back end does not go through dynamo
+            clock = compile_phases.PhaseClock()
         elif self.job.case.device == "cpu":
             capture["vector_isa"] = capabilities.vector_isa(self.job, find_out=False)
-        notes = self.backend.notes(self.compiled_model) if hasattr(self.backend, "notes") else []
-        self.emit("compiled", **figures, capture=capture, notes=notes)
+        phases = clock.figures(figures["compilation_s"])
+        self.emit("compiled", **figures, capture=capture, phases_s=phases, notes=[*notes, *clock.notes()])
 
     def accuracy(self) -> None:
         """Are the compiled outputs right? Copies that only the check needs must not end the case."""

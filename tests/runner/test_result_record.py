@@ -9,7 +9,7 @@ from perfdash.history.pass_rates_and_means import is_counted
 from perfdash.history.results import from_result
 from perfdash.records import Status
 from perfdash.report.dashboard_tables import all_numbers
-from perfdash.report.terminal_tables import status_text
+from perfdash.report.terminal_tables import details, status_text
 from perfdash.runner.messages import Answer, ProcessOutcome
 from perfdash.runner.result_record import assemble, skipped
 from perfdash.stats.speedup import kept_ratios, set_speedups
@@ -340,3 +340,24 @@ def test_latencies_are_milliseconds():
     assert result.eager_ms.median == pytest.approx(10.0, rel=0.01)
     assert result.backend_ms.median == pytest.approx(5.0, rel=0.01)
     assert result.eager_ms.samples[0] == pytest.approx(10.0, rel=0.01)
+
+
+def test_the_second_process_compiles_warm():
+    cold = events()
+    compiled = next(event for event in cold if event["event"] == "compiled")
+    compiled |= {"compilation_s": 9.0, "phases_s": {"dynamo": 1.00004, "rest": 7.99996}}
+    result = run(*[ProcessOutcome(script, status=0) for script in (cold, events(), events())])[0]
+    assert (result.compilation_s, result.warm_compilation_s) == (9.0, 2.0)
+    assert result.compile_phases_s == {"dynamo": 1.0, "rest": 8.0}
+    row = from_result(result)
+    assert row.values["warm_compilation_s"] == 2.0
+    assert row.details["compile_phases_s"] == {"dynamo": 1.0, "rest": 8.0}
+    shown = details(result)
+    assert "  compile_phases_s: dynamo 1.00, rest 8.00\n" in shown
+    assert "  warm_compilation_s: 2.0\n" in shown
+
+
+def test_one_process_tells_no_warm_latency():
+    result = run(ProcessOutcome(events(), status=0))[0]
+    assert (result.warm_compilation_s, result.compile_phases_s) == (None, None)
+    assert "warm_compilation_s" not in from_result(result).values

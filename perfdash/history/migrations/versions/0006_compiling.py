@@ -1,0 +1,13 @@
+"""The warm compilation latency."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("results", sa.Column("warm_compilation_s", sa.Double(), nullable=True))
