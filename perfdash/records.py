@@ -309,6 +309,11 @@ class Result:
     memory: dict[str, Any] = field(default_factory=dict)  # the parts behind the peaks
     accuracy: dict[str, Any] = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
+    # What compiling produced (worker/structure): {kernels: [{name, kind, operators, graph, calls, bytes,
+    # fingerprint}], kernel_calls, library_calls {name: calls}, code_bytes, guards, graph_nodes,
+    # graph_operators, recompiles, recompiles_by_phase, frames_given_up {reason: frames}, isa, settings,
+    # version, fingerprint}. Empty for a back end without dynamo; without a key that this torch does not tell.
+    structure: dict[str, Any] = field(default_factory=dict)
     quality: dict[str, Any] = field(default_factory=dict)
     phases_s: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, Any] = field(default_factory=dict)

@@ -73,7 +73,7 @@ def assemble(planned: Planned, answer: Answer, allocator: str, log: str | None =
 def _without_secrets(result: Result, planned: Planned) -> Result:
     """The record with *** for secrets that the model, or whatever failed, wrote into a message."""
     remember(*secrets_of(planned.env))
-    names = ("skip_reason", "accuracy", "capture", "quality", "conditions", "notes")
+    names = ("skip_reason", "accuracy", "capture", "structure", "quality", "conditions", "notes")
     texts: dict[str, Any] = {name: redact_all(getattr(result, name)) for name in names}
     if result.error:
         error = result.error
@@ -131,6 +131,15 @@ def _fill_compilation(result: Result, main: ProcessOutcome, further: Sequence[Pr
     result.compile_peak_bytes = compiled["compile_peak_bytes"]
     result.compile_held_bytes = compiled["compile_held_bytes"]
     result.capture = compiled["capture"]
+    result.structure = dict(compiled.get("structure") or {})
+    recompiled = main.find("recompiled")
+    if result.structure and recompiled:
+        by_phase = recompiled["by_phase"]
+        result.structure |= {
+            "recompiles": sum(by_phase.values()) if by_phase else None,
+            "recompiles_by_phase": by_phase,
+            "frames_given_up": recompiled["given_up"],
+        }
     if result.case.backend.startswith("inductor") and compiled["capture"].get("graphs") == 0:
         result.notes.append("nothing was captured: the compiled side is eager")
     result.notes += compiled.get("notes", [])

@@ -361,3 +361,40 @@ def test_one_process_tells_no_warm_latency():
     result = run(ProcessOutcome(events(), status=0))[0]
     assert (result.warm_compilation_s, result.compile_phases_s) == (None, None)
     assert "warm_compilation_s" not in from_result(result).values
+
+
+KERNELS = [{"name": f"cpp_fused_add_{number}", "calls": 2} for number in range(10)]
+STRUCTURE = {
+    "kernels": KERNELS, "kernel_calls": 20, "library_calls": {"extern_kernels.mm": 3}, "guards": 1200,
+    "graph_nodes": 16, "code_bytes": 19683, "fingerprint": "f00d", "frames_given_up": {},
+}  # fmt: skip
+
+
+def test_structure_is_recorded_stored_and_shown():
+    script = events()
+    compiled = next(event for event in script if event["event"] == "compiled")
+    compiled["structure"] = STRUCTURE
+    by_phase = {"compile": 1, "accuracy": 0, "timing": 2}
+    script.insert(-1, {"event": "recompiled", "by_phase": by_phase, "given_up": {"Unsupported: x": 1}})
+    result = run(ProcessOutcome(script, status=0))[0]
+    assert (result.structure["recompiles"], result.structure["recompiles_by_phase"]) == (3, by_phase)
+    row = from_result(result)
+    assert row.values["recompiles"] == 3
+    assert row.details["structure"] == {
+        "guards": 1200, "graph_nodes": 16, "kernel_calls": 20, "code_bytes": 19683, "fingerprint": "f00d",
+        "kernels": 10, "library_calls": 3, "frames_given_up": {"Unsupported: x": 1},
+    }  # fmt: skip
+    assert (
+        "  structure: 10 kernels, 3 library calls, 1,200 guards, 16 graph nodes, 3 recompiles, "
+        "19,683 bytes of code, fingerprint f00d\n    kernels: cpp_fused_add_0, "
+    ) in details(result)
+    assert "cpp_fused_add_7, 2 more\n    library calls: 3 extern_kernels.mm\n" in details(result)
+    assert "frames given up: 1 Unsupported: x" in details(result)
+
+
+def test_a_case_that_fails_before_its_timing_has_no_number_of_recompiles():
+    script = events(upto="phase accuracy")
+    next(event for event in script if event["event"] == "compiled")["structure"] = STRUCTURE
+    result = run(ProcessOutcome(script, status=0))[0]
+    assert result.structure == STRUCTURE
+    assert "recompiles" not in from_result(result).values

@@ -1,4 +1,4 @@
-"""The warm compilation latency."""
+"""The warm compilation latency, and recompiles."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,3 +11,4 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("results", sa.Column("warm_compilation_s", sa.Double(), nullable=True))
+    op.add_column("results", sa.Column("recompiles", sa.BigInteger(), nullable=True))
