@@ -58,7 +58,7 @@ class Code:
 
     kernels: list[Kernel] = field(default_factory=list)
     library_calls: Counter[str] = field(default_factory=Counter)
-    wrappers: list[str] = field(default_factory=list)  # without the sources of kernels
+    wrappers: list[str] = field(default_factory=list)  # without imports and the sources of kernels
     size_bytes: int = 0
 
 
@@ -70,9 +70,12 @@ def parse(wrappers: Iterable[str]) -> Code:
         benchmark = _BENCHMARK.search(text)
         text = text[: benchmark.start()] if benchmark else text
         starts = list(_DEFINITION.finditer(text))
-        end = _DEFINITIONS_END.search(text, starts[-1].end()) if starts else None
-        bounds = [*(match.start() for match in starts[1:]), end.start() if end else len(text)]
-        body = text[bounds[-1] :] if starts else text
+        end = _DEFINITIONS_END.search(text, starts[-1].end() if starts else 0)
+        bounds = [
+            *(match.start() for match in starts[1:]),
+            end.start() if end else len(text) if starts else 0,
+        ]
+        body = text[bounds[-1] :]
         for match, bound in zip(starts, bounds):
             source = text[match.end() : bound]
             closed = source.rfind("''')")  # comments on the next kernel may follow
@@ -81,8 +84,7 @@ def parse(wrappers: Iterable[str]) -> Code:
             kind = {"cpp_pybinding": "cpp"}.get(kind, kind)
             source = source[: closed + 3] if closed >= 0 else source.rstrip()
             code.kernels.append(Kernel(name, kind, source, graph, calls))
-        head = text[: starts[0].start()] if starts else ""
-        code.wrappers.append(head + body)
+        code.wrappers.append(body)
         code.library_calls.update(_LIBRARY_CALL.findall(_PYTHON_COMMENT.sub(r"\1", body)))
     return code
 

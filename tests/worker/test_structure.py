@@ -252,3 +252,13 @@ def test_equal_in_two_processes_and_another_for_another_model(tmp_path):
     old = {kernel["fingerprint"] for kernel in one["kernels"]}
     assert any("_softmax" in k["operators"] for k in softmax["kernels"] if k["fingerprint"] not in old)
     assert {kernel["graph"] for kernel in broken["kernels"]} == {0, 1}
+
+
+def test_imports_are_not_in_a_fingerprint_and_a_graph_without_kernels_has_one():
+    newer = WRAPPER.replace("import torch\n", "import torch\nfrom torch._inductor import another\n")
+    assert figures_of(newer)["fingerprint"] == figures_of(WRAPPER)["fingerprint"]
+    only_calls = "import torch\nasync_compile = AsyncCompile()\n" + CALL
+    figures = figures_of(only_calls)
+    assert (figures["kernels"], figures["library_calls"]["extern_kernels.addmm"]) == ([], 2)
+    assert figures["fingerprint"] == figures_of("import math\n" + only_calls)["fingerprint"]
+    assert figures["fingerprint"] != figures_of(only_calls.replace("addmm", "mm"))["fingerprint"]
